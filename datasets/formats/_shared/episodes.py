@@ -236,11 +236,6 @@ class Found:
     carried_sums: CarriedSums = dataclasses.field(default_factory=CarriedSums)
     notes: list[Note] = dataclasses.field(default_factory=list)
 
-    @property
-    def doubts(self) -> list[str]:
-        """The sentence of each note."""
-        return [str(note) for note in self.notes]
-
     def count(self, steps: int, total: float, last: Steps) -> None:
         """Count an episode of some steps and that sum of rewards, which ends as `last` does."""
         is_first = self.episodes == 0

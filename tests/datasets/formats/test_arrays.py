@@ -20,6 +20,7 @@ import orlog
 from orlog.datasets.formats import arrays
 from orlog.datasets.formats._shared import mapped_arrays
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files
@@ -165,7 +166,7 @@ def test_episodes_are_those_of_a_plain_reading(
         np.testing.assert_array_equal(one.rewards, body["r"][:steps])
         np.testing.assert_array_equal(one.infos["speed"], body["speed"][:steps])
         assert (one.terminations[-1], one.truncations[-1]) == (ended, not ended)
-    said = " ".join(found.doubts)
+    said = " ".join(sentences(found.notes))
     assert ("Nothing says how episodes ended" in said) != with_flags
     assert ("done" in said) != with_flags  # left out, not named
 
@@ -380,7 +381,7 @@ def test_rows_of_arrays_are_episodes(
         np.testing.assert_array_equal(episode.rewards, body["r"][row, rows])
         after = slice(rows.start, rows.stop + 1)
         np.testing.assert_array_equal(episode.observations, body["obs"][row, after])
-    said = " ".join(found.doubts)
+    said = " ".join(sentences(found.notes))
     assert ("were taken from mask" in said) == (values == "mask")
     assert ("Left out, not named: other" in said) == (values is None)
     assert ("1 row of the arrays hold" in said) == (values is not None)
@@ -434,7 +435,7 @@ def test_arrays_of_one_number_are_an_episode(tmp_path: Path, place: str, episode
     dataset, found = read_files(arrays.FORMAT, path, tmp_path / "store", options)
     assert dataset.episode_lengths.tolist() == [1, 8, 9]
     np.testing.assert_array_equal(dataset[1].observations, body["states_9"])
-    assert "Left out, not named: rate." in found.doubts
+    assert "Left out, not named: rate." in sentences(found.notes)
     options = Options(columns=columns | {"action": "action_#"}, episode="#")
     with pytest.raises(SchemaError, match=r"called action_#.*did you mean actions_#\?"):
         read_files(arrays.FORMAT, path, tmp_path / "other", options)
@@ -496,7 +497,7 @@ def test_lists_of_names_beside_arrays_name_and_order_their_numbers(
     assert dataset.dimension_names == {"observations/dof": JOINTS, "actions": JOINTS}
     for one in dataset:
         np.testing.assert_array_equal(one.observations["dof"][:3], np.arange(9.0).reshape(3, 3))
-    assert "_names" not in " ".join(found.doubts).replace("body_names", "")
+    assert "_names" not in " ".join(sentences(found.notes)).replace("body_names", "")
 
 
 def test_episodes_whose_numbers_have_other_names_are_refused(tmp_path: Path) -> None:

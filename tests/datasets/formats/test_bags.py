@@ -23,6 +23,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from orlog.base.files import hash_file
 from orlog.datasets.formats import bags
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats._shared.ros_messages import decode_message
 from orlog.datasets.importing import import_dataset
 from orlog.datasets.loading import load_dataset
@@ -202,7 +203,7 @@ def test_rows_are_those_of_a_plain_loop(
             values = values[..., ::-1]
         np.testing.assert_array_equal(one.observations[part], values)
     np.testing.assert_array_equal(one.actions, np.stack([row["action"] for row in rows])[:-1])
-    said = " ".join(found.doubts)
+    said = " ".join(sentences(found.notes))
     assert "/camera: " in said
     for left in ("/joints.effort", "/joints.header.frame_id"):
         assert left in said  # left out, not named
@@ -225,7 +226,7 @@ def test_a_part_of_a_message_stands_for_all_its_numbers(
     twists = [m for _, topic, _, m in messages if topic == "/cmd_vel"]
     linear = {(m.linear.x, m.linear.y, m.linear.z) for m in twists}
     assert {tuple(row) for row in one.actions.tolist()} <= linear
-    assert "/cmd_vel.angular.x" in " ".join(found.doubts)
+    assert "/cmd_vel.angular.x" in " ".join(sentences(found.notes))
 
 
 def test_what_lies_beside_messages_is_named(tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ def test_what_lies_beside_messages_is_named(tmp_path: Path) -> None:
         bags.FORMAT, tmp_path / "a.mcap", tmp_path / "store", Options(columns=mapped, rate=10)
     )
     left = "/pose.mode, /pose@frame, the attachment calibration.yaml, the metadata robot"
-    assert f"Left out, not named: {left}." in found.doubts
+    assert f"Left out, not named: {left}." in sentences(found.notes)
 
 
 def test_messages_in_json(tmp_path: Path) -> None:
@@ -527,7 +528,7 @@ def test_numbers_are_told_apart_by_name(
             dataset[0].observations[:, column], [value(joint, n) for n in range(9)]
         )
     assert {one for one in JOINTS for name in names if one in name} == {*JOINTS}
-    assert "/t: all of its 9 messages are in rows" in " ".join(found.doubts)
+    assert "/t: all of its 9 messages are in rows" in " ".join(sentences(found.notes))
 
 
 @given(data=st.data())
@@ -584,7 +585,7 @@ def test_one_publisher_may_leave_out_a_field_and_a_joint_may_be_named(tmp_path: 
     assert dataset[0].observations[0].tolist() == [value("grip", 1), value("a", 0)]
     assert (
         "Left out, not named: /t.header.stamp.sec, /t.header.stamp.nanosec, /t.position.b, /t.velocity"
-        in " ".join(found.doubts)
+        in " ".join(sentences(found.notes))
     )
 
 
@@ -592,7 +593,7 @@ def test_messages_that_name_nothing_are_left_out_and_told(tmp_path: Path) -> Non
     sent = states(([], {}), *[(["a", "b"], {})] * 5, ([], {}), (["b", "a"], {}))
     dataset, found = read_named(write_named(tmp_path / "a", sent), tmp_path / "s", "/t.position")
     assert dataset[0].observations[:, 0].tolist() == [value("a", n) for n in (1, 2, 3, 4, 5, 5, 7)]
-    assert "/t: 2 of its 8 messages are in no row" in " ".join(found.doubts)
+    assert "/t: 2 of its 8 messages are in no row" in " ".join(sentences(found.notes))
 
 
 @pytest.mark.parametrize(
@@ -663,7 +664,9 @@ def test_fields_that_some_messages_lack_are_refused_with_counts(
     assert "/t.position" in advice.split(",")
     dataset, found = read_named(path, tmp_path / "again", "/t.position")
     assert len(dataset[0]) == 10 - 1
-    assert "/t.velocity" in next(one for one in found.doubts if "Left out, not named" in one)
+    assert "/t.velocity" in next(
+        one for one in sentences(found.notes) if "Left out, not named" in one
+    )
 
 
 @pytest.mark.parametrize("first", [{}, {"x": [1.0, 2.0]}, {"mode": "walk"}])
@@ -837,7 +840,7 @@ def test_a_wal_counts_as_read_and_is_in_the_lineage(tmp_path: Path, is_lone: boo
     how: dict[str, Any] = {"columns": MAPPED, "rate": 10}
     found: list[Any] = []
     before = load_dataset(import_dataset(path, "lab/a-v1", on_found=found.append, **how)).manifest
-    assert "Not read" not in " ".join(found[0].doubts)
+    assert "Not read" not in " ".join(sentences(found[0].notes))
     assert f"sha256:{hash_file(wal)}" in [one.digest for one in before.lineage] or not is_lone
     wal.write_bytes(
         wal.read_bytes() + b"0"
@@ -874,13 +877,13 @@ def test_counts_that_differ_from_the_metadata_are_refused_or_told(
         bags.FORMAT, folder, tmp_path / "part", dataclasses.replace(options, partial=True)
     )
     assert "Read in part, as asked for: drive, /joints: holds 190 messages" in " ".join(
-        found.doubts
+        sentences(found.notes)
     )
     metadata.write_text(text.replace("message_count: 190", "message_count: 100"))
     _, found = read_files(bags.FORMAT, folder, tmp_path / "more", options)
     assert (
         "/joints: holds 190 messages, but its metadata says 100; all of them were read."
-        in " ".join(found.doubts)
+        in " ".join(sentences(found.notes))
     )
 
 

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.formats import d3rlpy
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
@@ -86,8 +87,11 @@ def test_episodes_are_read(
     assert choose_format([path], None, "lab/x").name == "d3rlpy-hdf5"
     dataset, found = read_files(d3rlpy.FORMAT, path, tmp_path / "store")
     check(dataset, episodes)
-    assert "Left out, of no meaning here: values." in found.doubts
-    assert any(doubt.startswith("2 last rows of episodes were left out") for doubt in found.doubts)
+    assert "Left out, of no meaning here: values." in sentences(found.notes)
+    assert any(
+        doubt.startswith("2 last rows of episodes were left out")
+        for doubt in sentences(found.notes)
+    )
 
 
 def test_files_of_d3rlpy_1_are_cut_by_their_flags(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import orlog
 from orlog.datasets.formats import d4rl as d4rl_reader
 from orlog.datasets.formats._shared import flat_rows
 from orlog.datasets.formats._shared.episodes import Asked, Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import Wanted, read_version
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -70,7 +71,7 @@ def read(path: Path, folder: Path, horizon: int | None = None) -> tuple[Dataset,
     wanted = Wanted(name="lab/test-v0", version="1.0.0")
     manifest, found = read_version(d4rl_reader.FORMATS["d4rl"], asked, folder, wanted)
     (folder / MANIFEST_FILE).write_text(manifest.to_json(), "utf-8")
-    return load_dataset(folder), " ".join(found.doubts)
+    return load_dataset(folder), " ".join(sentences(found.notes))
 
 
 def slow_episodes(

@@ -12,6 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from orlog.datasets.formats import imitation
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
@@ -82,7 +83,9 @@ def test_trajectories_are_read(tmp_path: Path, choices: int) -> None:
     assert [bool(one.truncations[-1]) for one in dataset] == [True, False, True]
     assert [bool(one.terminations[-1]) for one in dataset] == [False, False, False]
     assert isinstance(dataset.action_space, spaces.Discrete if choices else spaces.Box)
-    assert any("Of 1 episode nothing says whether a time limit" in one for one in found.doubts)
+    assert any(
+        "Of 1 episode nothing says whether a time limit" in one for one in sentences(found.notes)
+    )
 
 
 def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
@@ -165,4 +168,4 @@ def test_what_imitation_saves_is_read(tmp_path: Path) -> None:
     check(dataset, rows)
     assert [bool(one.truncations[-1]) for one in dataset] == [True, False, False]
     assert (found.terminated, found.truncated) == (1, 1)
-    assert not any("whether a time limit" in one for one in found.doubts)
+    assert not any("whether a time limit" in one for one in sentences(found.notes))

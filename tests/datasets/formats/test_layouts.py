@@ -25,6 +25,7 @@ from zarr import open_group
 import orlog
 from orlog.datasets.formats import rllib
 from orlog.datasets.formats._shared import mapped_arrays, zarr_arrays
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.layouts import FORMATS
 from orlog.datasets.reading.dataset import Dataset
@@ -121,7 +122,7 @@ def test_replay_buffers_of_version_2(tmp_path: Path, compressor: Any, order: str
     body = write_zarr(tmp_path / "a.zarr", compressor=compressor, order=order)
     dataset, found = read_files(FORMATS["zarr"], tmp_path / "a.zarr", tmp_path / "store")
     check_robot(dataset, body)
-    assert any("whole episode" in one for one in found.doubts)
+    assert any("whole episode" in one for one in sentences(found.notes))
 
 
 @pytest.mark.parametrize(
@@ -322,8 +323,8 @@ def test_recordings_of_aloha(tmp_path: Path, packed: str, as_folder: bool) -> No
             np.testing.assert_array_equal(one.observations[part], body[name])
         np.testing.assert_array_equal(one.actions, body["action"][:-1])
         np.testing.assert_array_equal(one.infos["base_action"], body["base_action"][:-1])
-    assert any("3 last rows" in one for one in found.doubts)
-    assert any("compress_len" in one for one in found.doubts) == (packed == "rows")
+    assert any("3 last rows" in one for one in sentences(found.notes))
+    assert any("compress_len" in one for one in sentences(found.notes)) == (packed == "rows")
 
 
 def test_a_picture_of_another_size_or_none_is_named_by_its_row(tmp_path: Path) -> None:
@@ -402,7 +403,7 @@ def test_demonstrations_of_maniskill(
         assert one.seed == (100 + number if described else None)
         if described:
             assert one.metadata["control_mode"] == "pd_joint_pos"
-    assert any("env_states/actors/cube" in one for one in found.doubts)
+    assert any("env_states/actors/cube" in one for one in sentences(found.notes))
     assert ("PickCube-v1" in dataset.manifest.description) == described
 
 
@@ -502,7 +503,7 @@ def test_logs_of_dqn(tmp_path: Path) -> None:
             assert one.metadata["final_observation_missing"] == ended
     assert next(episodes, None) is None
     assert dataset.action_space == spaces.Discrete(4)
-    assert any("add_count" in one for one in found.doubts)
+    assert any("add_count" in one for one in sentences(found.notes))
 
 
 def write_calvin(folder: Path) -> dict[str, npt.NDArray[Any]]:

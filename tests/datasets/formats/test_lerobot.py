@@ -21,6 +21,7 @@ from safetensors.numpy import save_file
 import orlog
 from orlog.datasets.exporting import export_dataset
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.lerobot import metadata as lerobot_metadata
@@ -181,7 +182,7 @@ def test_episodes_are_read_frame_by_frame(
     assert [one.metadata["task"] for one in dataset] == ["do 0", "do 2"]
     assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [False, True]
     for text in (f"not what was recorded: {CAMERA}", "2 last rows", "1 episode that ended"):
-        assert any(text in doubt for doubt in found.doubts)
+        assert any(text in doubt for doubt in sentences(found.notes))
 
 
 def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ def test_numbers_that_are_not_what_is_said_are_told_or_refused(tmp_path: Path) -
             change_feature(root, name, dtype=dtype)
         shutil.rmtree(tmp_path / "store", ignore_errors=True)
         _, found = read_files(lerobot.FORMAT, root, tmp_path / "store")
-        return [doubt for doubt in found.doubts if "rounded" in doubt]
+        return [doubt for doubt in sentences(found.notes) if "rounded" in doubt]
 
     assert told("float64", **{"observation.state": state}) == []
     (said,) = told("float32", **{"observation.state": state})
@@ -296,7 +297,9 @@ def test_frames_that_belong_to_no_row_are_told(tmp_path: Path) -> None:
     write(tmp_path / "arm")
     write_video(tmp_path / f"arm/videos/{CAMERA}/chunk-000/file-001.mp4", 5, 7)
     _, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
-    assert any("2 frames of videos that belong to no row" in doubt for doubt in found.doubts)
+    assert any(
+        "2 frames of videos that belong to no row" in doubt for doubt in sentences(found.notes)
+    )
 
 
 def test_videos_can_be_left_out(tmp_path: Path) -> None:
@@ -306,7 +309,7 @@ def test_videos_can_be_left_out(tmp_path: Path) -> None:
     dataset, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store", options)
     assert {"images.top", "state"} <= set(dataset[0].observations)
     assert "images.side" not in dataset[0].observations
-    assert f"Left out, as asked for: the videos {CAMERA}." in found.doubts
+    assert f"Left out, as asked for: the videos {CAMERA}." in sentences(found.notes)
 
 
 RENAMED = {
@@ -398,11 +401,11 @@ def test_a_dataset_that_does_not_say_its_version_is_known_by_its_files(
     dataset, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
     for one, other in zip(dataset, expected, strict=True):
         np.testing.assert_array_equal(one.actions, other.actions)
-    assert any(f"taken to be {version}" in one for one in found.doubts)
+    assert any(f"taken to be {version}" in one for one in sentences(found.notes))
 
 
-def doubts_of(root: Path, store: Path) -> str:
-    return "\n".join(read_files(lerobot.FORMAT, root, store)[1].doubts)
+def notes_of(root: Path, store: Path) -> str:
+    return "\n".join(sentences(read_files(lerobot.FORMAT, root, store)[1].notes))
 
 
 def test_timestamps_and_indices_of_other_rows_are_named_by_episode_and_step(tmp_path: Path) -> None:
@@ -411,7 +414,7 @@ def test_timestamps_and_indices_of_other_rows_are_named_by_episode_and_step(tmp_
     clock[[2, 8]] += (0.006, -0.004)  # less than the frames of a video may be off
     index = np.array([0, 1, 2, 3, 4, 0, 1, 2, 3, 4])
     write(root, timestamp=clock.astype("f4"), index=index)
-    told = doubts_of(root, tmp_path / "store")
+    told = notes_of(root, tmp_path / "store")
     assert (
         "Timestamps leave the clock of 10 frames a second, by up to 0.006 s: episode 0, step 2; episode 2, "
         "step 3." in told
@@ -430,7 +433,7 @@ def test_all_timestamps_that_are_off_are_named_and_no_other(
     write(tmp_path / "arm", timestamp=clock)
     options = Options(no_video=True)
     _, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store", options)
-    told = " ".join(found.doubts)
+    told = " ".join(sentences(found.notes))
     places = "episode 0, step 1; episode 0, step 3; episode 1, step 0; episode 2, steps 1 to 3."
     assert f"by up to 0.3 s: {places}" in told
 
@@ -445,7 +448,7 @@ def test_metadata_of_other_rows_are_named_by_episode(tmp_path: Path) -> None:
         data__chunk_index=[0, 0, 0],
         data__file_index=[0, 1, 0],
     )
-    told = doubts_of(root, tmp_path / "store")
+    told = notes_of(root, tmp_path / "store")
     assert "dataset_from_index and dataset_to_index are those of other rows: episode 2;" in told
     assert "data/chunk_index and data/file_index name another table: episode 1;" in told
 
@@ -473,15 +476,15 @@ def test_statistics_of_other_rows_are_named(tmp_path: Path, version: str) -> Non
         (root / "meta" / "episodes_stats.jsonl").write_text("\n".join(lines), "utf-8")
 
     write_statistics()
-    assert "tatistics" not in doubts_of(root, tmp_path / "right")
+    assert "tatistics" not in notes_of(root, tmp_path / "right")
     limits[1]["max"][0] += 0.5
     whole["action"]["min"][1] -= 0.5
     write_statistics()
-    told = doubts_of(root, tmp_path / "wrong")
+    told = notes_of(root, tmp_path / "wrong")
     assert "meta/stats.json is of other rows: action reach" in told
     assert "Statistics of single episodes are of other rows, action: episode 1." in told
     (root / "meta" / "stats.json").write_text('{"action": {"min": "a"}}', "utf-8")
-    assert "The statistics cannot be read" in doubts_of(root, tmp_path / "broken")
+    assert "The statistics cannot be read" in notes_of(root, tmp_path / "broken")
 
 
 def test_all_rows_without_a_frame_are_named(tmp_path: Path) -> None:
@@ -516,7 +519,7 @@ def test_sound_sets_of_many_shapes_stay_quiet(tmp_path: Path) -> None:
             action=(10.0 ** rng.integers(-6, 6, 2) * rng.normal(size=(count, 2))).astype("f4"),
             force=np.where(rng.random(count) < 0.2, np.nan, rng.normal(size=count)),
         )
-        told = doubts_of(root, tmp_path / f"store-{number}")
+        told = notes_of(root, tmp_path / f"store-{number}")
         assert not re.search("clock|count the rows|other rows|another table|tatistics", told)
 
 

@@ -17,6 +17,7 @@ from PIL import Image
 import orlog
 from orlog.datasets.formats._shared import pieces
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats._shared.pictures import PictureColumn
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.errors import IntegrityError, OrlogError, SchemaError
@@ -62,7 +63,7 @@ READ = [[0, 1, 2, 3], [5, 6, 7, 8, 9, 0]]
 def off(dataset: orlog.Dataset, found: Any) -> str:
     shown = shades_of(dataset)
     assert (shown[0], shown[1][:5]) == (READ[0], READ[1][:5])
-    return " ".join(one for one in found.doubts if "lie up to" in one)
+    return " ".join(one for one in sentences(found.notes) if "lie up to" in one)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,8 @@ def test_videos_of_more_than_8_bits_are_refused_and_can_be_left_out(
     dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "alone")
     assert "images.side" in dataset[0].observations
     assert any(
-        f"Not read: ./videos/chunk-#/{depth}/episode_#.mp4 (3)" in one for one in found.doubts
+        f"Not read: ./videos/chunk-#/{depth}/episode_#.mp4 (3)" in one
+        for one in sentences(found.notes)
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import orlog
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run
@@ -99,7 +100,7 @@ def test_columns_that_info_does_not_list_are_read_as_those_that_it_lists(
     assert {*theirs.columns} == {*ours.columns}
     for name in ours.columns:
         np.testing.assert_array_equal(theirs.column(name), ours.column(name))
-    (said,) = (one for one in found.doubts if "does not list" in one)
+    (said,) = (one for one in sentences(found.notes) if "does not list" in one)
     assert all(name in said for name in names)
 
 
@@ -122,7 +123,7 @@ def test_columns_that_cannot_be_read_are_named_and_tables_that_differ_are_told(
         )
     dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "store", NO_VIDEO)
     assert dataset[0].infos["said"] == ["go"] * 3
-    told = " ".join(found.doubts)
+    told = " ".join(sentences(found.notes))
     assert "does not list them: said." in told
     for text in (
         "ragged (chunk-000/episode_000000.parquet: ragged holds lists of other things than numbers, or of different",
@@ -216,7 +217,9 @@ def test_language_columns_are_texts(
         [],
         [],
     ]
-    assert not any("language" in one for one in found.doubts if "does not list" not in one)
+    assert not any(
+        "language" in one for one in sentences(found.notes) if "does not list" not in one
+    )
 
 
 def test_persistent_rows_that_differ_in_an_episode_are_all_kept_and_told(tmp_path: Path) -> None:
@@ -228,7 +231,7 @@ def test_persistent_rows_that_differ_in_an_episode_are_all_kept_and_told(tmp_pat
     )
     dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "store", NO_VIDEO)
     assert json.loads(dataset[0].metadata["language_persistent"]) == each[1]
-    assert any("differs among the steps of 1 episode;" in one for one in found.doubts)
+    assert any("differs among the steps of 1 episode;" in one for one in sentences(found.notes))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +269,7 @@ def test_numbers_of_subtasks_are_read_as_their_words(tmp_path: Path) -> None:
     pq.write_table(pa.table(words), root / "meta/subtasks.parquet")
     dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "store", NO_VIDEO)
     assert dataset[1].infos["subtask"] == [["reach", "lift"][one] for one in numbers[5:]]
-    assert not any(" read" in one for one in found.doubts)
+    assert not any(" read" in one for one in sentences(found.notes))
     write(root, subtask_index=numbers + 1)
     pq.write_table(pa.table(words), root / "meta/subtasks.parquet")
     with pytest.raises(SchemaError, match=r"no subtask has the subtask_index 2\."):
@@ -317,7 +320,7 @@ def test_quantiles_that_are_not_those_of_all_steps_are_told(tmp_path: Path) -> N
     }
     claim(root, **right)
     _, found = read_files(lerobot.FORMAT, root, tmp_path / "right")
-    assert not any("quantiles" in one or "tatistics" in one for one in found.doubts)
+    assert not any("quantiles" in one or "tatistics" in one for one in sentences(found.notes))
     joined = [
         float(0.9 * np.percentile(parts[0], q) + 0.1 * np.percentile(parts[1], q))
         for q in levels.values()
@@ -326,13 +329,13 @@ def test_quantiles_that_are_not_those_of_all_steps_are_told(tmp_path: Path) -> N
     wrong = {key: [one, right["action"][key][1]] for key, one in zip(levels, joined, strict=True)}
     claim(root, **right | {"action": right["action"] | wrong})
     _, found = read_files(lerobot.FORMAT, root, tmp_path / "wrong")
-    (said,) = (one for one in found.doubts if "quantiles" in one)
+    (said,) = (one for one in sentences(found.notes) if "quantiles" in one)
     assert ": action[0] q50 7 (64." in said
     assert "q99 13.86 (92.8%)." in said
     assert "observation.state" not in said
     claim(root, **right | {"action": right["action"] | {"q99": [1]}})
     _, found = read_files(lerobot.FORMAT, root, tmp_path / "ragged")
-    assert any("The statistics cannot be read" in one for one in found.doubts)
+    assert any("The statistics cannot be read" in one for one in sentences(found.notes))
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
@@ -353,7 +356,9 @@ def test_statistics_of_other_images_are_told(tmp_path: Path, version: str) -> No
             text = "\n".join(map(json.dumps, lines))
             (root / "meta/episodes_stats.jsonl").write_text(text, "utf-8")
         _, found = read_files(lerobot.FORMAT, root, tmp_path / case, NO_VIDEO)
-        return " ".join(one for one in found.doubts if "images" in one and "tatistics" in one)
+        return " ".join(
+            one for one in sentences(found.notes) if "images" in one and "tatistics" in one
+        )
 
     assert told(right, "right") == ""
     bytes_of = {key: (255 * np.array(one)).tolist() for key, one in right.items()}

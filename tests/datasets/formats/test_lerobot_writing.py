@@ -14,6 +14,7 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.exporting import export_dataset
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.lerobot import episode_statistics, files
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.lerobot import writing as lerobot_writing
@@ -111,7 +112,7 @@ def test_an_export_that_is_imported_is_equal(
     assert len(tables) == (4 if codebase == "v2.1" else 3 if few_bytes else 1)
     theirs, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
     check_equal(arm, theirs)
-    assert found.doubts == []
+    assert sentences(found.notes) == []
     assert theirs.manifest.description == "An arm."
 
 
@@ -155,7 +156,7 @@ def test_success_has_the_name_of_lerobot_and_words_may_be_of_several_lines(
         assert feature in json.loads((out / "meta/info.json").read_text("utf-8"))["features"]
         theirs, found = read_files(lerobot.FORMAT, out, tmp_path / f"{out.name}-store")
         check_equal(ours, theirs)
-        assert found.doubts == []
+        assert sentences(found.notes) == []
 
 
 def test_version_2_has_files_of_each_episode(arm: orlog.Dataset, tmp_path: Path) -> None:

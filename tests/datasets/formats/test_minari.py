@@ -17,6 +17,7 @@ from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 
 import orlog
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.minari import format as minari_format
 from orlog.datasets.reading.dataset import Dataset
@@ -115,7 +116,7 @@ def test_what_minari_records_is_read_as_minari_reads_it(
     np.testing.assert_array_equal(last.infos["inner/count"], [1, 2, 3, 4])
     assert last.metadata["reset_info/inner/count"] == 0
     assert (found.terminated, found.truncated) == (3, 1)
-    assert any("JPEG" in doubt for doubt in found.doubts)
+    assert any("JPEG" in doubt for doubt in sentences(found.notes))
     assert (dataset.manifest.behavior_policy, dataset.manifest.description[:4]) == (
         "random",
         "Odd.",

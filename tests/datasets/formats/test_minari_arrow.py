@@ -20,6 +20,7 @@ from minari.data_collector import EpisodeBuffer
 
 import orlog
 from orlog.datasets.formats import minari_arrow
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
@@ -70,7 +71,7 @@ def test_what_minari_records_is_read_as_minari_reads_it(
     np.testing.assert_array_equal(last.infos["place"][:, 0], [2, 4, 6, 8])
     assert last.metadata["reset_info/inner/count"] == 0
     assert (found.terminated, found.truncated) == (3, 1)
-    assert any("JPEG" in doubt for doubt in found.doubts)
+    assert any("JPEG" in doubt for doubt in sentences(found.notes))
     assert (dataset.manifest.behavior_policy, dataset.manifest.description[:4]) == (
         "random",
         "Odd.",
@@ -110,7 +111,7 @@ def test_episodes_of_more_rows_than_a_batch_are_whole(tmp_path: Path, data_forma
     recorded = record(tmp_path / "minari", data_format, buffers, box, spaces.Discrete(5))
     dataset, found = read_files(minari_arrow.FORMAT, recorded, tmp_path / "store")
     assert dataset.episode_lengths.tolist() == [70_000, 32_768, 10]
-    assert (found.steps, found.terminated, found.doubts) == (102_778, 1, [])
+    assert (found.steps, found.terminated, sentences(found.notes)) == (102_778, 1, [])
     for ours, other in zip(dataset, buffers, strict=True):
         np.testing.assert_array_equal(ours.observations, other.observations)
         np.testing.assert_array_equal(ours.actions, other.actions)
@@ -194,7 +195,7 @@ def test_infos_that_not_all_episodes_have_are_left_out(tmp_path: Path) -> None:
     said.write_text(json.dumps({**json.loads(said.read_text("utf-8")), "score": 3}), "utf-8")
     dataset, found = read_files(minari_arrow.FORMAT, recorded, tmp_path / "store")
     assert dataset[2].infos == {}
-    assert [doubt.rpartition(": ")[2] for doubt in found.doubts[:2]] == [
+    assert [doubt.rpartition(": ")[2] for doubt in sentences(found.notes)[:2]] == [
         "infos inner/count, place.",
         "metadata score.",
     ]

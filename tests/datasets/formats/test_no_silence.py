@@ -22,6 +22,7 @@ import pytest
 from mcap.reader import make_reader
 from rosbags import rosbag1
 
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import formats
 from orlog.datasets.formats.rlds.tfrecords import example_bytes, read_records, write_record
 from orlog.errors import OrlogError
@@ -248,7 +249,7 @@ def is_told(sample: Sample, store: Path) -> bool:
         dataset, found = read_files(formats()[sample.format], sample.given, store, sample.options)
     except OrlogError:
         return True
-    return NEW in dataset.manifest.to_json() or NEW in " ".join(found.doubts)
+    return NEW in dataset.manifest.to_json() or NEW in " ".join(sentences(found.notes))
 
 
 def additions(sample: Sample) -> Iterator[tuple[str, Path, Add]]:
@@ -300,5 +301,5 @@ def test_files_as_they_are_leave_nothing_to_tell(
             _, found = read_files(
                 formats()[name], sample.given, tmp_path / f"{name}-{number}", sample.options
             )
-            told = [one for one in found.doubts if one.startswith("Not read:")]
+            told = [one for one in sentences(found.notes) if one.startswith("Not read:")]
             assert told == [], name

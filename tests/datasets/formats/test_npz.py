@@ -14,6 +14,7 @@ import pytest
 import orlog
 from orlog.datasets.formats import d4rl, npz
 from orlog.datasets.formats._shared.episodes import Found, Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.errors import SchemaError
 from tests.datasets.formats.reading import read_files
@@ -60,7 +61,7 @@ def test_actions_of_whole_numbers_are_taken_to_be_choices(tmp_path: Path) -> Non
     np.savez(tmp_path / "a.npz", **columns)
     found: list[Found] = []
     orlog.import_dataset(tmp_path / "a.npz", "lab/a-v1", on_found=found.append)
-    assert "taken to be 3, since the largest is 2" in " ".join(found[0].doubts)
+    assert "taken to be 3, since the largest is 2" in " ".join(sentences(found[0].notes))
     dataset = orlog.load_dataset("lab/a-v1")
     assert dataset.action_space == gymnasium.spaces.Discrete(3)
     np.testing.assert_array_equal(dataset.column("actions"), columns["action"][:, 0])
@@ -96,16 +97,16 @@ def test_stable_baselines_files_end_where_the_next_episode_starts(tmp_path: Path
         "2 last steps",
         rf"episode_returns of 2 episodes are not .* of episode 0 it is 0, and they sum up to {first:.6g}",
     ):
-        assert any(re.search(text, doubt) for doubt in found.doubts)
+        assert any(re.search(text, doubt) for doubt in sentences(found.notes))
     with np.load(tmp_path / "expert.npz") as expert:
         arrays = dict(expert)
     returns = [columns["reward"][:3].sum(), columns["reward"][3:].sum()]
     np.savez(tmp_path / "right.npz", **arrays | {"episode_returns": returns})
     _, found = read_files(npz.FORMAT, tmp_path / "right.npz", tmp_path / "right")
-    assert "episode_returns" not in " ".join(found.doubts)
+    assert "episode_returns" not in " ".join(sentences(found.notes))
     np.savez(tmp_path / "more.npz", **arrays | {"episode_returns": [*returns, 1.0]})
     _, found = read_files(npz.FORMAT, tmp_path / "more.npz", tmp_path / "more")
-    assert "episode_returns holds 3 numbers, and there are 2 episodes." in found.doubts
+    assert "episode_returns holds 3 numbers, and there are 2 episodes." in sentences(found.notes)
 
 
 def test_names_of_old_transitions_of_imitation_are_known(tmp_path: Path) -> None:

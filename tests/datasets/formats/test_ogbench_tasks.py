@@ -11,6 +11,7 @@ import pytest
 
 import orlog
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.ogbench import format as ogbench
 from orlog.datasets.formats.ogbench.tasks import find_task
 from orlog.errors import SchemaError
@@ -57,7 +58,7 @@ def test_an_episode_ends_with_each_step_that_ends_the_task(
     assert dataset.episode_lengths.tolist() == [2, 1, 2]
     assert [one.metadata["trajectory"] for one in dataset] == [0, 0, 1]
     assert [bool(one.truncations[-1]) for one in dataset] == [False, True, True]
-    assert "task 1 of antmaze-large" in found.doubts[0]
+    assert "task 1 of antmaze-large" in sentences(found.notes)[0]
 
 
 def test_a_folder_of_many_files_is_one_dataset(tmp_path: Path) -> None:

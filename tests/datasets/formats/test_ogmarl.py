@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.formats import ogmarl
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, OrlogError, SchemaError
@@ -119,7 +120,7 @@ def test_a_vault_is_read_in_blocks_of_any_size(
     check(dataset, arrays())
     assert dataset.action_space["agent_0"] == spaces.Discrete(CHOICES)  # type: ignore[index]
     assert (found.terminated, found.truncated) == (2, 1)
-    assert len(found.doubts) == 2
+    assert len(sentences(found.notes)) == 2
 
 
 def test_vaults_of_a_folder_are_splits_or_chosen(tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_actions_that_are_no_choices_and_episodes_without_an_end_are_read(tmp_pa
     steps["actions"] = np.zeros((6, AGENTS, 2), "f4")
     dataset, found = read_files(ogmarl.FORMAT, write(tmp_path / "a", steps), tmp_path / "s")
     assert dataset.episode_lengths.tolist() == [4, 1]
-    assert "a: the last episode does not end" in found.doubts[0]
+    assert "a: the last episode does not end" in sentences(found.notes)[0]
     assert dataset.action_space["agent_1"].shape == (2,)  # type: ignore[index]
     batch = next(iter(orlog.transitions(dataset, batch_size=4, seed=0)))
     assert batch.actions.shape == (4, AGENTS * 2)

@@ -16,6 +16,7 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.formats import d4rl
 from orlog.datasets.formats._shared.episodes import Found, Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.layouts import FORMATS
 from orlog.datasets.formats.rlds import format as rlds
@@ -185,7 +186,7 @@ def test_what_is_exported_comes_back_in_every_column(
     assert not said
     assert choose_format([tmp_path / "out"], None, "lab/x").name == "rlds"
     again, found = read(tmp_path / "out", tmp_path / "store")
-    assert not found.doubts
+    assert not sentences(found.notes)
     assert again.environment == dataset.environment
     assert (again.observation_space, again.action_space) == (
         dataset.observation_space,
@@ -200,7 +201,7 @@ def test_steps_become_transitions_as_rlds_defines_them(tmp_path: Path) -> None:
     dataset, found = read(write(tmp_path / "arm/1.0.0", episodes).parent, tmp_path / "store")
     assert dataset.episode_lengths.tolist() == [3, 5]
     assert (found.terminated, found.truncated) == (1, 1)
-    assert not found.doubts
+    assert not sentences(found.notes)
     for ours, theirs in zip(dataset, episodes, strict=True):
         np.testing.assert_array_equal(ours.observations, theirs["observation"])
         np.testing.assert_array_equal(ours.actions, theirs["action"][:-1])
@@ -227,8 +228,10 @@ def test_a_reward_at_the_last_step_of_a_task_that_ended_is_kept(tmp_path: Path) 
     np.testing.assert_array_equal(dataset[0].observations[:4], episodes[0]["observation"])
     assert not dataset[0].observations[4].any()
     np.testing.assert_array_equal(dataset[1].observations, episodes[1]["observation"])
-    assert "2 episodes whose task ended have a reward at their last step" in found.doubts[0]
-    assert "1 episode has an action or a reward at their last step" in found.doubts[1]
+    assert (
+        "2 episodes whose task ended have a reward at their last step" in sentences(found.notes)[0]
+    )
+    assert "1 episode has an action or a reward at their last step" in sentences(found.notes)[1]
 
 
 def test_rewards_that_come_with_the_next_observation_are_moved_to_their_action(
@@ -243,7 +246,7 @@ def test_rewards_that_come_with_the_next_observation_are_moved_to_their_action(
         np.testing.assert_array_equal(ours.actions, theirs["action"][:-1])
         assert ours.rewards.tolist() == [1, 2, 3]
     assert (found.terminated, found.truncated) == (1, 1)
-    assert [one[:27] for one in found.doubts] == ["First steps have no reward,"]
+    assert [one[:27] for one in sentences(found.notes)] == ["First steps have no reward,"]
 
 
 def test_final_observations_that_d4rls_adapter_made_up_are_marked(tmp_path: Path) -> None:
@@ -255,7 +258,9 @@ def test_final_observations_that_d4rls_adapter_made_up_are_marked(tmp_path: Path
         False,
         False,
     ]
-    assert any("1 episode that ended has no final observation" in one for one in found.doubts)
+    assert any(
+        "1 episode that ended has no final observation" in one for one in sentences(found.notes)
+    )
     for one in episodes:
         one["observation"][-1] = (1, 2)
     dataset, found = read(
@@ -267,18 +272,18 @@ def test_final_observations_that_d4rls_adapter_made_up_are_marked(tmp_path: Path
         False,
         True,
     ]
-    assert "3 episodes have the same last observation" in found.doubts[0]
+    assert "3 episodes have the same last observation" in sentences(found.notes)[0]
     # Elsewhere, episodes may well end in the same place.
     dataset, found = read(write(tmp_path / "other", episodes), tmp_path / "store2")
     assert dataset.episode_lengths.tolist() == [3, 3, 3]
-    assert not found.doubts
+    assert not sentences(found.notes)
 
 
 def test_what_steps_do_not_say_is_not_made_up(tmp_path: Path) -> None:
     few = {name: STEPS[name] for name in ("observation", "action")}
     dataset, found = read(write(tmp_path / "few", [rows(4)], few), tmp_path / "store0")
     assert (found.terminated, found.truncated, len(dataset[0])) == (0, 1, 3)
-    assert found.doubts == [
+    assert sentences(found.notes) == [
         "The steps have no reward: rewards are zeros.",
         "The steps have no is_first and no is_last and no is_terminal.",
         "Of 1 episode nothing says the end: taken to be cut off (--ends says it otherwise).",
@@ -286,7 +291,7 @@ def test_what_steps_do_not_say_is_not_made_up(tmp_path: Path) -> None:
     open_end = rows(4, terminal=False, is_last=np.zeros(4, bool), is_first=np.zeros(4, bool))
     _, found = read(write(tmp_path / "open", [rows(3), open_end, rows(1)]), tmp_path / "store1")
     assert (found.terminated, found.truncated, found.episodes) == (1, 0, 2)
-    assert [one[:30] for one in found.doubts] == [
+    assert [one[:30] for one in sentences(found.notes)] == [
         "1 record ends without is_last:",
         "1 record begins without is_fir",
         "1 record with no action was le",
@@ -301,13 +306,13 @@ def test_discounts_and_terminal_steps_that_say_more_are_kept(tmp_path: Path) -> 
     )
     assert dataset[0].infos["discount"].tolist() == [1, 0.5, 1]
     assert dataset[0].infos["is_terminal"].tolist() == [True, True, True]
-    assert any("go on after a step that is_terminal marks" in one for one in found.doubts)
+    assert any("go on after a step that is_terminal marks" in one for one in sentences(found.notes))
     usual = np.array([1, 1, 0, 0], "f4")
     dataset, found = read(write(tmp_path / "usual", [rows(4, discount=usual)]), tmp_path / "store1")
     assert "infos/discount" not in dataset.columns
     cut = rows(4, discount=usual, terminal=False)
     _, found = read(write(tmp_path / "cut", [cut]), tmp_path / "store2")
-    assert "1 episode has a discount of 0 before a last step" in found.doubts[0]
+    assert "1 episode has a discount of 0 before a last step" in sentences(found.notes)[0]
 
 
 def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
@@ -602,7 +607,7 @@ def test_what_tensorflow_datasets_writes_is_read_as_it_reads_it(tmp_path: Path) 
     theirs, _ = read_by_tensorflow(folder, tmp_path)
     dataset, found = read(tmp_path / "arm", tmp_path / "store")
     assert (found.terminated, found.truncated, found.steps) == (2, 2, 18)
-    assert found.doubts == [
+    assert sentences(found.notes) == [
         "Left out: steps/masks (arrays of any size).",
         "Texts and sequences became infos: steps/observation/inner/task.",
     ]
@@ -700,7 +705,7 @@ def test_d4rl_by_tensorflow_datasets_is_d4rl_but_for_final_observations(
         False,
         True,
     ]
-    assert has_next == any("the same last observation" in one for one in found.doubts)
+    assert has_next == any("the same last observation" in one for one in sentences(found.notes))
     for ours, theirs in zip(dataset, right, strict=True):
         count = len(ours)
         np.testing.assert_array_equal(ours.observations[:count], theirs.observations[:count])
@@ -717,7 +722,7 @@ def test_robomimic_by_tensorflow_datasets_is_robomimic(tmp_path: Path) -> None:
     test_robomimic.write(file)
     right, _ = read_files(FORMATS["robomimic"], file, tmp_path / "right")
     dataset, found = converted(file, "robomimic_ph", tmp_path / "tfds")
-    assert not found.doubts
+    assert not sentences(found.notes)
     by_length = {len(one): one for one in right}
     for ours in dataset:
         theirs = by_length[len(ours)]
@@ -769,4 +774,4 @@ def test_ends_that_nothing_tells_are_as_the_user_says(tmp_path: Path, how: str) 
     for one in dataset:
         assert one.terminations[-1] == (how == "terminated")
         assert one.truncations[-1] == (how == "truncated")
-    assert any("2 episodes nothing says" in one for one in found.doubts)
+    assert any("2 episodes nothing says" in one for one in sentences(found.notes))

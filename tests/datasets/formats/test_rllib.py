@@ -22,6 +22,7 @@ import orlog
 from orlog.datasets.formats import rllib
 from orlog.datasets.formats._shared.arrow_files import table_batches
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
@@ -145,7 +146,7 @@ def test_a_run_that_the_next_one_repeats_is_read_once(tmp_path: Path, kind: str)
     assert choose_format([tmp_path / "rllib"], None, "lab/a-v1") is rllib.FORMAT
     dataset, found = read_files(rllib.FORMAT, tmp_path / "rllib", tmp_path / "store")
     check(dataset, ["e7", "0b", "c1"])
-    assert "Left out, since the next one holds it too: run-000001-00001." in found.doubts
+    assert "Left out, since the next one holds it too: run-000001-00001." in sentences(found.notes)
 
 
 def test_pieces_of_episodes_are_joined(tmp_path: Path) -> None:

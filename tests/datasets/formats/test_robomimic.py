@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.formats._shared import mapped_arrays
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.layouts import FORMATS
 from orlog.errors import SchemaError
@@ -103,7 +104,7 @@ def test_without_next_observations_the_last_step_of_what_was_cut_off_is_left_out
         np.testing.assert_array_equal(episode.actions, arrays["actions"][: steps - is_cut])
         np.testing.assert_array_equal(episode.infos["done"], arrays["dones"][: steps - is_cut])
         assert bool(episode.metadata["final_observation_missing"]) != is_cut
-    said = " ".join(found.doubts)
+    said = " ".join(sentences(found.notes))
     assert "1 last row of episodes was left out" in said
     assert "2 episodes that ended have no final observation" in said
 
@@ -119,7 +120,7 @@ def test_without_rewards_and_flags_demonstrations_are_cut_off_and_have_zeros(
     dataset, found = read_files(FORMATS["robomimic"], path, tmp_path / "store")
     assert (found.terminated, found.truncated, found.steps) == (0, 3, sum(LENGTHS.values()))
     assert not dataset.column("rewards").any()
-    assert found.doubts == [
+    assert sentences(found.notes) == [
         "Nothing says how episodes ended: all were taken to be cut off (--ends says it otherwise).",
         "No rewards: they are zeros.",
         "Left out, not a row for each step: states/robot/root.",
@@ -150,7 +151,7 @@ def test_all_arrays_with_a_row_a_step_are_kept(tmp_path: Path) -> None:
     for episode, (name, arrays) in zip(dataset, kept.items(), strict=True):
         for key, values in arrays.items():
             np.testing.assert_array_equal(episode.infos[key], values, err_msg=name)
-    assert [one for one in found.doubts if not one.startswith("robomimic's dones")] == [
+    assert [one for one in sentences(found.notes) if not one.startswith("robomimic's dones")] == [
         "Left out, not a row for each step: initial_state/robot/root, names, src_demo_inds."
     ]
     orlog.export_dataset(dataset, tmp_path / "out", to="robomimic")
@@ -174,7 +175,7 @@ def test_lists_of_names_name_numbers(tmp_path: Path, place: str) -> None:
                 group[name] = ["pan", "lift"]
     dataset, found = read_files(FORMATS["robomimic"], path, tmp_path / "store")
     assert dataset.dimension_names == {"actions": ["pan", "lift"]}
-    assert "names" not in " ".join(found.doubts)
+    assert "names" not in " ".join(sentences(found.notes))
 
 
 def test_what_is_exported_comes_back(tmp_path: Path) -> None:

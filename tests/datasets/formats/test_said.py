@@ -15,6 +15,7 @@ import pytest
 
 import orlog
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, OrlogError, SchemaError
@@ -90,7 +91,7 @@ def test_unknown_ends_are_what_the_user_says(
     assert set(ends_of(found[""][0])) == {"truncated"}
     dataset, told = found[how]
     assert set(ends_of(dataset)) == {how}
-    assert any("--ends says" in one for one in told.doubts)
+    assert any("--ends says" in one for one in sentences(told.notes))
     for one, before in zip(dataset, found[""][0], strict=True):
         # A last action that ended the task is kept, and what followed it is marked as missing.
         assert len(one) == len(before) + (how == "terminated")
@@ -162,7 +163,7 @@ def test_a_note_on_ends_does_not_contradict_what_the_user_says(tmp_path: Path) -
     path, _ = lerobot(tmp_path)
     file_format = choose_format([path], None, "lab/a-v1")
     _, found = read_files(file_format, path, tmp_path / "store", Options(ends="terminated"))
-    (told,) = [one for one in found.doubts if "next.done" in one]
+    (told,) = [one for one in sentences(found.notes) if "next.done" in one]
     assert told.endswith("all were taken to be ended by the task, as --ends says.")
 
 
@@ -182,7 +183,7 @@ def test_a_horizon_means_the_same_in_all_formats(
         options = Options(**said, **more)
         dataset, told = read_files(file_format, path, tmp_path / f"store-{name}", options)
         found[name] = ends_of(dataset)
-        is_told = f"those of {longest} steps" in " ".join(told.doubts)
+        is_told = f"those of {longest} steps" in " ".join(sentences(told.notes))
         assert is_told == (name in ("horizon", "both") or (name == "limit" and write is imitation))
     assert set(found["default"]) == {"truncated"}
     # A log that is shorter than the environment's time limit may just stop; imitation says that it is over.
@@ -294,7 +295,7 @@ def test_each_table_is_an_episode_where_the_user_says_so(
     assert dataset.episode_lengths.tolist() == [3, 3, 2]
     expected = body[body["run"] == "run-0"]["u"].to_numpy()
     np.testing.assert_array_equal(dataset[0].actions[:, 0], expected)
-    assert "Left out, not named: run, n, r, note." in found.doubts
+    assert "Left out, not named: run, n, r, note." in sentences(found.notes)
 
 
 def test_a_word_that_is_no_end_is_refused(tmp_path: Path) -> None:
@@ -309,7 +310,7 @@ def read_zarr(root: Path, **said: Any) -> tuple[Dataset, dict[str, Any], list[st
     body = write_zarr(root / "a.zarr", lengths=[40, 60])
     file_format = choose_format([root / "a.zarr"], None, "lab/a-v1")
     dataset, found = read_files(file_format, root / "a.zarr", root / "store", Options(**said))
-    return dataset, body, found.doubts
+    return dataset, body, sentences(found.notes)
 
 
 def test_constant_rewards(tmp_path: Path) -> None:
@@ -464,7 +465,7 @@ def test_what_is_shorter_than_its_index_is_read_in_part_if_asked(
         assert len(dataset) == 2
     else:
         assert dataset.episode_lengths.tolist() == lengths
-    assert any("Read in part, as asked for: " in one for one in found.doubts)
+    assert any("Read in part, as asked for: " in one for one in sentences(found.notes))
     assert "Read in part, as asked for: " in dataset.manifest.description
 
 
@@ -476,6 +477,6 @@ def test_what_is_whole_is_read_whole_though_a_part_would_do(tmp_path: Path) -> N
         file_format, tmp_path / "a.hdf5", tmp_path / "part", Options(partial=True)
     )
     assert part.digest == whole.digest
-    assert not any("in part" in one for one in found.doubts)
+    assert not any("in part" in one for one in sentences(found.notes))
     ended = run("import", str(tmp_path / "a.hdf5"), "lab/x-v1", "--partial", "--dry-run")
     assert ended.returncode == 0, ended.stderr

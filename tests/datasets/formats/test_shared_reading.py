@@ -19,6 +19,7 @@ from orlog.datasets.formats._shared import mapped_arrays, pieces
 from orlog.datasets.formats._shared.carried_sums import noted_sums
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import Wanted, formats, read_version
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.manifest import Manifest
@@ -115,7 +116,7 @@ def test_the_version_is_the_same_whoever_reads(
         manifests.append(orlog.load_dataset(made).manifest)
     assert len(taken) > len(LENGTHS)
     assert {one.digest for one in manifests} == {manifests[0].digest}
-    assert [one.doubts for one in found] == [found[0].doubts] * len(several)
+    assert [sentences(one.notes) for one in found] == [sentences(found[0].notes)] * len(several)
     assert {str(one.carried_sums) for one in found} == {str(found[0].carried_sums)}
     assert found[0].total_return == pytest.approx(found[1].total_return, abs=0)
     if case == "aloha":
@@ -234,7 +235,7 @@ def test_every_format_gives_the_same_version_or_says_why_one_process_reads_it(
         manifest, found = made_of(sample, how, tmp_path / f"{number}-several")
         assert manifest.to_json() == expected.to_json()
         assert str(found.carried_sums) == str(seen.carried_sums)
-        assert found.doubts == seen.doubts
+        assert sentences(found.notes) == sentences(seen.notes)
         assert (found.episodes, found.total_return) == (seen.episodes, seen.total_return)
     assert not formats()[name].shares or max(JOBS) > 1, "all in one job"
     JOBS.clear()

@@ -12,6 +12,7 @@ import pytest
 
 import orlog
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
@@ -53,7 +54,7 @@ def read(path: Path, **said: Any) -> tuple[Dataset, str]:
     file_format = choose_format([path], None, "lab/a-v1", is_mapped="episode" in said)
     store = path.parent / f"store-{len(list(path.parent.iterdir()))}"
     dataset, found = read_files(file_format, path, store, Options(**said))
-    return dataset, " ".join(found.doubts)
+    return dataset, " ".join(sentences(found.notes))
 
 
 def returns_of(dataset: Dataset) -> list[float]:

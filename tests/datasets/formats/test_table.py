@@ -20,6 +20,7 @@ import orlog
 from orlog.datasets.formats import table
 from orlog.datasets.formats._shared import table_files
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.errors import OrlogError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files
@@ -115,7 +116,7 @@ def test_any_runs_are_read_as_the_slow_reader_does(
         assert (bool(episode.terminations[-1]), bool(episode.truncations[-1])) == (ends, not ends)
         if not has_next:
             assert episode.metadata["final_observation_missing"] == ends
-    assert any("note" in doubt for doubt in found.doubts)
+    assert any("note" in doubt for doubt in sentences(found.notes))
 
 
 def test_the_command_names_columns(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.torchrl import format as torchrl
 from orlog.datasets.formats.torchrl.tensors import write_documents
@@ -148,10 +149,10 @@ def test_a_storage_is_read_in_the_order_of_its_time_as_far_as_it_was_written(
     row = np.arange(rows - sum(lengths), rows)
     expected = 1000 * (row // 10) + row % 10 + 1
     assert dataset.column("actions").reshape(-1).tolist() == expected.tolist()
-    unwritten = [one for one in found.doubts if "unwritten" in one]
+    unwritten = [one for one in sentences(found.notes) if "unwritten" in one]
     assert len(unwritten) == (rows < capacity and not is_dump)
     assert all(f"the last {capacity - rows} rows" in one for one in unwritten)
-    ring = [one for one in found.doubts if "ring" in one]
+    ring = [one for one in sentences(found.notes) if "ring" in one]
     assert len(ring) == (rows > capacity)
     assert all(("a rest of" in one) == (is_dump or lengths[0] < 10) for one in ring)
     if rows == 70 and capacity == 53:
@@ -177,7 +178,7 @@ def test_the_folder_of_a_buffer_of_several_environments_is_read_along_time(
     said = (
         f"the last {3 * (capacity - rows)} rows" if rows < capacity else "7 steps and 7 steps and 7"
     )
-    assert any(said in one for one in found.doubts)
+    assert any(said in one for one in sentences(found.notes))
 
 
 def test_zeros_that_a_row_leads_to_are_steps(tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ def test_zeros_that_a_row_leads_to_are_steps(tmp_path: Path) -> None:
     write(tmp_path / "data", tensors)
     dataset, found = read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store")
     assert dataset.total_steps == 8
-    assert not any("unwritten" in one for one in found.doubts)
+    assert not any("unwritten" in one for one in sentences(found.notes))
 
 
 def test_what_is_missing_stays_missing(tmp_path: Path) -> None:
@@ -202,8 +203,11 @@ def test_what_is_missing_stays_missing(tmp_path: Path) -> None:
         assert dataset.episode_lengths.tolist() == [2, 4]
         assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [False, True]
         np.testing.assert_array_equal(dataset[0].observations, tensors["observation"][:3])
-        assert any("zeros, as in TorchRL" in one for one in found.doubts) == (number == 0)
-        assert any(one.startswith("2 last rows of episodes were left out") for one in found.doubts)
+        assert any("zeros, as in TorchRL" in one for one in sentences(found.notes)) == (number == 0)
+        assert any(
+            one.startswith("2 last rows of episodes were left out")
+            for one in sentences(found.notes)
+        )
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
@@ -213,7 +217,7 @@ def test_actions_may_be_choices(tmp_path: Path, one_hot: bool) -> None:
     dataset, found = read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store")
     assert dataset.action_space == spaces.Discrete(3)
     np.testing.assert_array_equal(dataset.column("actions"), choices)
-    assert "Actions were taken to be a choice among 3." in found.doubts
+    assert "Actions were taken to be a choice among 3." in sentences(found.notes)
 
 
 KINDS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
@@ -274,7 +278,7 @@ def test_files_are_not_trusted(tmp_path: Path) -> None:
         json.dumps(meta | {"note": {"type": "NonTensorData"}}), "utf-8"
     )
     _, found = read_files(torchrl.FORMAT, folder, tmp_path / "store")
-    assert "Left out, no numbers with a row a step: note." in found.doubts
+    assert "Left out, no numbers with a row a step: note." in sentences(found.notes)
 
 
 @pytest.mark.thorough
@@ -429,7 +433,7 @@ def test_batches_of_several_environments_are_read_one_after_another(
             assert episode.actions[:, 0].tolist() == [one[1] for one in rows]
             assert episode.terminations.tolist() == [one[3] for one in rows]
             assert not episode.truncations.any()
-        assert any("Rows of" in one for one in found.doubts) == (environments > 1)
+        assert any("Rows of" in one for one in sentences(found.notes)) == (environments > 1)
 
 
 def test_what_is_an_observation_can_be_said(tmp_path: Path) -> None:
