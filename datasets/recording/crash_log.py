@@ -62,9 +62,9 @@ class CrashLog:
         Raises ManifestError if it is damaged.
         """
         self._folder, self._keeps_blocks = folder, keeps_blocks
-        self._journal = _read_journal(folder / JOURNAL)
-        self.episodes: int = 0 if self._journal is None else self._journal["episodes"]
-        self._number: int = 0 if self._journal is None else self._journal["pending"]
+        journal = _read_journal(folder / JOURNAL) or {"episodes": 0, "pending": 0}
+        self.episodes: int = journal["episodes"]
+        self._number: int = journal["pending"]
         self._file: BinaryIO | None = None
         self._bytes = 0
 

@@ -270,7 +270,7 @@ def catalogue() -> dict[str, CatalogueEntry]:
         if module.name not in NO_RECIPES:
             path = f"{orlog.datasets.worlds.__name__}.{module.name}"
             declared = importlib.import_module(path).DATASETS
-            for name in declared.keys() & entries.keys():
-                raise ValueError(f"{path}: another recipe declares {name} already.")
+            if twice := declared.keys() & entries.keys():
+                raise ValueError(f"{path}: another recipe declares {min(twice)} already.")
             entries |= declared
     return entries

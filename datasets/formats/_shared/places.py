@@ -287,7 +287,7 @@ def _whole_in_npz(file: Path, where: str, name: str) -> Any:
             return arrays[name]
 
 
-class _Listed(NamedTuple):
+class _Listing(NamedTuple):
     """A file that was listed last, since it is opened twice: to look at it, and to read it.
 
     Attributes:
@@ -303,17 +303,17 @@ class _Listed(NamedTuple):
     checked: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
 
-_last: list[_Listed] = []
+_latest: list[_Listing] = []
 
 
-def _listed(opened: Any, where: str, key: object) -> _Listed:
+def _listed(opened: Any, where: str, key: object) -> _Listing:
     """Return the arrays in an open file."""
-    if not _last or _last[0].key != key:
+    if not _latest or _latest[0].key != key:
         names = sorted(path for path, _ in datasets_in(opened, where, LAYOUT))
-        _last[:] = [_Listed(key, names, sums_here(), {})]
-    elif _last[0].sums is not sums_here():  # another import, which is told of checksums too
-        _last[:] = [_Listed(key, _last[0].names, sums_here(), {})]
-    return _last[0]
+        _latest[:] = [_Listing(key, names, sums_here(), {})]
+    elif _latest[0].sums is not sums_here():  # another import, which is told of checksums too
+        _latest[:] = [_Listing(key, _latest[0].names, sums_here(), {})]
+    return _latest[0]
 
 
 def _places_in_hdf5(file: Path, where: str, options: Options) -> Generator[Place]:
