@@ -40,7 +40,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, finished_episode
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
 from orlog.manifests.roles import MASKS
 
 COLUMNS = ("acts", "rewards", "terminations", "truncations")
@@ -225,7 +225,6 @@ class AgentsRecipe(PlayedRecipe):
     seed: int = 0
 
     name = "agents"
-    version = 1  # raised whenever the same parameters would give other bytes
     NO_BYTES = frozenset({"expert_controller"})  # it decides scores
 
     @property
@@ -242,10 +241,6 @@ class AgentsRecipe(PlayedRecipe):
             f"{self.controller}; with probability {self.noise:g} an agent draws its action uniformly; "
             "action_log_probs are exact"
         )
-
-    def lengths(self, limit: int) -> list[int]:
-        """Return the steps of each episode."""
-        return [limit] * self.count
 
     def expert(self) -> Expert:
         """Return the controller of experts, without noise."""
@@ -265,29 +260,14 @@ class AgentsRecipe(PlayedRecipe):
         """Return one episode."""
         team: Team = env.unwrapped
         controller = CONTROLLERS[self.controller]
-        observation, _ = env.reset(seed=reset_seed)
-        seen, acted, rewards, of_agents = [observation], [], [], []
-        log_probs: list[dict[str, float]] = []
-        ended = terminated = False
-        while not ended:
-            action, log_prob = _draw(rng, controller(observation), team.action_space, self.noise)
-            observation, reward, terminated, truncated, _ = env.step(action)
-            ended = terminated or truncated
-            seen.append(observation)
-            acted.append(action)
-            rewards.append(float(reward))
-            log_probs.append(log_prob)
-            of_agents.append(team.own)
-        infos: dict[str, Any] = {}
-        for agent in team.agents:
-            columns = zip(*(step[agent] for step in of_agents), strict=True)
-            for name, values in zip(COLUMNS, columns, strict=True):
-                infos[f"agents/{agent}/{name}"] = [*values]
-            infos[f"agents/{agent}/action_log_probs"] = [step[agent] for step in log_probs]
-        infos["action_log_probs"] = [sum(step.values()) for step in log_probs]
-        return finished_episode(
-            seen, acted, rewards, (terminated, not terminated), seed=reset_seed, infos=infos
-        )
+
+        def choose(observation: Any) -> tuple[dict[str, int], dict[str, float]]:
+            action, log_probs = _draw(rng, controller(observation), team.action_space, self.noise)
+            known = {f"agents/{agent}/action_log_probs": log_probs[agent] for agent in team.agents}
+            return action, {**known, "action_log_probs": sum(log_probs.values())}
+
+        own = [f"agents/{agent}/{name}" for agent in team.agents for name in COLUMNS]
+        return play_episode(env, reset_seed, choose, infos=own)
 
 
 def _draw(

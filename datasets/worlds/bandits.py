@@ -117,7 +117,6 @@ class ShopRecipe(PlayedRecipe):
     seed: int = 0
 
     name = "shop"
-    version = 1  # raised whenever the same parameters would give other bytes
     environment_id = "orlog/Shop-v0"
 
     @property
@@ -128,21 +127,17 @@ class ShopRecipe(PlayedRecipe):
             f"{self.noise:.0%} of the episodes; action_log_probs are exact"
         )
 
-    def lengths(self, _limit: int) -> list[int]:
-        """Steps of each episode: one."""
-        return [1] * self.steps
-
     def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, _index: int) -> Episode:
         """Return one visit."""
         rule, place = rule_of(self), _places()
         uniform = rng.random()
 
-        def choose(seen: Any) -> tuple[int, float]:
+        def choose(seen: Any) -> tuple[int, dict[str, float]]:
             chances = rule[place[seen.tobytes()]]
             item = int(np.searchsorted(np.cumsum(chances[:-1]), uniform, "right"))
-            return item, math.log(chances[item])
+            return item, {"action_log_probs": math.log(chances[item])}
 
-        made = play_episode(env, reset_seed, choose, {})
+        made = play_episode(env, reset_seed, choose)
         seen = place[made.observations[0].tobytes()]
         best = click_chances()[seen].max(keepdims=True)
         return dataclasses.replace(made, infos={**made.infos, "optimal_value": best})

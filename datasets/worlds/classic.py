@@ -14,6 +14,11 @@ Every episode depends on (recipe seed, episode index) only.
 
     episode i:  SeedSequence((seed, i)) -> reset seed, generator of noise
                 i % 3: 0 random, 1 medium, 2 expert
+
+`classic/cartpole-mixed-v1` is older, and made otherwise: two weak policies balance a pole, and neither should be imitated.
+Episodes alternate between a controller that keeps the pole up while it drives the cart off the track, and random
+actions. The actions that keep the cart in the middle are in the data, in the controller's noise and in random
+episodes, so that learned values can do better than both.
 """
 
 from __future__ import annotations
@@ -27,12 +32,21 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
+from orlog.datasets.worlds.recipe import (
+    CatalogueEntry,
+    Expert,
+    PlayedRecipe,
+    for_each,
+    play_episode,
+)
 
 Controller: TypeAlias = Callable[[list[float]], Any]
 """Returns the action for an observation: an integer, or a list of numbers inside the bounds."""
 
 BEHAVIORS = ("random", "medium", "expert")
+
+EXPERT = (0.1, 0.2, 1.0, 1.0)
+"""Weights of position, velocity, angle and angular velocity; balances for 500 steps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +72,6 @@ class ClassicRecipe(PlayedRecipe):
     seed: int = 0
 
     name = "classic"
-    version = 1  # raised whenever the same parameters would give other bytes
     NO_BYTES = frozenset({"steps"})
 
     @property
@@ -70,10 +83,6 @@ class ClassicRecipe(PlayedRecipe):
             "action_log_probs are exact for the policy of the episode"
         )
 
-    def lengths(self, limit: int) -> list[int]:
-        """Most steps of each episode; how long one lasts is found by playing."""
-        return [limit] * self.count
-
     def episode(
         self, env: gymnasium.Env[Any, Any], reset_seed: int, rng: np.random.Generator, index: int
     ) -> Episode:
@@ -82,7 +91,7 @@ class ClassicRecipe(PlayedRecipe):
         noise = {"random": None, "medium": self.medium_noise, "expert": self.expert_noise}[behavior]
         draw = _draw_discrete if is_discrete(env) else draw_continuous
 
-        def choose(observation: Any) -> tuple[Any, float]:
+        def choose(observation: Any) -> tuple[Any, dict[str, float]]:
             return draw(rng, env.action_space, self.chosen(env, observation), noise)
 
         return play_episode(env, reset_seed, choose, {"behavior": behavior})
@@ -94,11 +103,7 @@ class ClassicRecipe(PlayedRecipe):
     def expert(self) -> Expert:
         """Return the controller without noise."""
         controller = CONTROLLERS[self.controller]
-
-        def policy(observations: Any) -> np.ndarray:
-            actions = np.array([controller(one) for one in observations.tolist()])
-            return actions if actions.dtype.kind == "i" else actions.astype(np.float32)
-
+        policy = for_each(lambda observation: controller(observation.tolist()))
         return Expert(name=f"{self.controller}, without noise", policy=policy)
 
 
@@ -109,18 +114,18 @@ def is_discrete(env: gymnasium.Env[Any, Any]) -> bool:
 
 def _draw_discrete(
     rng: np.random.Generator, space: Any, chosen: int, noise: float | None
-) -> tuple[int, float]:
+) -> tuple[int, dict[str, float]]:
     """Return an action and its log-probability."""
     share = 1.0 if noise is None else noise
     chance, uniform = rng.random(2).tolist()
     action = chosen if chance >= share else int(space.n * uniform)
     probability = share / int(space.n) + (1 - share if action == chosen else 0.0)
-    return action, math.log(probability)
+    return action, {"action_log_probs": math.log(probability)}
 
 
 def draw_continuous(
     rng: np.random.Generator, space: Any, chosen: list[float], noise: float | None
-) -> tuple[np.ndarray, float]:
+) -> tuple[np.ndarray, dict[str, float]]:
     """Return an action (float32) and its log-density; uniform ones where there is no noise given."""
     action = np.empty(len(chosen), np.float32)
     log_prob = 0.0
@@ -136,7 +141,7 @@ def draw_continuous(
         distance = (float(action[which]) - center) / noise
         inside = _below((high - center) / noise) - _below((low - center) / noise)
         log_prob -= distance**2 / 2 + math.log(noise * math.sqrt(2 * math.pi) * inside)
-    return action, log_prob
+    return action, {"action_log_probs": log_prob}
 
 
 def _below(value: float) -> float:
@@ -209,6 +214,56 @@ CONTROLLERS: dict[str, Controller] = {
 }
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CartPoleRecipe(PlayedRecipe):
+    """Everything that decides the bytes of a `cartpole` dataset.
+
+    Attributes:
+        steps: Steps in the dataset; the last episode is cut (truncated) where they run out.
+        weights: The controller pushes right where these weights of position (m), velocity (m/s),
+            angle (rad) and angular velocity (rad/s) sum to more than 0.
+        noise: Probability that the controller's action is replaced by a random one.
+        seed: Root of all randomness.
+    """
+
+    steps: int
+    weights: tuple[float, float, float, float] = (-0.3, -0.3, 1.0, 0.3)
+    noise: float = 0.1
+    seed: int = 0
+
+    name = "cartpole"
+    environment_id = "CartPole-v1"
+
+    @property
+    def behavior_policy(self) -> str:
+        """Description of the policies that chose the actions."""
+        return (
+            "episodes alternate between a linear controller that leaves the track, with random "
+            f"actions in {self.noise:.0%} of the steps, and random actions alone"
+        )
+
+    def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, index: int) -> Episode:
+        """Return one episode: of the controller, or of random actions."""
+        noise = self.noise if index % 2 == 0 else 1.0
+
+        def choose(observation: Any) -> tuple[int, dict[str, float]]:
+            chance, uniform = rng.random(2).tolist()
+            return push(observation, self.weights) if chance >= noise else int(2 * uniform), {}
+
+        return play_episode(env, reset_seed, choose)
+
+    def expert(self) -> Expert:
+        """Return a linear controller that keeps the cart in the middle."""
+        policy = for_each(lambda observation: push(observation, EXPERT))
+        return Expert(name=f"linear controller with weights {EXPERT}", policy=policy)
+
+
+def push(observation: np.ndarray, weights: tuple[float, ...]) -> int:
+    """Return 1 (push right) where the weighted sum of an observation is positive, else 0."""
+    total = sum(weight * value for weight, value in zip(weights, observation.tolist(), strict=True))
+    return int(total > 0)
+
+
 def _mixed(task: str, recipe: ClassicRecipe) -> CatalogueEntry:
     """Return the entry of a task's dataset."""
     return CatalogueEntry(
@@ -221,6 +276,13 @@ def _mixed(task: str, recipe: ClassicRecipe) -> CatalogueEntry:
 
 
 DATASETS = {
+    "classic/cartpole-mixed-v1": CatalogueEntry(
+        description=(
+            "Discrete actions: a pole is balanced by a controller that leaves the track and by "
+            "random actions, an episode each in turn. 200,000 steps."
+        ),
+        recipe=CartPoleRecipe(steps=200_000),
+    ),
     "classic/cartpole-mixed-v2": _mixed(
         "Discrete actions balance a pole on a cart",
         ClassicRecipe(

@@ -25,6 +25,7 @@ The first `demonstrations` episodes are demonstrations, what follows is random p
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import sys
 from typing import Any, ClassVar
@@ -40,7 +41,8 @@ from orlog.datasets.worlds.recipe import (
     Expert,
     PlayedRecipe,
     Watching,
-    finished_episode,
+    for_each,
+    play_episode,
 )
 from orlog.errors import SimulatorError
 
@@ -170,7 +172,6 @@ class DemosRecipe(PlayedRecipe):
     seed: int = 0
 
     name = "demos"
-    version = 1  # raised whenever the same parameters would give other bytes
     environment_id = "FetchPickAndPlace-v4"
     infos: ClassVar[tuple[str, ...]] = ()
 
@@ -187,43 +188,28 @@ class DemosRecipe(PlayedRecipe):
             return shown
         return f"{shown}, then uniform actions, each held for {self.held} steps"
 
-    def lengths(self, limit: int) -> list[int]:
-        """Steps of each episode: all of them last to the limit."""
-        return [limit] * self.count
-
     def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, index: int) -> Episode:
         """Return one episode."""
         is_demonstration = index < self.demonstrations
-        observation, _ = env.reset(seed=reset_seed)
-        observations = [observation]
-        actions: list[np.ndarray] = []
-        rewards: list[float] = []
-        info: dict[str, Any] = {}
-        kept: dict[str, list[np.ndarray]] = {name: [] for name in self.infos}
-        action, truncated = np.zeros(4, np.float32), False
-        while not truncated:
+        held = np.zeros(4, np.float32)
+        steps = itertools.count()
+
+        def choose(observation: Any) -> tuple[np.ndarray, dict[str, Any]]:
+            nonlocal held
+            step = next(steps)
             if is_demonstration:
-                noisy = pick_and_place(
-                    self.seen(env, observation)
-                ) + self.noise * rng.standard_normal(4)
-                action = np.clip(noisy, -1, 1).astype(np.float32)
-            elif len(actions) % self.held == 0:
-                action = rng.uniform(-1, 1, 4).astype(np.float32)
-            observation, reward, _, truncated, info = env.step(action)
-            observations.append(observation)
-            actions.append(action)
-            rewards.append(float(reward))
-            for name, values in kept.items():
-                values.append(info[name])
-        return finished_episode(
-            observations,
-            actions,
-            rewards,
-            (False, True),
-            seed=reset_seed,
-            infos=kept,
-            metadata={"demonstration": is_demonstration, "success": bool(info["is_success"])},
-        )
+                chosen = pick_and_place(self.seen(env, observation))
+                noisy = chosen + self.noise * rng.standard_normal(4)
+                return np.clip(noisy, -1, 1).astype(np.float32), {}
+            if step % self.held == 0:
+                held = rng.uniform(-1, 1, 4).astype(np.float32)
+            return held, {}
+
+        made = play_episode(env, reset_seed, choose, infos=(*self.infos, "is_success"))
+        infos = {**made.infos}
+        success = bool(infos.pop("is_success")[-1])
+        metadata = {"demonstration": is_demonstration, "success": success}
+        return dataclasses.replace(made, infos=infos, metadata=metadata)
 
     def seen(self, _env: Any, observation: Any) -> Any:
         """Return what the controller looks at."""
@@ -231,7 +217,9 @@ class DemosRecipe(PlayedRecipe):
 
     def expert(self) -> Expert:
         """Return the controller without noise."""
-        return Expert(name="the controller of demonstrations, without noise", policy=_act)
+        return Expert(
+            name="the controller of demonstrations, without noise", policy=for_each(pick_and_place)
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -239,7 +227,6 @@ class FramesRecipe(DemosRecipe):
     """The same in `orlog/FetchFrames-v0`: the controller sees the block's place, the data frames of it."""
 
     name = "demos-frames"
-    version = 1  # raised whenever the same parameters would give other bytes
     environment_id = "orlog/FetchFrames-v0"
     infos = ("state",)
 
@@ -275,13 +262,6 @@ def pick_and_place(observation: dict[str, np.ndarray]) -> np.ndarray:
         move, fingers = 10 * (way + np.array([0, 0, 0.06])), 1.0
     chosen: np.ndarray = np.clip([*move, fingers], -1, 1)
     return chosen
-
-
-def _act(observations: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the controller's actions for a batch of observations."""
-    count = len(observations["observation"])
-    each = ({key: values[index] for key, values in observations.items()} for index in range(count))
-    return np.array([pick_and_place(one) for one in each], np.float32)
 
 
 DATASETS = {

@@ -23,16 +23,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.behavior_policies import TrainedPolicy, read_policies
-from orlog.datasets.worlds.environments import make_environment
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
+from orlog.datasets.worlds.recipe import (
+    CatalogueEntry,
+    Expert,
+    PlayedRecipe,
+    for_each,
+    play_episode,
+)
 from orlog.manifests.shipped import records_folder
 
 
@@ -60,7 +63,6 @@ class MujocoRecipe(PlayedRecipe):
     part: int | None = None
 
     name = "mujoco"
-    version = 1  # raised whenever the same parameters would give other bytes
     NO_BYTES = frozenset({"part"})
 
     @property
@@ -83,58 +85,47 @@ class MujocoRecipe(PlayedRecipe):
             dataclasses.replace(self, part=part, steps=share) for part in range(len(self.policies))
         ]
 
-    def lengths(self, limit: int) -> list[int]:
-        """Most steps of each episode, for more episodes than a part can have."""
-        return [limit] * self.steps
-
-    def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1` of this part.
-
-        Raises MissingExtraError if MuJoCo is not installed; IntegrityError if the policies that ship are
-        other ones.
-        """
+    @property
+    def root(self) -> tuple[int, ...]:
+        """What the seeds of all episodes come from: the seed, and which part this is."""
         assert self.part is not None, "episodes are those of a part; see parts"
-        position = self.policies[self.part]
+        return (self.seed, self.part)
+
+    def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, _index: int) -> Episode:
+        """Return one episode of this part.
+
+        Raises IntegrityError if the policies that ship are other ones.
+        """
+        position = self.policies[self.part or 0]
         behavior = None if position is None else self._policies()[position]
-        with make_environment(self.environment_id, self.environment_kwargs) as env:
-            for index in range(first, last):
-                yield self._episode(env, behavior, index)
+        (width,) = env.action_space.shape
+
+        def choose(observation: Any) -> tuple[np.ndarray, dict[str, float]]:
+            if behavior is None:
+                action, log_prob = (
+                    rng.uniform(-1, 1, width).astype(np.float32),
+                    -width * math.log(2),
+                )
+            else:
+                action, log_prob = behavior.policy.act(observation, rng.standard_normal(width))
+            return action, {"action_log_probs": log_prob}
+
+        metadata = {"behavior_steps": 0 if behavior is None else behavior.steps}
+        return play_episode(env, reset_seed, choose, metadata)
 
     def expert(self) -> Expert | None:
         """Return the last policy of the file, without noise; None without a file."""
         if not self.behaviors:
             return None
         *_, last = self._policies()
-
-        def policy(observations: Any) -> np.ndarray:
-            return np.array([last.policy.mode(one) for one in observations])
-
         return Expert(
             name=f"the last policy of {self.behaviors}.safetensors ({self.digest[:19]}), trained for "
             f"{last.steps:,} steps: its mean before the tanh",
-            policy=policy,
+            policy=for_each(last.policy.mode),
         )
 
     def _policies(self) -> list[TrainedPolicy]:
         return _read_shipped(self.behaviors, self.digest)
-
-    def _episode(
-        self, env: gymnasium.Env[Any, Any], behavior: TrainedPolicy | None, index: int
-    ) -> Episode:
-        assert self.part is not None
-        key = (self.seed, self.part, index)
-        reset_seed, stream = np.random.SeedSequence(key).generate_state(2)
-        rng = np.random.Generator(np.random.PCG64(int(stream)))
-        assert env.action_space.shape is not None
-        (width,) = env.action_space.shape
-
-        def choose(observation: Any) -> tuple[np.ndarray, float]:
-            if behavior is None:
-                return rng.uniform(-1, 1, width).astype(np.float32), -width * math.log(2)
-            return behavior.policy.act(observation, rng.standard_normal(width))
-
-        metadata = {"behavior_steps": 0 if behavior is None else behavior.steps}
-        return play_episode(env, int(reset_seed), choose, metadata)
 
 
 @functools.lru_cache(maxsize=4)

@@ -46,7 +46,7 @@ from gymnasium import spaces
 from jaxtyping import Float64
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, finished_episode
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
 from orlog.datasets.worlds.tabular import Table, policy_values, stationary_values
 
 PARTS = {2: 20, 3: 4}
@@ -277,7 +277,6 @@ class ObjectivesRecipe(PlayedRecipe):
     seed: int = 0
 
     name = "objectives"
-    version = 1  # raised whenever the same parameters would give other bytes
 
     @property
     def environment_id(self) -> str:
@@ -293,38 +292,21 @@ class ObjectivesRecipe(PlayedRecipe):
             "the policy of the episode"
         )
 
-    def lengths(self, limit: int) -> list[int]:
-        """Most steps of each episode; more than there will be, since how long one lasts is found by playing."""
-        return [limit] * self.steps
-
     def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, index: int) -> Episode:
         """Return one episode."""
         best = best_actions(self.world)
         is_informed = index % self.informed == 0
         followed = reset_seed % len(best) if is_informed else int(rng.integers(len(best)))
-        seen, _ = env.reset(seed=reset_seed)
-        observations, actions, log_probs, rewards, objectives = [seen], [], [], [], []
-        terminated = truncated = False
-        while not terminated and not truncated:
+
+        def choose(seen: Any) -> tuple[int, dict[str, float]]:
             chosen = int(best[followed, state_number(self.world, seen["state"])])
             chance, uniform = rng.random(2).tolist()
             action = chosen if chance >= self.noise else int(ACTIONS * uniform)
             share = self.noise / ACTIONS + (1 - self.noise if action == chosen else 0.0)
-            seen, reward, terminated, truncated, info = env.step(action)
-            observations.append(seen)
-            actions.append(action)
-            log_probs.append(math.log(share))
-            rewards.append(reward)
-            objectives.append(info["objectives"])
-        return finished_episode(
-            observations,
-            actions,
-            rewards,
-            (terminated, truncated),
-            seed=reset_seed,
-            infos={"action_log_probs": log_probs, "objectives": objectives},
-            metadata={"informed": is_informed},
-        )
+            return action, {"action_log_probs": math.log(share)}
+
+        metadata = {"informed": is_informed}
+        return play_episode(env, reset_seed, choose, metadata, infos=("objectives",))
 
     def expert(self) -> Expert:
         """Return the policy that is best for the weights that it sees, of the nearest place of the grid."""

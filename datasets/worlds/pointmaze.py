@@ -23,15 +23,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
 
-from orlog.datasets.columns.episode import Columns, Episode
-from orlog.datasets.worlds.environments import make_environment
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, parameters_of
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.worlds.recipe import (
+    CatalogueEntry,
+    Expert,
+    PlayedRecipe,
+    for_each,
+    play_episode,
+)
 
 Cell = tuple[int, int]
 
@@ -42,7 +45,7 @@ CONTROLLER = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PointMazeRecipe:
+class PointMazeRecipe(PlayedRecipe):
     """Everything that decides the bytes of a `pointmaze` dataset.
 
     Attributes:
@@ -68,7 +71,6 @@ class PointMazeRecipe:
     goal_moves: int | None = None
 
     name = "pointmaze"
-    version = 1  # raised whenever the same parameters would give other bytes
 
     @property
     def behavior_policy(self) -> str:
@@ -86,11 +88,8 @@ class PointMazeRecipe:
         """Everything besides the seed that decides the bytes, as JSON."""
         # Those that came later are left out where they change nothing: old records stay equal.
         later = ("episode_steps", "goal_moves")
-        return {
-            name: value
-            for name, value in parameters_of(self).items()
-            if name not in later or value is not None
-        }
+        every = super().parameters
+        return {name: one for name, one in every.items() if name not in later or one is not None}
 
     @property
     def environment_kwargs(self) -> dict[str, Any]:
@@ -117,22 +116,6 @@ class PointMazeRecipe:
         whole, rest = divmod(self.steps, limit)
         return [limit] * whole + ([rest] if rest else [])
 
-    def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1`.
-
-        Raises MissingExtraError if gymnasium-robotics is not installed.
-        """
-        env = make_environment(self.environment_id, self.environment_kwargs)
-        try:
-            assert env.spec is not None
-            limit = env.spec.max_episode_steps
-            assert limit is not None
-            lengths = self.lengths(limit)
-            for index in range(first, last):
-                yield self._episode(env, index, lengths[index])
-        finally:
-            env.close()
-
     def _goal_cells(self, start: Cell) -> list[Cell]:
         """Cells that the controller draws its goals from in an episode with this start."""
         cells = self.free_cells()
@@ -145,64 +128,38 @@ class PointMazeRecipe:
         """Return the controller without noise, driving to the goal of the scored task."""
         controller = WaypointController(self.maze)
 
-        def policy(observations: Any) -> np.ndarray:
-            states = observations["observation"].tolist()
-            goals = observations["desired_goal"].tolist()
-            actions = [
-                controller.action(x, y, velocity_x, velocity_y, (goal_x, goal_y))
-                for (x, y, velocity_x, velocity_y), (goal_x, goal_y) in zip(
-                    states, goals, strict=True
-                )
-            ]
-            return np.array(actions, np.float32)
-
-        return Expert(name=f"{CONTROLLER}, to the goal of the scored task", policy=policy)
-
-    def _episode(self, env: gymnasium.Env[Any, Any], index: int, length: int) -> Episode:
-        reset_seed, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
-        rng = np.random.Generator(np.random.PCG64(int(stream)))
-        observation, _ = env.reset(seed=int(reset_seed))
-
-        controller = WaypointController(self.maze)
-        cells = self._goal_cells(controller.cell(*observation["observation"][:2].tolist()))
-        half = (len(self.maze[0]) / 2, len(self.maze) / 2)
-        noise = (rng.standard_normal((length, 2)) * self.noise).tolist()
-
-        observations: dict[str, Columns] = {}
-        rows: dict[str, np.ndarray] = {}
-        for name, value in observation.items():
-            observations[name] = rows[name] = np.empty((length + 1, *value.shape))
-        actions = np.empty((length, 2), np.float32)
-        rewards = np.empty(length)
-        terminations = np.zeros(length, np.bool_)
-        truncations = np.zeros(length, np.bool_)
-        goals = np.empty((length, 2))
-        goal = _draw_goal(rng, cells, half)
-        for name, value in observation.items():
-            rows[name][0] = value
-        for step in range(length):
+        def choose(observation: Any) -> tuple[float, float]:
             x, y, velocity_x, velocity_y = observation["observation"].tolist()
+            goal_x, goal_y = observation["desired_goal"].tolist()
+            return controller.action(x, y, velocity_x, velocity_y, (goal_x, goal_y))
+
+        return Expert(name=f"{CONTROLLER}, to the goal of the scored task", policy=for_each(choose))
+
+    def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, index: int) -> Episode:
+        """Return one episode."""
+        length = self.lengths(env.spec.max_episode_steps)[index]
+        controller = WaypointController(self.maze)
+        half = (len(self.maze[0]) / 2, len(self.maze) / 2)
+        noise = iter((rng.standard_normal((length, 2)) * self.noise).tolist())
+        cells: list[Cell] = []
+        goal = (0.0, 0.0)
+
+        def choose(observation: Any) -> tuple[np.ndarray, dict[str, Any]]:
+            nonlocal goal
+            x, y, velocity_x, velocity_y = observation["observation"].tolist()
+            if not cells:
+                cells.extend(self._goal_cells(controller.cell(x, y)))
+                goal = _draw_goal(rng, cells, half)
             while math.hypot(goal[0] - x, goal[1] - y) <= self.reached:
                 goal = _draw_goal(rng, cells, half)
-            goals[step] = goal
-            force_x, force_y = controller.action(x, y, velocity_x, velocity_y, goal)
-            actions[step, 0] = min(1.0, max(-1.0, force_x + noise[step][0]))
-            actions[step, 1] = min(1.0, max(-1.0, force_y + noise[step][1]))
-            observation, rewards[step], terminations[step], truncations[step], _ = env.step(
-                actions[step]
-            )
-            for name, value in observation.items():
-                rows[name][step + 1] = value
-        truncations[-1] = not terminations[-1]
-        return Episode(
-            observations=observations,
-            actions=actions,
-            rewards=rewards,
-            terminations=terminations,
-            truncations=truncations,
-            infos={"behavior_goal": goals},
-            seed=int(reset_seed),
-        )
+            force = controller.action(x, y, velocity_x, velocity_y, goal)
+            pushed = [
+                min(1.0, max(-1.0, one + added))
+                for one, added in zip(force, next(noise), strict=True)
+            ]
+            return np.array(pushed, np.float32), {"behavior_goal": np.array(goal)}
+
+        return play_episode(env, reset_seed, choose, most=length)
 
 
 def _draw_goal(

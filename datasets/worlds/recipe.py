@@ -123,6 +123,9 @@ def parameters_of(recipe: Any) -> dict[str, Any]:
 class _Playing(Recipe, Protocol):
     """A recipe that plays an episode after another."""
 
+    @property
+    def root(self) -> tuple[int, ...]: ...
+
     def episode(
         self, env: Any, reset_seed: int, rng: np.random.Generator, index: int
     ) -> Episode: ...
@@ -135,6 +138,7 @@ class PlayedRecipe:
     for the environment's reset and a generator that are its own.
     """
 
+    version = 1  # raised whenever the same parameters would give other bytes
     NO_BYTES: ClassVar[frozenset[str]] = frozenset()
     """Fields that follow from others, or decide none of the bytes."""
 
@@ -149,6 +153,15 @@ class PlayedRecipe:
         """Arguments of `gymnasium.make`: none."""
         return {}
 
+    @property
+    def root(self: Recipe) -> tuple[int, ...]:
+        """What the seeds of all episodes come from, with the number of each."""
+        return (self.seed,)
+
+    def lengths(self: Recipe, limit: int) -> list[int]:
+        """Most steps of each episode; of as many episodes as steps where only playing shows how many there are."""
+        return [limit] * getattr(self, "count", self.steps)
+
     def episodes(self: _Playing, first: int, last: int) -> Iterator[Episode]:
         """Yield episodes `first` to `last - 1`.
 
@@ -156,9 +169,29 @@ class PlayedRecipe:
         """
         with make_environment(self.environment_id, self.environment_kwargs) as env:
             for index in range(first, last):
-                reset_seed, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
+                reset_seed, stream = np.random.SeedSequence((*self.root, index)).generate_state(2)
                 rng = np.random.Generator(np.random.PCG64(int(stream)))
                 yield self.episode(env, int(reset_seed), rng, index)
+
+
+def for_each(choose: Callable[[Any], Any]) -> Policy:
+    """Return the policy that chooses an action for each observation by itself."""
+
+    def policy(observations: Any) -> np.ndarray:
+        if isinstance(observations, dict):
+            rows = zip(*observations.values(), strict=True)
+            observations = [dict(zip(observations, row, strict=True)) for row in rows]
+        return _batch_of([choose(observation) for observation in observations])
+
+    return policy
+
+
+def _batch_of(actions: list[Any]) -> np.ndarray:
+    """Return actions as one array: texts as objects, integers as they are, other numbers as float32."""
+    if actions and isinstance(actions[0], str):
+        return np.array(actions, object)
+    batch = np.array(actions)
+    return batch if batch.dtype.kind == "i" else batch.astype(np.float32)
 
 
 class Watching:
@@ -175,11 +208,7 @@ class Watching:
 
     def __call__(self, _observations: Any) -> np.ndarray:
         """Return the actions for all environments."""
-        chosen = [self._choose(env) for env in self._environments]
-        if chosen and isinstance(chosen[0], str):
-            return np.array(chosen, object)
-        actions = np.array(chosen)
-        return actions if actions.dtype.kind == "i" else actions.astype(np.float32)
+        return _batch_of([self._choose(env) for env in self._environments])
 
 
 def parts_of(recipe: Recipe) -> Sequence[Recipe]:
@@ -191,37 +220,37 @@ def parts_of(recipe: Recipe) -> Sequence[Recipe]:
 def play_episode(
     env: gymnasium.Env[Any, Any],
     reset_seed: int,
-    choose: Callable[[Any], tuple[Any, float]],
-    metadata: dict[str, Any],
+    choose: Callable[[Any], tuple[Any, Mapping[str, Any]]],
+    metadata: dict[str, Any] | None = None,
     infos: Sequence[str] = (),
+    most: int | None = None,
 ) -> Episode:
-    """Return an episode played to its end, with the `action_log_probs` of its actions.
+    """Return an episode played to its end, or cut (truncated) after `most` steps.
 
-    `choose` returns an action for an observation, and its log-probability. Of the environment's infos those
-    that are named are kept.
+    `choose` returns an action for an observation, and what is known of it by the names of infos, such as
+    `action_log_probs`. Of the environment's own infos those that are named are kept.
     """
     observation, _ = env.reset(seed=reset_seed)
     observations, terminated, truncated = [observation], False, False
     actions: list[Any] = []
-    log_probs: list[float] = []
     rewards: list[float] = []
-    kept: dict[str, list[Any]] = {name: [] for name in infos}
+    kept: dict[str, list[Any]] = {}
     while not terminated and not truncated:
-        action, log_prob = choose(observation)
+        action, known = choose(observation)
         observation, reward, terminated, truncated, info = env.step(action)
         observations.append(observation)
         actions.append(action)
-        log_probs.append(log_prob)
         rewards.append(float(reward))
-        for name, values in kept.items():
-            values.append(info[name])
+        truncated = truncated or (len(actions) == most and not terminated)
+        for name, value in (*known.items(), *((name, info[name]) for name in infos)):
+            kept.setdefault(name, []).append(value)
     return finished_episode(
         observations,
         actions,
         rewards,
         (terminated, truncated),
         seed=reset_seed,
-        infos={"action_log_probs": log_probs, **kept},
+        infos=kept,
         metadata=metadata,
     )
 

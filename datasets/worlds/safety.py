@@ -58,7 +58,13 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.classic import draw_continuous
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
+from orlog.datasets.worlds.recipe import (
+    CatalogueEntry,
+    Expert,
+    PlayedRecipe,
+    for_each,
+    play_episode,
+)
 
 EDGE = 1.2
 """Where the walls are."""
@@ -226,7 +232,6 @@ class SafetyRecipe(PlayedRecipe):
     seed: int = 0
 
     name = "safety"
-    version = 1  # raised whenever the same parameters would give other bytes
     NO_BYTES = frozenset({"steps"})
 
     @property
@@ -238,17 +243,13 @@ class SafetyRecipe(PlayedRecipe):
             f"{self.noise:g}; action_log_probs are exact for the policy of the episode"
         )
 
-    def lengths(self, limit: int) -> list[int]:
-        """Steps of each episode: all last until they are truncated."""
-        return [limit] * self.count
-
     def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, _index: int) -> Episode:
         """Return one episode."""
         controller = CONTROLLERS[self.controller]
         low, high = self.boldness
         boldness = low + (high - low) * rng.random()
 
-        def choose(seen: Any) -> tuple[np.ndarray, float]:
+        def choose(seen: Any) -> tuple[np.ndarray, dict[str, float]]:
             chosen = controller(seen.tolist(), boldness)
             return draw_continuous(rng, env.action_space, chosen, self.noise)
 
@@ -257,10 +258,7 @@ class SafetyRecipe(PlayedRecipe):
     def expert(self) -> Expert:
         """Return the cautious controller without noise."""
         controller = CONTROLLERS[self.controller]
-
-        def policy(observations: Any) -> np.ndarray:
-            return np.array([controller(one, 0.0) for one in observations.tolist()], np.float32)
-
+        policy = for_each(lambda observation: controller(observation.tolist(), 0.0))
         return Expert(name=f"{self.controller}, of boldness 0 and without noise", policy=policy)
 
 

@@ -323,7 +323,6 @@ class TabularRecipe(PlayedRecipe):
     seed: int = 0
 
     name = "tabular"
-    version = 1  # raised whenever the same parameters would give other bytes
 
     @property
     def behavior_policy(self) -> str:
@@ -334,20 +333,16 @@ class TabularRecipe(PlayedRecipe):
             f"{self.noise:.0%} of the steps; action_log_probs, optimal_value and behavior_value are exact"
         )
 
-    def lengths(self, limit: int) -> list[int]:
-        """Most steps of each episode; more than there will be, since how long one lasts is found by playing."""
-        return [limit] * self.steps
-
     def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, _index: int) -> Episode:
         """Return one episode, with the exact values of its states."""
         known = known_values(self)
 
-        def choose(state: Any) -> tuple[int, float]:
+        def choose(state: Any) -> tuple[int, dict[str, float]]:
             chances = known.behavior[int(state)]
             action = int(np.searchsorted(np.cumsum(chances[:-1]), rng.random(), "right"))
-            return action, math.log(chances[action])
+            return action, {"action_log_probs": math.log(chances[action])}
 
-        made = play_episode(env, reset_seed, choose, {})
+        made = play_episode(env, reset_seed, choose)
         seen = made.observations[:-1]
         values = {
             "optimal_value": known.optimal_values[seen],

@@ -34,7 +34,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, finished_episode
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
 
 STATE = 39
 """Numbers of an observation that are Meta-World's own."""
@@ -170,7 +170,6 @@ class TasksRecipe(PlayedRecipe):
     seed: int = 0
 
     name = "tasks"
-    version = 1  # raised whenever the same parameters would give other bytes
 
     @property
     def steps(self) -> int:
@@ -183,39 +182,26 @@ class TasksRecipe(PlayedRecipe):
         noises = ", ".join(f"{one:g}" for one in self.noises)
         return f"Meta-World's scripted policy of each task, with noise of {noises} in turn"
 
-    def lengths(self, limit: int) -> list[int]:
-        """Steps of each episode: all of them last to the limit."""
-        return [limit] * self.count
-
     def episode(self, env: Any, drawn: int, rng: np.random.Generator, index: int) -> Episode:
         """Return one episode, whose seed is the next drawn one of its task."""
         tasks: list[str] = env.get_wrapper_attr("tasks")
         noise = self.noises[index // len(tasks) % len(self.noises)]
         seed = drawn - drawn % len(tasks) + index % len(tasks)
-        observation, info = env.reset(seed=seed)
-        observations, actions, rewards = [observation], [], []
-        succeeded, truncated = False, False
-        while not truncated:
+
+        def choose(observation: Any) -> tuple[np.ndarray, dict[str, Any]]:
             (chosen,) = scripted_actions(observation[None], tasks)
             action = np.clip(chosen + noise * rng.standard_normal(4), -1, 1).astype(np.float32)
-            observation, reward, _, truncated, info = env.step(action)
-            observations.append(observation)
-            actions.append(action)
-            rewards.append(float(reward))
-            succeeded |= info["success"]
-        return finished_episode(
-            observations,
-            actions,
-            rewards,
-            (False, True),
-            seed=seed,
-            metadata={
-                "task": info["task"],
-                "instruction": info["instruction"],
-                "noise": noise,
-                "success": succeeded,
-            },
-        )
+            return action, {}
+
+        made = play_episode(env, seed, choose, infos=("success", "task", "instruction"))
+        told = {name: [*values] for name, values in made.infos.items()}
+        metadata = {
+            "task": int(told["task"][0]),
+            "instruction": told["instruction"][0],
+            "noise": noise,
+            "success": any(told["success"]),
+        }
+        return dataclasses.replace(made, infos={}, metadata=metadata)
 
     def expert(self) -> Expert:
         """Return the scripted policies without noise."""

@@ -68,7 +68,7 @@ from orlog.datasets.worlds.recipe import (
     Expert,
     PlayedRecipe,
     Watching,
-    finished_episode,
+    play_episode,
 )
 
 CHAIN = 4
@@ -382,25 +382,20 @@ class _MixedRecipe(PlayedRecipe):
     steps: int
     seed: int = 0
 
-    version = 1  # raised whenever the same parameters would give other bytes
     NO_BYTES = frozenset({"steps"})
     environment_id: ClassVar[str]
     choices: ClassVar[str]
     """What a random player chooses from, in words."""
-    told: ClassVar[tuple[str, ...]] = ()
-    """Infos of the environment that are kept, as they were before each action."""
 
     @property
     def shares(self) -> str:
         """The random shares in words."""
         return ", ".join(f"{share:g}" for share in self.random_shares)
 
-    def lengths(self, limit: int) -> list[int]:
-        """Most steps of each episode; how long one lasts is found by playing."""
-        return [limit] * self.count
-
-    def _draw(self, rng: np.random.Generator, world: Any, share: float) -> tuple[Any, float]:
-        """Return an action and its log-probability."""
+    def _draw(
+        self, rng: np.random.Generator, world: Any, share: float
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return an action, and what is known of it before it is taken."""
         raise NotImplementedError
 
     def _any_action(self, rng: np.random.Generator, world: Any) -> Any:
@@ -410,29 +405,12 @@ class _MixedRecipe(PlayedRecipe):
     def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, index: int) -> Episode:
         """Return one episode."""
         share = self.random_shares[index % len(self.random_shares)]
-        observation, info = env.reset(seed=reset_seed)
-        observations, actions, rewards, log_probs = [observation], [], [], []
-        infos: dict[str, list[Any]] = {name: [] for name in (*self.told, "won")}
-        terminated = truncated = False
-        while not terminated and not truncated:
-            for name in self.told:
-                infos[name].append(info[name])
-            action, log_prob = self._draw(rng, env.unwrapped, share)
-            observation, reward, terminated, truncated, info = env.step(action)
-            observations.append(observation)
-            actions.append(action)
-            rewards.append(float(reward))
-            log_probs.append(log_prob)
-            infos["won"].append(info["won"])
-        return finished_episode(
-            observations,
-            actions,
-            rewards,
-            (terminated, truncated),
-            seed=reset_seed,
-            infos={"action_log_probs": log_probs, **infos},
-            metadata={"random_share": share},
-        )
+
+        def choose(_observation: Any) -> tuple[Any, dict[str, Any]]:
+            return self._draw(rng, env.unwrapped, share)
+
+        metadata = {"random_share": share}
+        return play_episode(env, reset_seed, choose, metadata, infos=("won",))
 
     def random_policy(self) -> Expert:
         """Return the player that takes any of the actions."""
@@ -449,7 +427,6 @@ class CoinRecipe(_MixedRecipe):
 
     name = "coin"
     environment_id = "orlog/Coin-v0"
-    told = ("admissible_commands",)
     choices = "the commands that are understood"
 
     @property
@@ -472,11 +449,17 @@ class CoinRecipe(_MixedRecipe):
         commands: list[str] = world.commands
         return commands[int(rng.integers(len(commands)))]
 
-    def _draw(self, rng: np.random.Generator, world: Any, share: float) -> tuple[str, float]:
+    def _draw(
+        self, rng: np.random.Generator, world: Any, share: float
+    ) -> tuple[str, dict[str, Any]]:
         commands, best = world.commands, world.best_command
         chance, uniform = rng.random(2).tolist()
         command: str = commands[int(len(commands) * uniform)] if chance < share else best
-        return command, math.log(share / len(commands) + (1 - share) * (command == best))
+        probability = share / len(commands) + (1 - share) * (command == best)
+        return command, {
+            "action_log_probs": math.log(probability),
+            "admissible_commands": "\n".join(commands),
+        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -503,15 +486,18 @@ class GoToRecipe(_MixedRecipe):
     def _any_action(self, rng: np.random.Generator, world: Any) -> int:
         return int(rng.integers(world.action_space.n))
 
-    def _draw(self, rng: np.random.Generator, world: Any, share: float) -> tuple[int, float]:
+    def _draw(
+        self, rng: np.random.Generator, world: Any, share: float
+    ) -> tuple[int, dict[str, Any]]:
         chance, uniform = rng.random(2).tolist()
         if share == 1:  # what the bot wants is not asked, since it may have become impossible
             count = int(world.action_space.n)
-            return int(count * uniform), -math.log(count)
+            return int(count * uniform), {"action_log_probs": -math.log(count)}
         best = world.best_action
         action = int(MOTIONS * uniform) if chance < share else best
         by_chance = share / MOTIONS * (action < MOTIONS)
-        return action, math.log(by_chance + (1 - share) * (action == best))
+        probability = by_chance + (1 - share) * (action == best)
+        return action, {"action_log_probs": math.log(probability)}
 
 
 DATASETS = {

@@ -12,8 +12,8 @@ import pytest
 
 import orlog
 from orlog.datasets.recording.writer import DatasetWriter
-from orlog.datasets.worlds import cartpole
-from orlog.datasets.worlds.cartpole import CartPoleRecipe
+from orlog.datasets.worlds import classic
+from orlog.datasets.worlds.classic import CartPoleRecipe
 from orlog.datasets.worlds.recipe import CatalogueEntry
 from orlog.errors import ManifestError, SchemaError
 from tests.command_line import orlog as run
@@ -157,10 +157,10 @@ def test_recipes_give_roles(monkeypatch: pytest.MonkeyPatch) -> None:
         recipe=CartPoleRecipe(steps=200),
         roles={"episodes/by": "demonstration"},
     )
-    monkeypatch.setitem(cartpole.DATASETS, "lab/pole-v1", entry)
+    monkeypatch.setitem(classic.DATASETS, "lab/pole-v1", entry)
     with pytest.raises(ManifestError, match=r"lab/pole-v1@1\.0\.0: .*'episodes/by', which is not"):
         orlog.build_dataset("lab/pole-v1")
     right = dataclasses.replace(entry, roles={"rewards": "none"})
-    monkeypatch.setitem(cartpole.DATASETS, "lab/pole-v1", right)
+    monkeypatch.setitem(classic.DATASETS, "lab/pole-v1", right)
     ds = orlog.load_dataset(orlog.build_dataset("lab/pole-v1"))
     assert (ds.manifest.roles, ds.roles) == ({"rewards": "none"}, {})

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 import pytest
 
+from orlog.datasets.worlds.environments import check_installed, make_environment
 from orlog.datasets.worlds.pointmaze import PointMazeRecipe
-from orlog.datasets.worlds.recipe import catalogue
+from orlog.datasets.worlds.recipe import catalogue, parts_of
+from orlog.errors import MissingExtraError
 from orlog.manifests.names import parse_name
 from orlog.manifests.shipped import recorded_folder, recorded_manifest, records_folder
 
@@ -45,6 +52,56 @@ def test_a_recorded_manifest_is_that_of_the_recipe(name: str) -> None:
     assert manifest.recipe.parameters == entry.recipe.parameters
     assert (manifest.description, manifest.license) == (entry.description, entry.license)
     assert manifest.behavior_policy == entry.recipe.behavior_policy
+
+
+def leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value of an episode, arrays as their bytes."""
+    if dataclasses.is_dataclass(values):
+        values = {one.name: getattr(values, one.name) for one in dataclasses.fields(values)}
+    if isinstance(values, dict):
+        for name, value in values.items():
+            yield from leaves(value, f"{path}/{name}")
+    elif isinstance(values, np.ndarray):
+        yield path, (values.dtype, values.shape, values.tobytes())
+    else:
+        yield path, values
+
+
+def row(values: Any, step: int) -> Any:
+    if isinstance(values, dict):
+        return {name: row(value, step) for name, value in values.items()}
+    return values[step]
+
+
+WORLDS = {one.recipe.environment_id + one.recipe.name: name for name, one in catalogue().items()}
+SLOW = {"tabular/icu-sepsis-v1": pytest.mark.thorough}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=SLOW.get(one, ())) for one in WORLDS.values()]
+)
+def test_an_episode_depends_on_its_number_alone_and_its_actions_give_it_again(name: str) -> None:
+    recipe: Any = catalogue()[name].recipe
+    try:
+        check_installed(recipe.environment_id)
+    except MissingExtraError as error:
+        pytest.skip(str(error))
+    part: Any = parts_of(recipe)[-1]
+    *_, episode = part.episodes(0, 3)
+    (alone,) = part.episodes(2, 3)
+    assert dict(leaves(alone)) == dict(leaves(episode))
+    if getattr(recipe, "records_elsewhere", False):
+        return
+    with make_environment(recipe.environment_id, recipe.environment_kwargs) as env:
+        seen, _ = env.reset(seed=episode.seed)
+        for step in range(len(episode)):
+            np.testing.assert_equal(row(episode.observations, step), seen)
+            seen, reward, terminated, truncated, _ = env.step(row(episode.actions, step))
+            assert reward == episode.rewards[step]
+            assert terminated == episode.terminations[step]
+            # A recipe may cut episodes before the environment's limit.
+            assert truncated <= episode.truncations[step]
+        np.testing.assert_equal(row(episode.observations, len(episode)), seen)
 
 
 def test_what_was_not_recorded_is_none() -> None:

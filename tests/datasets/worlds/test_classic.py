@@ -3,12 +3,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import gymnasium
 import numpy as np
 import pytest
 from scipy import stats
 
 import orlog
-from orlog.datasets.worlds.classic import DATASETS, ClassicRecipe
+from orlog.datasets.worlds.classic import DATASETS, EXPERT, CartPoleRecipe, ClassicRecipe, push
 
 RECIPES = {
     name: entry.recipe
@@ -16,15 +17,6 @@ RECIPES = {
     if isinstance(entry.recipe, ClassicRecipe)
 }
 PENDULUM = RECIPES["classic/pendulum-mixed-v1"]
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_an_episode_does_not_depend_on_those_made_before_it(name: str) -> None:
-    *_, together = RECIPES[name].episodes(0, 3)
-    (alone,) = RECIPES[name].episodes(2, 3)
-    for column in ("observations", "actions", "rewards"):
-        assert getattr(alone, column).tobytes() == getattr(together, column).tobytes()
-    assert alone.seed == together.seed
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -73,3 +65,15 @@ def test_a_dataset_keeps_log_probabilities_and_behaviors(monkeypatch: pytest.Mon
     (made,) = PENDULUM.episodes(2, 3)
     assert np.array_equal(last.infos["action_log_probs"], made.infos["action_log_probs"])
     assert last.metadata == {"behavior": "expert"}
+
+
+def test_the_controller_is_better_than_random_actions_and_the_expert_balances() -> None:
+    lengths = [len(one) for one in CartPoleRecipe(steps=2000, seed=3).episodes(0, 10)]
+    assert np.mean(lengths[::2]) > 3 * np.mean(lengths[1::2])
+    with gymnasium.make("CartPole-v1") as env:
+        observation, _ = env.reset(seed=1)
+        ends = []
+        for _ in range(500):
+            observation, _, *end, _ = env.step(push(observation, EXPERT))
+            ends.append(end)
+        assert ends == [[False, False]] * 499 + [[False, True]]

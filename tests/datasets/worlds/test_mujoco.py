@@ -116,18 +116,6 @@ def test_each_part_has_its_share_of_steps_and_any_number_of_processes_gives_the_
         assert one.truncations[-1] != one.terminations[-1]
 
 
-def test_the_environment_gives_the_same_again() -> None:
-    part = RECIPE.parts[1]
-    (episode,) = part.episodes(1, 2)
-    with make_environment("Hopper-v5", {}) as env:
-        observation, _ = env.reset(seed=episode.seed)
-        observations = np.asarray(episode.observations)
-        for step, action in enumerate(np.asarray(episode.actions)):
-            np.testing.assert_array_equal(observation, observations[step])
-            observation, reward, *_ = env.step(action)
-            assert reward == episode.rewards[step]
-
-
 def test_policies_of_another_digest_record_nothing() -> None:
     other = dataclasses.replace(RECIPE, digest="blake3:" + 64 * "0")
     with pytest.raises(IntegrityError, match=r"hopper\.safetensors: the file of behavior"):

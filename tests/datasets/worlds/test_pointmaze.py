@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from orlog.datasets.columns.episode import Columns, Episode
+from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.environments import make_environment
 from orlog.datasets.worlds.pointmaze import PointMazeRecipe, WaypointController, distances_to
@@ -16,26 +16,6 @@ from orlog.datasets.worlds.recipe import catalogue
 UMAZE = ("#####", "#grr#", "###r#", "#rrr#", "#####")
 RECIPE = PointMazeRecipe(steps=1000, maze=UMAZE, seed=3)
 LIMIT = 300
-
-
-def arrays(episode: Episode) -> dict[str, bytes | int | None]:
-    """Return every bit of an episode by column."""
-
-    def leaves(columns: Columns, path: str) -> dict[str, bytes]:
-        if isinstance(columns, dict):
-            parts = [leaves(value, f"{path}/{key}") for key, value in columns.items()]
-            return {name: data for part in parts for name, data in part.items()}
-        return {path: f"{columns.dtype}{columns.shape}".encode() + columns.tobytes()}
-
-    return {
-        **leaves(episode.observations, "observations"),
-        **leaves(episode.actions, "actions"),
-        **leaves(dict(episode.infos), "infos"),
-        "rewards": episode.rewards.tobytes(),
-        "terminations": episode.terminations.tobytes(),
-        "truncations": episode.truncations.tobytes(),
-        "seed": episode.seed,
-    }
 
 
 def observation(episode: Episode, key: str) -> np.ndarray:
@@ -54,41 +34,10 @@ def make_maze() -> gymnasium.Env[dict[str, np.ndarray], np.ndarray]:
     return make_environment(RECIPE.environment_id, RECIPE.environment_kwargs)
 
 
-def test_an_episode_does_not_depend_on_those_made_before_it() -> None:
-    together = [arrays(episode) for episode in RECIPE.episodes(0, 4)]
-    assert len(together) == 4
-    for index in (3, 1, 0):
-        (alone,) = RECIPE.episodes(index, index + 1)
-        assert arrays(alone) == together[index]
-
-
-def test_the_seed_decides_every_episode() -> None:
-    (one,) = RECIPE.episodes(0, 1)
-    (two,) = PointMazeRecipe(steps=1000, maze=UMAZE, seed=4).episodes(0, 1)
-    assert one.seed != two.seed
-    assert actions(one).tobytes() != actions(two).tobytes()
-
-
 def test_the_steps_are_split_into_episodes_of_the_limit_and_a_rest() -> None:
     assert RECIPE.lengths(LIMIT) == [300, 300, 300, 100]
     assert PointMazeRecipe(steps=600, maze=UMAZE).lengths(LIMIT) == [300, 300]
     assert [len(episode) for episode in RECIPE.episodes(2, 4)] == [300, 100]
-
-
-def test_playing_the_actions_again_gives_the_same_observations_and_rewards() -> None:
-    with make_maze() as env:
-        for episode in RECIPE.episodes(2, 4):
-            first, _ = env.reset(seed=episode.seed)
-            for key, value in first.items():
-                assert observation(episode, key)[0].tobytes() == value.tobytes()
-            for step, action in enumerate(actions(episode)):
-                found, reward, terminated, truncated, _ = env.step(action)
-                assert reward == episode.rewards[step]
-                assert terminated == episode.terminations[step]
-                # The last episode is cut where the steps run out, before the environment's limit.
-                assert truncated == (step + 1 == LIMIT)
-                for key, value in found.items():
-                    assert observation(episode, key)[step + 1].tobytes() == value.tobytes()
 
 
 def test_rewards_are_those_that_the_environment_computes(mini: Dataset) -> None:

@@ -202,15 +202,6 @@ def test_a_missing_simulator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         make_environment("orlog/uncertain-v0", {"environment": "Hopper-v5", "action_delay": 1})
 
 
-@pytest.mark.parametrize("name", DATASETS)
-def test_an_episode_does_not_depend_on_those_made_before_it(name: str) -> None:
-    recipe = parts_of(DATASETS[name].recipe)[0]
-    *_, together = recipe.episodes(0, 3)
-    (alone,) = recipe.episodes(2, 3)
-    for column in ("observations", "actions", "rewards"):
-        assert getattr(alone, column).tobytes() == getattr(together, column).tobytes()
-
-
 def test_a_dataset_is_scored_in_the_world_that_recorded_it(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = DATASETS["uncertain/pendulum-noise-v1"]
     recipe: Any = entry.recipe
