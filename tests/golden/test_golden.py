@@ -26,6 +26,7 @@ import orlog
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders.goals import GoalMixture
+from orlog.loaders.returns import return_transitions
 from orlog.loaders.weights import weights_by_return
 from tests.algos import plain
 from tests.algos.conftest import *  # noqa: F403 (its fixtures)
@@ -52,6 +53,7 @@ SAMPLERS: dict[str, Callable[[Dataset], Iterable[Any]]] = {
         orlog.weighted(ds, weights_by_return(ds)), 32, seed=1
     ),
     "transitions with priorities": lambda ds: orlog.prioritized_transitions(ds, 32, seed=1),
+    "transitions with returns": lambda ds: return_transitions(ds, 32, seed=1, discount=0.9),
     "transitions with infos": lambda ds: transitions(ds, 32, seed=1, infos=("behavior_goal",)),
     "transitions streamed": lambda ds: streamed(ds, 32, seed=1),
     "transitions streamed, of 3 steps": lambda ds: streamed(ds, 32, seed=1, n_steps=3),
@@ -85,9 +87,10 @@ def digest(value: object) -> str:
             total.update(f"{part.dtype}{part.shape}".encode())
             total.update(np.ascontiguousarray(part).tobytes())
         elif dataclasses.is_dataclass(part) and not isinstance(part, type):
-            for field in dataclasses.fields(part):
-                total.update(field.name.encode())
-                add(getattr(part, field.name))
+            values = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+            add(
+                {name: value for name, value in values.items() if value is not None and value != {}}
+            )
         elif isinstance(part, Mapping):
             for key in sorted(part):
                 total.update(str(key).encode())
@@ -169,6 +172,12 @@ def test_batches(mini: Dataset) -> None:
         found[f"transitions of {kind}"] = digest(
             [*itertools.islice(transitions(small, 4, seed=1), 3)]
         )
+        if kind in ("frames", "parts"):
+            for steps in (1, 2):
+                stacks = orlog.frame_stacks(small, 4, stack=3, seed=1, n_steps=steps)
+                found[f"stacks of {kind} over {steps} steps"] = digest(
+                    [*itertools.islice(stacks, 3)]
+                )
     check("batches", found)
 
 
