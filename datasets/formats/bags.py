@@ -7,6 +7,10 @@ Names of `--map` are topics, `/cmd_vel`, all of whose numbers are taken but thos
 the clock of the recorder: `--rate` of them a second, from when all topics have a message until the first of them
 ends. Each row has the last message of each topic up to then. A file, of some or of a folder, is an episode; nothing says how it ended.
 Messages are decoded by the definitions that the recording holds (`_shared/ros_messages.py`), or are JSON.
+
+Messages of one topic may name other numbers, as those of two arms do, or of an arm and its gripper. A number is that of
+the last message that names it; a column holds all, in the order of their first messages. A number that messages with
+different sets of names have in turn is refused, since these may be two senders.
 """
 
 from __future__ import annotations
@@ -17,31 +21,15 @@ import functools
 import itertools
 import re
 import shlex
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from orlog.datasets.formats._shared.axis_names import AxisNames
-from orlog.datasets.formats._shared.bag_fields import (
-    HEADER,
-    Field,
-    Leaves,
-    Stream,
-    Survey,
-    fields_of,
-    names_of_fields,
-    survey,
-)
-from orlog.datasets.formats._shared.bag_files import (
-    METADATA,
-    Topic,
-    extras_of_bag,
-    is_bag,
-    is_database,
-    open_bag,
-)
+from orlog.datasets.formats._shared.bag_files import METADATA, Topic, is_bag, is_database, open_bag
 from orlog.datasets.formats._shared.damage import reading
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_mapped
@@ -49,15 +37,20 @@ from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import LARGEST_STREAM
 from orlog.datasets.formats._shared.places import FILE, Place, Places, Taken, files_in
 from orlog.datasets.formats._shared.roles import by_numbers, matching
-from orlog.datasets.formats._shared.ros_messages import leaves_of
+from orlog.datasets.formats._shared.ros_messages import Key, Leaf, leaves_of, may_vary, paths_of
 from orlog.datasets.formats.formats import Format
-from orlog.errors import OrlogError, SchemaError
+from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.names import counted
 
 SECOND = 10**9
 MOST_ROWS = 2**31
 MOST_OFFERED = 100  # messages that are looked at before topics are offered
+MOST_SHOWN = 20
+HEADER = ".header."
 COMMAND = re.compile(r"cmd|command|action|target|goal|desired")
+Leaves = dict[str, Leaf]
+Stream = tuple[int, ...]
+"""The kinds of messages of which the last one counts."""
 
 
 @contextlib.contextmanager
@@ -68,40 +61,38 @@ def _open(asked: Asked) -> Iterator[Opened]:
         )
     seen: dict[str, list[Taken]] = {}
     asked = _each(asked)
-    with open_bag(asked.files[0], asked.sources[0]) as topics:
-        where, surveys = asked.sources[0], dict[str, Survey]()
-        columns = _whole_topics(asked.options.columns, topics, where, surveys)
+    surveys: dict[tuple[str, str], Survey] = {}
+    columns = _whole_topics(asked, surveys)
     options = dataclasses.replace(asked.options, columns=columns, episode=FILE)
-
     lacks: list[Note] = []
 
     def note_taken(place: Place) -> tuple[dict[str, Any], None]:
         for topic, taken in place.taken.items():
             seen.setdefault(topic, []).append(taken)
-            expected = taken.messages if taken.expected is None else taken.expected
-            what = f"{place.where}, {topic}: holds {taken.messages:,} messages, but its metadata says {expected:,}"
-            if taken.messages < expected:
+            what = f"{place.where}, {topic}: holds {taken.messages:,} messages, but its metadata says {taken.expected:,}"
+            if taken.messages < taken.expected:
                 tell_lack(asked.options, lacks, SchemaError(f"{what}."))
-            elif taken.messages > expected:
+            elif taken.messages > taken.expected:
                 lacks.append(Note("more_messages", [topic], what=what))
         return {}, None
 
-    opened_by = functools.partial(_open_recording, {(where, one): surveys[one] for one in surveys})
-    known = ArrayLayout(columns={}, places=Places(_recordings, opened_by), about=note_taken)
+    places = Places(_recordings, functools.partial(_open_recording, surveys))
+    known = ArrayLayout(columns={}, places=places, about=note_taken)
     with open_mapped(dataclasses.replace(asked, options=options), known) as opened:
         opened.notes += lacks
         for topic, each in seen.items():
-            total, taken = sum(one.messages for one in each), sum(one.taken for one in each)
-            left, age = total - taken, max(one.age for one in each)
+            total = sum(taken.messages for taken in each)
+            left = total - sum(taken.taken for taken in each)
             are = f"{left:,} of its {total:,} messages {'is' if left == 1 else 'are'} in no row"
             are = are if left else f"all of its {total:,} messages are in rows"
+            age = max(taken.age for taken in each)
             opened.notes.append(Note("messages", [topic], messages=are, age=age))
         yield opened
 
 
 def _each(asked: Asked) -> Asked:
     """Return the recordings, those in a folder too, in the order of the numbers in their names."""
-    given = list(zip(asked.files, asked.sources, strict=True))
+    given = _recordings(asked)
     if len(given) == 1 and not is_bag(given[0][0]):
         ((folder, source),) = given
         given = files_in(folder, source, is_bag)
@@ -113,33 +104,9 @@ def _each(asked: Asked) -> Asked:
             raise SchemaError(
                 f"{source}: a part of the bag in the folder around it; import that: {line}"
             )
-    given.sort(key=lambda one: by_numbers(one[0].name))
-    return dataclasses.replace(asked, files=[a for a, _ in given], sources=[b for _, b in given])
-
-
-def _whole_topics(
-    columns: Mapping[str, str], topics: Mapping[str, Topic], where: str, surveys: dict[str, Survey]
-) -> dict[str, str]:
-    """Return the columns with the fields of a topic, or of a part such as `/cmd_vel.linear`, in place of its name."""
-    found = {}
-    for role, patterns in columns.items():
-        names: list[str] = []
-        for name in filter(None, patterns.split(",")):
-            around = [one for one in topics if name == one or name.startswith(f"{one}.")]
-            topic = max(around, key=len, default="")
-            if topic and topic not in surveys:
-                surveys[topic] = survey(topics[topic], where)
-            fields = names_of_fields(topic, surveys[topic], ()) if topic else []
-            inside = [one for one in fields if one.startswith(f"{name}.")]
-            is_whole = name in fields or not inside
-            # Headers have times, also those of messages in a list.
-            names += (
-                [name]
-                if is_whole
-                else [one for one in inside if HEADER not in one.removeprefix(name)]
-            )
-        found[role] = ",".join(names)
-    return found
+    given.sort(key=lambda recording: by_numbers(recording[0].name))
+    files, sources = map(list, zip(*given, strict=True))
+    return dataclasses.replace(asked, files=files, sources=sources)
 
 
 def _recordings(asked: Asked) -> list[tuple[Path, str]]:
@@ -147,12 +114,37 @@ def _recordings(asked: Asked) -> list[tuple[Path, str]]:
     return list(zip(asked.files, asked.sources, strict=True))
 
 
+def _whole_topics(asked: Asked, surveys: dict[tuple[str, str], Survey]) -> dict[str, str]:
+    """Return the columns with the fields of a topic, or of a part such as `/cmd_vel.linear`, in place of its name.
+
+    The first recording says which these are; what is seen of its topics is added to `surveys`.
+    """
+    columns, where = {}, asked.sources[0]
+    with open_bag(asked.files[0], where) as (topics, _):
+        for role, patterns in asked.options.columns.items():
+            names: list[str] = []
+            for name in filter(None, patterns.split(",")):
+                around = [one for one in topics if name == one or name.startswith(f"{one}.")]
+                topic, inside = max(around, key=len, default=""), list[str]()
+                if topic:
+                    key = where, topic
+                    surveys[key] = surveys.get(key) or survey(topics[topic], where)
+                    fields = names_of_fields(topic, surveys[key], ())
+                    inside = [one for one in fields if one.startswith(f"{name}.")]
+                    inside = [] if name in fields else inside
+                # Headers have times, also those of messages in a list.
+                kept = [one for one in inside if HEADER not in one.removeprefix(name)]
+                names += kept if inside else [name]
+            columns[role] = ",".join(names)
+    return columns
+
+
 def _open_recording(
     surveys: Mapping[tuple[str, str], Survey], recording: tuple[Path, str], options: Options
 ) -> Generator[Place]:
     """Yield a recording while it is open; what some topics of it hold may be known already."""
     file, where = recording
-    with open_bag(file, where) as topics:
+    with open_bag(file, where) as (topics, beside):
         named = ",".join(options.columns.values()).split(",")
         wanted = {
             name: topic
@@ -163,75 +155,83 @@ def _open_recording(
             raise SchemaError(
                 f"{where}: has none of the topics that columns= names; it has {', '.join(sorted(topics))}."
             )
-        fields: dict[str, Field] = {}
-        of_field: dict[str, _Messages] = {}
-        names, outside, times, streams = [], list[str](), list[_Times](), {}
-        for topic in wanted.values():
-            seen = surveys.get((where, topic.name)) or survey(topic, where)
-            inside = names_of_fields(topic.name, seen, named)
+        names, outside, notes = list[str](), [*beside], list[Note]()
+        parts: list[tuple[Topic, Survey, dict[str, Field], list[_Times]]] = []
+        for name, topic in wanted.items():
+            seen = surveys.get((where, name)) or survey(topic, where)
+            inside = names_of_fields(name, seen, named)
             names += inside
-            outside += [f"{topic.name}.{path}" for path in seen.outside]
-            asked, called = fields_of(topic, seen, matching(",".join(named), inside), where)
-            fields |= asked
-            stream = _Messages(topic, asked, seen.kinds, where)
-            streams[topic.name] = stream
-            of_field |= dict.fromkeys(asked, stream)
-            for kinds, label in called.items() or [((*range(len(seen.keys)),), topic.name)]:
-                number = np.flatnonzero(np.isin(seen.kinds, kinds))
-                times.append(_Times(topic.name, label, seen.times[number], number))
-        ticks = _ticks(times, options.rate, where)
-        for stream in streams.values():
-            stream.begin(ticks)
-        others = sorted(topics.keys() - wanted.keys())
+            outside += [f"{name}.{path}" for path in seen.outside]
+            own = fields_of(name, seen, matching(",".join(named), inside), where)
+            changed = [full for full, field in own.items() if field.is_changed]
+            notes += [Note("names_change", changed)] if changed else []
+            parts.append((topic, seen, own, _times_of(name, seen, own.values())))
+        ticks = _ticks([one for *_, times in parts for one in times], options.rate, where)
+        columns, fields, taken = dict[str, _Column](), dict[str, Field](), {}
+        for topic, seen, own, times in parts:
+            messages = _Messages(topic, own, seen.kinds, ticks, where)
+            fields |= own
+            for full, field in own.items():
+                columns[full] = _Column(messages, full, (len(ticks), *field.shape), field.dtype)
+            total = len(seen.kinds)
+            taken[topic.name] = Taken(total, topic.expected, *_in_rows(times, ticks))
         yield Place(
             where,
-            [*names, *others],
-            lambda name: _Column(of_field[name], name),
+            [*names, *sorted(topics.keys() - wanted.keys())],
+            columns.__getitem__,
             reading,
-            outside=[*outside, *extras_of_bag(file, where)],
+            outside=outside,
             job_bytes=LARGEST_STREAM,  # messages before the rows have to be read, and are not decoded
-            taken=_taken(times, ticks, streams),
-            names_of=lambda name: AxisNames(fields[name].names, fields[name].source),
+            taken=taken,
+            names_of=lambda full: AxisNames(fields[full].names, fields[full].source),
+            notes=notes,
         )
 
 
 class _Times(NamedTuple):
-    """When the messages of a stream were recorded: its topic, what errors call it, times, and numbers in the topic."""
+    """When the messages of a stream were recorded: what errors call it, times, and numbers in the topic."""
 
-    topic: str
     label: str
     times: np.ndarray
     numbers: np.ndarray
 
 
-def _taken(
-    times: Sequence[_Times], ticks: np.ndarray, streams: Mapping[str, _Messages]
-) -> dict[str, Taken]:
-    """Return how many messages of each topic are in rows, and how old they are there."""
-    found = {}
-    for topic, stream in streams.items():
-        in_rows, age = set(), 0
-        for one in times:
-            if one.topic == topic:
-                last = np.searchsorted(one.times, ticks, side="right") - 1
-                in_rows |= {*one.numbers[last].tolist()}
-                age = max(age, int((ticks - one.times[last]).max()))
-        found[topic] = Taken(len(stream.kinds), stream.expected, len(in_rows), age / SECOND)
-    return found
+def _times_of(topic: str, seen: Survey, fields: Iterable[Field]) -> list[_Times]:
+    """Return the times of each stream that some fields of a topic are in."""
+    named: dict[Stream, set[str]] = {}
+    for field in fields:
+        for stream, names in field.streams.items():
+            named.setdefault(stream, set()).update(names)
+    times = []
+    for stream, own in (named or {(*range(len(seen.keys)),): set[str]()}).items():
+        numbers = np.flatnonzero(np.isin(seen.kinds, stream))
+        label = f"{topic} ({_listed(own)})" if own and len(named) > 1 else topic
+        times.append(_Times(label, seen.times[numbers], numbers))
+    return times
+
+
+def _in_rows(streams: Sequence[_Times], ticks: np.ndarray) -> tuple[int, float]:
+    """Return how many messages of a topic are in rows, and at most how many seconds old they are there."""
+    in_rows, age = set(), 0
+    for stream in streams:
+        last = np.searchsorted(stream.times, ticks, side="right") - 1
+        in_rows |= {*stream.numbers[last].tolist()}
+        age = max(age, int((ticks - stream.times[last]).max()))
+    return len(in_rows), age / SECOND
 
 
 def _ticks(streams: Sequence[_Times], rate: float | None, where: str) -> np.ndarray:
     """Return the time of each row, in nanoseconds."""
     if rate is None:
         rates = [
-            f"{label} {SECOND * (len(one) - 1) / max(1, int(one[-1] - one[0])):.3g}"
-            for _, label, one, _ in streams
+            f"{label} {SECOND * (len(times) - 1) / max(1, int(times[-1] - times[0])):.3g}"
+            for label, times, _ in streams
         ]
         raise SchemaError(
             f"{where}: give the rows a second as rate=; messages a second: {', '.join(rates)}."
         )
-    start = max(int(one.times[0]) for one in streams)
-    stop = min(int(one.times[-1]) for one in streams)
+    start = max(int(stream.times[0]) for stream in streams)
+    stop = min(int(stream.times[-1]) for stream in streams)
     rows = (stop - start) * rate / SECOND + 1
     if stop < start or not 2 <= rows <= MOST_ROWS:
         raise SchemaError(
@@ -243,27 +243,21 @@ def _ticks(streams: Sequence[_Times], rate: float | None, where: str) -> np.ndar
 
 
 class _Messages:
-    """The messages of a topic at the time of each row, in order.
-
-    Attributes:
-        kinds: Which set of names each message has.
-        fields: The fields that are read.
-        expected: How many messages the recording says that there are.
-        rows: How many rows there are.
-    """
+    """The messages of a topic at the time of each row, in order."""
 
     def __init__(
-        self, topic: Topic, fields: Mapping[str, Field], kinds: np.ndarray, where: str
+        self,
+        topic: Topic,
+        fields: Mapping[str, Field],
+        kinds: np.ndarray,
+        ticks: np.ndarray,
+        where: str,
     ) -> None:
-        self.kinds, self.fields, self.rows = kinds, fields, 0
-        self.expected = topic.expected
-        self._topic, self._where = topic, where
+        """Take the fields to read, which set of names each message has, and the time of each row."""
+        self._topic, self._fields, self._kinds, self._ticks = topic, fields, kinds, ticks
+        self._where = where
         self._streams = {stream for field in fields.values() for stream in field.streams}
         self._held: tuple[slice, dict[str, np.ndarray]] | None = None
-
-    def begin(self, ticks: np.ndarray) -> None:
-        """Take the time of each row, in nanoseconds."""
-        self._ticks, self.rows = ticks, len(ticks)
         self._restart()
 
     def _restart(self) -> None:
@@ -274,27 +268,27 @@ class _Messages:
 
     def read(self, rows: slice) -> dict[str, np.ndarray]:
         """Return the fields of some rows; those of the last call are held for the next field."""
-        start, stop, _ = rows.indices(self.rows)
+        start, stop, _ = rows.indices(len(self._ticks))
         if self._held is None or self._held[0] != slice(start, stop):
             if start < self._row:
                 self._restart()
-            found = {
+            values = {
                 name: np.empty((stop - start, *field.shape), field.dtype)
-                for name, field in self.fields.items()
+                for name, field in self._fields.items()
             }
             for row in range(max(self._row, start), stop):
                 self._go_to(row)
-                for name, field in self.fields.items():
+                for name, field in self._fields.items():
                     where = f"{self._where}, {name} at row {row}"
-                    found[name][row - start] = field.take(self._leaves, where)
-            self._row, self._held = stop, (slice(start, stop), found)
+                    values[name][row - start] = field.take(self._leaves, where)
+            self._row, self._held = stop, (slice(start, stop), values)
         return self._held[1]
 
     def _go_to(self, row: int) -> None:
         newest: dict[int, tuple[int, bytes]] = {}
         while self._next is not None and self._next[1][0] <= self._ticks[row]:
             number, (_, data) = self._next
-            newest[int(self.kinds[number])] = (number, data)
+            newest[int(self._kinds[number])] = (number, data)
             self._next = next(self._messages, None)
         where = f"{self._where}, {self._topic.name}"
         decoded: dict[int, Leaves] = {}
@@ -313,26 +307,256 @@ class _Messages:
 class _Column:
     """A field of a topic, as an array with a row for each point in time."""
 
-    stream: _Messages
+    messages: _Messages
     name: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return rows and the shape of each."""
-        return (self.stream.rows, *self.stream.fields[self.name].shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Return what numbers it holds."""
-        return self.stream.fields[self.name].dtype
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return self.stream.rows
+        return self.shape[0]
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         """Return rows."""
-        return self.stream.read(rows)[self.name]
+        return self.messages.read(rows)[self.name]
+
+
+@dataclasses.dataclass
+class Survey:
+    """What the messages of a topic hold.
+
+    Attributes:
+        times: When each was recorded, in nanoseconds.
+        kinds: Which of `keys` are the named things of each.
+        keys: These sets.
+        firsts: Each field, for each set, as the first message that has it holds it.
+        counts: How many messages with each set have each field.
+        outside: Fields that have numbers in no message.
+    """
+
+    times: np.ndarray
+    kinds: np.ndarray
+    keys: list[frozenset[Key]]
+    firsts: list[Leaves]
+    counts: list[Counter[str]]
+    outside: list[str]
+
+    @functools.cached_property
+    def leaves(self) -> Leaves:
+        """Each field as the first message that has it holds it."""
+        merged: Leaves = {}
+        for leaves in self.firsts:
+            merged |= {path: leaf for path, leaf in leaves.items() if path not in merged}
+        return merged
+
+    def names_of(self, path: str) -> list[str]:
+        """Return the names of the numbers of a field, in the order of their first messages; without any, ''."""
+        each = [leaves[path].names for leaves in self.firsts if path in leaves]
+        return [*dict.fromkeys(itertools.chain(*each))] or [""]
+
+    def kinds_of(self, path: str, name: str) -> Stream:
+        """Return the kinds of messages that should have a number: those that name it, and what it is of."""
+        leaf = self.leaves[path]
+        needs = {key for key in leaf.keys if key[0] != leaf.source}
+        needs |= {(leaf.source, name)} if name else set()
+        return tuple(kind for kind, keys in enumerate(self.keys) if needs <= keys)
+
+
+def survey(topic: Topic, where: str) -> Survey:
+    """Look at all messages of a topic, at no more than their times where the type of the first one fixes its fields.
+
+    Raises SchemaError if there is none, or names are not what they should be.
+    """
+    where = f"{where}, {topic.name}"
+    seen = Survey(np.array([]), np.array([]), [], [], [], [])
+    times, kinds = list[int](), list[int]()
+    paths: dict[str, None] = {}
+    number_of: dict[frozenset[Key], int] = {}
+    with reading(where):
+        is_fixed = False  # whether all messages have the fields of the first one
+        for time, data in topic.messages():
+            if times and time < times[-1]:
+                raise IntegrityError(
+                    f"{where}: its messages are not in the order of their times; files of the bag may be listed "
+                    "in another order than they were written.",
+                    file=where,
+                )
+            times.append(time)
+            if is_fixed:
+                continue
+            message = topic.decode(data)
+            leaves, keys = leaves_of(message, topic.kind, where)
+            kind = number_of.setdefault(keys, len(number_of))
+            if kind == len(seen.firsts):
+                seen.firsts.append({})
+                seen.counts.append(Counter())
+            for path, leaf in leaves.items():
+                seen.firsts[kind].setdefault(path, leaf)
+            seen.counts[kind].update([*leaves])
+            kinds.append(kind)
+            if "" not in leaves:
+                paths |= dict.fromkeys(paths_of(message))
+            is_fixed = len(times) == 1 and bool(leaves) and ("" in leaves or not may_vary(message))
+    if not times:
+        raise SchemaError(f"{where}: has no message.")
+    if is_fixed:
+        kinds = [0] * len(times)
+        seen.counts = [Counter(dict.fromkeys(seen.firsts[0], len(times)))]
+    seen.times, seen.kinds, seen.keys = np.array(times), np.array(kinds), [*number_of]
+    seen.outside = [path for path in paths if not any(one.startswith(path) for one in seen.leaves)]
+    return seen
+
+
+def names_of_fields(topic: str, seen: Survey, wanted: Sequence[str]) -> list[str]:
+    """Return the full names of the fields of a topic, or of single numbers of those of which some are wanted.
+
+    `wanted` are patterns: `/joint_states.position.elbow` means one number of a field, and `/joint_states.*` whole ones.
+    """
+    fields = []
+    for path in seen.leaves:
+        whole = f"{topic}.{path}" if path else topic
+        names = [f"{whole}.{name}" for name in seen.names_of(path) if name]
+        patterns = [pattern for pattern in wanted if not matching(pattern, [whole])]
+        single = [name for name in names if matching(",".join(patterns), [name])]
+        is_whole = not single or len(patterns) < len(wanted)
+        fields += [whole, *single] if is_whole else names
+    return fields
+
+
+@dataclasses.dataclass
+class Field:
+    """A field that is read, or one named number of it.
+
+    Attributes:
+        path: Its path in a message.
+        is_single: Whether it is one number alone.
+        streams: Those that it is in, and the names of its numbers in each.
+        shape: Of a row.
+        dtype: Of its numbers.
+        names: The names of all numbers of a row, if they have some.
+        source: The list in the messages that has the names.
+        is_changed: Whether messages with other names beside its own follow those before.
+    """
+
+    path: str
+    is_single: bool
+    streams: dict[Stream, tuple[str, ...]]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    names: Sequence[str]
+    source: str
+    is_changed: bool
+
+    def take(self, leaves: Mapping[Stream, Leaves], where: str) -> np.ndarray:
+        """Return its numbers, of the last message of each stream.
+
+        Raises SchemaError if a message does not have them.
+        """
+        parts = []
+        for stream, names in self.streams.items():
+            leaf = leaves[stream].get(self.path, Leaf(np.zeros(0)))
+            if not names or leaf.names == names:
+                parts.append(leaf.values)
+            else:
+                places = [leaf.names.index(name) for name in names if name in leaf.names]
+                parts.append(np.atleast_1d(leaf.values)[places])
+        values = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        values = values[0] if self.is_single and len(values) else values
+        kept = values.astype(self.dtype)
+        if values.shape != self.shape:
+            raise SchemaError(
+                f"{where}: expected {self.shape} in each message, found {values.shape}."
+            )
+        if kept.dtype != values.dtype and (kept.astype(values.dtype) != values).any():
+            raise SchemaError(
+                f"{where}: {values.tolist()} does not fit {self.dtype}, which the first message has."
+            )
+        return kept
+
+
+def fields_of(topic: str, seen: Survey, wanted: Sequence[str], where: str) -> dict[str, Field]:
+    """Return the wanted fields of a topic.
+
+    Raises SchemaError if one has no value that is plainly the last one at each time.
+    """
+    fields, problems = {}, {}
+    for full in wanted:
+        outer = full.removeprefix(topic).removeprefix(".")
+        is_path = outer in seen.leaves
+        path = outer if is_path else next(p for p in seen.leaves if outer.startswith(f"{p}."))
+        single, leaf = outer[len(path) + 1 :], seen.leaves[path]
+        names = [single] if single else seen.names_of(path)
+        problem = _problem(seen, path, names)
+        if problem:
+            problems[full] = problem
+        streams: dict[Stream, tuple[str, ...]] = {}
+        for name in names:
+            kinds = seen.kinds_of(path, name)
+            streams[kinds] = (*streams.get(kinds, ()), *filter(None, [name]))
+        inner = leaf.values.shape[1:]
+        shape = inner if single else (len(names), *inner) if leaf.names else leaf.values.shape
+        called = [name for several in streams.values() for name in several]
+        called = called if shape else [single or path]
+        source = f"{topic}.{leaf.source}" if leaf.source else ""
+        fields[full] = Field(
+            path,
+            bool(single),
+            streams,
+            shape,
+            leaf.values.dtype,
+            called if len(shape) < 2 else [],
+            source,
+            any(len(_sets_in_turn(seen, path, name)) > 1 for name in names),
+        )
+    if problems:
+        good = []
+        for path in (path for path in seen.leaves if HEADER not in f".{path}"):
+            names = [name for name in seen.names_of(path) if not _problem(seen, path, [name])]
+            is_whole = names == seen.names_of(path)
+            good += [path] if is_whole else [f"{path}.{name}" for name in names]
+        names = [f"{topic}.{one}" for one in good[:MOST_SHOWN]]
+        advice = f" Map what can be read: {','.join(names)}." if good else ""
+        which = "; ".join([*dict.fromkeys(problems.values())][:MOST_SHOWN])
+        raise SchemaError(f"{where}, {topic}: {which}; rows need one value at each time.{advice}")
+    return fields
+
+
+def _problem(seen: Survey, path: str, names: Sequence[str]) -> str:
+    """Return why numbers of a field have no plain value at each time; nothing where they have."""
+    leaf = seen.leaves[path]
+    if any(bool(one[path].names) != bool(leaf.names) for one in seen.firsts if path in one):
+        return f"some messages name the numbers of {path}, and others do not"
+    for name in names:
+        kinds = seen.kinds_of(path, name)
+        total = int(np.isin(seen.kinds, kinds).sum())
+        lack = total - sum(seen.counts[kind][path] for kind in kinds)
+        if lack:
+            return f"{lack:,} of {total:,} messages have no {path}"
+        sets = _sets_in_turn(seen, path, name)
+        if len(sets) > len({*sets}):
+            ours, theirs = (_listed(name for _, name in keys) for keys in sets[:2])
+            number = f"{path}.{name}" if name else path
+            return f"messages that name {ours} and messages that name {theirs} both have {number} in turn"
+    return ""
+
+
+def _sets_in_turn(seen: Survey, path: str, name: str) -> list[frozenset[Key]]:
+    """Return the sets of names, of the lists that a number belongs to, in the messages that have it: each change of them."""
+    lists = {source for source, _ in seen.leaves[path].keys}
+    sets = {
+        kind: frozenset(key for key in seen.keys[kind] if key[0] in lists)
+        for kind in seen.kinds_of(path, name)
+    }
+    if len({*sets.values()}) == 1:
+        return [*sets.values()][:1]
+    each = (sets[kind] for kind in seen.kinds.tolist() if kind in sets)
+    return [keys for keys, _ in itertools.groupby(each)]
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = sorted(names)
+    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    return ", ".join(names[:MOST_SHOWN]) + more
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
@@ -347,30 +571,31 @@ def _describe(files: Sequence[Path]) -> str:
         return ""
     try:
         first = _each(Asked(files=files, sources=[str(file) for file in files])).files[0]
-        with open_bag(first, str(first)) as topics:
-            read = {name: topic for name, topic in topics.items() if not topic.unread}
-            numbers = [name for name, topic in read.items() if _has_numbers(topic, str(first))]
+        with open_bag(first, str(first)) as (topics, _):
+            read = [topic for topic in topics.values() if not topic.unread]
+            numbers = [topic.name for topic in read if _has_numbers(topic, str(first))]
     except OrlogError as error:
         return f"\n{error}"
     unread = [f"{topic.name} ({topic.unread})" for topic in topics.values() if topic.unread]
-    told = (
+    text = (
         "\nOnly messages of ROS and JSON are read; convert these topics to either, if you need them: "
         f"{', '.join(unread)}."
+        if unread
+        else ""
     )
-    told = told if unread else ""
     if not read:
-        return told
+        return text
     action = next(filter(COMMAND.search, numbers), "TOPIC")
     state = next((name for name in numbers if name != action), "TOPIC")
-    lines = [
-        f"    {name}  {topic.kind}, {counted(topic.expected or 0, 'message')}"
-        for name, topic in read.items()
-    ]
-    return (
-        f"{told}\nThe topics of {first}:\n"
-        + "\n".join(lines)
-        + f"\nSay what they mean, for example: orlog.import_dataset({str(files[0])!r}, 'NAME', "
-        f"columns={{'observation/state': {state!r}, 'action': {action!r}}}, rate=10)"
+    return "\n".join(
+        [
+            f"{text}\nThe topics of {first}:",
+            *(f"    {one.name}  {one.kind}, {counted(one.expected, 'message')}" for one in read),
+            (
+                f"Say what they mean, for example: orlog.import_dataset({str(files[0])!r}, 'NAME', "
+                f"columns={{'observation/state': {state!r}, 'action': {action!r}}}, rate=10)"
+            ),
+        ]
     )
 
 
@@ -380,7 +605,7 @@ def _has_numbers(topic: Topic, where: str) -> bool:
         topic, messages=lambda: itertools.islice(topic.messages(), MOST_OFFERED)
     )
     with contextlib.suppress(OrlogError):
-        return any(path and HEADER not in f".{path}" for path in survey(begin, where).leaves())
+        return any(path and HEADER not in f".{path}" for path in survey(begin, where).leaves)
     return False
 
 
@@ -395,12 +620,7 @@ FORMAT = Format(
     any_layout=True,
     describe=_describe,
     reads=(
-        "./*.mcap",
-        "./*.bag",
-        "./*.db3",
-        "./*.db3-wal",
-        "./*.db3-journal",
-        "./*.db3-shm",
+        *(f"./*{end}" for end in (".mcap", ".bag", ".db3", ".db3-wal", ".db3-journal", ".db3-shm")),
         "./*metadata.yaml",
     ),
 )

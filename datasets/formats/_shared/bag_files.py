@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -23,7 +24,7 @@ BAG_START = b"#ROSBAG V2.0\n"
 SQLITE_START = b"SQLite format"
 METADATA = "metadata.yaml"
 JOURNALS, SHARED_MEMORY = ("-wal", "-journal"), "-shm"
-PROGRAMS = ("view", "trigger")
+PROGRAMS = re.compile(r"\b(virtual|as|generated|trigger)\b", re.IGNORECASE)
 ROS_KEYS = ("offered_qos_profiles", "topic_type_hash")  # of delivery, and a hash of the definition
 
 
@@ -36,7 +37,7 @@ class Topic:
         kind: The type of its messages.
         decode: Turns the bytes of a message into fields.
         messages: Yields time in nanoseconds and bytes of each message, by time.
-        expected: How many messages the recording says that it has; None if it does not.
+        expected: How many messages the recording says that it has.
         unread: The encoding of messages that are not read.
     """
 
@@ -44,7 +45,7 @@ class Topic:
     kind: str
     decode: Callable[[bytes], Any]
     messages: Callable[[], Iterator[tuple[int, bytes]]]
-    expected: int | None = None
+    expected: int = 0
     unread: str = ""
 
 
@@ -69,38 +70,29 @@ def _head(path: Path) -> bytes:
         return file.read(len(BAG_START))
 
 
+def journals_of(database: Path) -> list[Path]:
+    """Return the files beside a database that hold what is not in it yet."""
+    beside = [database.with_name(database.name + ending) for ending in JOURNALS]
+    return [file for file in beside if file.is_file() and file.stat().st_size]
+
+
 @contextlib.contextmanager
-def open_bag(path: Path, where: str) -> Iterator[dict[str, Topic]]:
-    """Open a recording and yield its topics by name.
+def open_bag(path: Path, where: str) -> Iterator[tuple[dict[str, Topic], list[str]]]:
+    """Open a recording; yield its topics by name, and names of what an MCAP file holds beside messages.
 
     Raises SchemaError if messages are stored in a way that is not read; IntegrityError if it is damaged;
     MissingExtraError if the libraries that read it are not installed.
     """
     with contextlib.ExitStack() as stack:
         with reading(where):
-            is_mcap = path.is_file() and _head(path).startswith(MCAP_START)
-            topics = _open_mcap(path, where) if is_mcap else _open_rosbag(path, where, stack)
-        yield topics
+            if path.is_file() and _head(path).startswith(MCAP_START):
+                opened = _open_mcap(path, where)
+            else:
+                opened = _open_rosbag(path, where, stack), []
+        yield opened
 
 
-def extras_of_bag(path: Path, where: str) -> list[str]:
-    """Return the names of what an MCAP file holds beside messages: attachments, metadata, those of channels."""
-    if path.is_dir() or not _head(path).startswith(MCAP_START):
-        return []
-    from mcap.reader import make_reader
-
-    with reading(where), path.open("rb") as file:
-        summary = make_reader(file, validate_crcs=True).get_summary()
-    if summary is None:
-        return []
-    found = [f"the attachment {one.name}" for one in summary.attachment_indexes]
-    found += [f"the metadata {one.name}" for one in summary.metadata_indexes]
-    for channel in summary.channels.values():
-        found += [f"{channel.topic}@{name}" for name in channel.metadata if name not in ROS_KEYS]
-    return found
-
-
-def _open_mcap(path: Path, where: str) -> dict[str, Topic]:
+def _open_mcap(path: Path, where: str) -> tuple[dict[str, Topic], list[str]]:
     with needing(f"{where}: recordings of robots need mcap", "orlog[formats]"):
         from mcap.reader import make_reader
     with path.open("rb") as file:
@@ -116,60 +108,59 @@ def _open_mcap(path: Path, where: str) -> dict[str, Topic]:
             for _, _, message in reader.iter_messages(topics=[topic]):
                 yield message.log_time, message.data
 
+    beside = [f"the attachment {one.name}" for one in summary.attachment_indexes]
+    beside += [f"the metadata {one.name}" for one in summary.metadata_indexes]
     topics: dict[str, Topic] = {}
     for channel in summary.channels.values():
-        schema, encoding = summary.schemas.get(channel.schema_id), channel.message_encoding
-        kind = "" if schema is None else schema.name
-        unread = ""
-        decode: Callable[[bytes], Any] = functools.partial(
-            json.loads, parse_int=_number, parse_float=finite_float
+        name, encoding = channel.topic, channel.message_encoding
+        beside += [f"{name}@{key}" for key in channel.metadata if key not in ROS_KEYS]
+        schema = summary.schemas.get(channel.schema_id)
+        topic = Topic(
+            name, "" if schema is None else schema.name, _json, functools.partial(messages, name)
         )
         if encoding in ("cdr", "ros1") and schema is not None:
             text, is_idl = schema.data.decode(errors="replace"), schema.encoding == "ros2idl"
-            decode = _decoder(text, kind, is_idl=is_idl, is_ros1=encoding == "ros1")
+            topic.decode = _decoder(text, topic.kind, is_idl=is_idl, is_ros1=encoding == "ros1")
         elif encoding != "json":
-            unread = encoding or "no encoding"
-            decode = functools.partial(_refuse, f"{where}, {channel.topic}", unread)
-        before = topics[channel.topic].expected or 0 if channel.topic in topics else 0
-        topics[channel.topic] = Topic(
-            channel.topic,
-            kind,
-            decode,
-            functools.partial(messages, channel.topic),
-            before + summary.statistics.channel_message_counts.get(channel.id, 0),
-            unread,
-        )
-    return topics
+            topic.unread = encoding or "no encoding"
+            topic.decode = functools.partial(_refuse, f"{where}, {name}", topic.unread)
+        topic.expected = summary.statistics.channel_message_counts.get(channel.id, 0)
+        topic.expected += topics[name].expected if name in topics else 0
+        topics[name] = topic
+    return topics, beside
 
 
 def _open_rosbag(path: Path, where: str, stack: contextlib.ExitStack) -> dict[str, Topic]:
     with needing(f"{where}: recordings of robots need rosbags", "orlog[formats]"):
         import rosbags.rosbag1
         import rosbags.rosbag2
-    if path.is_dir() and any(one.is_symlink() for one in path.iterdir()):
+    if path.is_dir() and any(file.is_symlink() for file in path.iterdir()):
         raise SchemaError(f"{where}: holds a link, which is not followed.")
     is_ros1 = path.is_file() and not is_database(path)
-    whole = path if is_ros1 else stack.enter_context(_settled(path))
-    for database in () if is_ros1 else _databases_in(whole):
-        _refuse_programs(database)
-    reader: Any = rosbags.rosbag1.Reader(path) if is_ros1 else rosbags.rosbag2.Reader(whole)
+    if is_ros1:
+        reader: Any = rosbags.rosbag1.Reader(path)
+    else:
+        settled = stack.enter_context(_settled(path))
+        for database in _databases_in(settled):
+            _refuse_programs(database)
+        reader = rosbags.rosbag2.Reader(settled)
     stack.enter_context(reader)
 
-    def messages(same: list[Any]) -> Generator[tuple[int, bytes]]:
+    def messages(connections: list[Any]) -> Generator[tuple[int, bytes]]:
         with reading(where):
-            for _, time, data in reader.messages(connections=same):
+            for _, time, data in reader.messages(connections=connections):
                 yield time, bytes(data)
 
     topics = {}
     for connection in reader.connections:
         text, is_idl = connection.msgdef.data, connection.msgdef.format.name == "IDL"
-        same = [one for one in reader.connections if one.topic == connection.topic]
+        same = [other for other in reader.connections if other.topic == connection.topic]
         topics[connection.topic] = Topic(
             connection.topic,
             connection.msgtype,
             _decoder(text, connection.msgtype, is_idl=is_idl, is_ros1=is_ros1),
             functools.partial(messages, same),
-            sum(one.msgcount for one in same),
+            sum(other.msgcount for other in same),
         )
     return topics
 
@@ -179,37 +170,29 @@ def _databases_in(bag: Path) -> list[Path]:
     return sorted(bag.glob("*.db3")) if bag.is_dir() else [bag]
 
 
-def journals_of(database: Path) -> list[Path]:
-    """Return the files beside a database that hold what is not in it yet."""
-    beside = [database.with_name(database.name + ending) for ending in JOURNALS]
-    return [one for one in beside if one.is_file() and one.stat().st_size]
-
-
 @contextlib.contextmanager
 def _settled(bag: Path) -> Iterator[Path]:
     """Yield a bag whose databases hold all that was written to them, and beside which nothing is written.
 
     Where a journal lies beside one, as after a crash or with SQLite's WAL, that is a copy in a temporary folder.
     """
-    journals = [one for database in _databases_in(bag) for one in journals_of(database)]
+    journals = [file for database in _databases_in(bag) for file in journals_of(database)]
     if not journals and not {*str(bag)} & {*"?#%"}:
         yield bag
         return
     with tempfile.TemporaryDirectory() as temporary:
+        settled = Path(temporary) / f"bag{bag.suffix if bag.is_file() else ''}"
         if not journals:  # rosbags does not quote names that it gives to SQLite
-            link = Path(temporary) / f"bag{bag.suffix if bag.is_file() else ''}"
-            link.symlink_to(bag.absolute())
-            yield link
-            return
-        folder = Path(temporary) / bag.name if bag.is_dir() else Path(temporary)
-        folder.mkdir(exist_ok=True)
-        for file in [*(bag.iterdir() if bag.is_dir() else [bag]), *journals]:
-            if file.is_file() and not file.name.endswith(SHARED_MEMORY):
-                shutil.copyfile(file, folder / file.name)
-        for database in _databases_in(folder):
+            settled.symlink_to(bag.absolute())
+        elif bag.is_dir():
+            shutil.copytree(bag, settled, ignore=shutil.ignore_patterns(f"*{SHARED_MEMORY}"))
+        else:
+            for file in [bag, *journals]:
+                shutil.copyfile(file, f"{settled}{file.name.removeprefix(bag.name)}")
+        for database in _databases_in(settled) if journals else ():
             with contextlib.closing(sqlite3.connect(database)) as connection:
                 connection.execute("PRAGMA journal_mode=DELETE")
-        yield folder if bag.is_dir() else folder / bag.name
+        yield settled
 
 
 def _refuse_programs(path: Path) -> None:
@@ -221,14 +204,11 @@ def _refuse_programs(path: Path) -> None:
     # Otherwise SQLite writes beside a database whose journal is a WAL.
     place = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     with contextlib.closing(sqlite3.connect(place, uri=True)) as file:
-        found = file.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master").fetchall()
-    for kind, name, sql in found:
-        words = str(sql).lower().split()
-        is_computed = (
-            "virtual" in words or "as" in words or "generated" in words or "as(" in str(sql).lower()
-        )
-        if kind in PROGRAMS or (kind == "table" and is_computed):
-            raise ValueError(f"its {kind} {name!r:.100} computes what it holds, which is not run")
+        for kind, name, sql in file.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
+            if kind != "index" and PROGRAMS.search(str(sql)):
+                raise ValueError(
+                    f"its {kind} {name!r:.100} computes what it holds, which is not run"
+                )
 
 
 def _decoder(text: str, kind: str, *, is_idl: bool, is_ros1: bool) -> Callable[[bytes], Any]:
@@ -248,7 +228,11 @@ def _decoder(text: str, kind: str, *, is_idl: bool, is_ros1: bool) -> Callable[[
     return lambda data: decode_message(data, full, types(), is_ros1=is_ros1)
 
 
-def _number(text: str) -> float:
+def _json(data: bytes) -> Any:
+    return json.loads(data, parse_int=_whole_number, parse_float=finite_float)
+
+
+def _whole_number(text: str) -> float:
     """Return a whole number of JSON, in which 1 and 1.0 are the same, as a float where that has all of its digits.
 
     Raises ValueError if it has more than 64 bits.

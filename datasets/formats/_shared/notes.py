@@ -155,6 +155,7 @@ SENTENCES = {
         "led to one}."
     ),
     "more_messages": "{what}; all of them were read.",
+    "names_change": "{columns}: messages with other names beside these follow the first ones, taken to be of one sender.",
     "messages": "{columns}: {messages}; values in rows are at most {age:.3g} seconds old.",
     # Values that files do not store
     "never_written": (

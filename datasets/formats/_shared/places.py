@@ -70,7 +70,7 @@ class Taken(NamedTuple):
     """Messages of a topic: how many there are, and should be; how many are in rows, at most how many seconds old."""
 
     messages: int
-    expected: int | None
+    expected: int
     taken: int
     age: float
 
