@@ -125,9 +125,9 @@ def import_dataset(
         description: What the data are.
         license: SPDX identifier of the data.
         chunk_hashes: Add a hash of each chunk, by which those who read it in place check every chunk.
-        execute: Executor whose jobs read and decode the values of files, as `find_executor` of
+        execute: Executor whose jobs read and decode a file, shard or file of an episode each, as `find_executor` of
             `orlog.runs.jobs` returns it; this process writes them, in their order. The files are on a
-            disk that all its machines share. The version is the same. Some formats are read by one process.
+            disk that all its machines share. The version is the same. A warning says where one process reads.
         workers: Jobs at a time; without `execute`, 1 for this process alone, more for as many processes.
         dry_run: Read the files to the end and call `on_found`, and keep nothing.
         progress: Called with steps done and in all.
@@ -139,7 +139,7 @@ def import_dataset(
         VersionExistsError: the name and version mean something already.
         FormatVersionError: there is no such format.
         ValueError: no file is given, the files look like no format, or several, the format does not
-            use an option or is read by one process only, or both `like` and `environment` are given.
+            use an option, or both `like` and `environment` are given.
         NotFoundError: a file is not there, no benchmark has the dataset `like`, or nothing registers
             the environment.
         SimulatorError: the environment cannot be made.

@@ -34,7 +34,6 @@ from orlog.datasets.formats._shared.damage import reading
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_mapped
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pieces import LARGEST_STREAM
 from orlog.datasets.formats._shared.places import FILE, Place, Places, Taken, files_in
 from orlog.datasets.formats._shared.roles import by_numbers, matching
 from orlog.datasets.formats._shared.ros_messages import Key, Leaf, leaves_of, may_vary, paths_of
@@ -181,7 +180,6 @@ def _open_recording(
             columns.__getitem__,
             reading,
             outside=outside,
-            job_bytes=LARGEST_STREAM,  # messages before the rows have to be read, and are not decoded
             taken=taken,
             names_of=lambda full: AxisNames(fields[full].names, fields[full].source),
             notes=notes,

@@ -303,7 +303,6 @@ FORMAT = Format(
     name="d3rlpy-hdf5",
     open=_open,
     recognizes=_recognizes,
-    alone="a dump of d3rlpy is one file",
     extensions=(".h5", ".hdf5"),
     write=_write,
     losses=_losses,

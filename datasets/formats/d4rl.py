@@ -193,7 +193,6 @@ FORMATS = {
         name="d4rl-hdf5",
         open=_open,
         recognizes=_recognizes,
-        alone="a dataset of D4RL is one file",
         extensions=(".hdf5", ".h5"),
         options=("horizon",),
         takes_benchmark=True,
@@ -209,7 +208,6 @@ FORMATS = {
         recognizes=lambda files: look_inside(
             files, lambda file: all(has_child(file, key) for key in DSRL_KEYS)
         ),
-        alone="a dataset of DSRL is one file",
         extensions=(".hdf5", ".h5"),
         check=lambda: import_h5py(),
         reads=("**",),

@@ -35,6 +35,7 @@ from orlog.datasets.formats._shared.notes import NOT_IN_LISTED, sentences
 from orlog.datasets.formats._shared.notes import Note as Note
 from orlog.datasets.formats._shared.other_files import about_others
 from orlog.datasets.formats._shared.pickles import about_pickle, is_pickle
+from orlog.datasets.formats._shared.pieces import warn_of_one_process
 from orlog.datasets.formats._shared.pointers import refuse_pointers
 from orlog.datasets.formats._shared.said_rewards import put_rewards
 from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
@@ -71,8 +72,7 @@ class Format:
             need, which hold choices as floats.
         notes_in_lineage: Whether what reading left out or repaired stands in the lineage too, not
             only in the description; false where digests were pinned before it did.
-        shares: Whether several processes can read its files, which it reads by `read_pieces` of `_shared/pieces.py`.
-        alone: Why one process reads its files, where `shares` is false.
+        shares: Whether several processes can read a file each, by `read_pieces` of `_shared/pieces.py`.
         only_mapped: Whether files are taken for it only where the user says what their columns are.
         any_layout: Whether it takes files of any layout, and so only those that no other format fits.
         describe: What files hold, and how one could say what it means, where no format fits them;
@@ -94,7 +94,6 @@ class Format:
     takes_benchmark: bool = False
     notes_in_lineage: bool = True
     shares: bool = False
-    alone: str = "its reader takes them from the first to the last"
     only_mapped: bool = False
     any_layout: bool = False
     describe: Callable[[Sequence[Path]], str] = lambda _files: ""
@@ -148,8 +147,9 @@ def own_format(wanted: str) -> Format | None:
     found = declared.get("FORMAT")
     if type(found) is not Format:
         raise ValueError(f"{wanted}: declares no FORMAT; docs/your-own-format.md shows one.")
-    # Other processes could not import its functions.
-    return dataclasses.replace(found, shares=False, alone="a file of your own reads them")
+    return dataclasses.replace(
+        found, shares=False
+    )  # other processes could not import its functions
 
 
 def choose_format(
@@ -315,11 +315,8 @@ def read_version(
                 f"{name}: the format {file_format.name} does not use {option}=; leave it out."
             )
     if asked.sharing is not None and not file_format.shares:
-        able = ", ".join(sorted(one.name for one in formats().values() if one.shares))
-        raise ValueError(
-            f"{name}: files of the format {file_format.name} are read by one process, since {file_format.alone}; "
-            f"leave out execute= and workers=. Several processes read {able}."
-        )
+        warn_of_one_process(asked, f"one file after the other is read of {file_format.name}")
+        asked = dataclasses.replace(asked, sharing=None)
     benchmark = _find_benchmark(file_format, name, wanted.like)
     horizon = said.horizon if benchmark is None else benchmark.horizon
     if options.time_limit is None:

@@ -274,7 +274,6 @@ FORMAT = Format(
     name="imitation",
     open=_open,
     recognizes=_recognizes,
-    alone="nothing in them has to be decoded",
     extensions=("", ".npz"),
     options=("horizon", "ends"),
     reads=(

@@ -225,7 +225,7 @@ def _open_checkpoint(
                 )
             return NpzColumn(stream, source, shape, dtype)
 
-        yield Place(where, sorted(files), column, reading_npz, job_bytes=None)
+        yield Place(where, sorted(files), column, reading_npz)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Step
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import as_dtype
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pieces import check_stream, groups_of_jobs, read_steps
+from orlog.datasets.formats._shared.pieces import read_steps
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
@@ -91,10 +91,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         )
     has_options = any(one.options for one in episodes)
     reader = _Reader(schema, infos, details, has_options)
-    for one in episodes:
-        check_stream(asked, one.count * reader.row_bytes(one), one.where)
-    jobs = groups_of_jobs(asked, episodes, lambda one: one.count * reader.row_bytes(one))
-    opened.steps = read_steps(asked, reader.steps, jobs, opened.notes)
+    opened.steps = read_steps(asked, reader.steps, episodes, opened.notes)
     yield opened
 
 

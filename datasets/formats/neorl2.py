@@ -30,9 +30,9 @@ from orlog.datasets.formats._shared.arrow_files import (
     reading_arrow,
 )
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.equal_files import open_each
 from orlog.datasets.formats._shared.flat_rows import FlatRows, open_flat_rows
 from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.pieces import open_each
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
@@ -55,9 +55,6 @@ BLOCK_ROWS = 2**13
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     with open_each(asked, _open_file, [_split(file) for file in asked.files]) as opened:
-        opened.notes[:] = [
-            note for at, note in enumerate(opened.notes) if note not in opened.notes[:at]
-        ]
         yield opened
 
 

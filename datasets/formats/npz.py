@@ -24,7 +24,6 @@ import numpy as np
 
 from orlog.datasets.formats import arrays
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.equal_files import open_each
 from orlog.datasets.formats._shared.flags import unknown_ends
 from orlog.datasets.formats._shared.flat_rows import (
     NO_ENDS,
@@ -35,6 +34,7 @@ from orlog.datasets.formats._shared.flat_rows import (
 from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.formats._shared.npz_files import NpzFile, is_npz, open_npz, reading_npz
 from orlog.datasets.formats._shared.npz_writing import npz_writer
+from orlog.datasets.formats._shared.pieces import open_each
 from orlog.datasets.formats.formats import Format, Note
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError

@@ -336,7 +336,6 @@ FORMAT = Format(
     name="og-marl-vault",
     open=_open,
     recognizes=_recognizes,
-    alone="which agents are done goes on from one step to the next, and TensorStore reads chunks at once anyway",
     extensions=("",),
     options=("task",),
     check=_check,

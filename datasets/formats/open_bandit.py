@@ -301,7 +301,6 @@ FORMAT = Format(
     name="open-bandit",
     open=_open,
     recognizes=is_open_bandit,
-    alone="a campaign is one table",
     extensions=(".csv", ""),
     check=check_pyarrow,
     reads=("./*.csv",),

@@ -114,7 +114,7 @@ def _open_file(given: tuple[Path, str], _options: Options) -> Generator[Place]:
     """Yield a file, whose arrays lie in memory."""
     file, where = given
     arrays = _arrays(file, where)
-    yield Place(where, sorted(arrays), arrays.__getitem__, reading_npz, job_bytes=None)
+    yield Place(where, sorted(arrays), arrays.__getitem__, reading_npz)
 
 
 def _arrays(file: Path, where: str) -> dict[str, np.ndarray]:

@@ -51,7 +51,7 @@ from orlog.datasets.formats._shared.flat_rows import (
 from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.formats._shared.hints import Kind, done_names, hint, map_of
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pieces import check_stream, groups_of_jobs, read_pieces
+from orlog.datasets.formats._shared.pieces import read_pieces, warn_of_one_process
 from orlog.datasets.formats._shared.places import FILE, files_below, holds_tables, is_table
 from orlog.datasets.formats._shared.roles import Layout, base_role
 from orlog.datasets.formats._shared.table_files import (
@@ -62,8 +62,7 @@ from orlog.datasets.formats._shared.table_files import (
     batches_of,
     check_nesting,
     column_names,
-    read_spans,
-    table_spans,
+    read_tables,
 )
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
@@ -233,23 +232,15 @@ class _Table:
     def values(self, asked: Asked, columns: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
         """Yield rows of some columns of the files as `blocks` does, read here or by several processes.
 
-        Raises as it does; ValueError if several processes are to read what one has to.
+        Raises as it does.
         """
-        if self.sort_by and asked.sharing is not None:
-            raise ValueError(
-                f"{self.where}: sort=True puts rows in order in the memory of one process; leave out execute= and "
-                "workers=."
-            )
         if self.sort_by:
+            if asked.sharing is not None:
+                warn_of_one_process(asked, "sort=True puts rows in order in memory")
             yield from self._sorted_blocks(columns)
             return
-        is_whole = asked.sharing is None
-        files = zip(self._files, self._sources, strict=True)
-        spans = [one for each in files for one in table_spans(*each, is_whole=is_whole)]
-        for span in spans:
-            check_stream(asked, span.size_bytes, span.where)
-        jobs = groups_of_jobs(asked, spans, lambda one: one.size_bytes)
-        yield from read_pieces(asked, functools.partial(read_spans, columns), jobs)
+        files = list(zip(self._files, self._sources, strict=True))
+        yield from read_pieces(asked, functools.partial(read_tables, columns), files)
 
     def _batches(self, file: Path, where: str, columns: Sequence[str]) -> Generator[Any]:
         """Yield rows of some columns of a file; the number of the file is one where it is asked for."""

@@ -175,11 +175,9 @@ SUBMITIT = """
 import os, sys
 
 import orlog
-from orlog.datasets.formats._shared import pieces
 from orlog.runs.jobs import find_executor
 
 execute = find_executor("slurm", cluster="local")
-pieces.JOB_BYTES = 2**14
 digests = set()
 for how in ({}, {"execute": execute, "workers": 2}):
     os.environ["ORLOG_HOME"] = os.path.abspath(f"home-{len(how)}")
@@ -205,14 +203,14 @@ def test_a_cluster_of_ray_imports_and_reads_what_is_elsewhere(
         add_registry("lab", server.url, in_place=True)
         url = f"{server.url}/{NAME}"
         files = write_aloha(tmp_path / "files")
-        test_lerobot.write(tmp_path / "frames")
+        test_lerobot.write(tmp_path / "frames", "v2.1")
         words = (mini.name, url, other, files, tmp_path / "frames")
         run_tool(tool_python("ray==2.60.0"), RAY, *words, folder=tmp_path)
 
 
 @pytest.mark.thorough
 def test_submitit_imports_as_one_process_does(tmp_path: Path) -> None:
-    test_lerobot.write(tmp_path / "frames")
+    test_lerobot.write(tmp_path / "frames", "v2.1")
     run_tool(tool_python("submitit==1.5.4"), SUBMITIT, tmp_path / "frames", folder=tmp_path)
 
 

@@ -155,15 +155,11 @@ def _stored_batches(source: Any) -> Iterator[Any]:
 
 
 def parquet_batches(
-    file: Path,
-    where: str,
-    columns: Sequence[str],
-    most_rows: int,
-    groups: Sequence[int] | None = None,
+    file: Path, where: str, columns: Sequence[str], most_rows: int
 ) -> Iterator[Any]:
     """Yield some columns of a Parquet file in batches of at most `most_rows`, fewer where rows are large.
 
-    `groups` are the numbers of row groups, all by default. Memory is bounded: a row that is too large is refused.
+    Memory is bounded: a row that is too large is refused.
     """
     import pyarrow.parquet
 
@@ -179,17 +175,7 @@ def parquet_batches(
         if row_bytes > LARGEST_ROW_BYTES:
             raise SchemaError(f"{where}: {row_bytes:,} bytes a row are too many.")
         rows = max(1, min(most_rows, BLOCK_BYTES // max(1, row_bytes)))
-        yield from table.iter_batches(rows, row_groups=groups, columns=list(columns))
-
-
-def row_groups(file: Path, where: str) -> list[tuple[int, int]]:
-    """Return how many rows each row group of a Parquet file has, and its bytes, unpacked."""
-    import pyarrow.parquet
-
-    with reading_arrow(where):
-        metadata = pyarrow.parquet.read_metadata(file)
-        groups = map(metadata.row_group, range(metadata.num_row_groups))
-        return [(one.num_rows, one.total_byte_size) for one in groups]
+        yield from table.iter_batches(rows, columns=list(columns))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import functools
 import io
 import math
@@ -65,31 +64,17 @@ def open_hdf5(path: Path, where: str, *, texts: bool = False) -> Iterator[Any]:
         yield file
 
 
-_were_checked = contextvars.ContextVar("_were_checked", default=False)
-
-
-@contextlib.contextmanager
-def checked_before() -> Iterator[None]:
-    """Read files in this context whose heaps another process looked at, as jobs do."""
-    token = _were_checked.set(True)
-    try:
-        yield
-    finally:
-        _were_checked.reset(token)
-
-
 def check_heaps(path: Path, file: Any, where: str) -> None:
     """Refuse heaps of texts in which libhdf5 2.0.0 would go round in circles; once for a file that stays as it is.
 
     Raises SchemaError if sizes in the file do not have 8 bytes; IntegrityError if a heap has a size that leads nowhere.
     """
-    if not _were_checked.get():
-        with reading(where):
-            size_bytes = file.id.get_create_plist().get_sizes()[1]
-        if size_bytes != 8:
-            raise SchemaError(f"{where}: stores sizes in {size_bytes} bytes, expected 8.")
-        state = path.stat()
-        _check_heaps(path, (state.st_ino, state.st_size, state.st_mtime_ns), where)
+    with reading(where):
+        size_bytes = file.id.get_create_plist().get_sizes()[1]
+    if size_bytes != 8:
+        raise SchemaError(f"{where}: stores sizes in {size_bytes} bytes, expected 8.")
+    state = path.stat()
+    _check_heaps(path, (state.st_ino, state.st_size, state.st_mtime_ns), where)
 
 
 @functools.lru_cache(maxsize=1024)

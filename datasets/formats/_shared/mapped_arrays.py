@@ -59,13 +59,7 @@ from orlog.datasets.formats._shared.flat_rows import (
 from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pictures import PictureColumn
-from orlog.datasets.formats._shared.pieces import (
-    Span,
-    check_stream,
-    groups_of_jobs,
-    read_pieces,
-    spans_of,
-)
+from orlog.datasets.formats._shared.pieces import read_pieces
 from orlog.datasets.formats._shared.places import ARRAYS, FILE, Place, Places, columns_by_role
 from orlog.datasets.formats._shared.roles import Layout, base_role, columns_there
 from orlog.datasets.formats._shared.row_bytes import rows_differ
@@ -129,7 +123,6 @@ class _Stored(NamedTuple):
     number: int
     rows: int
     where: str
-    job_bytes: int | None
 
 
 @dataclasses.dataclass
@@ -255,7 +248,7 @@ def _look(asked: Asked, layout: ArrayLayout) -> _Survey:
             if layout.keeps_rest:
                 rest = _rows_besides(place, survey, rest, rows)
         survey.notes += [note for note in place.notes if note not in survey.notes]
-        survey.places.append(_Stored(piece, number, rows, place.where, place.job_bytes))
+        survey.places.append(_Stored(piece, number, rows, place.where))
         if len(survey.lengths) > MOST_EPISODES:
             raise SchemaError(f"{place.where}: more than {MOST_EPISODES:,} episodes.")
     if survey is None:
@@ -473,13 +466,8 @@ def _steps(asked: Asked, layout: ArrayLayout, survey: _Survey, opened: Opened) -
     row_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in survey.kinds.values())
     if row_bytes > LARGEST_ROW_BYTES:
         raise SchemaError(f"{where}: {row_bytes:,} bytes per step are too many.")
-    spans: list[Span] = []
-    for place in survey.places:
-        if place.job_bytes is None:
-            check_stream(asked, place.rows * row_bytes, place.where)
-        at_least = place.rows * row_bytes if place.job_bytes is None else place.job_bytes
-        spans += spans_of(asked, [(place, place.rows)], row_bytes, at_least)
-    jobs = groups_of_jobs(asked, spans, lambda span: (span.stop - span.start) * row_bytes)
+    by_file = itertools.groupby(survey.places, lambda place: place.piece[0])
+    files = [list(places) for _, places in by_file]
     reader = _Reader(
         columns=survey.columns,
         kinds=survey.kinds,
@@ -489,25 +477,24 @@ def _steps(asked: Asked, layout: ArrayLayout, survey: _Survey, opened: Opened) -
         most=max(1, BLOCK_BYTES // row_bytes),
         names=survey.names,
     )
-    read = functools.partial(_read_spans, layout.places, asked.options, reader)
-    for block in read_pieces(asked, read, jobs):
+    read = functools.partial(_read_files, layout.places, asked.options, reader)
+    for block in read_pieces(asked, read, files):
         block["reward"] = block["reward"].astype(opened.schema.reward_dtype, copy=False)
         yield from cutter.add(block)
     opened.notes += cutter.notes()
 
 
-def _read_spans(
-    places: Places, options: Options, reader: _Reader, spans: Iterable[Span]
+def _read_files(
+    places: Places, options: Options, reader: _Reader, files: Iterable[Sequence[_Stored]]
 ) -> Iterator[Rows]:
     """Yield rows in blocks."""
-    for _, some in itertools.groupby(spans, lambda span: span.of.piece[0]):
-        wanted = deque(some)
-        where, (_, piece) = wanted[0].of.where, wanted[0].of.piece
+    for several in files:
+        wanted = deque(several)
+        where, (_, piece) = wanted[0].where, wanted[0].piece
         with contextlib.closing(places.open(piece, options)) as opened:
             for number, place in enumerate(opened):
-                while wanted and wanted[0].of.number == number:
-                    span = wanted.popleft()
-                    yield from reader.blocks(place, span)
+                if wanted[0].number == number:
+                    yield from reader.blocks(place, wanted.popleft().rows)
                 if not wanted:
                     break
         if wanted:
@@ -525,8 +512,8 @@ class _Reader(NamedTuple):
     most: int
     names: Mapping[str, Sequence[str]]
 
-    def blocks(self, place: Place, span: Span) -> Iterator[Rows]:
-        """Yield some rows of a place."""
+    def blocks(self, place: Place, rows: int) -> Iterator[Rows]:
+        """Yield all rows of a place."""
         with place.reading(place.where):
             columns = {
                 role: {
@@ -540,8 +527,8 @@ class _Reader(NamedTuple):
                 for role, several in columns_by_role(place, self.columns).items()
             }
         held: Rows = {}  # the observation after the last row so far
-        for start in range(span.start, span.stop, self.most):
-            stop = min(span.stop, start + self.most)
+        for start in range(0, rows, self.most):
+            stop = min(rows, start + self.most)
             block: Rows = {"reward": np.zeros(stop - start)}
             with place.reading(place.where):
                 for role, named in columns.items():
@@ -556,7 +543,7 @@ class _Reader(NamedTuple):
                 if self.next_follows:
                     self._check_next(block, columns, start, held)
             if self.last_flag:
-                self._take_last(block, place.where, start, span.of.rows)
+                self._take_last(block, place.where, start, rows)
             yield block
 
     def _check_next(

@@ -1,137 +1,140 @@
-"""Pieces of files that can be read on their own: here, one after the other, or by jobs, wherever these run.
+"""Datasets of several files: a file is read at a time here, or a file a job by several processes.
 
-A format takes part by saying which pieces its files have and how one is read, in place of a loop over them:
-
-    for steps in read_pieces(asked, functools.partial(_read_file, options), files):
-
-and by `Format.shares`. What is read is the same, and comes in the same order; what goes on from one piece to the next,
-such as cutting rows into episodes, is done by the process that asks.
+What is read is the same and comes in the same order. What goes on from one file to the next, such as cutting rows into
+episodes, is done by the process that asks.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from orlog.base.jobs import check_seen, do_jobs
 from orlog.datasets.formats._shared.carried_sums import CarriedSums, note_all, noted_sums
-from orlog.datasets.formats._shared.episodes import Asked, Steps
-from orlog.datasets.formats._shared.hdf5_files import checked_before
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.notes import Note
+from orlog.errors import SchemaError
 
-JOB_BYTES = 2**25
-"""About how much a job reads: it is sent to the process that writes, and some wait there for an earlier one."""
-LARGEST_STREAM = 2**27
-"""Most that a job reads of what can only be read from its beginning on."""
-
-Piece = TypeVar("Piece")
-Found = TypeVar("Found")
+File = TypeVar("File")
+Part = TypeVar("Part")
+OpenFile: TypeAlias = Callable[[Path, str, Options], AbstractContextManager[Opened]]
 
 
 def read_pieces(
-    asked: Asked, read: Callable[[Piece], Iterable[Found]], pieces: Iterable[Piece]
-) -> Iterator[Found]:
-    """Yield what is read of each piece, in their order.
+    asked: Asked, read: Callable[[Iterable[File]], Iterable[Part]], files: Sequence[File]
+) -> Iterator[Part]:
+    """Yield what `read` yields of files, in their order.
 
     Args:
-        asked: The files, and who reads them; several processes get whole pieces.
-        read: Yields what a piece holds; for other processes it, pieces and what it yields can be pickled, and it
-            remembers nothing of another piece.
-        pieces: What can be read on its own, each of about `JOB_BYTES` where several processes read.
+        asked: Says who reads; several processes get a file each.
+        read: Yields what files hold; for other processes it, files and what it yields can be pickled.
+        files: The files, shards or files of episodes, in whatever form `read` takes them.
     """
-    if asked.sharing is None:
-        for piece in pieces:
-            yield from read(piece)
+    if asked.sharing is None or len(files) < 2:
+        if asked.sharing is not None:
+            warn_of_one_process(asked, "a job reads a whole file, and the data are in one")
+        yield from read(files)
         return
-    folders = {one if one.is_dir() else one.parent for one in asked.files}
-    there = functools.partial(_read_there, read, sorted(folders))
-    for found, sums in do_jobs(there, pieces, **asked.sharing._asdict()):
+    folders = sorted({file if file.is_dir() else file.parent for file in asked.files})
+    jobs = ([file] for file in files)
+    there = functools.partial(_read_there, read, folders)
+    for parts, sums in do_jobs(there, jobs, **asked.sharing._asdict()):
         note_all(sums)
-        yield from found
+        yield from parts
 
 
 def read_steps(
     asked: Asked,
-    read: Callable[[Piece], Iterable[Steps | Note]],
-    pieces: Iterable[Piece],
+    read: Callable[[Iterable[File]], Iterable[Steps | Note]],
+    files: Sequence[File],
     notes: list[Note],
 ) -> Iterator[Steps]:
-    """Yield the steps of all pieces as `read_pieces` does; what `read` says of them is added once to the notes."""
-    for one in read_pieces(asked, read, pieces):
-        if isinstance(one, Steps):
-            yield one
-        elif one not in notes:
-            notes.append(one)
+    """Yield the steps of files as `read_pieces` does, and add each different note of theirs to the notes once."""
+    for part in read_pieces(asked, read, files):
+        if isinstance(part, Steps):
+            yield part
+        elif part not in notes:
+            notes.append(part)
 
 
-def rows_of_job(row_bytes: int, at_least: int = 0) -> int:
-    """Return how many rows a job reads, of so many bytes each; `at_least` is a number of bytes."""
-    return max(1, max(JOB_BYTES, at_least) // max(1, row_bytes))
-
-
-def groups_of_jobs(
-    asked: Asked, pieces: Iterable[Piece], size_of: Callable[[Piece], int]
-) -> Iterator[Iterable[Piece]]:
-    """Yield the groups of neighbors that jobs read, by their bytes; all are one where this process reads."""
-    if asked.sharing is None:
-        yield pieces
-        return
-    group: list[Piece] = []
-    total = 0
-    for piece in pieces:
-        group.append(piece)
-        total += size_of(piece)
-        if total >= JOB_BYTES:
-            yield group
-            group, total = [], 0
-    if group:
-        yield group
-
-
-class Span(NamedTuple):
-    """Rows of something, from one on and before another one."""
-
-    of: Any
-    start: int
-    stop: int
-
-
-def spans_of(
-    asked: Asked, counts: Iterable[tuple[Any, int]], row_bytes: int, at_least: int = 0
-) -> Iterator[Span]:
-    """Yield the rows of several things, given with how many each has: all of it, or what a job reads at most."""
-    for of, count in counts:
-        step = count if asked.sharing is None else rows_of_job(row_bytes, at_least)
-        for start in range(0, max(1, count), max(1, step)):
-            yield Span(of, start, min(count, start + step))
-
-
-def jobs_of(
-    asked: Asked, counts: Iterable[tuple[Any, int]], row_bytes: int
-) -> Iterator[Iterable[Span]]:
-    """Return the groups of `spans_of` that jobs read; all are one where this process reads."""
-    spans = spans_of(asked, counts, row_bytes)
-    return groups_of_jobs(asked, spans, lambda one: (one.stop - one.start) * row_bytes)
-
-
-def check_stream(asked: Asked, size_bytes: int, where: str) -> None:
-    """Refuse to have several processes read what one job would have to hold in memory.
-
-    Raises ValueError if it is larger than a job may be.
-    """
-    if asked.sharing is not None and size_bytes > LARGEST_STREAM:
-        raise ValueError(
-            f"{where}: its {size_bytes:,} bytes can only be read from the first to the last, so one process reads "
-            "them; leave out execute= and workers=."
-        )
+def warn_of_one_process(asked: Asked, why: str) -> None:
+    """Warn that this process reads the data, though several were asked for."""
+    warnings.warn(
+        f"{asked.sources[0]}: one process reads these data, since {why}; workers and executors change nothing.",
+        stacklevel=2,
+    )
 
 
 def _read_there(
-    read: Callable[[Piece], Iterable[Found]], folders: Sequence[Path], piece: Piece
-) -> tuple[list[Found], CarriedSums]:
-    """Read a piece in a process that may be on another machine, with what was noted about checksums."""
+    read: Callable[[Iterable[File]], Iterable[Part]], folders: Sequence[Path], files: Sequence[File]
+) -> tuple[list[Part], CarriedSums]:
+    """Read files in a process that may be on another machine, with what was noted about their values."""
     check_seen(*folders)
-    with noted_sums() as sums, checked_before():
-        return [*read(piece)], sums
+    with noted_sums() as sums:
+        return [*read(files)], sums
+
+
+@contextlib.contextmanager
+def open_each(asked: Asked, open_file: OpenFile, splits: Sequence[str]) -> Iterator[Opened]:
+    """Open files that are one dataset: each holds whole episodes, and all have the same columns.
+
+    Args:
+        asked: The files.
+        open_file: Opens one, by its path, what errors call it, and the options.
+        splits: What each file is named for; where all are, it becomes `episodes/split`.
+
+    Raises SchemaError if their columns differ in dtype or shape.
+    """
+    with contextlib.ExitStack() as stack:
+        files: list[_File] = []
+        notes: list[Note] = []
+        for path, where, split in zip(asked.files, asked.sources, splits, strict=True):
+            opened = stack.enter_context(open_file(path, where, asked.options))
+            files.append(_File(path, where, {"split": split} if all(splits) else {}, opened))
+            notes += [note for note in opened.notes if note not in notes]
+            if opened.schema != files[0].opened.schema:
+                raise SchemaError(
+                    f"{where}: its columns differ in dtype or shape from those of {files[0].where}, so they "
+                    "are not one dataset."
+                )
+        if asked.sharing is None:
+            steps = read_steps(asked, _read_open, files, notes)
+        else:
+            read = functools.partial(_open_and_read, open_file, asked.options)
+            closed = [(file.path, file.where, file.metadata) for file in files]
+            steps = read_steps(asked, read, closed, notes)
+        yield Opened(
+            schema=files[0].opened.schema,
+            steps=steps,
+            total_steps=sum(file.opened.total_steps for file in files),
+            notes=notes,
+        )
+
+
+class _File(NamedTuple):
+    path: Path
+    where: str
+    metadata: dict[str, str]
+    opened: Opened
+
+
+def _read_open(files: Iterable[_File]) -> Iterator[Steps | Note]:
+    for file in files:
+        for steps in file.opened.steps:
+            more = file.metadata if steps.ends else {}
+            yield dataclasses.replace(steps, metadata={**steps.metadata, **more})
+        yield from file.opened.notes
+
+
+def _open_and_read(
+    open_file: OpenFile, options: Options, files: Iterable[tuple[Path, str, dict[str, str]]]
+) -> Iterator[Steps | Note]:
+    for path, where, metadata in files:
+        with open_file(path, where, options) as opened:
+            yield from _read_open([_File(path, where, metadata, opened)])

@@ -89,8 +89,6 @@ class Place:
         column: Opens one, to read its rows in order: numbers, or bytes of one length.
         reading: Turns errors of the library that reads it into ours, as a context.
         outside: Names of arrays of the file that lie in no place; told with its first one.
-        job_bytes: At least how much of it a job reads, as where what comes before has to be read too; None where
-            rows can only be read from the first on.
         taken: Which messages of recordings are in rows, by topic.
         names_of: Returns what the numbers in a row of an array are called; nothing where nothing says it.
         success: Whether an episode that is all of this place succeeded, where its attributes or its path state it.
@@ -107,7 +105,6 @@ class Place:
     column: Callable[[str], Any]
     reading: Callable[[str], AbstractContextManager[None]]
     outside: Sequence[str] = ()
-    job_bytes: int | None = 0
     taken: Mapping[str, Taken] = dataclasses.field(default_factory=dict)
     names_of: Callable[[str], AxisNames] = lambda _name: NO_NAMES
     success: bool | None = None
@@ -269,7 +266,6 @@ def open_arrays(given: tuple[Path, str], options: Options) -> Generator[Place]:
                 archive.names,
                 archive.column,
                 reading_npz,
-                job_bytes=None,
                 names_of=lambda name: lists.names_of(name, archive.shape(name)),
                 whole=read,
             )

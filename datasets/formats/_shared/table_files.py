@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from orlog.datasets.formats._shared.arrow_files import (
     column_of,
     parquet_batches,
     reading_arrow,
-    row_groups,
 )
 from orlog.errors import SchemaError
 
@@ -31,38 +30,17 @@ DEEPEST = 64  # of values in lines of JSON
 BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 
 
-class TableSpan(NamedTuple):
-    """A part of a file that is read at once: all of it, or one row group of Parquet; and its first row."""
-
-    file: Path
-    where: str
-    first: int
-    size_bytes: int
-    group: int | None
-
-
-def table_spans(file: Path, where: str, *, is_whole: bool) -> list[TableSpan]:
-    """Return the parts of a file, only one if it `is_whole`."""
-    if is_whole or file.suffix.lower() in (".csv", *JSON_LINES):
-        return [TableSpan(file, where, 0, file.stat().st_size, None)]
-    found, first = [], 0
-    for group, (rows, size) in enumerate(row_groups(file, where)):
-        found.append(TableSpan(file, where, first, size, group))
-        first += rows
-    return found
-
-
-def read_spans(
-    columns: Sequence[str], spans: Iterable[TableSpan]
+def read_tables(
+    columns: Sequence[str], files: Iterable[tuple[Path, str]]
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yield rows of some columns of parts of files, as arrays.
+    """Yield rows of some columns of files, each given with what errors call it, as arrays.
 
     Raises SchemaError if a value is missing, or is neither number nor text; IntegrityError if a file cannot be
     read.
     """
-    for file, where, first, _, group in spans:
+    for file, where in files:
         with reading_arrow(where):
-            yield from arrays_of(batches_of(file, where, columns, group), columns, where, first)
+            yield from arrays_of(batches_of(file, where, columns), columns, where, 0)
 
 
 def arrays_of(
@@ -82,14 +60,11 @@ def column_names(file: Path) -> list[str]:
         return list(schema.names)
 
 
-def batches_of(
-    file: Path, where: str, columns: Sequence[str], group: int | None = None
-) -> Generator[Any]:
-    """Yield rows of some columns of a file, or of one row group of it."""
+def batches_of(file: Path, where: str, columns: Sequence[str]) -> Generator[Any]:
+    """Yield rows of some columns of a file."""
     is_json = file.suffix.lower() in JSON_LINES
     if not is_json and file.suffix.lower() != ".csv":
-        groups = None if group is None else [group]
-        yield from parquet_batches(file, where, columns, BLOCK_ROWS, groups)
+        yield from parquet_batches(file, where, columns, BLOCK_ROWS)
         return
     checked: set[str] = set()
     with reading_arrow(where), _opened(file, columns) as reader:

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
 from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pieces import Span, groups_of_jobs, read_pieces
+from orlog.datasets.formats._shared.pieces import read_pieces
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.lerobot import version1
 from orlog.datasets.formats.lerobot.agreement import Agreement
@@ -78,10 +79,11 @@ EPISODE_KEYS = (
 )
 
 
-class _Job(NamedTuple):
-    """Tables that are read together, each with its rows among all, and their episodes."""
+class _Table(NamedTuple):
+    """A file of rows, the number of its first one among all rows, and their episodes."""
 
-    tables: Sequence[Span]
+    file: Path
+    start: int
     episodes: Episodes
 
 
@@ -118,8 +120,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
         episodes = version1.read_episodes(root, shapes, where)
     else:
         episodes = read_episodes(root, info, shapes, where)
-    tables = _tables(files, where)
-    episodes, lacks = _whole_episodes(tables, episodes, where, asked.options.partial)
+    stops = _stops(files, where)
+    episodes, lacks = _whole_episodes(stops, episodes, where, asked.options.partial)
+    tables = _tables(asked, files, stops, episodes)
     if info["is_guessed"]:
         notes.append(Note("version_by_files", version=version))
     robot = f", robot {info['robot_type']}" if info.get("robot_type") else ""
@@ -145,15 +148,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     agreement = Agreement(root, info, episodes, where)
     reader = _Reader(root, where, columns, fps, shapes, agreement.columns)
     details = None if kept is None else Details(root, columns.schema, where)
-    opened.steps = _steps(
-        asked,
-        reader,
-        _jobs(asked, tables, episodes, columns),
-        episodes,
-        agreement,
-        details,
-        opened.notes,
-    )
+    opened.steps = _steps(asked, reader, tables, episodes, agreement, details, opened.notes)
     yield opened
 
 
@@ -180,12 +175,25 @@ def _read_info(root: Path, where: str) -> dict[str, Any]:
     return info | {"codebase_version": version, "is_guessed": is_guessed}
 
 
-def _tables(files: Sequence[Path], where: str) -> list[Span]:
-    tables: list[Span] = []
+def _stops(files: Sequence[Path], where: str) -> list[int]:
+    """Return the row after the last one of each file, among all rows."""
+    counts = []
     for file in files:
-        first = tables[-1].stop if tables else 0
         with reading_arrow(_name(where, file)):
-            tables.append(Span(file, first, first + count_rows(file)))
+            counts.append(count_rows(file))
+    return list(itertools.accumulate(counts))
+
+
+def _tables(
+    asked: Asked, files: Sequence[Path], stops: Sequence[int], episodes: Episodes
+) -> list[_Table]:
+    tables = []
+    for file, start, stop in zip(files, [0, *stops], stops, strict=False):
+        part = episodes
+        if asked.sharing is not None:  # another process needs no others
+            first, last = np.searchsorted(episodes.ends, (start, max(start, stop - 1)), "right")
+            part = episodes.part(int(first), int(last) + 1)
+        tables.append(_Table(file, start, part))
     return tables
 
 
@@ -194,13 +202,13 @@ def _name(where: str, file: Path) -> str:
 
 
 def _whole_episodes(
-    tables: Sequence[Span], episodes: Episodes, where: str, partial: bool
+    stops: Sequence[int], episodes: Episodes, where: str, partial: bool
 ) -> tuple[Episodes, list[Note]]:
     """Return the episodes that are here, and what to tell where these are not all.
 
     Raises IntegrityError if rows are missing and may not be, or there are others.
     """
-    rows, total = tables[-1].stop if tables else 0, int(episodes.ends[-1])
+    rows, total = stops[-1] if stops else 0, int(episodes.ends[-1])
     if rows == total:
         return episodes, []
     whole = int(np.searchsorted(episodes.ends, rows, "right"))
@@ -214,20 +222,6 @@ def _whole_episodes(
         f"{len(episodes.lengths):,} episodes are whole."
     )
     return episodes.part(0, whole), [Note("partial", lack=lack)]
-
-
-def _jobs(
-    asked: Asked, tables: Sequence[Span], episodes: Episodes, columns: Columns
-) -> Iterator[_Job]:
-    """Yield what is read together: everything, or whole tables that jobs read."""
-    row_bytes = columns.row_bytes
-    for group in groups_of_jobs(
-        asked, tables, lambda table: (table.stop - table.start) * row_bytes
-    ):
-        several = list(group)
-        first, last = several[0].start, several[-1].stop - 1
-        start, stop = np.searchsorted(episodes.ends, (first, max(first, last)), "right")
-        yield _Job(several, episodes.part(int(start), int(stop) + 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,27 +244,28 @@ class _Reader:
     shapes: Mapping[str, tuple[int, ...]]
     compared: Sequence[str]
 
-    def read(self, job: _Job) -> Iterator[_Block | Usage | set[str]]:
+    def read(self, tables: Iterable[_Table]) -> Iterator[_Block | Usage | set[str]]:
         """Yield blocks of rows, which frames were asked for, and which columns were rounded."""
-        at_once, end = max(1, BLOCK_BYTES // self.columns.row_bytes), int(job.episodes.ends[-1])
-        with contextlib.closing(
-            Videos(self.root, job.episodes, self.shapes, self.fps, self.where)
-        ) as videos:
-            for table in job.tables:
-                place = Place(_name(self.where, table.of), table.start)
-                with reading_arrow(place.where):
-                    for read in table_batches(table.of, at_once):
-                        # Rows after the last whole episode, where the dataset is read in part, are passed over.
-                        batch = read.slice(0, max(0, end - place.first))
-                        episodes, steps = self._episodes_of(batch, job.episodes, place)
-                        rows = self.columns.rows(batch, episodes, steps, videos, place)
-                        kept = [name for name in self.compared if name in batch.schema.names]
-                        yield _Block(
-                            rows, batch.select(kept), table.of, episodes, steps, place.first
-                        )
-                        place = Place(place.where, place.first + batch.num_rows)
-        yield from videos.usages
+        for table in tables:
+            with contextlib.closing(
+                Videos(self.root, table.episodes, self.shapes, self.fps, self.where)
+            ) as videos:
+                yield from self._blocks(table, videos)
+            yield from videos.usages
         yield self.columns.rounded
+
+    def _blocks(self, table: _Table, videos: Videos) -> Iterator[_Block]:
+        at_once = max(1, BLOCK_BYTES // self.columns.row_bytes)
+        place = Place(_name(self.where, table.file), table.start)
+        with reading_arrow(place.where):
+            for read in table_batches(table.file, at_once):
+                # Rows after the last whole episode, where the dataset is read in part, are passed over.
+                batch = read.slice(0, max(0, int(table.episodes.ends[-1]) - place.first))
+                episodes, steps = self._episodes_of(batch, table.episodes, place)
+                rows = self.columns.rows(batch, episodes, steps, videos, place)
+                kept = [name for name in self.compared if name in batch.schema.names]
+                yield _Block(rows, batch.select(kept), table.file, episodes, steps, place.first)
+                place = Place(place.where, place.first + batch.num_rows)
 
     def _episodes_of(
         self, batch: Any, episodes: Episodes, place: Place
@@ -297,7 +292,7 @@ class _Reader:
 def _steps(
     asked: Asked,
     reader: _Reader,
-    jobs: Iterator[_Job],
+    tables: Sequence[_Table],
     episodes: Episodes,
     agreement: Agreement,
     details: Details | None,
@@ -325,7 +320,7 @@ def _steps(
         has_final_rows=details is None,
     )
     lengths = np.array(episodes.lengths)
-    for found in read_pieces(asked, reader.read, jobs):
+    for found in read_pieces(asked, reader.read, tables):
         if isinstance(found, Usage):
             usages.append(found)
         elif isinstance(found, set):

@@ -39,7 +39,7 @@ from orlog.datasets.formats._shared.hdf5_files import (
     reading,
 )
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pieces import groups_of_jobs, read_steps
+from orlog.datasets.formats._shared.pieces import read_steps
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
@@ -76,13 +76,11 @@ def _open(asked: Asked) -> Iterator[Opened]:
         here = [number for number in range(count) if has_child(file, f"episode_{number}")]
         numbers = numbers_here(here, len(file), count, where, asked.options, notes)
         is_whole = not notes
-        reader, lengths = _reader(file, main, where, metadata, numbers, notes)
-    size = row_bytes(metadata.observation_space) + row_bytes(metadata.action_space)
-    jobs = groups_of_jobs(asked, numbers, lambda number: lengths[number] * size)
+        reader = _reader(file, main, where, metadata, numbers, notes)
     yield Opened(
         schema=reader.schema,
         steps=_counted(
-            read_steps(asked, reader.read, jobs, notes),
+            read_steps(asked, reader.read, numbers, notes),
             metadata.total_steps if is_whole else None,
             where,
         ),
@@ -115,17 +113,14 @@ def _counted(steps: Iterator[Steps], total: int | None, where: str) -> Iterator[
 
 def _reader(
     file: Any, main: Path, where: str, metadata: Metadata, numbers: Sequence[int], notes: list[Any]
-) -> tuple[_Reader, dict[int, int]]:
-    """Return what reads episodes, and the length of each; what is not in all of them is left out and told."""
+) -> _Reader:
+    """Return what reads episodes; what is not in all of them is left out and told."""
     infos: list[set[str]] = []
     details: list[set[str]] = []
-    lengths: dict[int, int] = {}
     has_options = is_single = False
     for number in numbers:
         group = child(file, f"episode_{number}", where, LAYOUT)
         rewards = child(group, "rewards", f"{where}, episode_{number}", LAYOUT)
-        # What is no dataset is refused when it is read.
-        lengths[number] = max(1, *getattr(rewards, "shape", None) or (1,))
         is_single |= not infos and getattr(rewards, "dtype", None) == np.float32
         infos.append({*_info_names(group, where)})
         details.append({name for name in group.attrs if not _is_known(name)})
@@ -140,7 +135,7 @@ def _reader(
         reward_dtype=np.dtype(np.float32 if is_single else np.float64),
     )
     names = sorted(kept), sorted(set.intersection(*details))
-    return _Reader(schema, where, main, *names, has_options), lengths
+    return _Reader(schema, where, main, *names, has_options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -466,7 +461,6 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("", ".hdf5", ".h5", ".json"),
     options=("partial",),
-    shares=True,
     write=_write,
     losses=_losses,
     check=lambda: import_h5py(),

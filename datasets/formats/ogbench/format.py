@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from orlog.datasets.formats._shared.flat_writing import file_stem
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.npz_files import NpzFile, is_npz, open_npz
 from orlog.datasets.formats._shared.npz_writing import NpzWriter, npz_writer
-from orlog.datasets.formats._shared.pieces import check_stream, read_pieces
+from orlog.datasets.formats._shared.pieces import read_pieces
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.ogbench.tasks import Task, find_task, with_rewards
 from orlog.datasets.reading.dataset import Dataset
@@ -51,8 +50,6 @@ def _open(asked: Asked) -> Iterator[Opened]:
             columns = _columns(file)
         kinds.append({name: (one.dtype, one.shape[1:]) for name, one in columns.items()})
         sizes.append(len(columns["observations"]))
-        row_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds[-1].values())
-        check_stream(asked, sizes[-1] * row_bytes, where)
         if kinds[-1] != kinds[0]:
             raise SchemaError(
                 f"{where}: its arrays differ from those of {files[0][1]} in names, dtypes or shapes, "
@@ -71,7 +68,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     notes = [] if asked.options.reward else [Note("rewards_of_goals")]
     if task is not None:
         notes = [Note("rewards_of_task", number=task.number, environment=task.environment)]
-    steps = read_pieces(asked, functools.partial(_file_steps, task), files)
+    steps = read_pieces(asked, functools.partial(_read_files, task), files)
     yield Opened(schema=schema, steps=steps, total_steps=sum(sizes), notes=notes)
 
 
@@ -88,11 +85,12 @@ def _files(asked: Asked) -> list[tuple[Path, str]]:
     return [(file, f"{asked.sources[0]}, {file.name}") for file in files]
 
 
-def _file_steps(task: Task | None, file: tuple[Path, str]) -> Iterator[Steps]:
-    split = "val" if file[0].stem.endswith("-val") else "train"
-    with open_npz(*file) as opened:
-        pieces = _steps(opened, _columns(opened), split)
-        yield from pieces if task is None else with_rewards(pieces, task, split)
+def _read_files(task: Task | None, files: Iterable[tuple[Path, str]]) -> Iterator[Steps]:
+    for path, where in files:
+        split = "val" if path.stem.endswith("-val") else "train"
+        with open_npz(path, where) as opened:
+            steps = _steps(opened, _columns(opened), split)
+            yield from steps if task is None else with_rewards(steps, task, split)
 
 
 def _columns(file: NpzFile) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import as_dtype
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_pieces
+from orlog.datasets.formats._shared.pieces import read_pieces
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.rlds.metadata import (
     FEATURES_FILE,
@@ -173,19 +173,20 @@ class _Reader:
     has_missing: bool
     has_splits: bool
 
-    def read(self, spans: Iterable[Span]) -> Iterator[Steps | int]:
-        """Yield steps, and how many texts of each record are no UTF-8."""
-        for path, some in itertools.groupby(spans, lambda span: span.of.shard):
+    def read(self, shards: Iterable[Sequence[_Record]]) -> Iterator[Steps | int]:
+        """Yield the steps of the records of shards, and how many texts of each record are no UTF-8."""
+        for records in shards:
+            path = records[0].shard
             with open_tfrecord(path, self.where) as file:
-                for record, start, stop in some:
+                for record in records:
                     what = f"{self.where}, {path.name}, the record at byte {record.span[0]}"
                     example = read_example(record_at(file, record.span), what)
-                    yield from self._steps(example, record, start, stop, what)
+                    yield from self._steps(example, record, what)
 
     def _steps(
-        self, example: Mapping[str, Any], record: _Record, begin: int, end: int, what: str
+        self, example: Mapping[str, Any], record: _Record, what: str
     ) -> Iterator[Steps | int]:
-        """Yield the steps of a record from one on and before another one."""
+        """Yield the steps of a record."""
         features, rows, count = self.features, record.rows, record.actions
 
         def columns(group: Mapping[str, Leaf], expected: int) -> dict[str, Column]:
@@ -207,8 +208,8 @@ class _Reader:
             terminals = np.append(flags[1:], flags[-1:])[:count]
         dtype, moved = features.reward_dtype(), int(self.moves_rewards)
         at_once = max(1, BLOCK_BYTES // features.step_bytes())
-        for start in range(begin, end, at_once):
-            stop = min(end, start + at_once)
+        for start in range(0, count, at_once):
+            stop = min(count, start + at_once)
             is_last = stop == count
             rewards = np.zeros(stop - start, dtype)
             for column in reward.values():
@@ -229,7 +230,7 @@ class _Reader:
                 seed=int(seed) if is_last and seed is not None and seed >= 0 else None,
                 metadata=metadata if is_last else {},
             )
-        read = (*infos.values(), *(() if begin else whole.values()))
+        read = (*infos.values(), *whole.values())
         yield sum(column.replaced_bytes for column in read)
 
     def _known(self, record: _Record, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,10 +249,10 @@ class _Reader:
 def _steps(
     asked: Asked, reader: _Reader, records: Iterable[_Record], notes: list[Note]
 ) -> Iterator[Steps]:
-    counts = ((record, record.actions) for record in records)
-    jobs = jobs_of(asked, counts, reader.features.step_bytes())
+    by_shard = itertools.groupby(records, lambda record: record.shard)
+    shards = [list(several) for _, several in by_shard]
     replaced = 0
-    for piece in read_pieces(asked, reader.read, jobs):
+    for piece in read_pieces(asked, reader.read, shards):
         if isinstance(piece, int):
             replaced += piece
         else:

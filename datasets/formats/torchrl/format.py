@@ -447,7 +447,6 @@ FORMAT = Format(
     name="torchrl-memmap",
     open=_open,
     recognizes=_recognizes,
-    alone="their numbers lie in the files as they are, and nothing has to be decoded",
     extensions=("",),
     options=("columns", "horizon", "ends"),
     write=write_tensors,

@@ -181,9 +181,9 @@ def import_files(
 
     It shows what it found: episodes, how they end, spaces, and what was left out and why. The
     version's lineage holds the SHA-256 of each file.
-    With --workers several processes read and decode the files; with --executor a cluster does, from a disk
+    With --workers several processes read a file each; with --executor a cluster does, from a disk
     that all of its machines share. They are written here, and the version is the same. `orlog import --list` says
-    of which formats several processes read files.
+    of which formats.
 
     Options:
         files (FILE): The files of one dataset, in order, or its folder.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import struct
@@ -19,9 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from orlog.datasets.formats import npz, table
-from orlog.datasets.formats._shared import hdf5_files, pieces
-from orlog.datasets.formats._shared.episodes import Asked, Options, Sharing
-from orlog.datasets.formats.formats import Wanted, formats, read_version
+from orlog.datasets.formats._shared.episodes import Asked, Options
+from orlog.datasets.formats.formats import formats
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.datasets.formats.test_npz import flat
@@ -113,35 +111,6 @@ def test_heaps_of_texts_that_libhdf5_would_never_end_to_read_are_refused(
         with pytest.raises(IntegrityError, match=rf"heap of texts .* claims {size} bytes\."):
             read_files(formats()[name], sample.given, tmp_path / "store", sample.options)
         path.write_bytes(sound)
-
-
-@pytest.mark.parametrize("name", ["minari", "robomimic"])
-def test_heaps_of_a_file_are_looked_at_once_and_not_by_jobs(
-    samples: dict[str, list[Sample]], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pieces, "JOB_BYTES", 1)
-    sample, places = samples[name][0], list[int]()
-    asked = Asked(
-        files=sample.given,
-        sources=[path.name for path in sample.given],
-        options=sample.options,
-        sharing=Sharing(functools.partial(forgetting, places), None),
-    )
-    files = len([*sample.root.rglob("*.hdf5")])
-    hdf5_files._check_heaps.cache_clear()
-    wanted = Wanted(name="lab/test-v0", version="1.0.0")
-    read_version(formats()[name], asked, tmp_path / "store", wanted)
-    assert len(places) > 1
-    assert hdf5_files._check_heaps.cache_info().misses == 0
-    assert 1 <= places[0] <= files
-
-
-def forgetting(places: list[int], function: Any, jobs: Any, **_: Any) -> Any:
-    """Do jobs as other processes would, which have looked at no file."""
-    for index, job in enumerate(jobs):
-        places.append(hdf5_files._check_heaps.cache_info().misses)
-        hdf5_files._check_heaps.cache_clear()
-        yield index, function(job)
 
 
 @pytest.mark.parametrize("packing", [{}, {"compression": "gzip"}, {"shuffle": True}])

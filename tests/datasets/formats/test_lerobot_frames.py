@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 
 import orlog
-from orlog.datasets.formats._shared import pieces
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats._shared.pictures import PictureColumn
@@ -128,7 +127,6 @@ def test_jobs_in_any_order_pair_frames_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(pieces, "JOB_BYTES", 1)
     root = tmp_path / "arm"
     write(root, "v2.1", timestamp=1.04 * CLOCK)
     orlog.import_dataset(root, "lab/alone-v1")

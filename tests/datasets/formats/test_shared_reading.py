@@ -15,7 +15,6 @@ import pytest
 
 import orlog
 from orlog.base.jobs import execute_here
-from orlog.datasets.formats._shared import mapped_arrays, pieces
 from orlog.datasets.formats._shared.carried_sums import noted_sums
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
@@ -33,11 +32,9 @@ from tests.datasets.formats import (
     test_ogbench,
     test_table,
 )
-from tests.datasets.formats.test_lerobot import png
 from tests.fuzz.samples import READERS, Sample, write_samples
 from tests.pools import killing_once
 
-MOST_OF_A_JOB = 2**18
 JOBS: list[int] = []
 LENGTHS = (7, 1, 30, 12, 3)
 
@@ -61,72 +58,33 @@ def write_aloha(folder: Path) -> Path:
     return folder
 
 
-def write_groups(folder: Path) -> Path:
-    """Write files of several demonstrations each, with final observations and rewards."""
-    folder.mkdir()
-    rng = np.random.default_rng(1)
-    for number in range(3):
-        with h5py.File(folder / f"part_{number}.h5", "w") as file:
-            for demo, length in enumerate(LENGTHS):
-                group = file.create_group(f"demo_{demo}")
-                group["obs"] = rng.normal(size=(length + 1, 4))
-                group["act"] = rng.integers(0, 5 + number, length)
-                group["rew"] = rng.normal(size=length)
-    return folder
-
-
-GROUPS: dict[str, Any] = {
-    "columns": {"observation": "obs", "action": "act", "reward": "rew"},
-    "episode": "demo_*",
-    "ends": "truncated",
-}
-CASES: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
-    "aloha": (write_aloha, {}),
-    "groups": (write_groups, GROUPS),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
 @pytest.mark.usefixtures("home")
 def test_the_version_is_the_same_whoever_reads(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, options = CASES[case]
-    folder = write(tmp_path / "files")
-    monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", 2**9)  # so that an episode is several jobs
-    monkeypatch.setattr(pieces, "JOB_BYTES", 2**10)
-    taken: list[int] = []
-
-    def counting(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
-        for index, job in enumerate(jobs):
-            taken.append(index)
-            yield index, function(job)
-
+    folder = write_aloha(tmp_path / "files")
     found: list[Found] = []
     manifests: list[Manifest] = []
     several: list[dict[str, Any]] = [
         {},
-        {"execute": counting},
         {"execute": backwards},
-        {"execute": execute_here, "workers": 3} if case == "aloha" else {"execute": counting},
+        {"execute": execute_here, "workers": 3},
+        {"execute": functools.partial(killing_once, tmp_path), "workers": 2},
     ]
     for number, how in enumerate(several):
         monkeypatch.setenv("ORLOG_HOME", str(tmp_path / f"home-{number}"))
-        made = orlog.import_dataset(folder, "lab/arm-v1", **options, **how, on_found=found.append)
+        made = orlog.import_dataset(folder, "lab/arm-v1", **how, on_found=found.append)
         manifests.append(orlog.load_dataset(made).manifest)
-    assert len(taken) > len(LENGTHS)
+    assert (tmp_path / "killed").exists()
     assert {one.digest for one in manifests} == {manifests[0].digest}
     assert [sentences(one.notes) for one in found] == [sentences(found[0].notes)] * len(several)
-    assert {str(one.carried_sums) for one in found} == {str(found[0].carried_sums)}
     assert found[0].total_return == pytest.approx(found[1].total_return, abs=0)
-    if case == "aloha":
-        assert "Never written" in manifests[0].description
+    assert "Never written" in manifests[0].description
 
 
 def elsewhere(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
     """An executor whose jobs remember nothing of each other, and ends the last one first."""
     packed = [pickle.dumps((function, job)) for job in jobs]
-    assert max(map(len, packed)) < MOST_OF_A_JOB
     answers = []
     for index, one in enumerate(packed):
         there, job = pickle.loads(one)
@@ -160,6 +118,10 @@ def write_two_npz(folder: Path) -> None:
     np.savez(folder / "a-val.npz", **test_npz.flat(5, [4]))
 
 
+def write_frames(folder: Path) -> None:
+    test_lerobot.write(folder / "arm", "v2.1")
+
+
 def write_bags(folder: Path) -> None:
     test_bags.write_ros1(folder / "drive-2")
     written, _ = test_bags.write_mcap(folder / "drive")
@@ -175,6 +137,8 @@ def write_tables(folder: Path, ending: str) -> None:
 
 
 MANY: dict[str, list[tuple[Callable[[Path], object], Options]]] = {
+    "aloha": [(lambda folder: write_aloha(folder / "arm"), Options())],
+    "lerobot": [(write_frames, Options())],
     "npz": [(write_two_npz, Options())],
     "bags": [(write_bags, Options(columns=test_bags.MAPPED, rate=20))],
     "neorl2": [
@@ -219,69 +183,19 @@ def many_files(name: str, folder: Path) -> Iterator[Sample]:
         yield Sample(name, root, tuple(sorted(root.iterdir())), options)
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_every_format_gives_the_same_version_or_says_why_one_process_reads_it(
-    name: str, samples: dict[str, list[Sample]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.filterwarnings("ignore:.*one process reads these data")
+@pytest.mark.parametrize("name", [name for name in READERS if formats()[name].shares])
+def test_jobs_give_the_version_that_one_process_gives(
+    name: str, samples: dict[str, list[Sample]], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(pieces, "JOB_BYTES", 1)
     for number, sample in enumerate([*samples[name], *many_files(name, tmp_path)]):
         expected, seen = made_of(sample, None, tmp_path / f"{number}-one")
-        how = Sharing(elsewhere, None)
-        if not formats()[name].shares:
-            assert not formats()[name].alone.startswith("its reader takes"), "say why"
-            with pytest.raises(ValueError, match="are read by one process, since"):
-                made_of(sample, how, tmp_path / f"{number}-several")
-            continue
-        manifest, found = made_of(sample, how, tmp_path / f"{number}-several")
+        manifest, found = made_of(sample, Sharing(elsewhere, None), tmp_path / f"{number}-several")
         assert manifest.to_json() == expected.to_json()
-        assert str(found.carried_sums) == str(seen.carried_sums)
         assert sentences(found.notes) == sentences(seen.notes)
         assert (found.episodes, found.total_return) == (seen.episodes, seen.total_return)
-    assert not formats()[name].shares or max(JOBS) > 1, "all in one job"
+    assert not MANY.get(name) or max(JOBS) > 1, "all in one job"
     JOBS.clear()
-
-
-@pytest.mark.usefixtures("home")
-def test_a_process_that_is_killed_costs_its_own_work_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "frames"
-    test_lerobot.write(folder)
-    monkeypatch.setattr(pieces, "JOB_BYTES", 2**13)
-    killing: dict[str, Any] = {"execute": functools.partial(killing_once, tmp_path), "workers": 2}
-    made = [
-        orlog.import_dataset(folder, "lab/one-v1"),
-        orlog.import_dataset(folder, "lab/several-v1", **killing),
-    ]
-    assert (tmp_path / "killed").exists()
-    one, several = (orlog.load_dataset(folder).manifest.objects for folder in made)
-    assert one == several
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name in READERS if formats()[name].shares])
-def test_three_processes_give_the_version_that_one_gives(
-    name: str, samples: dict[str, list[Sample]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pieces, "JOB_BYTES", 2**10)
-    sample = [*samples[name], *many_files(name, tmp_path)][-1]
-    expected, _ = made_of(sample, None, tmp_path / "one")
-    assert made_of(sample, Sharing(None, 3), tmp_path / "several")[0] == expected
-
-
-@pytest.mark.usefixtures("home")
-def test_pictures_are_decoded_by_jobs(tmp_path: Path) -> None:
-    frames = np.random.default_rng(0).integers(0, 256, (9, 4, 4, 3), np.uint8)
-    packed = [np.frombuffer(png(one)["bytes"], np.uint8) for one in frames]
-    longest = max(map(len, packed))
-    with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
-        file["action"] = np.zeros((9, 1), np.float32)
-        file["observations/qpos"] = np.zeros((9, 1))
-        rows = np.stack([np.pad(one, (0, longest - len(one))) for one in packed])
-        file["observations/images/top"] = rows
-    made = orlog.import_dataset(tmp_path / "episode_0.hdf5", "lab/seen-v1", execute=backwards)
-    episode = orlog.load_dataset(made)[0]
-    assert np.array_equal(episode.observations["images.top"], frames)
 
 
 @pytest.mark.usefixtures("home")
@@ -300,43 +214,16 @@ def test_what_is_wrong_with_a_file_is_told_and_nothing_is_kept(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("home")
-def test_formats_that_one_process_reads_say_so(tmp_path: Path) -> None:
+def test_data_in_one_file_are_read_by_one_process_and_a_warning_says_so(tmp_path: Path) -> None:
+    write_aloha(tmp_path / "files")
     test_npz.write_dsrl(tmp_path / "a.hdf5")
-    why = r"are read by one process, since a dataset of DSRL is one file; .* read aloha, arrays"
-    with pytest.raises(ValueError, match=why):
+    with pytest.warns(UserWarning, match=r"a\.hdf5: one process reads .* of dsrl"):
         orlog.import_dataset(tmp_path / "a.hdf5", "lab/a-v1", workers=2)
-    answered = run("import", "a.hdf5", "lab/a-v1", "--workers", "2", cwd=tmp_path)
-    assert answered.returncode == 1
-    assert "are read by one process" in " ".join(answered.stderr.split())
-    with pytest.raises(OrlogError, match="lab/a-v1 is not known"):
-        orlog.load_dataset("lab/a-v1")
-
-
-def test_what_is_too_large_for_a_job_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pieces, "LARGEST_STREAM", 100)
-    write_two_npz(tmp_path)
-    files = sorted(tmp_path.iterdir())
-    with pytest.raises(
-        ValueError, match=r"a-train.npz: .* only be read from the first to the last"
-    ):
-        orlog.import_dataset(files, "lab/a-v1", workers=2)
-    write_tables(tmp_path, ".csv")
-    said: dict[str, Any] = {"columns": test_table.MAP, "episode": "run", "step": "t", "sort": True}
-    with pytest.raises(ValueError, match="in the memory of one process"):
-        orlog.import_dataset(tmp_path / "a.csv", "lab/a-v1", workers=2, **said)
-
-
-def test_a_format_in_a_file_of_the_users_is_read_by_one_process(tmp_path: Path) -> None:
-    own = tmp_path / "own.py"
-    own.write_text(
-        "from orlog.datasets.formats.formats import Format\n"
-        "FORMAT = Format(name='own', open=lambda asked: None, shares=True)\n"
-    )
-    (tmp_path / "a.log").touch()
-    with pytest.raises(ValueError, match="since a file of your own reads them"):
-        orlog.import_dataset(tmp_path / "a.log", "lab/a-v1", format=str(own), workers=2)
+    with pytest.warns(UserWarning, match="a job reads a whole file, and the data are in one"):
+        orlog.import_dataset(tmp_path / "files/episode_3.hdf5", "lab/b-v1", workers=2)
+    answered = run("import", "files/episode_0.hdf5", "lab/c-v1", "--workers", "2", cwd=tmp_path)
+    assert answered.returncode == 0
+    assert "one process reads these data" in " ".join(answered.stderr.split())
 
 
 def test_rows_that_change_their_shape_are_refused_with_their_place() -> None:
