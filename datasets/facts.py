@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from orlog.datasets.columns.bounds import bounds_of, describe_outside
-from orlog.datasets.home.history import read_history
-from orlog.datasets.home.presence import how_much, is_whole
+from orlog.datasets.home.folders import how_much, is_whole
+from orlog.datasets.home.records import read_history
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.views import operation_words
 from orlog.manifests.columns import expected_rows, offsets_of

@@ -10,11 +10,16 @@ import warnings
 from pathlib import Path
 
 from orlog.datasets.download.sources import BRIEF, offered_version, read_index
-from orlog.datasets.home.deletion import unless_deleted
-from orlog.datasets.home.folders import installed_names, installed_versions
+from orlog.datasets.home.folders import (
+    how_much,
+    installed_names,
+    installed_versions,
+    partial_names,
+    partial_versions,
+    unless_deleted,
+)
 from orlog.datasets.home.holdings import last_used
-from orlog.datasets.home.origin import read_origin
-from orlog.datasets.home.presence import how_much, partial_names, partial_versions
+from orlog.datasets.home.records import read_origin
 from orlog.datasets.home.registries import read_registries
 from orlog.datasets.reading.finding import find_whole_or_part, how_to_fetch
 from orlog.datasets.worlds.recipe import catalogue

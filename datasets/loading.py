@@ -7,8 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orlog.datasets.home.holdings import mark_used
-from orlog.datasets.home.presence import is_partial
+from orlog.datasets.home.folders import is_partial, mark_used
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import as_folder, near_names, pinned
 from orlog.datasets.reading.opening import Choice, Given, choose, open_named, open_part, open_path

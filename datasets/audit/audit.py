@@ -19,7 +19,7 @@ from orlog.base.jobs import do_jobs
 from orlog.datasets.audit import duplicates, episodes, frames, numbers, relations
 from orlog.datasets.audit.findings import SEVERITIES, Audit, Check, Facts, Finding, Seen
 from orlog.datasets.audit.pieces import optional_columns, pieces
-from orlog.datasets.home.presence import is_partial, is_whole, present_objects
+from orlog.datasets.home.folders import is_partial, is_whole, present_objects
 from orlog.datasets.reading import opening
 from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset

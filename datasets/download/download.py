@@ -36,26 +36,22 @@ from orlog.datasets.download.sources import (
     version_at,
 )
 from orlog.datasets.download.transfer import Limiter
-from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import (
     dataset_folders,
     datasets_folder,
-    installed_versions,
-    stored_objects,
-    version_folder,
-)
-from orlog.datasets.home.meaning import check_offered
-from orlog.datasets.home.origin import Source, origin_file, read_origin, write_origin
-from orlog.datasets.home.presence import (
-    PartialRecord,
     discard_part,
-    files_of_part,
+    installed_versions,
     is_whole,
     partial_folder,
     read_partial,
+    stored_objects,
+    unless_deleted,
+    version_folder,
     version_folder_of,
     write_partial,
 )
+from orlog.datasets.home.meaning import check_offered
+from orlog.datasets.home.records import Source, origin_file, read_origin, write_origin
 from orlog.datasets.reading.finding import folders_to_repair
 from orlog.datasets.reading.opening import (
     Choice,
@@ -121,7 +117,7 @@ def _download(source: Source, options: TransferOptions, on_wait: Callable[[], No
         folder = download_folder(destination)
         part = partial_folder(destination)
         fetch_objects(
-            source, manifest.objects, folder, options, also_here=files_of_part(part, manifest)
+            source, manifest.objects, folder, options, also_here=_files_of_part(part, manifest)
         )
         store = folder / "store"
         with storage_errors(store):
@@ -163,38 +159,35 @@ def _download_part(
         if (destination / MANIFEST_FILE).is_file():  # another process has completed it
             return destination
         check_offered(manifest)
-        here = _read_record(folder, manifest)
+        held = _objects_of_part(folder, manifest)
 
-        def fetch(objects: Sequence[StoredObject], options: TransferOptions) -> PartialRecord:
-            held = set(here.objects)
+        def fetch(objects: Sequence[StoredObject], options: TransferOptions) -> None:
             missing = [item for item in objects if item.path not in held]
             kept = download_folder(destination)
-            fetch_objects(source, missing, kept, options, also_here=files_of_part(folder, manifest))
+            fetch_objects(
+                source, missing, kept, options, also_here=_files_of_part(folder, manifest)
+            )
             with storage_errors(folder):
                 for item in missing:
                     (folder / item.path).unlink(missing_ok=True)
                     link_or_copy(kept / item.sha256, folder / item.path)
                 sync_folders(folder)
-                record = PartialRecord(
-                    digest=manifest.digest,
-                    objects=sorted({*held, *(item.path for item in missing)}),
-                )
-                write_partial(folder, record)
+                held.update(item.path for item in missing)
+                write_partial(folder, manifest, held)
                 write_origin(folder, source)
                 for item in missing:
                     (kept / item.sha256).unlink(missing_ok=True)
-            return record
 
         quiet = TransferOptions(
             jobs=options.jobs, limiter=options.limiter, patience=options.patience
         )
-        here = fetch(plain_objects(manifest, columns), quiet)
+        fetch(plain_objects(manifest, columns), quiet)
         fetch(wanted_objects(folder, manifest, columns, choice.episodes), options)
     return folder
 
 
-def _read_record(folder: Path, manifest: Manifest) -> PartialRecord:
-    """Return the record of a version's part; its folder and manifest are made if missing."""
+def _objects_of_part(folder: Path, manifest: Manifest) -> set[str]:
+    """Return the objects that a version's part holds; its folder and manifest are made if missing."""
     path = folder / MANIFEST_FILE
     if not path.is_file():
         with storage_errors(folder):
@@ -202,7 +195,13 @@ def _read_record(folder: Path, manifest: Manifest) -> PartialRecord:
             unfinished = folder.with_name(f"{folder.name}.manifest")
             write_durably(unfinished, manifest.to_json().encode())
             unfinished.replace(path)
-    return read_partial(folder, manifest) or PartialRecord(digest=manifest.digest, objects=[])
+    return {*(read_partial(folder, manifest) or ())}
+
+
+def _files_of_part(folder: Path, manifest: Manifest) -> dict[str, Path]:
+    """Return the files of a part that may be objects of the version, by SHA-256, unchecked."""
+    files = [(item.sha256, folder / item.path) for item in manifest.objects]
+    return {sha256: path for sha256, path in files if path.is_file()}
 
 
 def download_dataset(

@@ -11,10 +11,10 @@ from orlog.datasets.download.http import Patience
 from orlog.datasets.download.objects import TransferOptions, fetch_objects
 from orlog.datasets.download.sources import ForeignFileSource, find_source, newest_at_url
 from orlog.datasets.download.transfer import RangeSource
+from orlog.datasets.home.garbage import erase
 from orlog.datasets.home.in_place import clear_way, note_use, place_of
-from orlog.datasets.home.origin import Source
+from orlog.datasets.home.records import Source
 from orlog.datasets.home.registries import read_registries
-from orlog.datasets.home.removal import erase
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.chunk_hashes import lacks_chunk_hashes, metadata_objects
 from orlog.datasets.store.in_place import Elsewhere

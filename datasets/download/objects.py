@@ -24,7 +24,7 @@ from orlog.base.files import hash_file, link_or_copy, make_folder, storage_error
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.transfer import Expected, Limiter, Mirror, fetch_object
 from orlog.datasets.home.folders import stored_objects
-from orlog.datasets.home.origin import Source
+from orlog.datasets.home.records import Source
 from orlog.datasets.store.verify import find_link
 from orlog.errors import StorageError
 from orlog.manifests.manifest import StoredObject

@@ -25,8 +25,7 @@ from typing import Literal
 from orlog.datasets.download.credentials import plain_url
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.transfer import Mirror, read_first, read_small
-from orlog.datasets.home.history import choose_version, read_history
-from orlog.datasets.home.origin import Source, read_origin
+from orlog.datasets.home.records import Source, choose_version, read_history, read_origin
 from orlog.datasets.home.registries import Registry, check_serial, read_registries
 from orlog.errors import (
     IntegrityError,

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.home.origin import read_origin
+from orlog.datasets.home.records import read_origin
 from orlog.datasets.home.registries import read_registries
 from orlog.datasets.worlds.environments import own_arguments, world_behind
 from orlog.errors import NotFoundError, SimulatorError, clause

@@ -1,25 +1,29 @@
-"""Removes versions from the user's home: unused ones, or those that the user deletes.
+"""Frees disk space: unused versions, leftovers of killed processes, and versions that the user deletes.
 
     $ORLOG_HOME/datasets/NAME/.VERSION.deleted/    being removed; any later collection completes it
 
-`collect_garbage` removes only versions that can be downloaded again. Each is removed in one step,
-under its lock: a process that opens it finds all of it or nothing. Shared homes (ORLOG_SHARED) are
-listed and never changed.
+`collect_garbage` removes only versions that can be downloaded again; `collect` is what it shares with the
+collectors of packs and of versions that are read in place. Whatever goes is renamed first, under its lock: a
+process that opens it finds all of it or nothing. Shared homes (ORLOG_SHARED) are listed and never changed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
+import functools
 import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from orlog.base.files import BusyError, list_files, sole_access, storage_errors, sync
-from orlog.datasets.home.folders import dataset_folders, datasets_folder
+from orlog.datasets.home.folders import (
+    PARTIAL_FILE,
+    dataset_folders,
+    datasets_folder,
+    partial_folder,
+)
 from orlog.datasets.home.holdings import (
     KINDS,
     CachedVersion,
@@ -30,37 +34,164 @@ from orlog.datasets.home.holdings import (
     described,
     holdings_of,
     is_downloaded,
+    is_here,
     is_orphan,
     parse_entry,
     pin_file,
     seconds_unused,
 )
-from orlog.datasets.home.origin import origin_file
-from orlog.datasets.home.presence import PARTIAL_FILE, partial_folder
-from orlog.datasets.home.removal import (
-    DAY,
-    GONE,
-    LEFT_BEHIND,
-    OPENED_LEAST_RECENTLY,
-    OPENED_NOW,
-    Collection,
-    GarbageReport,
-    Removed,
-    check_limits,
-    erase,
-    remove_in_one_step,
-    remove_unless_busy,
-)
+from orlog.datasets.home.records import origin_file
 from orlog.errors import FormatVersionError, IntegrityError, NotFoundError, StorageError
-from orlog.manifests.documents import convert_json, parse_json, read_small_file
 from orlog.manifests.lock import LockedDataset, find_lock, read_lock
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import DatasetName, newest_first, parse_name
 from orlog.manifests.rebuilds import version_of
 from orlog.manifests.signatures import SIGNATURE_FILE
 
+DAY = 86_400.0
+GONE = "is gone already"
+LEFT_BEHIND = "left by a process that ended early"
+OPENED_NOW = "was opened or changed just now"
 _UNUSED = {"download": "a download without progress", "strange": "moved aside"}
 _TO_PUT_BACK = "is put back: a process was killed while it was replacing it"
+
+
+# --- what all collectors share
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Removed:
+    """A path that was removed (or would be), why, and how many bytes this freed."""
+
+    path: Path
+    why: str
+    freed_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kept:
+    """A path that was due for removal, and why it was kept."""
+
+    path: Path
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GarbageReport:
+    """What a collector removed and kept, the bytes that are left, and what the disk refused to remove."""
+
+    removed: list[Removed]
+    kept: list[Kept]
+    left_bytes: int
+    failures: list[StorageError] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Something that a collector may remove.
+
+    Attributes:
+        path: Where it is.
+        age: Seconds since it was last used.
+        remove: Removes it unless it was used within so many seconds; returns why it stays, or nothing.
+        free: Returns the bytes that this frees; called when it is gone.
+        why: Why it goes in any case; empty if it goes only when it is unused, or room is asked for.
+        unused: What it is when it is unused: `not opened` for so many days.
+        for_room: Whether it also goes to make room.
+        taken: Whether the bytes that all takes include its own.
+    """
+
+    path: Path
+    age: float
+    remove: Callable[[float], str]
+    free: Callable[[], int]
+    why: str = ""
+    unused: str = "not opened"
+    for_room: bool = True
+    taken: bool = True
+
+
+def collect(
+    candidates: Iterable[Candidate], size_bytes: int, unused_days: int | None, max_bytes: int | None
+) -> GarbageReport:
+    """Remove what goes in any case; what is unused; and, least recently used first, what is above a size.
+
+    `size_bytes` is what all takes now. What was used within the last day stays, unless `unused_days` is 0.
+
+    Raises ValueError for a negative number.
+    """
+    if min(unused_days or 0, max_bytes or 0) < 0:
+        raise ValueError("days and bytes must be 0 or more.")
+    report = GarbageReport([], [], size_bytes)
+    left = size_bytes
+    for one in sorted(candidates, key=lambda one: (not one.why, -one.age)):
+        if one.why:
+            why, seconds = one.why, 0.0
+        elif unused_days is not None and one.age >= unused_days * DAY:
+            why, seconds = f"{one.unused} for {one.age / DAY:.0f} days", unused_days * DAY
+        elif max_bytes is not None and one.for_room and one.age >= DAY and left > max_bytes:
+            why, seconds = "opened least recently, and room was asked for", DAY
+        else:
+            continue
+        try:
+            refusal = one.remove(seconds)
+        except StorageError as error:
+            report.failures.append(error)
+            continue
+        if refusal not in ("", GONE):
+            report.kept.append(Kept(one.path, refusal))
+            continue
+        freed = one.free()
+        left -= freed if one.taken else 0
+        if not refusal:
+            report.removed.append(Removed(one.path, why, freed))
+    return dataclasses.replace(report, left_bytes=left)
+
+
+def remove_unless_busy(folder: Path, remove: Callable[[], str]) -> str:
+    """Call `remove` while holding the folder's lock; return why it was not removed, or nothing.
+
+    Raises StorageError if the disk cannot be written.
+    """
+    try:
+        with sole_access(folder, longest_wait=0), storage_errors(folder):
+            return remove()
+    except BusyError:
+        return "is being written by another process"
+
+
+def remove_in_one_step(
+    path: Path, trash: Path, *, is_due: Callable[[Path], bool] = lambda _: True
+) -> bool:
+    """Remove a folder by renaming it to `trash` and erasing that; return whether it is gone.
+
+    Call it inside `sole_access`. Other processes find the whole folder or nothing. `is_due` checks
+    the renamed folder, which is put back if it is not due: a process that marked it as used before
+    the rename has opened it, and a later one does not find it.
+    """
+    erase(trash)
+    try:
+        path.rename(trash)
+    except FileNotFoundError:  # another process removed it
+        return True
+    if not is_due(trash):
+        trash.rename(path)
+        return False
+    sync(trash.parent)
+    erase(trash)
+    return True
+
+
+def erase(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that it holds, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# --- versions of the user's own home
 
 
 def total_bytes() -> int:
@@ -74,9 +205,10 @@ def own_versions(name: str, kinds: Sequence[Kind] = ("version", "partial")) -> l
     There must be one of these `kinds` (`CachedVersion.kind`); the error says what exists instead.
     """
     wanted = parse_name(name)
+    items = holdings_of(datasets_folder(), wanted.name)
+    versions = newest_first({item.version for item in items if item.kind in kinds})
     folder = datasets_folder() / wanted.name
-    found = {item.version for item in holdings_of(datasets_folder(), folder) if item.kind in kinds}
-    chosen = [one for one in newest_first(found) if _is_meant(wanted, folder / one)]
+    chosen = [version for version in versions if _is_meant(wanted, folder / version)]
     if not chosen:
         raise NotFoundError(_why_none(wanted))
     return [DatasetName(wanted.name, version) for version in chosen]
@@ -90,10 +222,10 @@ def pin_version(name: str, version: str, *, on_wait: Callable[[], None] = lambda
     Raises NotFoundError if it does not exist; StorageError if the home cannot be written.
     """
     folder = _own_folder(name, version)
-    if not _is_here(folder):
+    if not is_here(folder):
         raise NotFoundError(_why_none(DatasetName(name, version)))
     with sole_access(folder, on_wait=on_wait), storage_errors(pin_file(folder)):
-        if not _is_here(folder):
+        if not is_here(folder):
             raise NotFoundError(_why_none(DatasetName(name, version)))
         pin_file(folder).touch()
 
@@ -122,46 +254,28 @@ def collect_garbage(
     With `unused_days`, downloaded versions not opened for so long go too, and interrupted downloads and files
     moved aside that have not changed for that long. Then, with `max_bytes`, downloaded versions, the least
     recently opened first, until all together take at most this. A `dry_run` writes nothing and checks no
-    locks. What could be removed was, also where an error says what could not.
+    locks. What the disk refuses to remove is in `failures` of the report.
     """
-    check_limits(unused_days, max_bytes)
     items = list(all_holdings(datasets_folder()))
-    room = Room(items)
-    shelter = _make_shelter(items)
-    done = Collection()
-
-    def remove(item: Holding, why: str, seconds: float) -> None:
-        def attempt() -> str:
-            if dry_run:
-                return _refusal(item, seconds, shelter)
-            return remove_unless_busy(item.folder, lambda: _remove(item, seconds, shelter))
-
-        done.attempt(item.path, why, attempt, lambda: room.remove(item))
-
+    room, shelter = Room(items), _Shelter(items)
+    candidates = []
     for item in items:
-        if item.kind == "leftover":
-            remove(item, LEFT_BEHIND, 0.0)
-    ages = {item.path: seconds_unused(item.path, item.kind) for item in items}
-    items.sort(key=lambda item: -ages[item.path])
-    may_go: set[Path] = set()
-    if unused_days is not None or max_bytes is not None:
-        may_go = {item.path for item in items if is_downloaded(item)}
-    if unused_days is not None:
-        for item in items:
-            age = ages[item.path]
-            if age >= unused_days * DAY and (item.path in may_go or item.kind in _UNUSED):
-                why = f"{_UNUSED.get(item.kind, 'not opened')} for {age / DAY:.0f} days"
-                remove(item, why, unused_days * DAY)
-    if max_bytes is not None:
-        may_go -= {one.path for one in done.removed} | {one.path for one in done.kept}
-        for item in items:
-            is_due = item.path in may_go and ages[item.path] >= DAY
-            if is_due and room.size_bytes > max_bytes:
-                remove(item, OPENED_LEAST_RECENTLY, DAY)
-    removed = [*done.removed, *_forget_records(dry_run=dry_run)]
-    if done.failures:
-        raise done.failures[0]
-    return GarbageReport(removed, done.kept, room.size_bytes)
+        # Reading manifests takes time, and nothing needs it without a limit.
+        has_limit = unused_days is not None or max_bytes is not None
+        for_room = has_limit and item.kind in ("version", "partial") and is_downloaded(item)
+        if for_room or item.kind in ("leftover", *_UNUSED):
+            candidates.append(
+                Candidate(
+                    path=item.path,
+                    age=seconds_unused(item.path, item.kind),
+                    remove=_removal(item, shelter, dry_run),
+                    free=functools.partial(room.remove, item),
+                    why=LEFT_BEHIND if item.kind == "leftover" else "",
+                    unused=_UNUSED.get(item.kind, "not opened"),
+                    for_room=for_room,
+                )
+            )
+    return collect(candidates, room.size_bytes, unused_days, max_bytes)
 
 
 def plan_deletion(versions: Iterable[DatasetName]) -> tuple[list[CachedVersion], int]:
@@ -175,25 +289,34 @@ def plan_deletion(versions: Iterable[DatasetName]) -> tuple[list[CachedVersion],
     return described(chosen, items), sum(room.remove(item) for item in chosen)
 
 
-def check_deletable(name: str, version: str) -> None:
-    """Raise the errors of `delete_version` that can be known beforehand; nothing is changed."""
+def check_deletable(name: str, version: str) -> list[Holding]:
+    """Return what is deleted with a version, leftovers first, since one of them could be put back.
+
+    Raises the errors of `delete_version` that can be known beforehand; nothing is changed.
+    """
     folder = _own_folder(name, version)
-    if not _deletable(folder):
+    items = [
+        item
+        for item in holdings_of(datasets_folder(), name)
+        if item.version == version and item.kind != "recording"
+    ]
+    if not items:
         raise NotFoundError(_why_none(DatasetName(name, version)))
     if pin_file(folder).exists():
         raise StorageError(
             f"{name}@{version} is pinned; to delete it, first run: "
             f"orlog cache keep --off {name}@{version}"
         )
-    lock_file = _locking_file(name, version)
-    if lock_file is not None:
+    shelter = _Shelter(())
+    if shelter.is_locked(name, version):
         raise StorageError(
-            f"{name}@{version} is pinned by {lock_file}; remove it from that file or pin another "
+            f"{name}@{version} is pinned by {shelter.lock_file}; remove it from that file or pin another "
             "version with orlog lock --update, then delete it. To delete it all the same, set "
             "ORLOG_LOCK=0."
         )
     if folder.is_symlink():
         raise StorageError(f"{folder} is a link to {folder.resolve()}; remove it yourself.")
+    return sorted(items, key=lambda item: item.kind != "leftover")
 
 
 def delete_version(name: str, version: str) -> int:
@@ -210,8 +333,7 @@ def delete_version(name: str, version: str) -> int:
     freed = 0
     try:
         with sole_access(folder, longest_wait=0), storage_errors(folder):
-            check_deletable(name, version)
-            for item in _deletable(folder):
+            for item in check_deletable(name, version):
                 freed += room.remove(item)
                 _discard(item)
     except BusyError:
@@ -227,23 +349,8 @@ def _own_folder(name: str, version: str) -> Path:
     return datasets_folder() / wanted.name / wanted.version
 
 
-def _locking_file(name: str, version: str) -> Path | None:
-    """Return the lock file of the working folder if it pins a version, or None."""
-    path = find_lock()
-    pin = read_lock(path).get(name) if path is not None and path.exists() else None
-    if pin is None:
-        return None
-    is_pinned = pin.version == version or _is_meant(
-        DatasetName(name, digest=pin.digest), _own_folder(name, version)
-    )
-    return path if is_pinned else None
-
-
-def _is_here(folder: Path) -> bool:
-    return folder.is_dir() or partial_folder(folder).is_dir()
-
-
 def _is_meant(wanted: DatasetName, folder: Path) -> bool:
+    """Return whether a name means the version in a folder, whole or in part."""
     for place in (folder, partial_folder(folder)):
         with contextlib.suppress(IntegrityError, FormatVersionError):
             manifest = read_manifest(place / MANIFEST_FILE)
@@ -255,43 +362,59 @@ def _is_meant(wanted: DatasetName, folder: Path) -> bool:
 
 def _why_none(wanted: DatasetName) -> str:
     """Return why the user's own home holds nothing that a name could mean."""
-    others = [
-        item
-        for root in dataset_folders()
-        for item in holdings_of(root, root / wanted.name)
-        if wanted.version in ("", item.version)
-    ]
-    for item in others:
-        if item.root != datasets_folder() and item.kind == "version":
-            return f"{wanted} is in a shared home, {item.path}; ask who maintains it to delete it."
-    for item in others:
-        if item.kind == "recording":
-            return (
-                f"{wanted}: there is an interrupted recording in {item.path}, which is left alone; "
-                "DatasetWriter continues it (resume=True) or drops it (discard=True)."
-            )
+    for root in reversed(dataset_folders()):
+        for item in holdings_of(root, wanted.name):
+            if wanted.version not in ("", item.version):
+                continue
+            if root != datasets_folder() and item.kind == "version":
+                return (
+                    f"{wanted} is in a shared home, {item.path}; ask who maintains it to delete it."
+                )
+            if item.kind == "recording":
+                return (
+                    f"{wanted}: there is an interrupted recording in {item.path}, which is left alone; "
+                    "DatasetWriter continues it (resume=True) or drops it (discard=True)."
+                )
     return f"{wanted} is not on this machine; to see what is, run: orlog cache list"
 
 
-# --- deciding what to remove, and removing it
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Shelter:
-    """What keeps versions, apart from their own pins."""
+    """What keeps versions, apart from their own pins: the lock file, and interrupted recordings."""
 
-    lock_file: Path | None
-    locked: Mapping[str, LockedDataset]
-    recorded: frozenset[str]
+    def __init__(self, items: Iterable[Holding]) -> None:
+        self.lock_file = find_lock()
+        self._locked: Mapping[str, LockedDataset] = {}
+        if self.lock_file is not None and self.lock_file.exists():
+            self._locked = read_lock(self.lock_file)
+        self.recorded = {item.name for item in items if item.kind == "recording"}
+
+    def is_locked(self, name: str, version: str) -> bool:
+        """Return whether the lock file pins a version."""
+        pin = self._locked.get(name)
+        return pin is not None and (
+            pin.version == version
+            or _is_meant(DatasetName(name, digest=pin.digest), _own_folder(name, version))
+        )
 
 
-def _make_shelter(items: Iterable[Holding]) -> _Shelter:
-    path = find_lock()
-    return _Shelter(
-        path,
-        read_lock(path) if path is not None and path.exists() else {},
-        frozenset(item.name for item in items if item.kind == "recording"),
-    )
+def _removal(item: Holding, shelter: _Shelter, dry_run: bool) -> Callable[[float], str]:
+    """Return what removes an item, if it was not used for some seconds, and returns why it stays."""
+
+    def attempt(seconds: float) -> str:
+        refusal = _refusal(item, seconds, shelter)
+        if refusal == _TO_PUT_BACK:
+            item.path.rename(item.folder)
+            sync(item.path.parent)
+        if refusal:
+            return refusal
+        return "" if _discard(item, seconds) else OPENED_NOW
+
+    def remove(seconds: float) -> str:
+        if dry_run:
+            return _refusal(item, seconds, shelter)
+        return remove_unless_busy(item.folder, lambda: attempt(seconds))
+
+    return remove
 
 
 def _refusal(item: Holding, seconds: float, shelter: _Shelter) -> str:
@@ -309,43 +432,23 @@ def _refusal(item: Holding, seconds: float, shelter: _Shelter) -> str:
         return ""
     if pin_file(item.folder).exists():
         return "is kept: orlog cache keep --off"
-    locked = shelter.locked.get(item.name)
-    if locked is not None and locked.version == item.version:
+    if shelter.is_locked(item.name, item.version):
         return f"is pinned by {shelter.lock_file}"
     if item.name in shelter.recorded:
         return "an interrupted recording may continue from it"
     if not is_downloaded(item):
         return "is not what was downloaded"
-    strangers = _strangers(item.path)
+    known = {MANIFEST_FILE, SIGNATURE_FILE, PARTIAL_FILE}
+    with contextlib.suppress(IntegrityError, FormatVersionError):
+        known |= {one.path for one in read_manifest(item.path / MANIFEST_FILE).objects}
+    strangers = [path for path, _ in list_files(item.path) if path not in known]
     if strangers:
         return f"holds files that are not part of it ({strangers[0]}): orlog verify"
     return ""
 
 
-def _strangers(folder: Path) -> list[str]:
-    """Return the files in a version's folder that its manifest does not list."""
-    known = {MANIFEST_FILE, SIGNATURE_FILE, PARTIAL_FILE}
-    with contextlib.suppress(IntegrityError, FormatVersionError):
-        known |= {item.path for item in read_manifest(folder / MANIFEST_FILE).objects}
-    return [path for path, _ in list_files(folder) if path not in known]
-
-
-def _remove(item: Holding, seconds: float, shelter: _Shelter) -> str:
-    """Remove an item, whose lock is held, unless it must stay; return why it stays."""
-    refusal = _refusal(item, seconds, shelter)
-    if refusal == _TO_PUT_BACK:
-        item.path.rename(item.folder)
-        sync(item.path.parent)
-    if refusal:
-        return refusal
-    return "" if _discard(item, seconds) else OPENED_NOW
-
-
 def _discard(item: Holding, seconds: float = 0.0) -> bool:
-    """Remove an item, whose lock is held, in one step; return whether it is gone.
-
-    It stays if it was opened or changed less than `seconds` ago.
-    """
+    """Remove an item, whose lock is held, in one step; return False if it was used within so many seconds."""
     if item.kind == "leftover":
         erase(item.path)
         return True
@@ -357,30 +460,3 @@ def _discard(item: Holding, seconds: float = 0.0) -> bool:
     if item.kind in ("version", "partial"):
         origin_file(item.path).unlink(missing_ok=True)
     return True
-
-
-def _deletable(folder: Path) -> list[Holding]:
-    """Return all items to delete with a version, leftovers first: one of them could be put back."""
-    items = holdings_of(datasets_folder(), folder.parent)
-    found = [one for one in items if one.version == folder.name and one.kind != "recording"]
-    return sorted(found, key=lambda item: item.kind != "leftover")
-
-
-class _Record(msgspec.Struct):
-    folder: str
-
-
-def _forget_records(*, dry_run: bool) -> list[Removed]:
-    """Remove the verification records of folders that are gone."""
-    forgotten = []
-    for path in sorted((datasets_folder().parent / "verified").glob("[0-9a-f]*.json")):
-        with contextlib.suppress(OSError, ValueError):
-            folder = convert_json(parse_json(read_small_file(path)), _Record).folder
-            # A path that is not valid text cannot be recovered from its record.
-            is_name = hashlib.sha256(os.fsencode(folder)).hexdigest().startswith(path.stem)
-            if is_name and not os.path.lexists(folder):
-                size = path.stat().st_size
-                if not dry_run:
-                    path.unlink()
-                forgotten.append(Removed(path, "about a folder that is gone", size))
-    return forgotten

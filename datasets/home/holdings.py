@@ -18,12 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orlog.datasets.home.folders import dataset_folders, datasets_folder
-from orlog.datasets.home.origin import Origin, read_origin
-from orlog.datasets.home.presence import partial_folder
-from orlog.errors import FormatVersionError, IntegrityError, InvalidNameError, OrlogError
+from orlog.datasets.home.folders import dataset_folders, name_folders, partial_folder
+from orlog.datasets.home.records import Origin, read_origin
+from orlog.errors import FormatVersionError, IntegrityError, OrlogError
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
-from orlog.manifests.names import is_version, newest_first, parse_name
+from orlog.manifests.names import is_name, is_version, newest_first
 from orlog.manifests.rebuilds import is_rebuild, rebuild_text, version_of
 from orlog.manifests.shipped import recorded_manifest
 
@@ -37,15 +36,11 @@ KINDS: Mapping[str, Kind] = {
     "recording": "recording",
     "strange": "strange",
     "partial.strange": "strange",
-    "unfinished": "leftover",
-    "replaced": "leftover",
-    "deleted": "leftover",
-    "manifest": "leftover",
-    "partial.manifest": "leftover",
-    "partial.record": "leftover",
-    "origin.json.unfinished": "leftover",
-    "partial.origin.json.unfinished": "leftover",
+    **dict.fromkeys(("unfinished", "replaced", "deleted"), "leftover"),
+    **dict.fromkeys(("manifest", "partial.manifest", "partial.record"), "leftover"),
+    **dict.fromkeys(("origin.json.unfinished", "partial.origin.json.unfinished"), "leftover"),
 }
+_QUERY = re.compile(r"(://[^\s?]*)\?[^\s,]*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +87,6 @@ def cached_versions() -> list[CachedVersion]:
     return described(items, items)
 
 
-def mark_used(folder: Path) -> None:
-    """Mark a version, or a part of one, as used; call it before its files are read.
-
-    Only folders in the user's own home are marked, and only if that can be written.
-    """
-    if str(folder).startswith(f"{datasets_folder()}{os.sep}"):
-        with contextlib.suppress(OSError):
-            os.utime(folder)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
     """A file or folder that belongs to one version. `files`: bytes by device and inode."""
@@ -124,16 +109,13 @@ class Room:
 
     def __init__(self, items: Sequence[Holding]) -> None:
         self._links = collections.Counter(file for item in items for file in item.files)
-        self.size_bytes = sum(
-            {key: size for one in items for key, size in one.files.items()}.values()
-        )
+        sizes = {file: size for item in items for file, size in item.files.items()}
+        self.size_bytes = sum(sizes.values())
 
     def remove(self, item: Holding) -> int:
         """Take the item out, and return the bytes that this frees."""
-        freed = 0
-        for file, size in item.files.items():
-            self._links[file] -= 1
-            freed += 0 if self._links[file] > 0 else size
+        self._links.subtract(item.files.keys())
+        freed = sum(size for file, size in item.files.items() if self._links[file] <= 0)
         self.size_bytes -= freed
         return freed
 
@@ -144,36 +126,24 @@ class Room:
 
 def all_holdings(root: Path) -> Iterator[Holding]:
     """Yield all items in a home's folder of datasets, sorted by name."""
-    names = []
-    for folder, below, _ in os.walk(root):
-        below[:] = [one for one in below if not (one.startswith(".") or is_version(one))]
-        names.append(Path(folder))
-    for path in sorted(names):
-        if _is_name(path.relative_to(root).as_posix()):
-            yield from holdings_of(root, path)
+    for name in sorted(name for name, _ in name_folders(root) if is_name(name)):
+        yield from holdings_of(root, name)
 
 
-def holdings_of(root: Path, folder: Path) -> Iterator[Holding]:
+def holdings_of(root: Path, name: str) -> Iterator[Holding]:
     """Yield the items of one name's versions, newest version first."""
-    found: dict[str, list[tuple[str, Path]]] = {}
+    folder = root / name
+    entries: dict[str, list[tuple[str, Path]]] = {}
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for path in sorted(folder.iterdir()):
             version, rest = parse_entry(path.name)
-            found.setdefault(version, []).append((rest, path))
-    found.pop("", None)
-    name = folder.relative_to(root).as_posix()
-    for version in newest_first(found):
-        for rest, path in sorted(found[version]):
+            entries.setdefault(version, []).append((rest, path))
+    entries.pop("", None)
+    for version in newest_first(entries):
+        for rest, path in sorted(entries[version]):
             kind = "leftover" if is_orphan(folder / version, rest) else KINDS.get(rest)
             if kind is not None and (kind == "leftover" or path.is_dir()):
                 yield Holding(name, version, kind, path, root, _measure(path))
-
-
-def _is_name(text: str) -> bool:
-    try:
-        return parse_name(text).name == text
-    except InvalidNameError:
-        return False
 
 
 def parse_entry(entry: str) -> tuple[str, str]:
@@ -191,44 +161,44 @@ def is_orphan(folder: Path, rest: str) -> bool:
         return not folder.is_dir()
     if rest == "partial.origin.json":
         return not partial_folder(folder).is_dir()
-    return rest == "pin" and not (folder.is_dir() or partial_folder(folder).is_dir())
+    return rest == "pin" and not is_here(folder)
+
+
+def is_here(folder: Path) -> bool:
+    """Return whether a version, or a part of it, is here, given its own folder."""
+    return folder.is_dir() or partial_folder(folder).is_dir()
 
 
 def _measure(path: Path) -> dict[tuple[int, int], int]:
     """Return the bytes of the files at or below a path, by device and inode."""
     sizes = {}
-    for file in _files_below(path) if path.is_dir() else [str(path)]:
+    files = [Path(folder, file) for folder, _, names in os.walk(path) for file in names]
+    for file in files if path.is_dir() else [path]:
         with contextlib.suppress(FileNotFoundError):
-            found = os.lstat(file)
-            sizes[found.st_dev, found.st_ino] = found.st_size
+            status = file.lstat()
+            sizes[status.st_dev, status.st_ino] = status.st_size
     return sizes
 
 
-def _files_below(path: Path) -> Iterator[str]:
-    for folder, _, files in os.walk(path):
-        yield from (f"{folder}{os.sep}{file}" for file in files)
+def seconds_unused(path: Path, kind: Kind = "version") -> float:
+    """Return the seconds since a version was opened, or another kind changed; 0 if that is in the future."""
+    return max(0.0, time.time() - _last_used(path, kind))
 
 
-def _was_last_used(path: Path, kind: Kind) -> float:
-    """Return when a version was opened, or another kind changed, in seconds since the epoch."""
-    paths = [str(path)]
+def last_used(path: Path, kind: Kind = "version") -> dt.datetime:
+    """Return when a version, or a part of one, was last opened, or another kind changed, in UTC."""
+    return dt.datetime.fromtimestamp(_last_used(path, kind), dt.UTC)
+
+
+def _last_used(path: Path, kind: Kind) -> float:
+    paths = [path]
     if kind not in ("version", "partial"):
-        paths += [*(folder for folder, _, _ in os.walk(path)), *_files_below(path)]
+        paths += path.rglob("*")
     times = [0.0]
     for one in paths:
         with contextlib.suppress(FileNotFoundError):
-            times.append(os.lstat(one).st_mtime)
+            times.append(one.lstat().st_mtime)
     return max(times)
-
-
-def last_used(folder: Path) -> dt.datetime:
-    """Return when a version, or a part of one, was last opened, in UTC."""
-    return dt.datetime.fromtimestamp(_was_last_used(folder, "version"), dt.UTC)
-
-
-def seconds_unused(path: Path, kind: Kind) -> float:
-    """Return the seconds since the last use; 0 if that is in the future (a changed clock)."""
-    return max(0.0, time.time() - _was_last_used(path, kind))
 
 
 def is_downloaded(item: Holding) -> bool:
@@ -248,35 +218,30 @@ def is_downloaded(item: Holding) -> bool:
 def described(items: Iterable[Holding], among: Sequence[Holding]) -> list[CachedVersion]:
     """Return items as `CachedVersion`; files that they share with `among` count as shared."""
     room = Room(among)
-    return [
-        CachedVersion(
-            name=item.name,
-            version=item.version,
-            kind=item.kind,
-            folder=item.path,
-            home=item.root,
-            size_bytes=sum(item.files.values()),
-            shared_bytes=room.shared_bytes(item),
-            came_from=came_from,
-            again=again,
-            last_used=dt.datetime.fromtimestamp(_was_last_used(item.path, item.kind), dt.UTC),
-            is_pinned=pin_file(item.folder).exists(),
+    versions = []
+    for item in items:
+        # Queries of URLs may be secrets.
+        came_from, again = (_QUERY.sub(r"\1", text) for text in _history_of(item))
+        versions.append(
+            CachedVersion(
+                name=item.name,
+                version=item.version,
+                kind=item.kind,
+                folder=item.path,
+                home=item.root,
+                size_bytes=sum(item.files.values()),
+                shared_bytes=room.shared_bytes(item),
+                came_from=came_from,
+                again=again,
+                last_used=last_used(item.path, item.kind),
+                is_pinned=pin_file(item.folder).exists(),
+            )
         )
-        for item in items
-        for came_from, again in (_history_of(item),)
-    ]
-
-
-_QUERY = re.compile(r"(://[^\s?]*)\?[^\s,]*")
+    return versions
 
 
 def _history_of(item: Holding) -> tuple[str, str]:
-    """Return where an item is from, and the command that restores it, or nothing; queries may be secrets."""
-    came_from, again = _whole_history_of(item)
-    return _QUERY.sub(r"\1", came_from), _QUERY.sub(r"\1", again)
-
-
-def _whole_history_of(item: Holding) -> tuple[str, str]:
+    """Return where an item is from, and the command that restores it, or nothing."""
     if item.kind not in ("version", "partial"):
         return "", ""
     if is_downloaded(item):
@@ -303,7 +268,6 @@ def _whole_history_of(item: Holding) -> tuple[str, str]:
 
 
 def _find_origin(folder: Path) -> Origin | None:
-    """Return where a version was downloaded from, if that is known."""
     with contextlib.suppress(OrlogError):
         return read_origin(folder)
     return None

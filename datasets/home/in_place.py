@@ -26,19 +26,17 @@ from typing import NamedTuple
 
 from orlog.base.files import replace_file
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.home.registries import read_registries
-from orlog.datasets.home.removal import (
-    DAY,
+from orlog.datasets.home.garbage import (
     LEFT_BEHIND,
-    OPENED_LEAST_RECENTLY,
     OPENED_NOW,
-    Collection,
+    Candidate,
     GarbageReport,
-    check_limits,
+    collect,
     erase,
     remove_in_one_step,
     remove_unless_busy,
 )
+from orlog.datasets.home.registries import read_registries
 from orlog.errors import OrlogError, StorageError
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.manifests.names import bytes_of
@@ -171,33 +169,35 @@ def collect_in_place(
     until all take no more than this. Versions opened within the last day stay, unless `unused_days` is 0, and so
     does what is being opened. Processes that read a version go on, and fetch what they miss. A `dry_run` writes nothing.
 
-    Raises StorageError if the disk refuses to remove something, once the rest is removed; ValueError if a limit is
-    negative, or ORLOG_CACHE no size.
+    Raises ValueError if a limit is negative, or ORLOG_CACHE no size.
     """
-    check_limits(unused_days, max_bytes)
-    limit = limit_bytes() if max_bytes is None else min(limit_bytes(), max_bytes)
     known = {"", *(one.name for one in read_registries())}
-    kept, done = kept_versions(), Collection()
-    left = sum(one.size_bytes for one in kept)
-    for path in _left_behind({one.folder for one in kept}):
-        size = sum(one.st_blocks * _BLOCK for _, one in _files(path))
-        done.attempt(path, LEFT_BEHIND, _removal(path, 0.0, dry_run), functools.partial(int, size))
-    for one in reversed(kept):  # those used longest ago come first
-        age = max(0.0, time.time() - one.used)
+    kept, candidates = kept_versions(), []
+    for one in kept:
         registry = _read(one.folder / _REGISTRY_FILE)
-        if registry not in known:
-            why, seconds = f"its registry {registry} was removed", 0.0
-        elif unused_days is not None and age >= unused_days * DAY:
-            why, seconds = f"not opened for {age / DAY:.0f} days", unused_days * DAY
-        elif age >= DAY and left > limit:
-            why, seconds = OPENED_LEAST_RECENTLY, DAY
-        else:
-            continue
-        gone = _removal(one.folder, seconds, dry_run)
-        left -= done.attempt(one.folder, why, gone, functools.partial(int, one.size_bytes))
-    if done.failures:
-        raise done.failures[0]
-    return GarbageReport(done.removed, done.kept, left)
+        candidates.append(
+            Candidate(
+                path=one.folder,
+                age=max(0.0, time.time() - one.used),
+                remove=_removal(one.folder, dry_run),
+                free=functools.partial(int, one.size_bytes),
+                why="" if registry in known else f"its registry {registry} was removed",
+            )
+        )
+    for path in _left_behind({one.folder for one in kept}):
+        size = sum(status.st_blocks * _BLOCK for _, status in _files(path))
+        candidates.append(
+            Candidate(
+                path=path,
+                age=0.0,
+                remove=_removal(path, dry_run),
+                free=functools.partial(int, size),
+                why=LEFT_BEHIND,
+                taken=False,
+            )
+        )
+    limit = limit_bytes() if max_bytes is None else min(limit_bytes(), max_bytes)
+    return collect(candidates, sum(one.size_bytes for one in kept), unused_days, limit)
 
 
 def _read(path: Path) -> str:
@@ -217,26 +217,29 @@ def _left_behind(whole: set[Path]) -> list[Path]:
     ]
 
 
-def _removal(path: Path, seconds: float, dry_run: bool) -> Callable[[], str]:
+def _removal(path: Path, dry_run: bool) -> Callable[[float], str]:
     """Return what removes a folder in one step, unless it was used within so many seconds; it returns why it stays."""
-
-    def is_due(folder: Path) -> bool:
-        used = max((one.st_mtime for _, one in _files(folder)), default=0.0)
-        return seconds == 0 or time.time() - used >= seconds
-
-    def remove() -> str:
-        if leftover:
-            erase(path)
-            return ""
-        gone = remove_in_one_step(path, path.with_name(f".{path.name}.deleted"), is_due=is_due)
-        return "" if gone else OPENED_NOW
-
     leftover = _LEFTOVER.fullmatch(path.name)
-    if dry_run:
-        return lambda: "" if leftover or is_due(path) else OPENED_NOW
     folder = path.with_name(leftover[1]) if leftover else path
-    clear_way(folder.parent, f".{folder.name}.lock")
-    return functools.partial(remove_unless_busy, folder, remove)
+
+    def remove(seconds: float) -> str:
+        def is_due(place: Path) -> bool:
+            used = max((status.st_mtime for _, status in _files(place)), default=0.0)
+            return leftover is not None or seconds == 0 or time.time() - used >= seconds
+
+        def attempt() -> str:
+            if leftover:
+                erase(path)
+                return ""
+            gone = remove_in_one_step(path, path.with_name(f".{path.name}.deleted"), is_due=is_due)
+            return "" if gone else OPENED_NOW
+
+        if dry_run:
+            return "" if is_due(path) else OPENED_NOW
+        clear_way(folder.parent, f".{folder.name}.lock")
+        return remove_unless_busy(folder, attempt)
+
+    return remove
 
 
 def _remove_above(limit: int) -> int:

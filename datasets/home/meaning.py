@@ -10,8 +10,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 
-from orlog.datasets.home.folders import dataset_folders, stored_versions
-from orlog.datasets.home.presence import partial_folder
+from orlog.datasets.home.folders import dataset_folders, partial_folder, stored_versions
 from orlog.errors import FormatVersionError, IntegrityError, VersionExistsError
 from orlog.manifests.index import ForeignEntry
 from orlog.manifests.lock import find_lock, read_lock

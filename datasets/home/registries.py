@@ -10,11 +10,12 @@ manifests must be signed by one of them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import urllib.parse
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -271,55 +272,14 @@ def _normal_url(text: str) -> str:
                 f"or another that fsspec knows{did_you_mean(scheme, known) or '.'}"
             )
         return f"{scheme.lower()}://{rest.rstrip('/')}"
-    try:
+    with contextlib.suppress(OSError, RuntimeError):
         folder = Path(text).expanduser().absolute()
-        is_there = folder.is_dir()
-    except (OSError, RuntimeError) as error:
-        raise NotFoundError(f"{text!r}: no such folder: {clause(error)}.") from error
-    if not is_there:
-        raise NotFoundError(
-            f"{text!r}: no such folder; make it first, or give a whole URL, such as "
-            "https://data.example.org/registry."
-        )
-    return os.path.normpath(folder)
-
-
-def _check_url(url: str) -> None:
-    """Refuse anything but a URL or an absolute path in the form that is stored."""
-    _check_text(url)
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        if not Path(url).is_absolute():
-            raise ValueError(f"{url!r}: expected a URL or an absolute path.")
-        return
-    if _SCHEME.fullmatch(scheme) is None or not rest or rest.endswith("/"):
-        raise ValueError(
-            f"{url!r}: expected a URL such as https://data.example.org/registry, without a slash "
-            "at the end."
-        )
-    if scheme == "file" and not rest.startswith("/"):
-        raise ValueError(f"{url!r}: expected file:/// and an absolute path.")
-    if scheme in ("http", "https"):
-        _check_web_url(url)
-
-
-def _check_web_url(url: str) -> None:
-    if "@" in url.split("/")[2]:
-        # The message does not repeat the URL, which holds the password, nor a query below.
-        raise ValueError(
-            "leave user and password out of the URL: URLs are kept in "
-            f"{registries_file()} and shown in messages."
-        )
-    if "?" in url or "#" in url:
-        shown = url.partition("#")[0].partition("?")[0]
-        raise ValueError(f"{shown!r}: the URL of a folder must not contain '?' or '#'.")
-    try:
-        parts = urllib.parse.urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise ValueError(f"{url!r}: not a URL: {clause(error)}.") from error
-    if not parts.hostname or " " in url:
-        raise ValueError(f"{url!r}: expected a host, and no spaces.")
+        if folder.is_dir():
+            return os.path.normpath(folder)
+    raise NotFoundError(
+        f"{text!r}: no such folder; make it first, or give a whole URL, such as "
+        "https://data.example.org/registry."
+    )
 
 
 def _check_text(url: str) -> None:
@@ -329,9 +289,40 @@ def _check_text(url: str) -> None:
         )
 
 
-def _refuse_repeated(what: str, texts: Iterable[str]) -> None:
-    seen = set()
+def _check_url(url: str) -> None:
+    """Refuse anything but a URL or an absolute path in the form that is stored; no message shows a secret."""
+    _check_text(url)
+    scheme, separator, rest = url.partition("://")
+    is_web = scheme in ("http", "https")
+    if is_web and "@" in rest.split("/")[0]:
+        raise ValueError(
+            "leave user and password out of the URL: URLs are kept in "
+            f"{registries_file()} and shown in messages."
+        )
+    if separator:
+        is_good = _SCHEME.fullmatch(scheme) is not None and bool(rest) and not rest.endswith("/")
+        is_good = is_good and (scheme != "file" or rest.startswith("/"))
+        is_good = is_good and (not is_web or (not set(" ?#") & set(url) and _has_host(url)))
+    else:
+        is_good = Path(url).is_absolute()
+    if not is_good:
+        shown = url.partition("#")[0].partition("?")[0]
+        raise ValueError(
+            f"{shown!r}: expected an absolute path (file:///folder), or a URL such as "
+            "https://data.example.org/registry: with a host, without spaces, '?' or '#', and without a slash "
+            "at the end."
+        )
+
+
+def _has_host(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # its port is no number
+        return False
+
+
+def _refuse_repeated(what: str, texts: Sequence[str]) -> None:
     for text in texts:
-        if text in seen:
+        if texts.count(text) > 1:
             raise ValueError(f"{what} {text} is listed twice.")
-        seen.add(text)

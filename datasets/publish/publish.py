@@ -28,7 +28,7 @@ from orlog.datasets.download.credentials import may_be_signed
 from orlog.datasets.download.http import missing_backend
 from orlog.datasets.download.sources import BRIEF, read_index
 from orlog.datasets.formats.formats import find_format
-from orlog.datasets.home.deletion import unless_deleted
+from orlog.datasets.home.folders import unless_deleted
 from orlog.datasets.home.meaning import check_linked, check_unchanged
 from orlog.datasets.home.registries import read_registries
 from orlog.datasets.publish.card import publish_card

@@ -8,17 +8,19 @@ import warnings
 from pathlib import Path
 
 from orlog.base.files import absolute_path
-from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import (
     datasets_folder,
     installed_names,
     installed_versions,
+    is_whole,
+    mark_used,
+    partial_versions,
+    present_objects,
     stored_versions,
+    unless_deleted,
     version_folder,
 )
-from orlog.datasets.home.history import choose_version, read_history, status_message
-from orlog.datasets.home.holdings import mark_used
-from orlog.datasets.home.presence import is_whole, partial_versions, present_objects
+from orlog.datasets.home.records import choose_version, read_history, status_message
 from orlog.datasets.home.registries import read_registries
 from orlog.datasets.reading.views import view_sources
 from orlog.errors import (

@@ -12,9 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from orlog.datasets.home.deletion import unless_deleted
-from orlog.datasets.home.holdings import mark_used
-from orlog.datasets.home.presence import is_partial, read_partial
+from orlog.datasets.home.folders import is_partial, mark_used, read_partial, unless_deleted
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import (
     as_folder,
@@ -131,8 +129,7 @@ def open_part(folder: Path, choice: Choice) -> Dataset:
     with unless_deleted(folder):
         manifest = read_manifest(folder / MANIFEST_FILE)
         columns = check_choice(manifest, choice, folder)
-        record = read_partial(folder, manifest)
-        here = set(record.objects if record is not None else ())
+        here = set(read_partial(folder, manifest) or ())
         absent = [one.path for one in plain_objects(manifest, columns) if one.path not in here]
         if not absent:
             wanted = wanted_objects(folder, manifest, columns, choice.episodes)

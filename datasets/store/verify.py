@@ -18,9 +18,14 @@ from typing import Literal
 import numpy as np
 
 from orlog.base.files import hash_file, refuse_too_many_files
-from orlog.datasets.home.deletion import FolderSeen, unless_deleted
-from orlog.datasets.home.presence import PARTIAL_FILE, is_partial, present_objects
-from orlog.datasets.home.verified import is_settled, remember_files, remembered_files, stamp_of
+from orlog.datasets.home.folders import (
+    PARTIAL_FILE,
+    FolderSeen,
+    is_partial,
+    present_objects,
+    unless_deleted,
+)
+from orlog.datasets.home.records import is_settled, remember_files, remembered_files, stamp_of
 from orlog.datasets.store.zarr_metadata import PATH, SHARD
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.errors import IntegrityError, OrlogError

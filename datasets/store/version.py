@@ -11,8 +11,7 @@ import numpy as np
 
 from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.schema import Schema, schema_of
-from orlog.datasets.home.deletion import FolderSeen
-from orlog.datasets.home.presence import present_objects
+from orlog.datasets.home.folders import FolderSeen, present_objects
 from orlog.datasets.store.chunk_hashes import (
     check_sizes,
     has_chunk_hashes,

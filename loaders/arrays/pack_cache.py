@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import errno
+import functools
 import os
 import re
 import time
@@ -31,14 +32,12 @@ from orlog.datasets.home.folders import (
     installed_versions,
     version_folder,
 )
-from orlog.datasets.home.removal import (
-    DAY,
+from orlog.datasets.home.garbage import (
     LEFT_BEHIND,
-    OPENED_LEAST_RECENTLY,
     OPENED_NOW,
-    Collection,
+    Candidate,
     GarbageReport,
-    check_limits,
+    collect,
     erase,
     remove_in_one_step,
     remove_unless_busy,
@@ -76,13 +75,6 @@ class CachedPack:
     is_view: bool
     size_bytes: int
     last_used: dt.datetime
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PacksReport(GarbageReport):
-    """What `collect_packs` removed, what it could not remove, and the bytes of the packs left."""
-
-    failures: list[StorageError]
 
 
 class HeldPack:
@@ -150,7 +142,7 @@ def packs_of(versions: Iterable[DatasetName]) -> list[CachedPack]:
 
 def collect_packs(
     *, unused_days: int | None = None, max_bytes: int | None = None, dry_run: bool = False
-) -> PacksReport:
+) -> GarbageReport:
     """Remove leftovers of killed processes, and packs if asked.
 
     Packs that a process has open or is writing are never removed. Packs opened within the last day stay too,
@@ -160,31 +152,18 @@ def collect_packs(
     ones, until all take no more than this. Returned are what was removed, what was due but kept, what the
     disk refused to remove, and the bytes of the packs that are left. A `dry_run` writes nothing.
     """
-    check_limits(unused_days, max_bytes)
-    packs = sorted(
-        _packs_in(packs_folder(), {}), key=lambda one: (one.kind == "pack", one.last_used)
-    )
-    done = Collection()
-    left = sum(pack.size_bytes for pack in packs)
-    act = _refusal if dry_run else _remove
-
-    def remove(pack: CachedPack, why: str, seconds: float) -> int:
-        return done.attempt(
-            pack.folder, why, lambda: act(pack.folder, seconds), lambda: pack.size_bytes
+    packs = list(_packs_in(packs_folder(), {}))
+    candidates = [
+        Candidate(
+            path=pack.folder,
+            age=_seconds_unused(pack.folder),
+            remove=functools.partial(_refusal if dry_run else _remove, pack.folder),
+            free=functools.partial(int, pack.size_bytes),
+            why=LEFT_BEHIND if pack.kind == "leftover" else "",
         )
-
-    for pack in packs:
-        age = _seconds_unused(pack.folder)
-        if pack.kind == "leftover":
-            why, seconds = LEFT_BEHIND, 0.0
-        elif unused_days is not None and age >= unused_days * DAY:
-            why, seconds = f"not opened for {age / DAY:.0f} days", unused_days * DAY
-        elif max_bytes is not None and age >= DAY and left > max_bytes:
-            why, seconds = OPENED_LEAST_RECENTLY, DAY
-        else:
-            continue
-        left -= remove(pack, why, seconds)
-    return PacksReport(done.removed, done.kept, left, done.failures)
+        for pack in packs
+    ]
+    return collect(candidates, sum(pack.size_bytes for pack in packs), unused_days, max_bytes)
 
 
 def delete_pack(pack: CachedPack) -> None:

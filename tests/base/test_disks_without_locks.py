@@ -14,7 +14,7 @@ import pytest
 import orlog
 from orlog.base.files import hold_folder, is_held, sole_access
 from orlog.datasets.download import download
-from orlog.datasets.home.deletion import unless_deleted
+from orlog.datasets.home.folders import unless_deleted
 from orlog.errors import NotFoundError, StorageError
 from orlog.manifests.names import did_you_mean
 

@@ -15,9 +15,8 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.home.origin import origin_file
-from orlog.datasets.home.presence import partial_folder
+from orlog.datasets.home.folders import datasets_folder, partial_folder
+from orlog.datasets.home.records import origin_file
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from tests.episodes import whole_episode
 

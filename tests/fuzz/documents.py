@@ -21,10 +21,17 @@ import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.download.sources import find_source
-from orlog.datasets.home.history import choose_version, read_history, set_status, status_message
-from orlog.datasets.home.origin import Source
+from orlog.datasets.home.records import (
+    Source,
+    choose_version,
+    read_history,
+    remember_files,
+    remembered_files,
+    set_status,
+    stamp_of,
+    status_message,
+)
 from orlog.datasets.home.registries import add_registry, read_registries, registries_file, seen_file
-from orlog.datasets.home.verified import remember_files, remembered_files, stamp_of
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -235,7 +242,7 @@ class Workplace:
         find_source(parse_name(NAME))
 
     def _check_origin(self, _: bytes) -> None:
-        from orlog.datasets.home.origin import read_origin
+        from orlog.datasets.home.records import read_origin
 
         read_origin(self._zarr)
 

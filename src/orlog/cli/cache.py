@@ -136,25 +136,16 @@ def gc(unused: int | None = None, max_size: str | None = None, dry_run: bool = F
             least recently opened first, until the rest fits this size, such as 500M or 50G.
         dry_run: Only print what would be removed.
     """
-    from orlog.datasets.home.garbage import collect_garbage, total_bytes
-    from orlog.datasets.home.in_place import collect_in_place, kept_versions
-    from orlog.datasets.home.removal import GarbageReport
+    from orlog.datasets.home.garbage import GarbageReport, collect_garbage
+    from orlog.datasets.home.in_place import collect_in_place
     from orlog.loaders.arrays.pack_cache import collect_packs
 
-    failures: list[StorageError] = []
     reports: list[GarbageReport] = []
     left = {"versions": 0, "packs": 0, "read in place": 0}
 
     def collect(kind: str, collector: Any, room: int | None) -> None:
-        try:
-            report = collector(unused_days=unused, max_bytes=room, dry_run=dry_run)
-        except StorageError as error:
-            failures.append(error)
-            kept = sum(one.size_bytes for one in kept_versions())
-            report = GarbageReport([], [], total_bytes() if kind == "versions" else kept)
-        failures.extend(getattr(report, "failures", ()))
-        reports.append(report)
-        left[kind] = report.left_bytes
+        reports.append(collector(unused_days=unused, max_bytes=room, dry_run=dry_run))
+        left[kind] = reports[-1].left_bytes
 
     def room_beside(*kinds: str) -> int | None:
         return None if limit is None else max(0, limit - sum(left[kind] for kind in kinds))
@@ -185,8 +176,8 @@ def gc(unused: int | None = None, max_size: str | None = None, dry_run: bool = F
             f"that is more than {max_size}, but nothing else may be removed; to see what is left, "
             "run: orlog cache list"
         )
-    if failures:
-        raise failures[0]
+    for failure in (failure for report in reports for failure in report.failures):
+        raise failure
 
 
 @command("orlog cache keep lab/arm-v1@1.0.0", cache)

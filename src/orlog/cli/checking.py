@@ -97,9 +97,8 @@ def _verify(
 ) -> bool:
     """Check the version in a folder and print what was found; return whether all is right."""
     from orlog.datasets.download.sources import confirm_version
-    from orlog.datasets.home.deletion import unless_deleted
-    from orlog.datasets.home.origin import was_downloaded
-    from orlog.datasets.home.presence import how_much, is_whole, present_objects
+    from orlog.datasets.home.folders import how_much, is_whole, present_objects, unless_deleted
+    from orlog.datasets.home.records import was_downloaded
     from orlog.datasets.store.verify import verify_folder
     from orlog.datasets.store.verify_values import check_opening
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
@@ -231,7 +230,7 @@ def _share(text: str) -> float:
 
 
 def _how_to_mend(folder: Path, name: str, manifest: Manifest) -> str:
-    from orlog.datasets.home.origin import was_downloaded
+    from orlog.datasets.home.records import was_downloaded
     from orlog.datasets.reading.finding import as_folder
     from orlog.datasets.worlds.recipe import catalogue
 
@@ -244,7 +243,7 @@ def _how_to_mend(folder: Path, name: str, manifest: Manifest) -> str:
 
 def _find_wrong_values(folder: Path) -> list[Problem]:
     """Decode all values of a version whose bytes are right, and return the problems found."""
-    from orlog.datasets.home.presence import is_whole
+    from orlog.datasets.home.folders import is_whole
     from orlog.datasets.store.verify import locate
     from orlog.datasets.store.verify_values import check_values
     from orlog.datasets.store.version import StoredVersion

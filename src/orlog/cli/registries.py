@@ -37,8 +37,8 @@ def download(
         episodes (A:B,.., default: all): Only the files that hold these episodes: 0:100 are the first hundred.
         columns (NAME,.., default: all): Keep only these of the optional columns: infos/.., parts of observations, ..
     """
-    from orlog.datasets.home.origin import read_origin
-    from orlog.datasets.home.presence import is_partial, present_objects
+    from orlog.datasets.home.folders import is_partial, present_objects
+    from orlog.datasets.home.records import read_origin
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
     with progress_bars() as update:

@@ -308,7 +308,7 @@ def _find(name: str) -> tuple[Manifest, Dataset | None, Path | None]:
 
     Raises NotFoundError if it neither is here nor ships with orlog.
     """
-    from orlog.datasets.home.presence import is_partial
+    from orlog.datasets.home.folders import is_partial
     from orlog.datasets.reading.finding import as_folder, folders_to_verify
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
     from orlog.manifests.names import is_url, parse_name
@@ -337,8 +337,8 @@ def _known(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     import msgspec
 
     from orlog.datasets.facts import columns_of, versions_of
-    from orlog.datasets.home.history import known_versions
-    from orlog.datasets.home.presence import how_much
+    from orlog.datasets.home.folders import how_much
+    from orlog.datasets.home.records import known_versions
     from orlog.datasets.listing import audit_of
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
     from orlog.manifests.rebuilds import rebuild_text, version_of

@@ -378,7 +378,7 @@ def mark(
         reason: Why, in a sentence.
         use: Version or dataset to use instead.
     """
-    from orlog.datasets.home.history import clear_status, known_versions, set_status
+    from orlog.datasets.home.records import clear_status, known_versions, set_status
     from orlog.manifests.names import parse_name
 
     wanted = parse_name(name)

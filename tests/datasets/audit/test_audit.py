@@ -17,7 +17,7 @@ import pytest
 import orlog
 from orlog.datasets.audit import pieces as audit_pieces
 from orlog.datasets.audit.findings import THRESHOLDS, Finding
-from orlog.datasets.home.presence import PartialRecord, partial_folder, write_partial
+from orlog.datasets.home.folders import partial_folder, write_partial
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.manifest import read_manifest
@@ -363,7 +363,7 @@ def test_a_part_of_a_version_is_told_from_a_damaged_one(mini_folder: Path) -> No
     for path in left_out:
         (part / path).unlink()
     objects = [one.path for one in manifest.objects if one.path not in left_out]
-    write_partial(part, PartialRecord(digest=manifest.digest, objects=objects))
+    write_partial(part, manifest, objects)
     audit = orlog.audit(part)
     (found,) = [one for one in audit.findings if one.check == "partial"]
     assert (audit.is_good, audit.is_partial, audit.episodes) == (True, True, 67)

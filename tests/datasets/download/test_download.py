@@ -30,7 +30,7 @@ from orlog.datasets.download.objects import SMALL_BYTES, TransferOptions, downlo
 from orlog.datasets.download.sources import BRIEF, confirm_version, find_source, source_of_url
 from orlog.datasets.download.transfer import Limiter, read_small
 from orlog.datasets.home.folders import datasets_folder, installed_versions
-from orlog.datasets.home.origin import Source
+from orlog.datasets.home.records import Source
 from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.finding import folders_to_repair

@@ -19,7 +19,7 @@ from orlog.datasets.download.foreign import download_foreign_file
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.objects import TransferOptions
 from orlog.datasets.download.sources import ForeignFileSource, source_of_url
-from orlog.datasets.home import verified as remembered
+from orlog.datasets.home import records as remembered
 from orlog.datasets.home.folders import datasets_folder, installed_versions
 from orlog.datasets.home.registries import add_registry, check_serial, read_registries
 from orlog.datasets.publish.publish import publish_dataset

@@ -18,8 +18,12 @@ from typer.testing import CliRunner
 import orlog
 from orlog.cli import app
 from orlog.datasets.download.download import download_dataset, repair_dataset
-from orlog.datasets.home.folders import datasets_folder, installed_versions
-from orlog.datasets.home.presence import is_partial, partial_versions
+from orlog.datasets.home.folders import (
+    datasets_folder,
+    installed_versions,
+    is_partial,
+    partial_versions,
+)
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset

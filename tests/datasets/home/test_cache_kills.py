@@ -20,10 +20,9 @@ import pytest
 import orlog
 from orlog.datasets.download.download import download_version
 from orlog.datasets.download.sources import source_of_url
-from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.home.folders import datasets_folder, mark_used
 from orlog.datasets.home.garbage import collect_garbage, delete_version, pin_version
-from orlog.datasets.home.holdings import mark_used
-from orlog.datasets.home.origin import origin_file
+from orlog.datasets.home.records import origin_file
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.errors import IntegrityError, NotFoundError
 from tests.datasets.cached_homes import age, beside, place, put, snapshot

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.home.consent import note_environment
-from orlog.datasets.home.origin import Origin, origin_file
+from orlog.datasets.home.records import Origin, origin_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SimulatorError
 from orlog.manifests.manifest import EnvironmentRecord

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from orlog.datasets.home import history
-from orlog.datasets.home.history import (
+from orlog.datasets.home import records
+from orlog.datasets.home.records import (
     choose_version,
     clear_status,
     read_history,
@@ -25,7 +25,7 @@ OLD = VersionStatus(status="superseded", reason="more episodes", use="pointmaze/
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a file of the history that ships with orlog, with one entry in it."""
-    monkeypatch.setattr(history, "recorded_folder", lambda name: tmp_path / "shipped" / name)
+    monkeypatch.setattr(records, "recorded_folder", lambda name: tmp_path / "shipped" / name)
     path = tmp_path / "shipped" / NAME / "versions.json"
     path.parent.mkdir(parents=True)
     entry = {"status": "superseded", "reason": "more episodes", "use": "pointmaze/umaze-v2"}

@@ -15,8 +15,8 @@ import pytest
 
 import orlog
 from orlog.datasets.download.in_place import open_in_place
+from orlog.datasets.home.garbage import DAY
 from orlog.datasets.home.in_place import collect_in_place, in_place_folder, kept_versions
-from orlog.datasets.home.removal import DAY
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.saving import convert_dataset

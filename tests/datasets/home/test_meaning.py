@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import orlog
 from orlog.cli import app
 from orlog.datasets.download.download import download_dataset
-from orlog.datasets.home.presence import PartialRecord, partial_folder, write_partial
+from orlog.datasets.home.folders import partial_folder, write_partial
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import link_foreign_file, publish_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -41,7 +41,7 @@ def as_part(folder: Path) -> Path:
     part = partial_folder(folder)
     folder.rename(part)
     paths = [dataset.manifest.objects[0].path]
-    write_partial(part, PartialRecord(digest=dataset.digest, objects=paths))
+    write_partial(part, dataset.manifest, paths)
     return part
 
 

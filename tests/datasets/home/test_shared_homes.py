@@ -18,7 +18,7 @@ from orlog.datasets.home.folders import (
     installed_versions,
     version_folder,
 )
-from orlog.datasets.home.history import known_versions
+from orlog.datasets.home.records import known_versions
 from orlog.errors import VersionExistsError
 from tests.datasets.conftest import MINI, Served
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from orlog.base.files import hash_file
-from orlog.datasets.home import verified as remembered
-from orlog.datasets.home.verified import is_settled, remember_files, remembered_files, stamp_of
+from orlog.datasets.home import records as remembered
+from orlog.datasets.home.records import is_settled, remember_files, remembered_files, stamp_of
 from orlog.datasets.store import verify
 from orlog.datasets.store.verify import verify_folder
 from orlog.manifests.manifest import read_manifest
