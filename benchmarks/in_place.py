@@ -381,7 +381,7 @@ def read_link(kind: str, url: str, _scratch: Path) -> dict[str, float]:
 def read_orlog(kind: str, url: str, _scratch: Path) -> dict[str, Any]:
     """Stream an epoch in batches; then random episodes, with what is kept of them forgotten."""
     import orlog
-    from orlog.datasets.home.in_place import in_place_folder
+    from orlog.datasets.download.in_place import in_place_folder
 
     _ = orlog.stream_transitions  # is imported now, which is not counted
     before = asked_bytes(url)

@@ -14,8 +14,8 @@ from orlog.algos.algorithms import Algorithm
 from orlog.algos.presets import recipe_for
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import VIEW_FILE, RunRecord
+from orlog.datasets.download.in_place import address_of
 from orlog.datasets.home.folders import version_folder
-from orlog.datasets.home.in_place import address_of
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import DivergedError
 

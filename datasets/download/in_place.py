@@ -1,27 +1,91 @@
-"""Opens versions where they are: in a bucket or on a web server, without downloading them first."""
+"""Versions that are read where they are, in a bucket or on a web server, and what is kept of them here.
+
+    $ORLOG_HOME/in-place/DIGEST/manifest.json, zarr.json, ..    metadata, whole and checked
+                                observations/c.0.0               a sparse file with the chunks that were read
+                                .source                          the registry that it was found in, or its URL
+
+A shard has a sparse file, and what was read of it lies where it lies in the shard. So it is read as any other
+shard is, once the chunks that are wanted are there. Whether a chunk is there is asked of its bytes alone: those
+that agree with its hash (`store/chunk_hashes.py`) are right; zeros, halves that a kill left, and damage are fetched
+again. Small shards, and those of a version without hashes, are fetched whole and compared with their SHA-256.
+
+Nothing here is needed: what is removed is fetched again. ORLOG_CACHE limits how much is kept (`20G` by default, `0`
+for as little as can be); the shards that were opened longest ago go first. Processes share it without locks.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
-from collections.abc import Sequence
+import dataclasses
+import errno
+import functools
+import hashlib
+import os
+import re
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from orlog.base.files import link_or_copy, make_folder, replace_file, sole_access, storage_errors
-from orlog.datasets.download.http import Patience
-from orlog.datasets.download.objects import TransferOptions, fetch_objects
+import numpy as np
+
+from orlog.base.files import make_folder, replace_file, sole_access, storage_errors
+from orlog.datasets.download.http import Failure, Patience, opened
 from orlog.datasets.download.sources import ForeignFileSource, find_source, newest_at_url
-from orlog.datasets.download.transfer import RangeSource
-from orlog.datasets.home.garbage import erase
-from orlog.datasets.home.in_place import clear_way, note_use, place_of
+from orlog.datasets.download.transfer import Mirror, ask
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.home.garbage import (
+    LEFT_BEHIND,
+    OPENED_NOW,
+    Candidate,
+    GarbageReport,
+    collect,
+    erase,
+    remove_in_one_step,
+    remove_unless_busy,
+)
 from orlog.datasets.home.records import Source
 from orlog.datasets.home.registries import read_registries
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.store.chunk_hashes import lacks_chunk_hashes, metadata_objects
-from orlog.datasets.store.in_place import Elsewhere
-from orlog.datasets.store.verify import check_object
-from orlog.errors import NotFoundError, SchemaError
-from orlog.manifests.manifest import MANIFEST_FILE
-from orlog.manifests.names import DatasetName, is_url, parse_name
+from orlog.datasets.store.chunk_hashes import (
+    CHUNKS_FILE,
+    HASH_BYTES,
+    SHARDS_FILE,
+    Layout,
+    hash_of,
+    is_kept_whole,
+    lacks_chunk_hashes,
+    metadata_objects,
+)
+from orlog.datasets.store.shards import Shard, check_bytes
+from orlog.errors import IntegrityError, NotFoundError, OrlogError, SchemaError, TransferError
+from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
+from orlog.manifests.names import DatasetName, bytes_of, is_url, parse_name
+
+Key = TypeVar("Key")
+Coming: TypeAlias = "concurrent.futures.Future[None]"
+"""A request for some chunks, sent or waiting to be."""
+
+AT_ONCE = 16
+"""Requests that are on their way at once."""
+WHOLE_BYTES = 2**17
+"""Shards of at most this are fetched whole: their index and their chunks in one request."""
+PIECE_BYTES = 2**21
+"""Most bytes of a request for several neighboring chunks, so that a long range comes by several at once."""
+LIMIT = "ORLOG_CACHE"
+DEFAULT_LIMIT = "20G"
+_BLOCK = 512  # bytes, in which the system counts what a file takes
+_SHARE_BETWEEN_LOOKS = 0.02  # of the limit: what is written before the folder is looked at again
+_LEFT = 0.9  # of the limit, once something is removed
+_TRIES = 100  # to make a file in a folder that is being removed
+_SOURCE_FILE = ".source"
+_FOLDER = re.compile(r"[0-9a-f]{64}")
+_TRASH = re.compile(r"\.([0-9a-f]{64})\.deleted")
+_lock, _bringing = threading.Lock(), threading.Lock()
+_written: dict[int, int] = {}  # since the folder was last looked at, by process
 
 
 def open_in_place(
@@ -51,11 +115,10 @@ def open_in_place(
         StorageError: the disk is full.
     """
     if isinstance(name, str) and is_url(name):
-        return open_source(
-            newest_at_url(name, mirrors, patience=patience), patience, whole_files=whole_files
-        )
-    wanted = parse_name(name) if isinstance(name, str) else name
-    source = find_source(wanted, mirrors, patience=patience)
+        source: Source | ForeignFileSource = newest_at_url(name, mirrors, patience=patience)
+    else:
+        wanted = parse_name(name) if isinstance(name, str) else name
+        source = find_source(wanted, mirrors, patience=patience)
     if isinstance(source, ForeignFileSource):
         raise SchemaError(
             f"{source.name}@{source.version} is made of third-party files, which are imported whole; run: "
@@ -89,47 +152,649 @@ def open_source(
             f"{named}: it has no hashes of its chunks, so no part of a file can be checked alone; {download}, or let "
             "its files be fetched whole (whole_files=True, orlog registry add --in-place --whole-files)."
         )
-    folder = place_of(manifest)
+    folder = in_place_folder() / manifest.digest.partition(":")[2]
     with storage_errors(folder):
         make_folder(folder.parent)
         clear_way(folder.parent, f".{folder.name}.lock")
-    objects = {item.path: item for item in manifest.objects}
-    sizes = {path: item.size_bytes for path, item in objects.items()}
-    origin = RangeSource(mirrors=source.mirrors, sizes=sizes, patience=patience)
-
-    def opened() -> Dataset:
-        return Dataset(folder, manifest, Elsewhere(source=origin, folder=folder, objects=objects))
-
+    elsewhere = Elsewhere(
+        mirrors=source.mirrors,
+        patience=patience,
+        folder=folder,
+        objects={item.path: item for item in manifest.objects},
+    )
     with sole_access(folder):
-        _bring_metadata(source, folder, patience)
-        note_use(folder, source.registry, address)
+        elsewhere.bring_metadata(manifest, source.registry or address)
     with contextlib.suppress(NotFoundError, FileNotFoundError):
-        return opened()
+        return Dataset(folder, manifest, elsewhere)
     with sole_access(folder):  # a collection removed it in between, which it cannot now
-        _bring_metadata(source, folder, patience)
-        note_use(folder, source.registry, address)
-        return opened()
+        elsewhere.bring_metadata(manifest, source.registry or address)
+        return Dataset(folder, manifest, elsewhere)
 
 
-def _bring_metadata(source: Source, folder: Path, patience: Patience) -> None:
-    """Fetch what the folder of a version lacks of its metadata, or has damaged; its manifest comes last."""
-    text = source.manifest.to_json().encode()
-    kept = folder.with_name(f".{folder.name}.download")
-    with storage_errors(folder):
-        clear_way(folder.parent, f"{folder.name}/{MANIFEST_FILE}")
-        objects = metadata_objects(source.manifest)
-        if lacking := [item for item in objects if check_object(folder, item) is not None]:
-            clear_way(kept.parent, f"{kept.name}/manifest")
-            for path in kept.iterdir() if kept.exists() else ():
-                clear_way(kept, path.name)
-            fetch_objects(source, lacking, kept, TransferOptions(patience=patience))
-            for item in lacking:
-                clear_way(folder, item.path)
-                make_folder((folder / item.path).parent)
-                (folder / item.path).unlink(missing_ok=True)
-                link_or_copy(kept / item.sha256, folder / item.path)
-            erase(kept)
-        with contextlib.suppress(OSError):
-            if (folder / MANIFEST_FILE).read_bytes() == text:
-                return
-        replace_file(folder / MANIFEST_FILE, text)
+# --- what is kept, and its limit
+
+
+class Kept(NamedTuple):
+    """What is kept of one version.
+
+    Attributes:
+        folder: Its folder.
+        manifest: Its manifest.
+        size_bytes: What it takes on the disk.
+        used: When a shard of it was last opened, in seconds since 1970.
+    """
+
+    folder: Path
+    manifest: Manifest
+    size_bytes: int
+    used: float
+
+
+def in_place_folder() -> Path:
+    """Return the folder of all versions that are read in place; it need not exist."""
+    return datasets_folder().parent / "in-place"
+
+
+def limit_bytes() -> int:
+    """Return how much is kept at most.
+
+    Raises ValueError if ORLOG_CACHE is no size.
+    """
+    text = os.environ.get(LIMIT, "") or DEFAULT_LIMIT
+    try:
+        return bytes_of(text)
+    except ValueError:
+        raise ValueError(
+            f"{LIMIT} must be a size such as 500M or 20G, found {text!r:.40}."
+        ) from None
+
+
+def kept_versions() -> list[Kept]:
+    """Return what is kept of each version, the one used last first."""
+    kept = []
+    for folder in _folders():
+        with contextlib.suppress(OrlogError, OSError):
+            kept.append(Kept(folder, read_manifest(folder / MANIFEST_FILE), *_size_and_use(folder)))
+    return sorted(kept, key=lambda one: -one.used)
+
+
+def address_of(folder: Path) -> str:
+    """Return the URL of a version that was opened by that alone; empty for one that a registry offers by its name."""
+    text = _read_source(folder)
+    return text if is_url(text) else ""
+
+
+def make_room(size_bytes: int, *, at_once: bool = False) -> int:
+    """Note that so many bytes more are kept, remove what is above the limit, and return how much that was.
+
+    The folder is looked at now and then; `at_once` looks now, and removes all shards, as on a full disk.
+    """
+    limit = 0 if at_once else limit_bytes()
+    process = os.getpid()
+    with _lock:
+        known = _written.get(process)
+        _written[process] = (known or 0) + size_bytes
+        if not at_once and known is not None and known + size_bytes < limit * _SHARE_BETWEEN_LOOKS:
+            return 0
+        _written[process] = 0
+        files = list(_files(in_place_folder()))
+        total = sum(status.st_blocks * _BLOCK for _, status in files)
+        shards = [(status.st_mtime, path, status) for path, status in files if _is_shard(path)]
+        freed = 0
+        for _, path, status in sorted(shards) if total > limit else ():
+            if total - freed <= limit * _LEFT:
+                break
+            with contextlib.suppress(OSError):  # another process removes too
+                path.unlink()
+                freed += status.st_blocks * _BLOCK
+        return freed
+
+
+def collect_in_place(
+    *, unused_days: int | None = None, max_bytes: int | None = None, dry_run: bool = False
+) -> GarbageReport:
+    """Remove what is kept of versions that are read in place, and report it.
+
+    What killed processes left goes, what is kept of registries that were removed, and what is above ORLOG_CACHE.
+    With `unused_days`, versions not opened for so long go too; then, with `max_bytes`, those opened least recently,
+    until all take no more than this. Versions opened within the last day stay, unless `unused_days` is 0, and so
+    does what is being opened. Processes that read a version go on, and fetch what they miss. A `dry_run` writes nothing.
+
+    Raises ValueError if a limit is negative, or ORLOG_CACHE no size.
+    """
+    known = {"", *(one.name for one in read_registries())}
+    whole = {one.folder for one in kept_versions()}
+    candidates, total = [], 0
+    for folder in _folders():
+        if not (_FOLDER.fullmatch(folder.name) or _TRASH.fullmatch(folder.name)):
+            continue
+        size, used = _size_and_use(folder)
+        source = _read_source(folder)
+        total += size
+        why = "" if source in known or is_url(source) else f"its registry {source} was removed"
+        candidates.append(
+            Candidate(
+                path=folder,
+                age=max(0.0, time.time() - used),
+                remove=functools.partial(_remove, folder, dry_run),
+                free=functools.partial(int, size),
+                why=why if folder in whole else LEFT_BEHIND,
+            )
+        )
+    limit = limit_bytes() if max_bytes is None else min(limit_bytes(), max_bytes)
+    return collect(candidates, total, unused_days, limit)
+
+
+def _remove(path: Path, dry_run: bool, seconds: float) -> str:
+    """Remove a folder in one step, unless it was used within so many seconds; return why it stays, or nothing."""
+    leftover = _TRASH.fullmatch(path.name)
+    folder = path.with_name(leftover[1]) if leftover else path
+
+    def is_due(place: Path) -> bool:
+        return seconds == 0 or time.time() - _size_and_use(place)[1] >= seconds
+
+    def attempt() -> str:
+        if leftover:
+            erase(path)
+            return ""
+        gone = remove_in_one_step(path, path.with_name(f".{path.name}.deleted"), is_due=is_due)
+        return "" if gone else OPENED_NOW
+
+    if dry_run:
+        return "" if is_due(path) else OPENED_NOW
+    clear_way(folder.parent, f".{folder.name}.lock")
+    return remove_unless_busy(folder, attempt)
+
+
+def _folders() -> list[Path]:
+    root = in_place_folder()
+    return sorted(root.iterdir()) if root.is_dir() else []
+
+
+def _size_and_use(folder: Path) -> tuple[int, float]:
+    """Return the bytes that a folder takes on the disk, and when a file of it was last opened."""
+    states = [status for _, status in _files(folder)]
+    size = sum(status.st_blocks * _BLOCK for status in states)
+    return size, max((status.st_mtime for status in states), default=0.0)
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            with contextlib.suppress(OSError):
+                yield path, path.lstat()
+
+
+def _is_shard(path: Path) -> bool:
+    return path.name.startswith("c.")
+
+
+def _read_source(folder: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return (folder / _SOURCE_FILE).read_text("utf-8")
+    return ""
+
+
+def clear_way(folder: Path, path: str) -> None:
+    """Remove what is in the way of a file: links, folders for files, files for folders, files that cannot be opened.
+
+    Nothing that is kept here is needed, so what does not belong here goes.
+    """
+    *above, name = path.split("/")
+    with contextlib.suppress(FileNotFoundError):
+        for part in above:
+            folder /= part
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                erase(folder)
+        file = folder / name
+        if not stat.S_ISREG(file.lstat().st_mode) or not os.access(file, os.R_OK | os.W_OK):
+            erase(file)
+
+
+# --- a version that lies elsewhere
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """What is known of a version that is read in place; it can be pickled, and used in threads.
+
+    Attributes:
+        mirrors: URLs of the version's folder, in the order in which they are tried.
+        patience: How long each mirror is tried.
+        folder: Folder of this machine that holds its manifest and metadata, and keeps what is read.
+        objects: Its objects, by path.
+        layouts: Where the hashes of each shard are; empty if it has none. Filled when its columns are known.
+    """
+
+    mirrors: tuple[str, ...]
+    patience: Patience
+    folder: Path
+    objects: Mapping[str, StoredObject]
+    layouts: dict[str, Layout] = dataclasses.field(default_factory=dict)
+    _whole: dict[str, bytes] = dataclasses.field(default_factory=dict, init=False, repr=False)
+
+    def __reduce__(self) -> tuple[Callable[..., Elsewhere], tuple[object, ...]]:
+        """On another machine, what is read is kept in its own home."""
+        return _arrived, (self.mirrors, self.patience, self.folder, self.objects, self.layouts)
+
+    def get(self, path: str, start: int, stop: int, check: Callable[[bytes], None]) -> bytes:
+        """Return the bytes `start` to `stop - 1` of an object, once they pass a check.
+
+        Raises IntegrityError if the mirrors that answer give other bytes; TransferError if none answers.
+        """
+
+        def attempt(mirror: Mirror) -> bytes:
+            url = mirror.url_of(path)
+            data = _read_range(url, start, stop, self.objects[path].size_bytes, self.patience)
+            check(data)
+            mirror.moved_at = time.monotonic()
+            return data
+
+        mirrors = _mirrors(os.getpid(), self.mirrors)
+        what = f"{path}, bytes {start} to {stop - 1}"
+        try:
+            return ask(mirrors, path, attempt, self.patience, what=what)
+        except TransferError as error:
+            damage = error.__cause__
+            if not isinstance(damage, IntegrityError):
+                raise
+            raise IntegrityError(
+                f"{error}", file=path, expected=damage.expected, found=damage.found
+            ) from damage
+
+    def bring_metadata(self, manifest: Manifest, source: str) -> None:
+        """Fetch what the folder lacks of the metadata, or has damaged; the caller holds its lock.
+
+        It keeps `source`, the name of the registry or the URL, for those who list and collect.
+        """
+        texts = {_SOURCE_FILE: source.encode(), MANIFEST_FILE: manifest.to_json().encode()}
+        paths = [item.path for item in metadata_objects(manifest)]
+        with storage_errors(self.folder):
+            make_folder(self.folder)
+            list(_requests(os.getpid(), "indexes").map(self._bring_whole, paths))
+            for name, text in texts.items():
+                clear_way(self.folder, name)
+                if _read_bytes(self.folder / name) != text:
+                    replace_file(self.folder / name, text)
+            os.utime(self.folder / MANIFEST_FILE)  # when it was last used
+
+    def _bring_whole(self, path: str) -> bytes:
+        """Return an object that is kept whole; what is missing here or damaged is fetched."""
+        check = functools.partial(_check_whole, self.objects[path])
+        with storage_errors(self.folder):
+            clear_way(self.folder, path)
+            data = _read_bytes(self.folder / path)
+            if not _passes(check, data):
+                data = self.get(path, 0, self.objects[path].size_bytes, check)
+                with contextlib.suppress(FileNotFoundError, FileExistsError):  # removed in between
+                    make_folder((self.folder / path).parent)
+                    replace_file(self.folder / path, data, alone=False)
+        return data
+
+    def _read_whole(self, path: str) -> bytes:
+        """Return an object that is kept whole, and in memory."""
+        if path not in self._whole:
+            with _bringing:
+                self._whole[path] = self._bring_whole(path)
+        return self._whole[path]
+
+    def shard(self, path: str, chunks: int, name: str) -> Shard:
+        """Return the shard at `path` in the version, with room for so many chunks, and bring its index."""
+        return RemoteShard(self, path, chunks, name=name)
+
+    def check(self, path: str, room: int, chunks: Iterable[int]) -> None:
+        """Fetch some chunks of a shard with room for so many, or all of it where it is fetched whole, and check them.
+
+        Raises as `RemoteShard.fetch` does.
+        """
+        if self.is_whole(path):
+            item = self.objects[path]
+            self.get(path, 0, item.size_bytes, functools.partial(_check_whole, item))
+            return
+        shard = RemoteShard(self, path, room, name=path)
+        for piece in shard.pieces(chunks):
+            shard.fetch(*piece)
+
+    def is_whole(self, path: str) -> bool:
+        """Return whether a shard is fetched whole: it is small, or its chunks have no hashes."""
+        return self.objects[path].size_bytes <= WHOLE_BYTES or path not in self.layouts
+
+    def hashes_ahead(self, path: str) -> concurrent.futures.Future[bytes] | None:
+        """Ask for the hashes of a shard's chunks while its index comes; None if they are here.
+
+        Nothing is checked yet: that takes the index.
+        """
+        if is_kept_whole(self.objects[CHUNKS_FILE]):
+            return None
+        pool = _requests(os.getpid(), "hashes")  # others may all wait for it
+        where = self.layouts[path].of_hashes
+        return pool.submit(self.get, CHUNKS_FILE, *where, lambda _data: None)
+
+    def chunk_hashes(
+        self, path: str, index: bytes, ahead: concurrent.futures.Future[bytes] | None
+    ) -> bytes:
+        """Return the hashes of a shard's chunks, which were checked together with its index."""
+        layout = self.layouts[path]
+        place = layout.shard * HASH_BYTES
+        expected = self._read_whole(SHARDS_FILE)[place : place + HASH_BYTES]
+
+        def check(hashes: bytes) -> None:
+            found = hash_of(index + hashes)
+            if found != expected:
+                raise IntegrityError(
+                    f"{path}, index of chunks: it and the hashes of its chunks are not those of the manifest.",
+                    file=path,
+                    expected=expected.hex(),
+                    found=found.hex(),
+                )
+
+        start, stop = layout.of_hashes
+        if ahead is None:
+            hashes = self._read_whole(CHUNKS_FILE)[start:stop]
+            check(hashes)
+            return hashes
+        with contextlib.suppress(IntegrityError, TransferError):  # then each place is asked
+            hashes = ahead.result()
+            check(hashes)
+            return hashes
+        return self.get(CHUNKS_FILE, start, stop, check)
+
+    def bring(
+        self,
+        opened: Callable[[Key], Shard],
+        wanted: Mapping[Key, Iterable[int]],
+        ahead: list[Coming] | None = None,
+    ) -> None:
+        """Fetch what is not here of some chunks, by shard: all indexes at once, then all chunks.
+
+        With `ahead`, chunks are not waited for: what fetches them is added to it. Whoever needs them waits.
+
+        Raises as `RemoteShard.fetch` does.
+        """
+        pool = _requests(os.getpid(), "chunks")
+        opening = _requests(os.getpid(), "indexes").map if len(wanted) > 1 else map
+        shards = list(opening(opened, wanted))
+        own: list[Coming] = []
+        others: list[Coming] = []
+        for shard, chunks in zip(shards, wanted.values(), strict=True):
+            if isinstance(shard, RemoteShard):
+                shard.start(chunks, pool, own, others)
+        if ahead is not None:
+            ahead += own
+            return
+        try:
+            for request in concurrent.futures.as_completed(own):
+                request.result()
+        finally:
+            for request in own:
+                request.cancel()
+        for request in others:
+            with contextlib.suppress(concurrent.futures.CancelledError):
+                request.result()
+        if any(request.cancelled() for request in others):  # whoever had asked for them stopped
+            self.bring(opened, wanted)
+
+
+def _arrived(
+    mirrors: tuple[str, ...],
+    patience: Patience,
+    folder: Path,
+    objects: Mapping[str, StoredObject],
+    layouts: dict[str, Layout],
+) -> Elsewhere:
+    """Return a version that is read in place, in a process that may be on another machine."""
+    here = in_place_folder() / folder.name
+    with storage_errors(here):
+        make_folder(here)
+    return Elsewhere(
+        mirrors=mirrors, patience=patience, folder=here, objects=objects, layouts=layouts
+    )
+
+
+def _read_range(url: str, start: int, stop: int, size: int, patience: Patience) -> bytes:
+    """Return a range of a file of a known size; raises Failure if the server sends another one."""
+    blocks, left = [], stop - start
+    with opened(url, patience, start, stop) as stream:
+        if stream.total not in (None, size):
+            raise Failure(f"has {stream.total} bytes, expected {size}", "final")
+        if stream.is_whole and (start, stop) != (0, size):
+            raise Failure("sends whole files, and no ranges of them", "final")
+        while left > 0 and (block := stream.read(left)):
+            blocks.append(block)
+            left -= len(block)
+    if left:
+        raise Failure(f"sent {stop - start - left} of {stop - start} bytes from {start} on")
+    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+
+@functools.lru_cache(64)
+def _mirrors(_process: int, urls: tuple[str, ...]) -> tuple[Mirror, ...]:
+    """Return what is known of mirrors, which all threads of a process share; a forked one asks anew."""
+    return tuple(map(Mirror, urls))
+
+
+def _read_bytes(path: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+def _check_whole(item: StoredObject, data: bytes) -> None:
+    """Raise IntegrityError if these are not the bytes of an object."""
+    found = hashlib.sha256(data).hexdigest()
+    if found != item.sha256:
+        raise IntegrityError(
+            f"{item.path}: sha256 expected {item.sha256} found {found}.",
+            file=item.path,
+            expected=item.sha256,
+            found=found,
+        )
+
+
+@functools.cache
+def _requests(_process: int, kind: str) -> concurrent.futures.ThreadPoolExecutor:
+    """Return the threads of this process that wait for answers of a kind; a fork needs its own.
+
+    Indexes do not wait behind the chunks that were asked for before.
+    """
+    return concurrent.futures.ThreadPoolExecutor(AT_ONCE, f"orlog-{kind}")
+
+
+class RemoteShard(Shard):
+    """A shard that lies elsewhere: its bytes come into a sparse file here before they are read.
+
+    Safe in threads; several processes may share its file.
+    """
+
+    def __init__(self, elsewhere: Elsewhere, path: str, chunks: int, *, name: str) -> None:
+        """Open the shard at `path` in the version, with room for so many chunks, and bring its index."""
+        self._elsewhere, self._path = elsewhere, path
+        self._item = elsewhere.objects[path]
+        self._here = np.zeros(chunks, np.bool_)
+        self._coming: dict[int, tuple[threading.Lock, dict[int, Coming]]] = {}
+        self._hashes = b""
+        super().__init__(elsewhere.folder / path, chunks, self._item.size_bytes, name=name)
+
+    def _open(self, path: Path, size_bytes: int) -> int:
+        """Open the sparse file, which is made if it is not here."""
+        with storage_errors(path):
+            file = _open_or_make(self._elsewhere.folder, self._path)
+            if os.fstat(file).st_size != size_bytes:
+                os.ftruncate(file, size_bytes)
+            os.utime(file)  # when it was last used
+        return file
+
+    def _read_index(self, index_bytes: int) -> bytes:
+        """Bring the index and the hashes of the chunks, or the whole shard."""
+        if not self._elsewhere.is_whole(self._path):
+            ahead = self._elsewhere.hashes_ahead(self._path)
+
+            def check(data: bytes) -> None:
+                check_bytes(data, f"{self._path}, index of chunks", self._path)
+                self._hashes = self._elsewhere.chunk_hashes(self._path, data, ahead)
+
+            if not _passes(check, os.pread(self._file, index_bytes, self._end)):
+                self._get(self._end, self._item.size_bytes, check)
+        elif not _passes(self._check_whole, os.pread(self._file, self._item.size_bytes, 0)):
+            self.fetch(0, len(self._here))
+        else:
+            self._here[:] = True
+        return super()._read_index(index_bytes)
+
+    def start(
+        self,
+        chunks: Iterable[int],
+        pool: concurrent.futures.Executor,
+        own: list[Coming],
+        others: list[Coming],
+    ) -> None:
+        """Start to fetch what is not here of some chunks, but for what is on its way already.
+
+        Requests are added to `own`, and those of others that bring some of the chunks to `others`.
+        """
+        wanted = [*chunks]
+        if self._here[wanted].all():
+            return
+        # A fork copies a lock that may be held, and requests that its threads do not answer.
+        starting, coming = self._coming.setdefault(os.getpid(), (threading.Lock(), {}))
+        with starting:
+            others += {coming[chunk] for chunk in wanted if chunk in coming}
+            for first, last in self._lacking(chunk for chunk in wanted if chunk not in coming):
+                request = pool.submit(self.fetch, first, last)
+                own.append(request)
+                coming |= dict.fromkeys(range(first, last), request)
+                request.add_done_callback(functools.partial(_forget, coming, range(first, last)))
+
+    def _lacking(self, chunks: Iterable[int]) -> list[tuple[int, int]]:
+        """Return (first, last + 1) of runs of neighboring chunks that are not here, in pieces to be fetched."""
+        return self.pieces(chunk for chunk in chunks if not self._is_here(chunk))
+
+    def _is_here(self, chunk: int) -> bool:
+        if not self._here[chunk]:
+            offset, size = self.place(chunk)
+            self._here[chunk] = not _is_hole(self._file, offset, size) and _passes(
+                functools.partial(self._check, chunk), os.pread(self._file, size, offset)
+            )
+        return bool(self._here[chunk])
+
+    def pieces(self, chunks: Iterable[int]) -> list[tuple[int, int]]:
+        """Return (first, last + 1) of runs of neighbors among chunks in order, each small enough for a request."""
+        wanted = [*chunks]
+        pieces: list[tuple[int, int]] = []
+        before = end = size = 0
+        for chunk, (offset, length) in zip(wanted, self.places(wanted), strict=True):
+            if pieces and chunk == before + 1 and offset == end and size + length <= PIECE_BYTES:
+                pieces[-1] = pieces[-1][0], chunk + 1
+                size += length
+            else:
+                pieces.append((chunk, chunk + 1))
+                size = length
+            before, end = chunk, offset + length
+        return pieces
+
+    def fetch(self, first: int, last: int) -> None:
+        """Fetch chunks `first` to `last - 1`, which are neighbors, check each of them, and keep them.
+
+        Raises IntegrityError that names the object and the chunk; TransferError if no place answers;
+        StorageError if the disk is full.
+        """
+        if self._elsewhere.is_whole(self._path):
+            self._get(0, self._item.size_bytes, self._check_whole)
+            self._here[:] = True
+            return
+        places = self.places(range(first, last))
+        start, stop = places[0][0], sum(places[-1])
+
+        def check(data: bytes) -> None:
+            view = memoryview(data)
+            for chunk, (offset, size) in enumerate(places, first):
+                self._check(chunk, view[offset - start : offset - start + size])
+
+        self._get(start, stop, check)
+        self._here[first:last] = True
+
+    def _bytes(self, first: int, last: int, start: int, size: int) -> bytes:
+        for piece in self._lacking(range(first, last)):
+            self.fetch(*piece)
+        return super()._bytes(first, last, start, size)
+
+    def _checked(self, chunk: int, data: bytes) -> memoryview:
+        """Compare the bytes of a chunk with their checksum; what was damaged since it came is fetched once more."""
+        with contextlib.suppress(IntegrityError):
+            return super()._checked(chunk, data)
+        self.fetch(chunk, chunk + 1)
+        offset, size = self.place(chunk)
+        return super()._checked(chunk, os.pread(self._file, size, offset))
+
+    def _check(self, chunk: int, data: bytes | memoryview) -> None:
+        """Compare the bytes of a chunk with its hash, which covers its checksum."""
+        expected = self._hashes[chunk * HASH_BYTES : (chunk + 1) * HASH_BYTES]
+        found = hash_of(data)
+        if found != expected:
+            where = f"{self._path}, chunk {chunk}"
+            check_bytes(bytes(data), where, self._path)
+            raise IntegrityError(
+                f"{where}: other bytes than the manifest's: blake3 expected {expected.hex()} found "
+                f"{found.hex()}.",
+                file=self._path,
+                expected=expected.hex(),
+                found=found.hex(),
+            )
+
+    def _check_whole(self, data: bytes) -> None:
+        _check_whole(self._item, data)
+
+    def _get(self, start: int, stop: int, check: Callable[[bytes], None]) -> None:
+        """Fetch bytes and write them where they lie; on a full disk, what else is kept here goes first."""
+        data = self._elsewhere.get(self._path, start, stop, check)
+        make_room(len(data))
+        with storage_errors(self._elsewhere.folder / self._path):
+            try:
+                self._write(data, start)
+            except OSError as error:
+                is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                if not is_full or not make_room(0, at_once=True):
+                    raise
+                self._write(data, start)
+
+    def _write(self, data: bytes, start: int) -> None:
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self._file, rest, start)
+            rest, start = rest[written:], start + written
+
+
+def _forget(coming: dict[int, Coming], chunks: Iterable[int], _done: Coming) -> None:
+    for chunk in chunks:
+        coming.pop(chunk, None)
+
+
+def _is_hole(file: int, offset: int, size: int) -> bool:
+    """Return whether nothing was ever written at a place of a sparse file; False where the system cannot tell."""
+    if not hasattr(os, "SEEK_DATA"):
+        return False
+    try:
+        return os.lseek(file, offset, os.SEEK_DATA) >= offset + size
+    except OSError as error:
+        return error.errno == errno.ENXIO  # nothing from there on
+
+
+def _open_or_make(folder: Path, name: str) -> int:
+    """Open a file for reading and writing; it and its folder are made, also while another process removes them."""
+    path = folder / name
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            clear_way(folder, name)
+            make_folder(path.parent)
+            return os.open(path, flags, 0o600)
+    return os.open(path, flags, 0o600)
+
+
+def _passes(check: Callable[[bytes], None], data: bytes) -> bool:
+    try:
+        check(data)
+    except IntegrityError:
+        return False
+    return True

@@ -12,7 +12,6 @@ bytes must come from one mirror, under the same tag (ETag).
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import logging
 import math
@@ -335,69 +334,6 @@ def read_first(
         return bytes(data), mirror.url
 
     return ask([Mirror(url) for url in urls], "", attempt, patience)
-
-
-# Ranges.
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RangeSource:
-    """The objects of a version at one or several places; it can be pickled, and used in threads.
-
-    Attributes:
-        mirrors: URLs of the version's folder, in the order in which they are tried.
-        sizes: Size of each object, by path.
-        patience: How long each mirror is tried.
-    """
-
-    mirrors: tuple[str, ...]
-    sizes: Mapping[str, int]
-    patience: Patience = Patience()
-
-    def get(self, path: str, start: int, stop: int, check: Callable[[bytes], None]) -> bytes:
-        """Return the bytes `start` to `stop - 1` of an object, once they pass a check.
-
-        Raises IntegrityError if the mirrors that answer give other bytes; TransferError if none answers.
-        """
-
-        def attempt(mirror: Mirror) -> bytes:
-            data = self._read(mirror.url_of(path), start, stop, self.sizes[path])
-            check(data)
-            mirror.moved_at = time.monotonic()
-            return data
-
-        mirrors = _mirrors(os.getpid(), self.mirrors)
-        what = f"{path}, bytes {start} to {stop - 1}"
-        try:
-            return ask(mirrors, path, attempt, self.patience, what=what)
-        except TransferError as error:
-            damage = error.__cause__
-            if not isinstance(damage, IntegrityError):
-                raise
-            raise IntegrityError(
-                f"{error}", file=path, expected=damage.expected, found=damage.found
-            ) from damage
-
-    def _read(self, url: str, start: int, stop: int, size: int) -> bytes:
-        """Return a range of a file of a known size; raises Failure if the server sends another one."""
-        blocks, left = [], stop - start
-        with opened(url, self.patience, start, stop) as stream:
-            if stream.total not in (None, size):
-                raise Failure(f"has {stream.total} bytes, expected {size}", "final")
-            if stream.is_whole and (start, stop) != (0, size):
-                raise Failure("sends whole files, and no ranges of them", "final")
-            while left > 0 and (block := stream.read(left)):
-                blocks.append(block)
-                left -= len(block)
-        if left:
-            raise Failure(f"sent {stop - start - left} of {stop - start} bytes from {start} on")
-        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
-
-
-@functools.lru_cache(64)
-def _mirrors(_process: int, urls: tuple[str, ...]) -> tuple[Mirror, ...]:
-    """Return what is known of mirrors, which all threads of a process share; a forked one asks anew."""
-    return tuple(map(Mirror, urls))
 
 
 # Whole files, into parts that resume.

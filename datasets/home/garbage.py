@@ -98,7 +98,6 @@ class Candidate:
         why: Why it goes in any case; empty if it goes only when it is unused, or room is asked for.
         unused: What it is when it is unused: `not opened` for so many days.
         for_room: Whether it also goes to make room.
-        taken: Whether the bytes that all takes include its own.
     """
 
     path: Path
@@ -108,7 +107,6 @@ class Candidate:
     why: str = ""
     unused: str = "not opened"
     for_room: bool = True
-    taken: bool = True
 
 
 def collect(
@@ -142,7 +140,7 @@ def collect(
             report.kept.append(Kept(one.path, refusal))
             continue
         freed = one.free()
-        left -= freed if one.taken else 0
+        left -= freed
         if not refusal:
             report.removed.append(Removed(one.path, why, freed))
     return dataclasses.replace(report, left_bytes=left)

@@ -23,7 +23,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import msgspec
@@ -38,7 +38,6 @@ from orlog.datasets.reading.selection import (
     Source,
     episode_column,
 )
-from orlog.datasets.store.in_place import Coming
 from orlog.datasets.store.shards import Place
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_reader import placed
@@ -48,6 +47,9 @@ from orlog.manifests.documents import canonical_json
 from orlog.manifests.manifest import Column
 from orlog.manifests.roles import CHOICES, NUMBER, WORDS, columns_with
 from orlog.manifests.spaces import space_to_json
+
+if TYPE_CHECKING:
+    from orlog.datasets.download.in_place import Coming
 
 TASKS = "tasks"
 """The weights with which each task is as likely as any other."""

@@ -20,7 +20,6 @@ from orlog.datasets.reading import conversions
 from orlog.datasets.reading.lazy_rows import lazy_block
 from orlog.datasets.reading.selection import Operation, Selection, seeded_order
 from orlog.datasets.reading.views import as_ranges, derive, operation_text, positions_of, save_view
-from orlog.datasets.store.in_place import Coming, Elsewhere
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_reader import placed
 from orlog.errors import IntegrityError, NotFoundError, SchemaError, clause, wrong_type
@@ -34,6 +33,8 @@ BLOCK_BYTES = 2**24
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from orlog.datasets.download.in_place import Coming, Elsewhere
 
 
 class Dataset:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,13 +19,14 @@ from orlog.datasets.store.chunk_hashes import (
     layouts,
     shards_of_other_hashes,
 )
-from orlog.datasets.store.in_place import AT_ONCE, RemoteShard, check_whole
 from orlog.datasets.store.verify import Problem
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_metadata import column_of, group_metadata
 from orlog.datasets.store.zarr_writer import count_non_finite
 from orlog.errors import IntegrityError, MissingExtraError, clause
 from orlog.manifests.manifest import Manifest, part_folder, parts_of
+
+SHARDS_AT_ONCE = 16  # of a version that is read in place
 
 
 def check_opening(folder: Path, manifest: Manifest) -> list[Problem]:
@@ -181,14 +181,7 @@ def check_where_it_is(
 
     def check(path: str, room: int, chunks: list[int]) -> list[Problem]:
         try:
-            if elsewhere.is_whole(path):
-                item = elsewhere.objects[path]
-                is_right = functools.partial(check_whole, item)
-                elsewhere.source.get(path, 0, item.size_bytes, is_right)
-                return []
-            shard = RemoteShard(elsewhere, path, room, name=path)
-            for piece in shard.pieces(chunks):
-                shard.fetch(*piece)
+            elsewhere.check(path, room, chunks)
         except IntegrityError as error:
             found = error.found or clause(error)
             return [Problem(path, "damaged", error.expected, found, column_of(path))]
@@ -196,7 +189,7 @@ def check_where_it_is(
 
     problems: list[Problem] = []
     rooms = [room for _, (_, room) in shards]
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE, "orlog-verify") as pool:
+    with concurrent.futures.ThreadPoolExecutor(SHARDS_AT_ONCE, "orlog-verify") as pool:
         results = pool.map(check, [path for path, _ in shards], rooms, drawn)
         for done, wrong in enumerate(results, 1):
             problems += wrong

@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from orlog.datasets.store.chunk_hashes import (
     metadata_objects,
 )
 from orlog.datasets.store.hdf5 import Hdf5Reader
-from orlog.datasets.store.in_place import Coming, Elsewhere
 from orlog.datasets.store.shards import Place
 from orlog.datasets.store.verify import check_bytes, check_places
 from orlog.datasets.store.zarr_metadata import LARGEST_METADATA
@@ -36,6 +36,9 @@ from orlog.manifests.manifest import (
     parts_of,
     read_manifest,
 )
+
+if TYPE_CHECKING:
+    from orlog.datasets.download.in_place import Coming, Elsewhere
 
 GAP_BYTES = 2**18  # ranges with at most this gap between them are read at once
 WINDOW_BYTES = 2**26

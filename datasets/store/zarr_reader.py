@@ -14,18 +14,20 @@ import os
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import blake3
 import google_crc32c
 import numpy as np
 
 from orlog.datasets.store.encoding import Encoding
-from orlog.datasets.store.in_place import Coming, Elsewhere, RemoteShard
 from orlog.datasets.store.shards import Place, Shard, undo_difference
 from orlog.datasets.store.zarr_metadata import LARGEST_METADATA, read_encoding, shard_path
 from orlog.errors import IntegrityError, clause
 from orlog.manifests.columns import ColumnSpec, little_endian_bytes
+
+if TYPE_CHECKING:
+    from orlog.datasets.download.in_place import Coming, Elsewhere
 
 THREADS = min(8, os.cpu_count() or 1)
 CHUNKS_FOR_THREADS = 4
@@ -298,7 +300,7 @@ class ZarrReader:
             shard = _open_shards.get(key)
             if shard is None:
                 path = self._prefix + name
-                shard = _kept_open(key, RemoteShard(elsewhere, path, room, name=name))
+                shard = _kept_open(key, elsewhere.shard(path, room, name))
         _opening.pop((os.getpid(), *key), None)
         return shard
 

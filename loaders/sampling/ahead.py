@@ -5,12 +5,15 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.store.in_place import Coming
 from orlog.errors import OrlogError
+
+if TYPE_CHECKING:
+    from orlog.datasets.download.in_place import Coming
 
 
 class Ahead:

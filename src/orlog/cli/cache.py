@@ -28,10 +28,10 @@ def list_versions(as_json: AsJson = False) -> None:
     A pack is the uncompressed copy that load_arrays(ds, "mmap") maps; it can always be made again.
     The last lines tell of the results of sweeps, each a folder that can be deleted by itself.
     """
+    from orlog.datasets.download.in_place import in_place_folder, kept_versions, limit_bytes
     from orlog.datasets.home.folders import datasets_folder
     from orlog.datasets.home.garbage import total_bytes
     from orlog.datasets.home.holdings import cached_versions
-    from orlog.datasets.home.in_place import in_place_folder, kept_versions, limit_bytes
     from orlog.loaders.arrays.pack_cache import cached_packs, packs_folder
     from orlog.runs.results import results_folder, stored_space
 
@@ -136,8 +136,8 @@ def gc(unused: int | None = None, max_size: str | None = None, dry_run: bool = F
             least recently opened first, until the rest fits this size, such as 500M or 50G.
         dry_run: Only print what would be removed.
     """
+    from orlog.datasets.download.in_place import collect_in_place
     from orlog.datasets.home.garbage import GarbageReport, collect_garbage
-    from orlog.datasets.home.in_place import collect_in_place
     from orlog.loaders.arrays.pack_cache import collect_packs
 
     reports: list[GarbageReport] = []

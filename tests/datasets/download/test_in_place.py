@@ -20,15 +20,20 @@ import pytest
 from gymnasium import spaces
 
 import orlog
+from orlog.datasets.download import in_place
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.in_place import open_in_place
-from orlog.datasets.home.in_place import in_place_folder, kept_versions, make_room
+from orlog.datasets.download.in_place import (
+    in_place_folder,
+    kept_versions,
+    make_room,
+    open_in_place,
+)
 from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.lazy_rows import LazyRows
 from orlog.datasets.recording.saving import convert_dataset
-from orlog.datasets.store import chunk_hashes, in_place
+from orlog.datasets.store import chunk_hashes
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE
 from orlog.datasets.store.shards import Shard, check_bytes, index_bytes_of
 from orlog.errors import (
@@ -407,7 +412,7 @@ def test_an_index_or_hashes_of_another_version_are_refused(
         opened(served, whole).column("rewards")
     shutil.rmtree(in_place_folder())
     (folder / SHARDS_FILE).write_bytes(bytes((folder / SHARDS_FILE).stat().st_size))
-    with pytest.raises(TransferError, match=SHARDS_FILE):
+    with pytest.raises(IntegrityError, match=SHARDS_FILE):
         opened(served, whole)
 
 

@@ -19,11 +19,10 @@ import torch
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.download.in_place import open_in_place
+from orlog.datasets.download import in_place
+from orlog.datasets.download.in_place import Coming, open_in_place
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.store import in_place
-from orlog.datasets.store.in_place import Coming
 from orlog.errors import TransferError
 from tests.datasets.download.test_in_place import SHORT
 from tests.servers import COMES, Fault, FileServer, Request

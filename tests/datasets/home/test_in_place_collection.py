@@ -14,13 +14,17 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.download.in_place import open_in_place
+from orlog.datasets.download import in_place
+from orlog.datasets.download.in_place import (
+    collect_in_place,
+    in_place_folder,
+    kept_versions,
+    open_in_place,
+)
 from orlog.datasets.home.garbage import DAY
-from orlog.datasets.home.in_place import collect_in_place, in_place_folder, kept_versions
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.saving import convert_dataset
-from orlog.datasets.store import in_place
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, SHARDS_FILE
 from tests.command_line import orlog as run
 from tests.datasets.store.test_version import random_parts, record
@@ -118,12 +122,11 @@ def test_what_is_of_a_removed_registry_goes_and_what_was_opened_by_its_url_stays
 def test_what_killed_processes_left_goes(whole: Dataset) -> None:
     read_all(orlog.load_dataset(NAME), whole)
     (kept,) = kept_versions()
-    for name in (".download", ".deleted"):
-        (in_place_folder() / f".{'a' * 64}{name}").mkdir()
+    (in_place_folder() / f".{'a' * 64}.deleted").mkdir()
     (in_place_folder() / ("b" * 64)).mkdir()
     (in_place_folder() / "mine").mkdir()
     removed = {one.path.name for one in collect_in_place().removed}
-    assert removed == {f".{'a' * 64}.download", f".{'a' * 64}.deleted", "b" * 64}
+    assert removed == {f".{'a' * 64}.deleted", "b" * 64}
     assert (in_place_folder() / "mine").is_dir()
     assert kept.folder.is_dir()
 
