@@ -15,27 +15,20 @@ https://d3rlpy.readthedocs.io
 from __future__ import annotations
 
 import contextlib
-import math
+import dataclasses
+import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episode_cutter import (
-    MISSING,
-    EpisodeCutter,
-    Rows,
-    ends_of_lengths,
-)
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.episode_cutter import MISSING
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem
 from orlog.datasets.formats._shared.hdf5_files import (
     child,
@@ -48,7 +41,9 @@ from orlog.datasets.formats._shared.hdf5_files import (
     reading,
     write_checked,
 )
+from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_layout
 from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.places import Place, Places
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
@@ -59,172 +54,119 @@ LAYOUT = "the layout of a dump of d3rlpy"
 VERSION = "2.1"
 COLUMNS = ["observations", "actions", "rewards", "terminated"]
 OLD_COLUMNS = ("observations", "actions", "rewards", "terminals", "episode_terminals")
-BLOCK_BYTES = 2**24
-MOST_PARTS = 64
-Roles = dict[str, list[str]]
-"""Names of the columns of each role; several observations are the parts of a Tuple."""
 ENTRY = re.compile(r"(\w+?)_\d+(_\d+)?")
+PART = "observations_{}"
 
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    source, where = asked.only_file(LAYOUT)
-    with open_hdf5(source, where) as file:
-        reader = _Reader(file, where, source.stat().st_size)
-        with reading(where):
-            opened = reader.open_old() if has_child(file, "terminals") else reader.open_new()
+    asked.only_file(LAYOUT)
+    with open_layout(DUMP, asked) as opened:
+        seen, action = opened.schema.observation_space, opened.schema.action_space
+        if isinstance(action, spaces.Discrete):  # d3rlpy counts choices from 0 on
+            action = spaces.Discrete(int(action.start + action.n))
+            opened.notes.append(
+                Note("choices_of_file", count=int(action.n), largest=int(action.n) - 1)
+            )
+        steps = opened.steps
+        if isinstance(seen, spaces.Dict):
+            names = [PART.format(number) for number in range(len(seen))]
+            seen = spaces.Tuple([seen[name] for name in names])
+            opened.steps = (
+                dataclasses.replace(one, observations=tuple(one.observations[n] for n in names))
+                for one in steps
+            )
+        opened.schema = dataclasses.replace(
+            opened.schema, observation_space=seen, action_space=action
+        )
         yield opened
 
 
-class _Reader:
-    """Reads the columns of a file, checked."""
+def _open_file(given: tuple[Path, str], _options: Options) -> Generator[Place]:
+    """Yield the episodes of a file of d3rlpy 2, or the rows of all episodes of one of d3rlpy 1.
 
-    def __init__(self, file: Any, where: str, file_bytes: int) -> None:
-        self._file, self._where, self._file_bytes = file, where, file_bytes
-        self._kinds: dict[str, Any] = {}  # dtype and shape of a row of each column
-        self.notes: list[Note] = []
+    Raises SchemaError if arrays are missing, or one of them is none of numbers.
+    """
+    path, where = given
+    with open_hdf5(path, where) as file, reading(where):
 
-    def open_new(self) -> Opened:
-        """Return the episodes of a file of d3rlpy 2.
+        def column(name: str) -> Any:
+            node = child(file, name, where, LAYOUT)
+            return numbers(node, f"{where}, {name}", path.stat().st_size)
 
-        Raises SchemaError if columns are missing, or do not agree.
-        """
-        count = self._value("num_episodes")
-        if type(count) is not int or not 0 < count <= len(self._file):
+        def flags(name: str) -> np.ndarray:
+            return flags_of(column(name)[:].reshape(-1), name, where)
+
+        if has_child(file, "terminals"):
+            terminated = flags("terminals")
+            ends = terminated.copy()
+            if has_child(file, "episode_terminals"):
+                ends |= flags("episode_terminals")
+            ends[-1] = True
+            lengths = np.diff(np.flatnonzero(ends), prepend=-1).tolist()
+            yield _place(where, {name: name for name in COLUMNS}, column, terminated, lengths)
+            return
+        count = _value(file, "num_episodes", where)
+        if type(count) is not int or not 0 < count <= len(file):
             raise SchemaError(
-                f"{self._where}: num_episodes is {count!r:.20}, and the file has {len(self._file)} entries."
+                f"{where}: num_episodes is {count!r:.20}, and the file has {len(file)} entries."
             )
-        stems = {match[1] for match in map(ENTRY.fullmatch, names_in(self._file)) if match}
-        if stems - set(COLUMNS):
-            self.notes.append(Note("left_out_no_meaning", sorted(stems - set(COLUMNS))))
+        others = {match[1] for match in map(ENTRY.fullmatch, names_in(file)) if match} - {*COLUMNS}
+        notes = [Note("left_out_no_meaning", sorted(others))] if others else []
         parts = 0
-        if not has_child(self._file, "observations_0"):
-            while parts < MOST_PARTS and has_child(self._file, f"observations_0_{parts}"):
-                parts += 1
-        endings = [f"_{part}" for part in range(parts)] or [""]
-        roles = [
-            {
-                "action": [f"actions_{number}"],
-                "reward": [f"rewards_{number}"],
-                "observation": [f"observations_{number}{end}" for end in endings],
-            }
-            for number in range(count)
-        ]
-        columns = [self._column(f"actions_{number}") for number in range(count)]
-        lengths = list(map(len, columns))
-        choices = [count_choices(column, self._where) for column in columns]
-        rows = (rows for number in range(count) for rows in self._episode(roles[number], number))
-        return self._opened(roles[0], lengths, rows, max(choices) if all(choices) else 0)
-
-    def open_old(self) -> Opened:
-        """Return the episodes of a file of d3rlpy 1, whose rows are not cut into episodes."""
-        ends = self._flags("terminals")
-        if has_child(self._file, "episode_terminals"):
-            ends |= self._flags("episode_terminals")
-        ends[-1] = True
-        lengths = np.diff(np.flatnonzero(ends), prepend=-1)
-        choices = count_choices(self._column("actions"), self._where)
-        roles = {"action": ["actions"], "reward": ["rewards"], "observation": ["observations"]}
-        rows = self._rows(roles | {"terminated": ["terminals"]})
-        return self._opened(roles, lengths.tolist(), rows, choices)
-
-    def _opened(
-        self, roles: Roles, lengths: list[int], rows: Iterator[Rows], choices: int
-    ) -> Opened:
-        actions, rewards = self._column(*roles["action"]), self._column(*roles["reward"])
-        observations = map(self._column, roles["observation"])
-        parts = [unbounded_space(one.dtype, one.shape[1:]) for one in observations]
-        if choices:
-            self.notes.append(Note("choices_of_file", count=choices, largest=choices - 1))
-        opened = Opened(
-            schema=Schema(
-                observation_space=spaces.Tuple(parts) if len(parts) > 1 else parts[0],
-                action_space=spaces.Discrete(choices)
-                if choices
-                else unbounded_space(actions.dtype, actions.shape[1:]),
-                reward_dtype=np.dtype(np.float32 if rewards.dtype == np.float32 else np.float64),
-            ),
-            steps=iter(()),
-            total_steps=sum(lengths),
-            notes=self.notes,
-        )
-        cutter = EpisodeCutter(ends_of_lengths(lengths), self._where)
-        opened.steps = _steps(rows, cutter, opened, self._where)
-        return opened
-
-    def _episode(self, roles: Roles, number: int) -> Iterator[Rows]:
-        """Yield the rows of an episode of d3rlpy 2, of which only the last one can end the task."""
-        flag, done = self._value(f"terminated_{number}"), 0
-        if flag not in (0, 1):
-            raise SchemaError(
-                f"{self._where}, terminated_{number}: expected a flag, found {flag!r:.20}."
-            )
-        count = len(self._column(*roles["action"]))
-        for rows in self._rows(roles):
-            done += len(rows["action"])
-            rows["terminated"] = np.zeros(len(rows["action"]), bool)
-            rows["terminated"][-1] = bool(flag) and done == count
-            yield rows
-
-    def _rows(self, roles: Roles) -> Iterator[Rows]:
-        """Yield blocks of rows of these columns, which must have one length."""
-        names = {
-            f"{role}/{part}" if len(several) > 1 else role: name
-            for role, several in roles.items()
-            for part, name in enumerate(several)
-        }
-        columns = {role: self._column(name) for role, name in names.items()}
-        count = len(columns["action"])
-        for role, column in columns.items():
-            where = f"{self._where}, {names[role]}"
-            if len(column) != count:
+        if not has_child(file, "observations_0"):
+            parts = next(n for n in itertools.count() if not has_child(file, f"observations_0_{n}"))
+        for number in range(count):
+            names = {name: f"{name}_{number}" for name in COLUMNS}
+            if parts:
+                names.pop("observations")
+                names |= {PART.format(n): f"observations_{number}_{n}" for n in range(parts)}
+            flag = _value(file, names["terminated"], where)
+            if flag not in (0, 1):
                 raise SchemaError(
-                    f"{where}: expected {count} rows as in {names['action']}, found {len(column)}."
+                    f"{where}, {names['terminated']}: expected a flag, found {flag!r:.20}."
                 )
-            kind = column.dtype, column.shape[1:]
-            first = self._kinds.setdefault(role, kind)
-            if kind != first:
-                raise SchemaError(
-                    f"{where}: expected rows of {first[0]} {first[1]} as in the first episode, found {kind[0]} {kind[1]}."
-                )
-            if role in ("reward", "terminated") and math.prod(column.shape[1:]) != 1:
-                raise SchemaError(f"{where}: expected one number a row, found rows of {kind[1]}.")
-        row_bytes = sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in columns.values())
-        block = max(1, BLOCK_BYTES // row_bytes)
-        for start in range(0, count, block):
-            rows = {role: column[start : start + block] for role, column in columns.items()}
-            flat = [role for role in ("reward", "terminated") if role in rows]
-            yield rows | {role: rows[role].reshape(-1) for role in flat}
-
-    def _column(self, name: str) -> Any:
-        node = child(self._file, name, self._where, LAYOUT)
-        return numbers(node, f"{self._where}, {name}", self._file_bytes)
-
-    def _flags(self, name: str) -> np.ndarray:
-        return flags_of(self._column(name)[:].reshape(-1), name, self._where)
-
-    def _value(self, name: str) -> Any:
-        """Return the one number of an entry; None if it is none."""
-        node = child(self._file, name, self._where, LAYOUT)
-        if getattr(node, "size", None) != 1 or node.dtype.kind not in "biuf":
-            return None
-        return np.asarray(node[()]).item()
+            terminated = np.zeros(len(column(names["actions"])), bool)
+            terminated[-1] = flag
+            place = _place(f"{where}, episode {number}", names, column, terminated)
+            yield dataclasses.replace(place, notes=notes)
 
 
-def _steps(
-    rows: Iterator[Rows], cutter: EpisodeCutter, opened: Opened, where: str
-) -> Iterator[Steps]:
-    is_choice = isinstance(opened.schema.action_space, spaces.Discrete)
-    first = 0
-    with reading(where):
-        for block in rows:
-            if is_choice:
-                block["action"] = block["action"].reshape(-1).astype(np.int64)
-            dtype = opened.schema.reward_dtype
-            block["reward"] = as_dtype(block["reward"], dtype, f"{where}, rewards", first)
-            first += len(block["reward"])
-            yield from cutter.add(block)
-    opened.notes += cutter.notes()
+def _place(
+    where: str,
+    names: Mapping[str, str],
+    column: Callable[[str], Any],
+    terminated: np.ndarray,
+    lengths: Sequence[int] = (),
+) -> Place:
+    """Return episodes by the names that their arrays have in the file."""
+
+    def of_name(name: str) -> Any:
+        return terminated if name == "terminated" else column(names[name])
+
+    lengths = lengths or [len(terminated)]
+    return Place(where, [*names], of_name, reading, lengths=lengths)
+
+
+def _value(file: Any, name: str, where: str) -> Any:
+    """Return the one number of an entry; None if it is none."""
+    node = child(file, name, where, LAYOUT)
+    if getattr(node, "size", None) != 1 or node.dtype.kind not in "biuf":
+        return None
+    return np.asarray(node[()]).item()
+
+
+DUMP = ArrayLayout(
+    columns={
+        "action": "actions",
+        "reward": "rewards",
+        "terminated": "terminated",
+        "observation": "observations",
+        "observation/*": PART.format("*"),
+    },
+    episode="",
+    places=Places(lambda asked: zip(asked.files, asked.sources, strict=True), _open_file),
+)
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
@@ -268,35 +210,33 @@ def _losses(dataset: Dataset) -> list[str]:
 
     Raises SchemaError if observations or actions that it has no place for.
     """
-    space = dataset.observation_space
-    parts: list[gymnasium.Space[Any]] = list(space) if isinstance(space, spaces.Tuple) else [space]
-    if not all(isinstance(part, spaces.Box) for part in parts):
+    seen, action = dataset.observation_space, dataset.action_space
+    if not all(
+        isinstance(part, spaces.Box)
+        for part in (seen if isinstance(seen, spaces.Tuple) else [seen])
+    ):
         raise SchemaError(
-            f"{dataset.name}: d3rlpy takes observations that are a Box or a Tuple of them, found {space}."
+            f"{dataset.name}: d3rlpy takes observations that are a Box or a Tuple of them, found {seen}."
         )
-    if not isinstance(dataset.action_space, spaces.Box | spaces.Discrete):
+    if not isinstance(action, spaces.Box | spaces.Discrete):
         raise SchemaError(
-            f"{dataset.name}: d3rlpy takes actions that are a Box or Discrete, found "
-            f"{dataset.action_space}."
+            f"{dataset.name}: d3rlpy takes actions that are a Box or Discrete, found {action}."
         )
-    said = []
     known = f"episodes/{MISSING}"
     lost = [name for name in dataset.schema.extras if name != known]
-    if lost:
-        said.append(f"These columns are lost: {', '.join(lost)}.")
+    losses = [f"These columns are lost: {', '.join(lost)}."] if lost else []
     if (dataset.column("episodes/seeds") >= 0).any():
-        said.append("Seeds of episodes are lost.")
-    ended = int(np.count_nonzero(dataset.column("terminations")))
+        losses.append("Seeds of episodes are lost.")
+    terminations = dataset.column("terminations")
+    ended = int(np.count_nonzero(terminations))
+    stopped = len(dataset) - int(np.count_nonzero(terminations | dataset.column("truncations")))
     if known in dataset.schema.extras:
         ended -= int(np.count_nonzero(dataset.column(known)))
     if ended:
-        said.append(f"The final observations of {counted(ended, 'episode')} that ended are lost.")
-    stopped = len(dataset) - int(
-        np.count_nonzero(dataset.column("terminations") | dataset.column("truncations"))
-    )
+        losses.append(f"The final observations of {counted(ended, 'episode')} that ended are lost.")
     if stopped:
-        said.append(f"{counted(stopped, 'unfinished episode')} will be taken to be cut off.")
-    return said
+        losses.append(f"{counted(stopped, 'unfinished episode')} will be taken to be cut off.")
+    return losses
 
 
 FORMAT = Format(
@@ -308,17 +248,7 @@ FORMAT = Format(
     losses=_losses,
     check=lambda: import_h5py(),
     reads=(
-        "actions_#",
-        "observations_#**",
-        "rewards_#",
-        "terminated_#",
-        "columns",
-        "num_episodes",
-        "version",
-        "observations",
-        "actions",
-        "rewards",
-        "terminals",
-        "episode_terminals",
+        *("actions_#", "observations_#**", "rewards_#", "terminated_#"),
+        *("columns", "num_episodes", "version", *OLD_COLUMNS),
     ),
 )

@@ -49,7 +49,8 @@ CHUNK_BYTES = 2**18  # several fit into HDF5's cache, so each is compressed once
 LAYOUT = "D4RL's layout"
 COLUMNS = "orlog_columns"
 DSRL = "DSRL's layout"
-KEYS = ("observations", "next_observations", "actions", "rewards", "terminals", "timeouts")
+OPTIONAL = ("timeouts", "next_observations")
+KEYS = ("observations", "actions", "rewards", "terminals", *OPTIONAL)
 DSRL_KEYS = (*KEYS, "costs")
 
 
@@ -57,9 +58,11 @@ DSRL_KEYS = (*KEYS, "costs")
 def _open(asked: Asked) -> Iterator[Opened]:
     source, where = asked.only_file(LAYOUT)
     with open_hdf5(source, where) as file:
+        size = source.stat().st_size
         with reading(where):
-            rows = _rows(file, asked, source.stat().st_size)
-            policy = _policy(file, where, source.stat().st_size)
+            _check_complete(file, where)
+            rows = _rows(file, asked, size)
+            policy = _policy(file, where, size)
         opened = open_flat_rows(rows, asked.options, reading)
         opened.notes += policy
         yield opened
@@ -83,28 +86,26 @@ def _open_dsrl(asked: Asked) -> Iterator[Opened]:
 def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
     """Return the columns of a file: those of the layout, and all of infos with a row a step."""
     where = asked.sources[0]
-    _check_complete(file, where)
-
-    def column(key: str, node: Any) -> Any:
-        return numbers(node, f"{where}, {key}", file_bytes)
-
-    wanted = ["observations", "actions", "rewards", "terminals"]
-    wanted += [key for key in ("timeouts", "next_observations") if has_child(file, key)]
-    columns = {key: column(key, child(file, key, where, LAYOUT)) for key in wanted}
+    nodes = {
+        key: child(file, key, where, LAYOUT)
+        for key in KEYS
+        if key not in OPTIONAL or has_child(file, key)
+    }
+    count = nodes["observations"].shape[:1] if hasattr(nodes["observations"], "shape") else ()
     infos: dict[str, str] = {}
     left_out: list[str] = []
     if has_child(file, "infos"):
         group = child(file, "infos", where, LAYOUT)
         if not hasattr(group, "keys"):  # one column, as in the files of D4RL's kitchen
-            columns["infos"], infos["infos"] = column("infos", group), "infos"
-            group = {}
+            nodes["infos"] = group
+            infos["infos"] = "infos"
         for name in names_in(group):
-            key = f"infos/{name}"
-            node = child(group, name, where, LAYOUT)
-            if getattr(node, "shape", None) and node.shape[0] == len(columns["observations"]):
-                columns[key], infos[name] = column(key, node), key
+            key, node = f"infos/{name}", child(group, name, where, LAYOUT)
+            if getattr(node, "shape", None) and node.shape[:1] == count:
+                nodes[key], infos[name] = node, key
             else:
                 left_out.append(key)
+    columns = {key: numbers(node, f"{where}, {key}", file_bytes) for key, node in nodes.items()}
     choices = count_choices(columns["actions"], where) if asked.benchmark is None else 0
     return FlatRows(
         columns, where, infos=infos, left_out=left_out, benchmark=asked.benchmark, choices=choices
@@ -113,10 +114,9 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
 
 def _policy(file: Any, where: str, file_bytes: int) -> list[Note]:
     """Return the note about the behavior policy: its algorithm, iteration and other single values, no weights."""
-    if not has_child(file, "metadata"):
-        return []
     facts: dict[str, str] = {}
-    for path, node in datasets_in(child(file, "metadata", where, LAYOUT), where, LAYOUT):
+    group = child(file, "metadata", where, LAYOUT) if has_child(file, "metadata") else {}
+    for path, node in datasets_in(group, where, LAYOUT):
         # Texts of any length lie in heaps, which are not read here; D4RL's have one length.
         is_plain = (
             node.shape == () and node.dtype.kind in "biufS" and node.dtype.itemsize <= LONGEST
@@ -138,13 +138,12 @@ def _check_complete(file: Any, where: str) -> None:
     # Texts of any length lie in heaps, which are not read here; ours have one length.
     if COLUMNS not in file.attrs or file.attrs.get_id(COLUMNS).dtype.kind != "S":
         return
+    there = {path for path, _ in datasets_in(file, where, LAYOUT)}
     for name in np.asarray(attribute(file, COLUMNS, where)).reshape(-1).tolist():
-        group, _, last = name.decode("utf-8", "replace").rpartition("/")
-        place = child(file, group, where, LAYOUT) if group and has_child(file, group) else file
-        if not has_child(place, last) or bool(group) == (place is file):
+        text = name.decode("utf-8", "replace")
+        if text not in there:
             raise IntegrityError(
-                f"{where}: has no {name.decode('utf-8', 'replace'):.100}, which was written; copy or export "
-                "the file again.",
+                f"{where}: has no {text:.100}, which was written; copy or export the file again.",
                 file=where,
             )
 

@@ -15,7 +15,6 @@ a jsonpickle can run code, so none is ever decoded. https://imitation.readthedoc
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,13 +30,12 @@ from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, taken
 from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
 from orlog.datasets.formats._shared.json_documents import read_json_object
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.npz_files import NpzColumn, is_npz, open_npz
+from orlog.datasets.formats._shared.npz_files import is_npz, open_npz
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, OrlogError, SchemaError
-from orlog.manifests.names import counted
 
 STATE = "state.json"
-ARRAYS = ("obs", "acts", "rews")
+NEEDED, REWARDS = ("obs", "acts", "terminal"), "rews"
 TIME_LIMIT = "TimeLimit.truncated"
 
 
@@ -52,26 +50,21 @@ class _Trajectory(NamedTuple):
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     source, where = asked.only_file("imitation's layout")
-    if source.is_dir():
-        check_pyarrow()
-        trajectories = functools.partial(_from_arrow, _files(source, where), where)
-    else:
-        trajectories = functools.partial(_from_npz, source, where)
     kinds: dict[str, tuple[Any, ...]] = {}
     steps = choices = unclear = 0
-    for number, one in enumerate(trajectories()):
-        its = {name: (values.dtype, values.shape[1:]) for name, values in one.arrays.items()}
-        kinds = kinds or its
-        if its != kinds:
+    for number, trajectory in enumerate(_trajectories(source, where)):
+        own = {name: (one.dtype, one.shape[1:]) for name, one in trajectory.arrays.items()}
+        kinds = kinds or own
+        if own != kinds:
             raise SchemaError(
-                f"{where}, trajectory {number}: expected rows of {kinds} as in the first one, found {its}."
+                f"{where}, trajectory {number}: expected rows of {kinds} as in the first one, found {own}."
             )
-        steps += len(one.arrays["acts"])
-        choices = max(choices, count_choices(one.arrays["acts"], where))
-        unclear += one.terminal and one.by_limit is None
+        steps += len(trajectory.arrays["acts"])
+        choices = max(choices, count_choices(trajectory.arrays["acts"], where))
+        unclear += trajectory.terminal and trajectory.by_limit is None
     if not kinds:
         raise SchemaError(f"{where}: holds no trajectory.")
-    is_short = kinds.get("rews", ("",))[0] == np.float32
+    is_short = kinds.get(REWARDS, ("",))[0] == np.float32
     schema = Schema(
         observation_space=unbounded_space(*kinds["obs"]),
         action_space=spaces.Discrete(choices) if choices else unbounded_space(*kinds["acts"]),
@@ -81,102 +74,93 @@ def _open(asked: Asked) -> Iterator[Opened]:
     opened.notes = [Note("left_out_infos", ["infos"])]
     if choices:
         opened.notes.append(Note("choices", count=choices, largest=choices - 1))
-    if "rews" not in kinds and not asked.options.reward:
+    if REWARDS not in kinds and not asked.options.reward:
         opened.notes.append(Note("rewards_no_rews"))
     if unclear:
         how = taken(asked.options, are_over=True)
         opened.notes.append(Note("ends_or_limit_unknown", count=unclear, how=how))
     unknown = UnknownEnds(asked.options, where, are_over=True)
-    opened.steps = _steps(trajectories(), opened, unknown, where)
+    opened.steps = _steps(_trajectories(source, where), opened, unknown, where)
     yield opened
 
 
 def _steps(
     trajectories: Iterator[_Trajectory], opened: Opened, unknown: UnknownEnds, where: str
 ) -> Iterator[Steps]:
-    schema = opened.schema
-    for number, one in enumerate(trajectories):
-        acts = one.arrays["acts"]
-        count = len(acts)
-        rewards = one.arrays.get("rews", np.zeros(count))
-        if isinstance(schema.action_space, spaces.Discrete):
-            acts = acts.reshape(count).astype(np.int64)
-        how = "truncated" if one.by_limit else "terminated"
-        if one.terminal and one.by_limit is None:
+    is_choice = isinstance(opened.schema.action_space, spaces.Discrete)
+    for number, (arrays, terminal, by_limit) in enumerate(trajectories):
+        acts, count = arrays["acts"], len(arrays["acts"])
+        rewards = arrays.get(REWARDS, np.zeros(count))
+        how = "truncated" if by_limit else "terminated"
+        if terminal and by_limit is None:
             how = unknown.how(count)
+        source = f"{where}, trajectory {number}, {REWARDS}"
         yield Steps(
-            observations=one.arrays["obs"],
-            actions=acts,
-            rewards=as_dtype(rewards, schema.reward_dtype, f"{where}, trajectory {number}, rews"),
-            terminated=one.terminal and how == "terminated",
-            truncated=one.terminal and how == "truncated",
+            observations=arrays["obs"],
+            actions=acts.reshape(count).astype(np.int64) if is_choice else acts,
+            rewards=as_dtype(rewards, opened.schema.reward_dtype, source),
+            terminated=terminal and how == "terminated",
+            truncated=terminal and how == "truncated",
         )
     opened.notes += unknown.notes()
 
 
-def _checked(arrays: dict[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
-    """Return the arrays of a trajectory, which must agree in length."""
-    count = len(arrays["acts"])
-    if count == 0 or len(arrays["obs"]) != count + 1:
-        raise SchemaError(
-            f"{where}: expected one obs more than acts, found {len(arrays['obs'])} and {count}."
-        )
-    for name, values in arrays.items():
-        if values.dtype.kind not in "iuf" or 0 in values.shape:
+def _trajectories(source: Path, where: str) -> Iterator[_Trajectory]:
+    """Yield the trajectories of a folder or file, checked."""
+    given = (
+        _from_arrow(_files(source, where), where) if source.is_dir() else _from_npz(source, where)
+    )
+    for number, trajectory in enumerate(given):
+        arrays, place = trajectory.arrays, f"{where}, trajectory {number}"
+        count = len(arrays["acts"])
+        if count == 0 or len(arrays["obs"]) != count + 1:
             raise SchemaError(
-                f"{where}, {name}: expected numbers, found {values.dtype} of shape {values.shape}."
+                f"{place}: expected one obs more than acts, found {len(arrays['obs'])} and {count}."
             )
-    if "rews" in arrays and arrays["rews"].shape != (count,):
-        raise SchemaError(
-            f"{where}, rews: expected {counted(count, 'number')}, found shape {arrays['rews'].shape}."
-        )
-    return arrays
+        for name, values in arrays.items():
+            is_row = name != REWARDS or values.shape == (count,)
+            if values.dtype.kind not in "iuf" or 0 in values.shape or not is_row:
+                raise SchemaError(
+                    f"{place}, {name}: expected {count} rows of numbers, found {values.dtype} of shape {values.shape}."
+                )
+        yield trajectory
 
 
 def _from_arrow(files: Sequence[Path], where: str) -> Iterator[_Trajectory]:
     """Yield the rows of the tables."""
+    check_pyarrow()
     import pyarrow as pa
 
-    number = 0
     for file in files:
-        with reading_arrow(f"{where}, {file.name}"), pa.memory_map(str(file)) as source:
+        place = f"{where}, {file.name}"
+        with reading_arrow(place), pa.memory_map(str(file)) as source:
             reader = pa.ipc.open_stream(source)
             names = reader.schema.names
-            missing = [name for name in ("obs", "acts", "terminal") if name not in names]
+            missing = [name for name in NEEDED if name not in names]
             if missing:
                 raise SchemaError(
-                    f"{where}, {file.name}: has no column {missing[0]}, so these are no trajectories of "
-                    f"imitation; found {', '.join(names)}."
+                    f"{place}: has no column {missing[0]}, so these are no trajectories of imitation; found "
+                    f"{', '.join(names)}."
                 )
+            arrays = [name for name in ("obs", "acts", REWARDS) if name in names]
             for batch in reader:
                 batch.validate(full=True)  # lists that point outside of the file end the process
-                place = f"{where}, trajectories from {number} on"
-                lists = {
-                    name: _lists(batch.column(name), name, place)
-                    for name in ARRAYS
-                    if name in names
-                }
-                for row, flag in enumerate(batch.column("terminal").to_pylist()):
-                    place = f"{where}, trajectory {number}"
-                    if not isinstance(flag, bool):
-                        raise SchemaError(
-                            f"{place}, terminal: expected a flag, found {flag!r:.20}."
-                        )
-                    arrays = {
-                        name: values[starts[row] : starts[row + 1]]
-                        for name, (values, starts) in lists.items()
-                    }
+                lists = {name: _lists(batch.column(name), name, place) for name in arrays}
+                flags = array_of(batch.column("terminal"), "terminal", place, 0)
+                if flags.dtype != bool:
+                    raise SchemaError(f"{place}, terminal: expected flags, found {flags.dtype}.")
+                for row, flag in enumerate(flags.tolist()):
                     infos = batch.column("infos")[row] if "infos" in names else None
-                    yield _Trajectory(_checked(arrays, place), flag, _by_limit(infos))
-                    number += 1
+                    own = {name: several[row] for name, several in lists.items()}
+                    yield _Trajectory(own, flag, _by_limit(infos))
 
 
-def _lists(column: Any, name: str, where: str) -> tuple[np.ndarray, list[int]]:
-    """Return the rows of all trajectories of a column, and where each one begins, and the end."""
+def _lists(column: Any, name: str, where: str) -> list[np.ndarray]:
+    """Return the rows of each trajectory of a column."""
     if not hasattr(column, "value_lengths") or column.null_count:
         raise SchemaError(f"{where}, {name}: expected a list of rows, found {column.type}.")
-    sizes = np.asarray(column.value_lengths())
-    return array_of(column.flatten(), name, where, 0), np.append(0, np.cumsum(sizes)).tolist()
+    stops = np.cumsum(np.asarray(column.value_lengths()))
+    return np.split(array_of(column.flatten(), name, where, 0), stops[:-1])
 
 
 def _by_limit(infos: Any) -> bool | None:
@@ -185,11 +169,11 @@ def _by_limit(infos: Any) -> bool | None:
         return None
     text = infos.values[-1].as_py()
     try:
-        said = json.loads(text) if isinstance(text, str) else None
+        info = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         return None
-    found = said.get(TIME_LIMIT) if isinstance(said, dict) else None
-    return found if isinstance(found, bool) else None
+    by_limit = info.get(TIME_LIMIT) if isinstance(info, dict) else None
+    return by_limit if isinstance(by_limit, bool) else None
 
 
 def _files(folder: Path, where: str) -> list[Path]:
@@ -223,39 +207,28 @@ def _files(folder: Path, where: str) -> list[Path]:
 def _from_npz(path: Path, where: str) -> Iterator[_Trajectory]:
     """Yield the trajectories of a file of older versions."""
     with open_npz(path, where) as file:
-        columns = {name: file.column(name) for name in ARRAYS if name in file.names}
-        if not {"obs", "acts"} <= columns.keys():
-            raise SchemaError(f"{where}: has no obs or acts; found {', '.join(file.names)}.")
-        terminal = flags_of(_whole(file.column("terminal"), where), "terminal", where)
-        inner = np.zeros(0, np.int64)
+        names = ["obs", "acts", *({REWARDS} & {*file.names})]
+        columns = {name: file.column(name) for name in names}
+        terminal = file.column("terminal")
+        flags = flags_of(terminal[: len(terminal)], "terminal", where)
+        starts = np.zeros(1, np.int64)
         if file.shape("indices") != (0,):  # of a single trajectory
-            inner = _whole(file.column("indices"), where).astype(np.int64)
-        ends = [*inner.tolist(), len(columns["acts"])]
-        starts = [0, *ends[:-1]]
-        if len(terminal) != len(ends) or (np.diff([0, *ends]) <= 0).any():
+            indices = file.column("indices")
+            starts = np.append(starts, indices[: len(indices)].astype(np.int64))
+        stops = np.append(starts[1:], len(columns["acts"]))
+        if flags.shape != starts.shape or (stops <= starts).any():
             raise SchemaError(
                 f"{where}, indices: expected where each trajectory but the first begins."
             )
-        rows = ends[-1] + len(ends)
+        rows = len(columns["acts"]) + len(starts)
         if len(columns["obs"]) != rows:
             raise SchemaError(
-                f"{where}, obs: expected {counted(rows, 'row')}, one more for each trajectory, found "
-                f"{len(columns['obs'])}."
+                f"{where}, obs: expected {rows} rows, one more for each trajectory, found {len(columns['obs'])}."
             )
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            arrays = {
-                name: one[start + number : end + number + 1] if name == "obs" else one[start:end]
-                for name, one in columns.items()
-            }
-            found = _checked(arrays, f"{where}, trajectory {number}")
-            yield _Trajectory(found, bool(terminal[number]), None)
-
-
-def _whole(column: NpzColumn, where: str) -> np.ndarray:
-    """Return an array with a number for each trajectory."""
-    if column.shape != (len(column),):
-        raise SchemaError(f"{where}: expected a number for each trajectory, found {column.shape}.")
-    return column[: len(column)]
+        for number, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
+            arrays = {name: column[start:stop] for name, column in columns.items() if name != "obs"}
+            arrays["obs"] = columns["obs"][start + number : stop + number + 1]
+            yield _Trajectory(arrays, bool(flags[number]), None)
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
@@ -263,9 +236,9 @@ def _recognizes(files: Sequence[Path]) -> bool:
         return False
     if is_npz(files[0]):
         with open_npz(files[0], str(files[0])) as file:
-            return {"obs", "acts", "terminal", "indices"} <= set(file.names)
+            return {*NEEDED, "indices"} <= set(file.names)
     try:
-        return any(one.suffix == ".arrow" for one in _files(files[0], ""))
+        return any(file.suffix == ".arrow" for file in _files(files[0], ""))
     except OrlogError:
         return False
 
@@ -279,7 +252,7 @@ FORMAT = Format(
     reads=(
         "obs",
         "acts",
-        "rews",
+        REWARDS,
         "terminal",
         "indices",
         "infos",

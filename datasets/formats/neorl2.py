@@ -9,6 +9,8 @@ Columns may have the names of the npz files too (`obs`, `action`, .., `truncated
 (`obs_0`, `obs_1`, ..). Both files make one dataset, whose `episodes/split` is `train` or `val`. Without a column for
 time limits, an episode ends where a next observation is not the observation that follows: all episodes that
 no terminal ends must then have the same length, the time limit, and no other a greater one.
+
+Tables are read whole: the largest one of NeoRL-2 takes 45 MB.
 https://github.com/polixir/NeoRL2, whose npz files `formats/npz.py` reads
 """
 
@@ -19,13 +21,13 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from orlog.datasets.formats._shared.arrow_files import (
     array_of,
     check_pyarrow,
+    column_names,
     parquet_batches,
     reading_arrow,
 )
@@ -35,21 +37,22 @@ from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import open_each
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
-from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
+from orlog.errors import MissingExtraError, OrlogError, SchemaError
 
 ENDINGS = (".parquet", ".pq")
 NAMES = {
-    "observations": ("observations", "obs"),
-    "actions": ("actions", "action"),
-    "rewards": ("rewards", "reward"),
-    "terminals": ("terminals", "done"),
-    "timeouts": ("timeouts", "truncated"),
-    "next_observations": ("next_observations", "next_obs"),
+    "observations": "observations|obs",
+    "actions": "actions?",
+    "rewards": "rewards?",
+    "terminals": "terminals|done",
+    "timeouts": "timeouts|truncated",
+    "next_observations": "next_observations|next_obs",
 }
 OPTIONAL = "timeouts"
 SPLITS = ("train", "val")
 BLOCK_ROWS = 2**13
-"""Rows that are read at once."""
+LARGEST_TABLE = 2**32
+"""Bytes of a table, which is held in memory."""
 
 
 @contextlib.contextmanager
@@ -60,77 +63,84 @@ def _open(asked: Asked) -> Iterator[Opened]:
 
 def _split(file: Path) -> str:
     """Return what a file is named for, or its folder."""
-    for name in SPLITS:
-        if file.stem.endswith(f"-{name}") or file.parent.name == name:
-            return name
-    return ""
+    names = [name for name in SPLITS if file.stem.endswith(f"-{name}") or file.parent.name == name]
+    return names[0] if names else ""
 
 
 @contextlib.contextmanager
 def _open_file(file: Path, where: str, _options: Options) -> Iterator[Opened]:
-    with reading_arrow(where):
-        parts = _parts(_names(file))
-        if parts is None:
-            raise SchemaError(
-                f"{where}: expected the columns {', '.join(NAMES)} of NeoRL-2, found {_names(file)}."
-            )
-        columns: dict[str, Any] = {
-            key: _Column(file, names, f"{where}, {names[0]}") for key, names in parts.items()
-        }
-        rows = FlatRows(columns, where, infos={})  # refuses columns that do not belong together
-        notes = []
-        if OPTIONAL not in columns:
-            horizon, columns[OPTIONAL] = _timeouts(file, parts, where)
-            if horizon:
-                notes.append(Note("ends_by_gaps", horizon=horizon))
-            rows = FlatRows(columns, where, infos={})
+    columns, notes = _columns(file, where), []
+    rows = FlatRows(columns, where, infos={})  # refuses columns that do not belong together
+    if OPTIONAL not in columns:
+        horizon, columns[OPTIONAL] = _timeouts(columns, where)
+        notes = [Note("ends_by_gaps", horizon=horizon)] if horizon else []
+        rows = FlatRows(columns, where, infos={})
     opened = open_flat_rows(rows, Options(), reading_arrow)
     yield dataclasses.replace(opened, notes=notes)
 
 
+def _columns(file: Path, where: str) -> dict[str, np.ndarray]:
+    """Return the columns of a table by the first of their names.
+
+    Raises SchemaError if they are not those of NeoRL-2, or hold other things than numbers.
+    """
+    names = column_names(file, where)
+    parts = _parts(names)
+    if parts is None:
+        raise SchemaError(
+            f"{where}: expected the columns {', '.join(NAMES)} of NeoRL-2, found {names}."
+        )
+    blocks: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    first = total = 0
+    for batch in parquet_batches(file, where, names, BLOCK_ROWS):
+        for name in names:
+            blocks[name].append(array_of(batch.column(name), name, where, first))
+            total += blocks[name][-1].nbytes
+        first += batch.num_rows
+        if total > LARGEST_TABLE:
+            raise SchemaError(
+                f"{where}: more than {LARGEST_TABLE:,} bytes are no table of NeoRL-2."
+            )
+    columns = {}
+    for key, several in parts.items():
+        with reading_arrow(f"{where}, {several[0]}"):  # which may differ in shape
+            whole = [np.concatenate(blocks[name] or [np.zeros(0)]) for name in several]
+            columns[key] = np.stack(whole, axis=-1) if len(whole) > 1 else whole[0]
+        if not first or columns[key].dtype.kind not in "biuf":
+            raise SchemaError(
+                f"{where}, {several[0]}: expected rows of numbers, found {columns[key].dtype}."
+            )
+    return columns
+
+
 def _parts(names: Sequence[str]) -> dict[str, list[str]] | None:
     """Return the names of the columns of each role; None if they are not those of NeoRL-2."""
-    found: dict[str, list[str]] = {}
-    for key, others in NAMES.items():
-        spread = [re.compile(rf"{other}_(\d+)") for other in others]
-        several = sorted(
-            (int(match[1]), name)
-            for name in names
-            for one in spread
-            if (match := one.fullmatch(name))
-        )
-        single = [name for name in names if name in others]
-        if len(single) + bool(several) > 1 or [n for n, _ in several] != list(range(len(several))):
+    parts: dict[str, list[str]] = {}
+    for key, spellings in NAMES.items():
+        single = [name for name in names if re.fullmatch(spellings, name)]
+        spread = [name for name in names if re.fullmatch(rf"({spellings})_\d+", name)]
+        spread.sort(key=lambda name: int(name.rpartition("_")[2]))
+        numbers = [int(name.rpartition("_")[2]) for name in spread]
+        if len(single) + bool(spread) > 1 or numbers != list(range(len(spread))):
             return None
-        if single or several:
-            found[key] = single or [name for _, name in several]
-    used = {name for several in found.values() for name in several}
-    return found if used == set(names) and NAMES.keys() - found.keys() <= {OPTIONAL} else None
+        if single or spread:
+            parts[key] = single or spread
+    used = {name for several in parts.values() for name in several}
+    return parts if used == {*names} and {*NAMES} - parts.keys() <= {OPTIONAL} else None
 
 
-def _timeouts(file: Path, parts: dict[str, list[str]], where: str) -> tuple[int, np.ndarray]:
-    """Return the time limit, if one ended an episode, and where it did.
+def _timeouts(columns: dict[str, np.ndarray], where: str) -> tuple[int, np.ndarray]:
+    """Return the time limit, if one ended an episode, and where it did, (rows,) bool.
 
     Raises SchemaError if episodes that no terminal ends have different lengths.
     """
-    keys = ("observations", "next_observations", "terminals")
-    columns = {key: _Column(file, parts[key], where) for key in keys}
-    count = len(columns["terminals"])
-    ends, torn = [], []
-    last = np.zeros_like(columns["next_observations"].held[:1])
-    for start in range(0, count, BLOCK_ROWS):
-        block = {key: one[start : start + BLOCK_ROWS] for key, one in columns.items()}
-        ends.append(start + np.flatnonzero(block["terminals"].reshape(-1)))
-        expected = np.concatenate((last, block["next_observations"][:-1]))
-        torn.append(start - 1 + np.flatnonzero(rows_differ(expected, block["observations"])))
-        last = block["next_observations"][-1:]
-    flagged = np.concatenate(ends)
-    # Before the first row there is none that it could follow.
-    stops = np.union1d(flagged, np.append(np.setdiff1d(np.concatenate(torn), [-1]), count - 1))
-    lengths = np.diff(np.append(-1, stops))
-    cut = ~np.isin(stops, flagged)
+    ends = columns["terminals"].reshape(-1) != 0
+    torn = rows_differ(columns["next_observations"][:-1], columns["observations"][1:])
+    stops = np.flatnonzero(ends | np.append(torn, True))
+    lengths = np.diff(stops, prepend=-1)
+    cut = ~ends[stops]
     limits = np.unique(lengths[cut])
-    if (limits == 1).any() and count > 1:
+    if (limits == 1).any() and len(ends) > 1:
         raise SchemaError(
             f"{where}, next_observations: that of row {int(stops[cut & (lengths == 1)][0])} is not the "
             "observation of the next one, and neither was the one before; so these are not next observations."
@@ -140,74 +150,9 @@ def _timeouts(file: Path, parts: dict[str, list[str]], where: str) -> tuple[int,
             f"{where}: episodes that no terminal ends have {limits.min()} to {limits.max()} steps, and the "
             f"longest of all {lengths.max()}; expected one time limit."
         )
-    timeouts = np.zeros(count, bool)
+    timeouts = np.zeros(len(ends), bool)
     timeouts[stops[cut]] = True
     return int(limits[0]) if len(limits) else 0, timeouts
-
-
-class _Column:
-    """One column of a file, or several as one, whose rows are read in order.
-
-    Attributes:
-        shape: Rows, and the numbers in each.
-        dtype: What numbers it holds.
-        held: Rows that were read and not yet given.
-    """
-
-    def __init__(self, file: Path, names: list[str], where: str) -> None:
-        """Read the first rows.
-
-        Raises SchemaError if there are none, or they hold other things than numbers.
-        """
-        import pyarrow.parquet
-
-        self._where = where
-        with pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table:
-            count = table.metadata.num_rows
-        self._blocks = _blocks(file, names, where)
-        self.held = next(self._blocks, np.zeros(0))
-        self._first = 0  # row of the first one that is held
-        if not len(self.held) or self.held.dtype.kind not in "biuf":
-            raise SchemaError(f"{where}: expected rows of numbers, found {self.held.dtype}.")
-        self.shape: tuple[int, ...] = (count, *self.held.shape[1:])
-        self.dtype = self.held.dtype
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        """Return rows; the first must follow the last of the call before.
-
-        Raises IntegrityError if the file has fewer than it says, or is damaged.
-        """
-        count = rows.indices(len(self))[1] - self._first
-        parts, found = [self.held], len(self.held)
-        while found < count:
-            more = next(self._blocks, None)
-            if more is None:
-                raise IntegrityError(f"{self._where}: expected {len(self)} rows.", file=self._where)
-            parts.append(more)
-            found += len(more)
-        self.held = np.concatenate(parts) if len(parts) > 1 else self.held
-        taken, self.held = self.held[:count], self.held[count:]
-        self._first += count
-        return taken
-
-
-def _blocks(file: Path, names: list[str], where: str) -> Iterator[np.ndarray]:
-    first = 0
-    for batch in parquet_batches(file, where, names, BLOCK_ROWS):
-        parts = [array_of(batch.column(name), name, where, first) for name in names]
-        yield np.stack(parts, axis=-1) if len(parts) > 1 else parts[0]
-        first += batch.num_rows
-
-
-def _names(file: Path) -> list[str]:
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table:
-        return list(table.schema_arrow.names)
 
 
 def is_neorl2(files: Sequence[Path]) -> bool:
@@ -215,8 +160,7 @@ def is_neorl2(files: Sequence[Path]) -> bool:
     if any(file.suffix.lower() not in ENDINGS for file in files):
         return False
     try:
-        with reading_arrow(str(files[0])):
-            return _parts(_names(files[0])) is not None
+        return _parts(column_names(files[0], str(files[0]))) is not None
     except (MissingExtraError, OrlogError):
         return False
 

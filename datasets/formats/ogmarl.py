@@ -39,11 +39,12 @@ from orlog.manifests.names import did_you_mean
 BLOCK_BYTES = 2**24
 CACHE_BYTES = 2**26
 MOST_CHOICES = 2**16
-MOST_ROWS = 2**31
 METADATA = "metadata.json"
 DATABASE = "manifest.ocdbt"
 INDEX = "vault_index"
-OF_AGENTS = ("observations", "actions", "rewards", "terminals", "truncations")
+FLAGS = ("terminals", "truncations")
+NEEDED = ("observations", "actions", "rewards", "terminals")
+OF_AGENTS = (*NEEDED, "truncations")
 LEGAL = "infos.legals"
 
 
@@ -53,30 +54,34 @@ def _open(asked: Asked) -> Iterator[Opened]:
     uids = _uids(folder, where, asked.options.task)
     vaults = [_Vault(folder / uid, f"{where}, {uid}" if uid else where) for uid in uids]
     first = vaults[0]
-    for one in vaults:
-        if one.kinds != first.kinds:
+    for vault in vaults:
+        if vault.kinds != first.kinds:
             raise SchemaError(
-                f"{one.where}: its arrays differ from those of {first.where} in names, dtypes or "
+                f"{vault.where}: its arrays differ from those of {first.where} in names, dtypes or "
                 "shapes; take one of the vaults with task=."
             )
     notes = [Note("left_out", first.left_out)] if first.left_out else []
-    found = [_find_episodes(one, notes) for one in vaults]
-    choices = max(one for _, one in found)
+    lengths, choices = [], 0
+    for vault in vaults:
+        its_lengths, its_choices = _find_episodes(vault, notes)
+        lengths.append(its_lengths)
+        choices = max(choices, its_choices)
     if choices and LEGAL not in first.kinds:
         notes.append(Note("choices_by_largest"))
-    kinds = {name: (dtype, shape[1:]) for name, (dtype, shape) in first.kinds.items()}
-    action = spaces.Discrete(choices) if choices else unbounded_space(*kinds["actions"])
+    seen, action = (
+        unbounded_space(dtype, shape[1:])
+        for dtype, shape in (first.kinds["observations"], first.kinds["actions"])
+    )
+    action = spaces.Discrete(choices) if choices else action
     schema = Schema(
-        observation_space=spaces.Dict(
-            {name: unbounded_space(*kinds["observations"]) for name in first.agents}
-        ),
+        observation_space=spaces.Dict(dict.fromkeys(first.agents, seen)),
         action_space=spaces.Dict(dict.fromkeys(first.agents, action)),
         reward_dtype=np.dtype(np.float64),
     )
     yield Opened(
         schema=schema,
-        steps=_steps(vaults, [lengths for lengths, _ in found], uids, notes),
-        total_steps=sum(one.count for one in vaults),
+        steps=_steps(vaults, lengths, uids, notes),
+        total_steps=sum(vault.count for vault in vaults),
         notes=notes,
         description=f"Recorded of {len(first.agents)} agents, in the vaults of OG-MARL.",
     )
@@ -88,7 +93,7 @@ def _uids(folder: Path, where: str, task: str) -> list[str]:
         if task not in ("", folder.name):
             raise SchemaError(f"{where}: task={task!r}: this is the vault {folder.name} alone.")
         return [""]
-    names = sorted(one.name for one in folder.iterdir() if (one / METADATA).is_file())
+    names = sorted(inner.name for inner in folder.iterdir() if (inner / METADATA).is_file())
     if not names:
         raise SchemaError(f"{where}: expected a vault, or folders of vaults, with {METADATA}.")
     if task and task not in names:
@@ -117,38 +122,34 @@ class _Vault:
         downloaded in part.
         """
         self.where, self._folder = where, folder
-        names = _leaf_names(folder, where)
-        if any(one.is_symlink() for one in (folder, *folder.rglob("*"))):
+        names = _array_names(folder, where)
+        if any(file.is_symlink() for file in (folder, *folder.rglob("*"))):
             raise SchemaError(f"{where}: a file is a link, which is not followed.")
+        wanted = [name for name in names if name in OF_AGENTS or name.startswith("infos.")]
+        self.left_out = [name for name in names if name not in wanted]
         with _reading(where):
             import tensorstore
 
             self._context = tensorstore.Context({"cache_pool": {"total_bytes_limit": CACHE_BYTES}})
             index = self._array(INDEX)
-            if index.shape != (1,) or index.dtype.numpy_dtype != np.int32:
-                raise SchemaError(f"{where}, {INDEX}: expected one number, found {index.shape}.")
-            self.count = int(index.read().result()[0])
-            if not 0 < self.count < MOST_ROWS:
-                raise SchemaError(f"{where}, {INDEX}: says {self.count} steps.")
-            wanted = [name for name in names if name in OF_AGENTS or name.startswith("infos.")]
-            self.left_out = [name for name in names if name not in wanted]
+            self.count = int(index.read().result()[0]) if index.shape == (1,) else 0
+            if self.count <= 0:
+                raise SchemaError(f"{where}, {INDEX}: expected how many steps there are.")
             self._arrays = {name: self._checked(name) for name in wanted}
         self.kinds = {
-            name: (np.dtype(one.dtype.numpy_dtype), tuple(one.shape[2:]))
-            for name, one in self._arrays.items()
+            name: (np.dtype(array.dtype.numpy_dtype), tuple(array.shape[2:]))
+            for name, array in self._arrays.items()
         }
-        for name in OF_AGENTS[:4]:
+        for name in NEEDED:
             if name not in self.kinds:
                 raise SchemaError(f"{where}: has no {name}; found {', '.join(names)}.")
         agents = self.kinds["rewards"][1]
-        if len(agents) != 1 or not agents[0]:
-            raise SchemaError(f"{where}, rewards: expected one a step and agent, found {agents}.")
         for name in (*OF_AGENTS, LEGAL):
             shape = self.kinds.get(name, (None, agents))[1]
-            is_flag = name in ("rewards", "terminals", "truncations")
-            if shape[:1] != agents or (is_flag and len(shape) > 1):
+            is_single = name in ("rewards", *FLAGS)
+            if shape[:1] != agents[:1] or 0 in shape or (is_single and len(shape) != 1):
                 raise SchemaError(
-                    f"{where}, {name}: expected rows for {agents[0]} agents, found {shape}."
+                    f"{where}, {name}: expected rows for {agents[0] if agents else 1} agents, found {shape}."
                 )
         self.agents = [f"agent_{number}" for number in range(agents[0])]
 
@@ -158,8 +159,8 @@ class _Vault:
         Raises IntegrityError if the vault is damaged.
         """
         kinds = [self.kinds[name] for name in names]
-        row = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds)
-        rows = max(1, BLOCK_BYTES // max(1, row))
+        row_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds)
+        rows = max(1, BLOCK_BYTES // row_bytes)
         for start in range(0, self.count, rows):
             stop = min(self.count, start + rows)
             with _reading(self.where):
@@ -170,11 +171,10 @@ class _Vault:
         """Return an array with a row for each step, all of which are stored."""
         array, where = self._array(f"{name}."), f"{self.where}, {name}"
         dtype = np.dtype(array.dtype.numpy_dtype)
-        if dtype.kind not in "biuf" or dtype.itemsize > 8:
-            raise SchemaError(f"{where}: expected numbers, found {dtype}.")
-        if array.rank < 2 or array.shape[0] != 1 or array.shape[1] < self.count:
+        is_batch = array.rank >= 2 and array.shape[0] == 1 and array.shape[1] >= self.count
+        if dtype.kind not in "biuf" or dtype.itemsize > 8 or not is_batch:
             raise SchemaError(
-                f"{where}: expected one batch of {self.count} steps, found {array.shape}."
+                f"{where}: expected one batch of {self.count} steps of numbers, found {dtype} {array.shape}."
             )
         stored = array[:, : self.count].storage_statistics(query_fully_stored=True).result()
         if not stored.fully_stored:
@@ -193,7 +193,7 @@ class _Vault:
         return tensorstore.open(spec, open=True, read=True, context=self._context).result()
 
 
-def _leaf_names(folder: Path, where: str) -> list[str]:
+def _array_names(folder: Path, where: str) -> list[str]:
     """Return the names of all arrays, parts joined by dots."""
     body = read_json_object(folder / METADATA, where, missing=f"{METADATA} is a link or too large.")
     if str(body.get("version")).partition(".")[0] != "1":
@@ -201,11 +201,11 @@ def _leaf_names(folder: Path, where: str) -> list[str]:
             f"{where}: expected a vault of version 1, found {body.get('version')!r:.50}."
         )
     names: list[str] = []
-    open_parts = [("", body.get("structure_shape"))]
-    while open_parts:
-        path, part = open_parts.pop()
+    waiting = [("", body.get("structure_shape"))]
+    while waiting:
+        path, part = waiting.pop()
         if isinstance(part, dict):
-            open_parts += [(f"{path}.{key}" if path else key, one) for key, one in part.items()]
+            waiting += [(f"{path}.{key}" if path else key, inner) for key, inner in part.items()]
         elif isinstance(part, str):
             names.append(path)
     return sorted(names)
@@ -213,11 +213,12 @@ def _leaf_names(folder: Path, where: str) -> list[str]:
 
 def _find_episodes(vault: _Vault, notes: list[Note]) -> tuple[list[int], int]:
     """Return the length of each episode, and how many actions there are; 0 if they are no choices."""
-    is_choice = vault.kinds["actions"][0].kind in "iu" and len(vault.kinds["actions"][1]) == 1
+    dtype, shape = vault.kinds["actions"]
+    is_choice = dtype.kind in "iu" and len(shape) == 1
     choices = int(vault.kinds[LEGAL][1][-1]) if is_choice and LEGAL in vault.kinds else 0
-    wanted = [name for name in OF_AGENTS[3:] if name in vault.kinds]
+    wanted = [name for name in (*FLAGS, "actions") if name in vault.kinds]
     ends = []
-    for first, block in vault.blocks([*wanted, *(["actions"] if is_choice else [])]):
+    for first, block in vault.blocks(wanted if is_choice else wanted[:-1]):
         done = np.any(list(_flags(block, vault, first).values()), axis=0)
         ends.append(first + np.flatnonzero(done.all(axis=1)))
         if is_choice:
@@ -232,13 +233,13 @@ def _find_episodes(vault: _Vault, notes: list[Note]) -> tuple[list[int], int]:
     if not len(stops) or stops[-1] != vault.count:
         notes.append(Note("ends_open", where=vault.where))
         stops = np.append(stops, vault.count)
-    return np.diff(np.append(0, stops)).tolist(), choices
+    return np.diff(stops, prepend=0).tolist(), choices
 
 
 def _flags(block: Mapping[str, np.ndarray], vault: _Vault, first: int) -> dict[str, np.ndarray]:
     """Return which agents ended (terminals), and which were cut off, in each step."""
-    found = {}
-    for name in OF_AGENTS[3:]:
+    flags = {}
+    for name in FLAGS:
         values = block.get(name, np.zeros_like(block["terminals"]))
         odd = np.argwhere((values != 0) & (values != 1))
         if len(odd):
@@ -246,8 +247,8 @@ def _flags(block: Mapping[str, np.ndarray], vault: _Vault, first: int) -> dict[s
                 f"{vault.where}, {name}: expected 0 or 1, found {values[tuple(odd[0])]} in step "
                 f"{first + odd[0][0]}."
             )
-        found[name] = values.astype(bool)
-    return found
+        flags[name] = values.astype(bool)
+    return flags
 
 
 def _steps(
@@ -260,52 +261,63 @@ def _steps(
         metadata=lambda episode: {"split": splits[episode]} if splits[episode] else {},
     )
     for vault, several in zip(vaults, lengths, strict=True):
-        last_rows = np.cumsum(several) - 1
-        gone = np.zeros(len(vault.agents), bool)
+        is_last = np.zeros(vault.count, bool)
+        is_last[np.cumsum(several) - 1] = True
+        gone = np.zeros(len(vault.agents), bool)  # which agents of the open episode are done
         for first, block in vault.blocks(list(vault.kinds)):
-            rows, gone = _rows(vault, block, first, last_rows, gone)
-            for steps in cutter.add(rows):
+            flags = _flags(block, vault, first)
+            lasts = is_last[first : first + len(block["rewards"])]
+            acts, gone = _acting(np.any(list(flags.values()), axis=0), lasts, gone)
+            for steps in cutter.add(_rows(vault, block, flags, acts, lasts, first)):
                 actions = {name: steps.actions[:, n] for n, name in enumerate(vault.agents)}
                 yield dataclasses.replace(steps, actions=actions)
     notes += cutter.notes()
 
 
+def _acting(done: np.ndarray, lasts: np.ndarray, gone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which agents act in each step, (n, agents), and which of the open episode are done after the last one.
+
+    `done` is which are done in each step, `lasts` (n,) are the last steps of episodes, `gone` are done before.
+    """
+    before = np.cumsum(np.concatenate((gone[None], done)), axis=0)  # how often each was done
+    begins = np.where(np.append(False, lasts), np.arange(len(before)), 0)
+    begins = np.maximum.accumulate(begins)  # where the episode of each step begins
+    acts = before == np.where(begins[:, None] > 0, before[begins], 0)
+    return acts[:-1], ~acts[-1]
+
+
 def _rows(
-    vault: _Vault, block: dict[str, np.ndarray], first: int, last_rows: np.ndarray, gone: np.ndarray
-) -> tuple[Rows, np.ndarray]:
-    """Return a block by what its columns are, and which agents of the open episode are done."""
-    flags = _flags(block, vault, first)
-    done = flags["terminals"] | flags["truncations"]
-    acts = np.empty_like(done)
-    start = 0
-    ends = last_rows[(last_rows >= first) & (last_rows < first + len(done))] - first
-    for stop in (*(ends + 1).tolist(), len(done)):
-        since = np.logical_or.accumulate(np.concatenate((gone[None], done[start:stop])))
-        acts[start:stop] = ~since[:-1]
-        gone = since[-1] if stop == len(done) and stop - 1 not in ends else np.zeros_like(gone)
-        start = stop
-    is_last = np.isin(np.arange(len(done)), ends) & done.all(axis=1)
+    vault: _Vault,
+    block: Mapping[str, np.ndarray],
+    flags: Mapping[str, np.ndarray],
+    acts: np.ndarray,
+    lasts: np.ndarray,
+    first: int,
+) -> Rows:
+    """Return a block by what its columns are."""
+    terminals, truncations = (flags[name] for name in FLAGS)
+    all_done = lasts & (terminals | truncations).all(axis=1)
     actions = block["actions"]
     rewards = as_dtype(block["rewards"], np.dtype(np.float64), f"{vault.where}, rewards", first)
     rows: Rows = {
         "action": actions.astype(np.int64) if actions.dtype.kind in "iu" else actions,
         "reward": rewards.sum(axis=1),
-        "terminated": is_last & flags["terminals"].any(axis=1),
-        "truncated": is_last & flags["truncations"].any(axis=1),
+        "terminated": all_done & terminals.any(axis=1),
+        "truncated": all_done & truncations.any(axis=1),
     }
     for number, name in enumerate(vault.agents):
         rows[f"observation/{name}"] = block["observations"][:, number]
         own = f"infos/agents/{name}"
         rows[f"{own}/acts"] = acts[:, number]
         rows[f"{own}/rewards"] = block["rewards"][:, number]
-        rows[f"{own}/terminations"] = flags["terminals"][:, number] & acts[:, number]
-        rows[f"{own}/truncations"] = flags["truncations"][:, number] & acts[:, number]
+        rows[f"{own}/terminations"] = terminals[:, number] & acts[:, number]
+        rows[f"{own}/truncations"] = truncations[:, number] & acts[:, number]
         if LEGAL in block:
             rows[f"{own}/legals"] = block[LEGAL][:, number]
     for name, values in block.items():
         if name.startswith("infos.") and name != LEGAL:
             rows[f"infos/{name.removeprefix('infos.').replace('.', '/')}"] = values
-    return rows, gone
+    return rows
 
 
 @contextlib.contextmanager
@@ -328,7 +340,7 @@ def _check() -> None:
 
 def _recognizes(files: Sequence[Path]) -> bool:
     folder = files[0]
-    places = (folder, *(one for one in sorted(folder.iterdir()) if one.is_dir()))
+    places = (folder, *(inner for inner in sorted(folder.iterdir()) if inner.is_dir()))
     return any((one / DATABASE).is_file() and (one / METADATA).is_file() for one in places)
 
 

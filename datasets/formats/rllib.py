@@ -1,15 +1,15 @@
-"""Reads the JSON files of RLlib's `JsonWriter`: lines that hold a batch of steps each.
+"""Reads what RLlib writes: lines of JSON with a batch of steps each, and Parquet files with a step or an episode a row.
 
     obs (n, ..)   actions (n, ..)   rewards (n,)   terminateds, truncateds or dones (n,)   [new_obs]   eps_id (n,)
     [action_logp, or the logarithm of action_prob: `infos/action_log_probs`]   [t]
 
 Steps of an episode follow each other, in one line or some, and `eps_id` tells episodes apart. A step that is `done` and not
-truncated ended the task.
+truncated ended the task. Parquet files with a row for each step have the same columns, and are tables.
 
-Parquet (`OfflineSingleAgentEnvRunner`): a row for each step has the same columns, `terminateds` and `truncateds` among them.
-A row for each episode (the default) has one column, `item`: the state of a `SingleAgentEpisode` as msgpack, whose arrays are
-dtype, shape and bytes. Where a worker wrote an episode in pieces, they are joined. With each sample a worker writes a folder,
-`run-WORKER-NUMBER`, and by default in each all that it wrote before: then only the last one is read.
+A row for each episode (the default of `OfflineSingleAgentEnvRunner`) has one column, `item`: the state of a
+`SingleAgentEpisode` as msgpack, whose arrays are dtype, shape and bytes. Where a worker wrote an episode in pieces, they are
+joined. With each sample a worker writes a folder, `run-WORKER-NUMBER`, and by default in each all that it wrote before: then
+only the last one is read.
 
 Columns that RLlib packed (its default for `obs` and `new_obs` of steps) are pickles and are not read.
 https://docs.ray.io/en/latest/rllib/rllib-offline.html
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from orlog.datasets.formats._shared.arrow_files import reading_arrow, table_batches
+from orlog.datasets.formats._shared.arrow_files import column_names, open_parquet, reading_arrow
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.flat_rows import as_dtype
 from orlog.datasets.formats._shared.json_documents import finite_float, numbers_in
@@ -40,114 +40,47 @@ from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.npz_files import reading_npz
 from orlog.datasets.formats._shared.places import Place, Places, files_below, in_order
 from orlog.datasets.formats._shared.pointers import MOST_LOOKED_AT
-from orlog.datasets.formats._shared.table_files import batches_of, column_names
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.table import TABLE
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
-LARGEST_FILE = 2**31
-LARGEST_LINE = 2**28
-GROUP_BYTES, MOST_ROWS = 2**25, 256  # of episodes that are read at once
 NEEDED = ("obs", "actions", "rewards", "eps_id")
-NAMES = (
-    *NEEDED,
-    "new_obs",
-    "terminateds",
-    "truncateds",
-    "dones",
-    "action_logp",
-    "action_prob",
-    "t",
-)
-Files = list[tuple[Path, str]]
-"""Files, and what errors call them."""
-RUN = re.compile(r"run-(\d+)-(\d+)")
+FLAGS = ("terminateds", "truncateds", "dones")
+NAMES = (*NEEDED, "new_obs", *FLAGS, "action_logp", "action_prob", "t")
 PACKED = ("obs", "actions", "new_obs")
 ITEM = "item"
 TABLES = (".parquet", ".pq")
 ENDINGS = (".json", *TABLES)
-ROWS = {
+RUN = re.compile(r"run-(\d+)-(\d+)")
+FEW = 4  # files, whose names are listed
+COLUMNS = {
     "observation": "obs",
     "action": "actions",
     "reward": "rewards",
     "next_observation": "new_obs",
-    "terminated": "terminateds",
     "truncated": "truncateds",
-    "infos/action_log_probs": "action_logp",
 }
-
-
-def _files(asked: Asked) -> Files:
-    """Return the files, those of a folder too, in the order of the numbers in their paths, and what errors call them.
-
-    Raises SchemaError if a folder holds none.
-    """
-    folder, source = asked.files[0], asked.sources[0]
-    if not folder.is_dir():
-        return in_order(zip(asked.files, asked.sources, strict=True))
-    given = files_below(folder, source, lambda one: one.suffix.lower() in ENDINGS)
-    if not given:
-        raise SchemaError(f"{source}: holds neither JSON nor Parquet files of RLlib.")
-    return given
-
-
-def _is_ours(path: Path) -> bool:
-    """Return whether a file is lines of JSON, or a table, of RLlib."""
-    if path.suffix.lower() in TABLES:
-        try:
-            with reading_arrow(str(path)):
-                names = set(column_names(path))
-        except (MissingExtraError, OrlogError):
-            return False
-        return names == {ITEM} or set(NEEDED) <= names
-    try:
-        with path.open("rb") as file:
-            head = file.read(2**16)
-    except OSError:
-        return False
-    return all(f'"{name}"'.encode() in head for name in ("obs", "actions", "eps_id")) or (
-        b'"type": "SampleBatch"' in head
-    )
-
-
-def _open_file(given: tuple[Path, str], _options: Options) -> Generator[Place]:
-    """Yield a file, whose arrays lie in memory."""
-    file, where = given
-    arrays = _arrays(file, where)
-    yield Place(where, sorted(arrays), arrays.__getitem__, reading_npz)
-
-
-def _arrays(file: Path, where: str) -> dict[str, np.ndarray]:
-    """Return the columns of a file.
-
-    Raises SchemaError if they are packed, differ between lines, or are too large; IntegrityError if it is no JSON.
-    """
-    if file.is_symlink() or file.stat().st_size > LARGEST_FILE:
-        raise SchemaError(f"{where}: a link, or larger than {LARGEST_FILE:,} bytes; split it.")
-    pieces: dict[str, list[np.ndarray]] = {}
-    with file.open("rb") as lines:
-        for number, line in enumerate(iter(functools.partial(lines.readline, LARGEST_LINE), b"")):
-            batch = _batch(line, f"{where}, line {number + 1}")
-            if pieces and pieces.keys() != batch.keys():
-                odd = min(pieces.keys() ^ batch.keys())
-                raise SchemaError(f"{where}, line {number + 1}: not all lines have {odd}.")
-            for name, values in batch.items():
-                pieces.setdefault(name, []).append(values)
-    with reading_npz(where):
-        found = {name: _joined(several, f"{where}, {name}") for name, several in pieces.items()}
-    if not found or not len(found["actions"]):
-        raise SchemaError(f"{where}: holds no steps.")
-    cut = found.get("truncateds", np.zeros(len(found["actions"]), bool))
-    done = found.pop("dones", None)
-    ended = found.pop("terminateds", None)
-    if ended is not None or done is not None:
-        found["terminated"] = ended if ended is not None else done & ~cut
-    if "action_prob" in found:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found["action_log_probs"] = np.log(found.pop("action_prob"))
-    if "action_logp" in found:
-        found["action_log_probs"] = found.pop("action_logp")
-    return found
+ROWS = {**COLUMNS, "terminated": "terminateds", "infos/action_log_probs": "action_logp"}
+UNPACK = """
+    import base64, glob, json, pickle
+    import lz4.frame, numpy as np, pyarrow.parquet as pq  # pip install lz4
+    from orlog.datasets.unpickled import save_rows
+    files = {files}
+    def unpack(name, value):
+        if name == 'eps_id' or not isinstance(value, str): return value
+        return pickle.loads(lz4.frame.decompress(base64.b64decode(value)))
+    def read(file):
+        return map(json.loads, open(file)) if '.json' in file else pq.read_table(file).to_pylist()
+    rows = [row for file in files for row in read(file)]
+    roles = dict(obs='obs', new_obs='new_obs', actions='actions', rewards='rewards', eps_id='episodes', t='t',
+                 action_logp='action_log_probs', dones='terminals', terminateds='terminals')
+    join = np.concatenate if isinstance(rows[0]['eps_id'], list) else np.array
+    columns = {{role: join([unpack(name, row[name]) for row in rows]) for name, role in roles.items() if name in rows[0]}}
+    order = np.lexsort([columns.pop('t', columns['episodes']), columns['episodes']])
+    save_rows({{role: values[order] for role, values in columns.items()}})
+"""
+Files = list[tuple[Path, str]]
+"""Files, and what errors call them."""
 
 
 @contextlib.contextmanager
@@ -158,142 +91,133 @@ def _open(asked: Asked) -> Iterator[Opened]:
     """
     given, notes = _without_repeats(_files(asked))
     first, where = given[0]
-    names = []
-    if first.suffix.lower() in TABLES:
-        with reading_arrow(where):
-            names = column_names(first)
+    files, sources = zip(*given, strict=True)
+    asked = dataclasses.replace(asked, files=files, sources=sources)
+    names = column_names(first, where) if first.suffix.lower() in TABLES else []
     if asked.options.sort and not {*NEEDED} <= {*names}:
         raise SchemaError(f"{where}: sort=True is for Parquet files with a row for each step.")
-    asked = dataclasses.replace(
-        asked, files=[one for one, _ in given], sources=[source for _, source in given]
-    )
+    _refuse_packed(asked)
     reading: AbstractContextManager[Opened]
     if not names:
-        _refuse_packed_lines(asked)
-        reading = open_layout(KNOWN, asked)
+        reading = open_layout(LINES, asked)
     elif names == [ITEM]:
         reading = open_layout(EPISODES, asked)
     else:
         assert TABLE.open is not None
-        reading = TABLE.open(_as_table(asked))
-    with reading as opened:
-        opened.notes += notes
-        yield opened
+        columns = {role: name for role, name in ROWS.items() if name in names}
+        options = dataclasses.replace(asked.options, columns=columns, episode="eps_id")
+        reading = TABLE.open(dataclasses.replace(asked, options=options))
+    try:
+        with reading as opened:
+            opened.notes += notes
+            yield opened
+    finally:
+        _items.cache_clear()
+
+
+def _files(asked: Asked) -> Files:
+    """Return the files, those of a folder too, in the order of the numbers in their paths.
+
+    Raises SchemaError if a folder holds none.
+    """
+    folder, source = asked.files[0], asked.sources[0]
+    if not folder.is_dir():
+        return in_order(zip(asked.files, asked.sources, strict=True))
+    given = files_below(folder, source, lambda file: file.suffix.lower() in ENDINGS)
+    if not given:
+        raise SchemaError(f"{source}: holds neither JSON nor Parquet files of RLlib.")
+    return given
 
 
 def _without_repeats(given: Files) -> tuple[Files, list[Note]]:
     """Return files but those of runs that the worker's next run holds too, and a note about these."""
     runs: dict[Path, Files] = {}
-    for one in given:
-        runs.setdefault(one[0].parent, []).append(one)
+    for file in given:
+        runs.setdefault(file[0].parent, []).append(file)
     repeated = []
     for run, after in itertools.pairwise(runs):
-        numbers = [RUN.fullmatch(folder.name) for folder in (run, after)]
-        if (
-            run.parent == after.parent
-            and all(numbers)
-            and len({one[1] for one in numbers if one}) == 1
-        ):
-            rows, more = _table_of(runs[run]), _table_of(runs[after])
+        numbers = RUN.fullmatch(run.name), RUN.fullmatch(after.name)
+        of_worker = {number and number[1] for number in numbers}
+        if run.parent == after.parent and None not in of_worker and len(of_worker) == 1:
+            rows, more = _rows_of(runs[run]), _rows_of(runs[after])
             if more.slice(0, rows.num_rows).equals(rows):
                 repeated.append(run)
-    if not repeated:
-        return given, []
-    note = Note("left_out_repeated", [run.name for run in repeated])
-    return [one for one in given if one[0].parent not in repeated], [note]
+    notes = [Note("left_out_repeated", [run.name for run in repeated])] if repeated else []
+    return [file for file in given if file[0].parent not in repeated], notes
 
 
-def _table_of(given: Files) -> Any:
-    """Return the rows of Parquet files."""
+def _rows_of(given: Files) -> Any:
+    """Return all rows of Parquet files."""
     import pyarrow as pa
-    import pyarrow.parquet
 
     tables = []
     for file, where in given:
-        with reading_arrow(where):
-            tables.append(pyarrow.parquet.read_table(file, partitioning=None))
+        with reading_arrow(where), open_parquet(file) as opened:
+            tables.append(opened.read())
     return pa.concat_tables(tables)
 
 
-def _as_table(asked: Asked) -> Asked:
-    """Return what is asked of a table with a row for each step.
+def _refuse_packed(asked: Asked) -> None:
+    """Refuse packed columns, by the first row or line.
 
-    Raises SchemaError if columns are packed.
+    Raises SchemaError, which has lines that convert them.
     """
-    file, where = asked.files[0], asked.sources[0]
-    with reading_arrow(where):
-        import pyarrow.parquet
-
-        kinds = {one.name: str(one.type) for one in pyarrow.parquet.read_schema(file)}
-    for name in PACKED:
-        if kinds.get(name) in ("string", "large_string", "binary"):
-            raise SchemaError(f"{where}, {name}: {_about_packed([*kinds], asked.files)}")
-    columns = {role: name for role, name in ROWS.items() if name in kinds}
-    options = dataclasses.replace(asked.options, columns=columns, episode="eps_id")
-    return dataclasses.replace(asked, options=options)
-
-
-def _refuse_packed_lines(asked: Asked) -> None:
-    """Refuse lines of JSON with packed columns, by the first line.
-
-    Raises SchemaError.
-    """
-    body = None
-    with asked.files[0].open("rb") as lines, contextlib.suppress(ValueError, RecursionError):
-        body = json.loads(lines.readline(LARGEST_LINE))
-    for name in PACKED:
-        if isinstance(body, dict) and isinstance(body.get(name), str):
-            what = _about_packed([*body], asked.files)
-            raise SchemaError(f"{asked.sources[0]}, {name}: {what}")
-
-
-def _about_packed(names: Sequence[str], files: Sequence[Path]) -> str:
-    """Return why packed columns are not read, and lines that write them as npz."""
-    is_json = files[0].suffix == ".json"
-    listed = repr([str(one) for one in files])
-    if len(files) > 4:
-        folders = list(dict.fromkeys(str(one.parent) for one in files))
-        inner = f"sorted(glob.glob(folder + '/*{files[0].suffix}'))"
-        listed = f"[file for folder in {folders} for file in {inner}]"
-    roles = {"obs": "obs", "new_obs": "new_obs", "actions": "actions", "rewards": "rewards"}
-    roles |= {"action_logp": "action_log_probs", "eps_id": "episodes"}
-    roles |= {"terminateds" if "terminateds" in names else "dones": "terminals"}
-    taken = {name: role for name, role in roles.items() if name in names}
-    keys = ["eps_id", "t"] if "t" in names else ["eps_id"]
-    if is_json:
-        rows = "[json.loads(line) for file in files for line in open(file)]"
-        joined = "np.concatenate([unpack(row[name], name) for row in rows])"
+    file, where, row = asked.files[0], asked.sources[0], None
+    if file.suffix.lower() in TABLES:
+        with reading_arrow(where), open_parquet(file) as table:
+            row = {field.name: field.type for field in table.schema_arrow}
+            row = {
+                name: "" for name, kind in row.items() if str(kind).endswith(("string", "binary"))
+            }
     else:
-        rows = "[row for file in files for row in pq.read_table(file).to_pylist()]"
-        joined = "np.array([unpack(row[name], name) for row in rows])"
-    lines = [
-        "import base64, glob, json, pickle",
-        "import lz4.frame, numpy as np, pyarrow.parquet as pq  # pip install lz4",
-        "from orlog.datasets.unpickled import save_rows",
-        f"files = {listed}",
-        "def unpack(value, name):",
-        "    if name == 'eps_id' or not isinstance(value, str): return value",
-        "    return pickle.loads(lz4.frame.decompress(base64.b64decode(value)))",
-        f"rows = {rows}",
-        f"columns = {{name: {joined} for name in {[*taken, *keys[1:]]}}}",
-        f"order = np.lexsort([columns[name] for name in {keys[::-1]}])",
-        f"save_rows({{role: columns[name][order] for name, role in {taken}.items()}})",
-    ]
-    program = "".join(f"    {line}\n" for line in lines)
-    return (
-        "is packed by RLlib as a pickle, and reading a pickle runs the program in it. Where you trust it, "
-        f"convert it yourself:\n{program}Then: orlog import data.npz NAME\n"
-        "RLlib writes it plainly with config.offline_data(output_compress_columns=[])."
-    )
+        with file.open("rb") as lines, contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(lines.readline())
+    for name in PACKED:
+        if isinstance(row, dict) and isinstance(row.get(name), str):
+            files = repr([str(one) for one in asked.files])
+            if len(asked.files) > FEW:
+                folders = list(dict.fromkeys(str(one.parent) for one in asked.files))
+                inner = f"sorted(glob.glob(folder + '/*{file.suffix}'))"
+                files = f"[file for folder in {folders} for file in {inner}]"
+            raise SchemaError(
+                f"{where}, {name}: is packed by RLlib as a pickle, and reading a pickle runs the program in it. Where you "
+                f"trust it, convert it yourself:{UNPACK.format(files=files)}Then: orlog import data.npz NAME\n"
+                "RLlib writes it plainly with config.offline_data(output_compress_columns=[])."
+            )
 
 
-def _joined(several: Sequence[np.ndarray], where: str) -> np.ndarray:
-    """Return the rows of all lines, as numbers that each of them can hold."""
-    dtype, first, parts = np.result_type(*several), 0, []
-    for one in several:
-        parts.append(as_dtype(one, dtype, where, first))
-        first += len(one)
-    return np.concatenate(parts)
+def _open_lines(given: tuple[Path, str], _options: Options) -> Generator[Place]:
+    """Yield a file of lines of JSON, whose arrays lie in memory.
+
+    Raises SchemaError if they are packed, or differ between lines; IntegrityError if it is no JSON.
+    """
+    file, where = given
+    if file.is_symlink():
+        raise SchemaError(f"{where}: a link, which is not followed.")
+    batches: list[dict[str, np.ndarray]] = []
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            batches.append(_batch(line, f"{where}, line {number}"))
+            if odd := batches[0].keys() ^ batches[-1].keys():
+                raise SchemaError(f"{where}, line {number}: not all lines have {min(odd)}.")
+    if not any(len(batch["actions"]) for batch in batches):
+        raise SchemaError(f"{where}: holds no steps.")
+    with reading_npz(where):
+        arrays = {
+            name: _joined([batch[name] for batch in batches], f"{where}, {name}")
+            for name in batches[0]
+        }
+    if "dones" in arrays:
+        arrays["terminated"] = arrays["dones"] & ~arrays.get("truncateds", np.False_)
+    if "terminateds" in arrays:
+        arrays["terminated"] = arrays["terminateds"]
+    if "action_prob" in arrays:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            arrays["action_log_probs"] = np.log(arrays.pop("action_prob"))
+    if "action_logp" in arrays:
+        arrays["action_log_probs"] = arrays.pop("action_logp")
+    names = sorted(arrays.keys() - {"dones", "terminateds"})
+    yield Place(where, names, arrays.__getitem__, reading_npz)
 
 
 def _batch(line: bytes, where: str) -> dict[str, np.ndarray]:
@@ -304,39 +228,26 @@ def _batch(line: bytes, where: str) -> dict[str, np.ndarray]:
         raise IntegrityError(f"{where}: no JSON: {error}.", file=where) from error
     if not isinstance(body, dict) or any(name not in body for name in NEEDED):
         raise SchemaError(f"{where}: expected a batch of RLlib with {', '.join(NEEDED)}.")
-    found = {}
-    for name in NAMES:
-        if name not in body:
-            continue
+    columns = {}
+    for name in [name for name in NAMES if name in body]:
         if isinstance(body[name], str):
-            raise SchemaError(
-                f"{where}, {name}: is packed by RLlib as a pickle, which is not read; the first line is not."
-            )
-        flag = name in ("terminateds", "truncateds", "dones")
+            raise SchemaError(f"{where}, {name}: is packed by RLlib as a pickle, and is not read.")
         with reading_npz(f"{where}, {name}"):
             values = numbers_in(body[name], f"{where}, {name}")
             if values.dtype.kind not in "biuf" or not values.ndim:
                 raise SchemaError(f"{where}, {name}: expected numbers, a row a step.")
-        found[name] = values.astype(bool) if flag else values
-    lengths = {name: len(values) for name, values in found.items()}
+        columns[name] = values.astype(bool) if name in FLAGS else values
+    lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) != 1:
         raise SchemaError(f"{where}: its columns differ in length: {lengths}.")
-    return found
+    return columns
 
 
-KNOWN = ArrayLayout(
-    columns={
-        "observation": "obs",
-        "action": "actions",
-        "reward": "rewards",
-        "next_observation": "new_obs",
-        "terminated": "terminated",
-        "truncated": "truncateds",
-        "infos/action_log_probs": "action_log_probs",
-    },
-    episode="eps_id",
-    places=Places(_files, _open_file),
-)
+def _joined(several: Sequence[np.ndarray], where: str) -> np.ndarray:
+    """Return the rows of all lines, as numbers that each of them can hold."""
+    dtype, starts = np.result_type(*several), np.cumsum([0, *map(len, several)]).tolist()
+    parts = zip(several, starts, strict=False)
+    return np.concatenate([as_dtype(values, dtype, where, first) for values, first in parts])
 
 
 class _Buffer(msgspec.Struct):
@@ -360,125 +271,90 @@ class _Piece(msgspec.Struct):
 
 
 class _Lying(NamedTuple):
-    """Where a piece lies: a file, what errors call it, and the row."""
+    """Where a piece lies: its file, a group of rows, the row in it, and what errors call that."""
 
     file: Path
-    where: str
+    group: int
     row: int
-    size: int
+    where: str
 
 
-Group = list[list[_Lying]]
-"""Where the pieces of some episodes lie."""
-
-
-def _groups(asked: Asked) -> list[Group]:
-    """Return where the pieces of each episode lie, in their order; episodes are in that of their first pieces.
-
-    A group is read at once, since a row of a table is found by decoding all before it.
-    """
+def _episodes(asked: Asked) -> list[list[_Lying]]:
+    """Return where the pieces of each episode lie, in their order; episodes are in that of their first pieces."""
+    _items.cache_clear()
     lying: dict[str, list[tuple[int, _Lying]]] = {}
-    for file, where in zip(asked.files, asked.sources, strict=True):
-        rows = (row for batch in batches_of(file, where, [ITEM]) for row in batch.column(0))
-        for number, row in enumerate(rows):
-            with reading_arrow(where):
-                data = row.as_py()
-            if not isinstance(data, bytes):
-                raise SchemaError(f"{where}, row {number}: expected the bytes of an episode.")
-            piece = _decoded(data, f"{where}, row {number}")
-            place = piece.t_started, _Lying(file, where, number, len(data))
-            lying.setdefault(piece.id_, []).append(place)
-    groups: list[Group] = []
-    left = 0
-    for several in lying.values():
-        if left <= 0:
-            groups.append([])
-            left = GROUP_BYTES
-        groups[-1].append([place for _, place in sorted(several)])
-        left -= sum(place.size for _, place in several)
-    return groups
+    for file, source in zip(asked.files, asked.sources, strict=True):
+        with reading_arrow(source), open_parquet(file) as table:
+            groups = table.num_row_groups
+        number = 0
+        for group in range(groups):
+            for row in range(len(_items(file, group, source))):
+                place = _Lying(file, group, row, f"{source}, row {number}")
+                piece = _piece_at(place)
+                lying.setdefault(piece.id_, []).append((piece.t_started, place))
+                number += 1
+    return [[place for _, place in sorted(several)] for several in lying.values()]
 
 
-def _read_group(group: Group) -> dict[tuple[Path, int], bytes]:
-    """Return the rows of a group by their files and numbers."""
-    wanted: dict[tuple[Path, str], set[int]] = {}
-    for lying in itertools.chain.from_iterable(group):
-        wanted.setdefault((lying.file, lying.where), set()).add(lying.row)
-    largest = max(lying.size for lying in itertools.chain.from_iterable(group))
-    held = {}
-    for (file, where), rows in wanted.items():
-        first, at_once = min(rows), max(1, min(MOST_ROWS, GROUP_BYTES // max(1, largest)))
-        with reading_arrow(where):
-            batches = table_batches(file, at_once, first, max(rows) + 1)
-            values = (value for batch in batches for value in batch.column(ITEM))
-            for number, value in enumerate(values, first):
-                if number in rows:
-                    held[file, number] = value.as_py()
-    return held
+@functools.lru_cache(maxsize=2)
+def _items(file: Path, group: int, where: str) -> list[Any]:
+    """Return the rows of a group, which is read at once since a row is found by decoding all before it."""
+    with reading_arrow(where), open_parquet(file) as table:
+        rows: list[Any] = table.read_row_group(group, [ITEM]).column(0).to_pylist()
+        return rows
 
 
-def _open_group(group: Group, _options: Options) -> Generator[Place]:
-    """Yield the episodes of a group, but those without steps."""
-    held = _read_group(group)
-    for lying in group:
-        joined = _episode_of(lying, held)
-        if len(joined["rewards"]):
-            where = f"{lying[0].where}, row {lying[0].row}"
-            yield Place(where, sorted(joined), joined.__getitem__, reading_npz)
-
-
-def _decoded(data: bytes, where: str) -> _Piece:
+def _piece_at(place: _Lying) -> _Piece:
+    source = place.where.rpartition(", row ")[0]
     try:
-        return msgspec.msgpack.decode(data, type=_Piece)
+        return msgspec.msgpack.decode(
+            _items(place.file, place.group, source)[place.row], type=_Piece
+        )
     except (msgspec.MsgspecError, TypeError) as error:
         raise IntegrityError(
-            f"{where}: cannot be read as an episode of RLlib: {error}.", file=where
+            f"{place.where}: cannot be read as an episode of RLlib: {error}.", file=place.where
         ) from error
 
 
-def _episode_of(lying: list[_Lying], held: dict[tuple[Path, int], bytes]) -> dict[str, np.ndarray]:
-    """Return the arrays of an episode, whose pieces are joined.
+def _open_episode(lying: Sequence[_Lying], _options: Options) -> Generator[Place]:
+    """Yield an episode, whose pieces are joined, unless it has no step.
 
     Raises SchemaError if steps between two pieces are not there.
     """
     parts: list[dict[str, np.ndarray]] = []
     after = None
-    for file, source, row, _ in lying:
-        own = f"{source}, row {row}"
-        piece = _decoded(held.pop((file, row)), own)
+    for place in lying:
+        piece, where = _piece_at(place), place.where
         if after not in (None, piece.t_started):
             raise SchemaError(
-                f"{own}: episode {piece.id_} goes on at step {piece.t_started}, and the piece before it ends "
+                f"{where}: episode {piece.id_} goes on at step {piece.t_started}, and the piece before it ends "
                 f"at step {after}; give all files of the recording."
             )
-        with reading_npz(own):
-            arrays = _arrays_of(piece, own)
-        after = piece.t_started + len(arrays["rewards"])
-        if parts:  # it begins with the last observation of the piece before it
-            parts[-1] = {
-                name: values[:-1] if name.split("/")[0] == "obs" else values
-                for name, values in parts[-1].items()
-            }
-        parts.append(arrays)
+        with reading_npz(where):
+            parts.append(_arrays_of(piece, where))
+        after = piece.t_started + len(parts[-1]["rewards"])
+    for part in parts[:-1]:  # the next piece begins with its last observation
+        part |= {name: part[name][:-1] for name in part if name.split("/")[0] == "obs"}
     with reading_npz(lying[0].where):
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if len(arrays["rewards"]):
+        yield Place(lying[0].where, sorted(arrays), arrays.__getitem__, reading_npz)
 
 
 def _arrays_of(piece: _Piece, where: str) -> dict[str, np.ndarray]:
     """Return the arrays of a piece, those of a Dict of observations as `obs/NAME`."""
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     buffers = {"obs": piece.observations, "actions": piece.actions, "rewards": piece.rewards}
     for name, buffer in (*buffers.items(), *(piece.extra_model_outputs or {}).items()):
         if buffer is not None:
             values = _unpacked(buffer.data, name, where)
-            found |= {key: several[buffer.lookback :] for key, several in values.items()}
-    rows = len(found["rewards"])
-    for name, flag in (("terminated", piece.is_terminated), ("truncated", piece.is_truncated)):
-        found[name] = np.zeros(rows, bool)
-        found[name][-1:] = _unpacked(flag, name, where)[name]
-    if "action_logp" in found:
-        found["action_log_probs"] = found.pop("action_logp")
-    return found
+            arrays |= {key: several[buffer.lookback :] for key, several in values.items()}
+    for name, flag in (("terminated", piece.is_terminated), ("truncateds", piece.is_truncated)):
+        arrays[name] = np.zeros(len(arrays["rewards"]), bool)
+        arrays[name][-1:] = _unpacked(flag, name, where)[name]
+    if "action_logp" in arrays:
+        arrays["action_log_probs"] = arrays.pop("action_logp")
+    return arrays
 
 
 def _unpacked(value: Any, name: str, where: str) -> dict[str, np.ndarray]:
@@ -492,28 +368,44 @@ def _unpacked(value: Any, name: str, where: str) -> dict[str, np.ndarray]:
         array = np.frombuffer(value[b"data"], np.dtype(value[b"type"]))
         return {name: array.reshape(value[b"shape"] if value[b"nd"] else ())}
     if isinstance(value, dict):
-        found: dict[str, np.ndarray] = {}
-        for key, inner in value.items():
-            found |= _unpacked(inner, f"{name}/{key}", where)
-        return found
+        parts = [_unpacked(inner, f"{name}/{key}", where) for key, inner in value.items()]
+        return {key: values for part in parts for key, values in part.items()}
     if isinstance(value, list):
-        several = [_unpacked(one, name, where) for one in value]
+        several = [_unpacked(inner, name, where) for inner in value]
         names: Iterable[str] = several[0] if several else [name]
-        return {key: np.array([one[key] for one in several]) for key in names}
+        return {key: np.array([part[key] for part in several]) for key in names}
     return {name: np.asarray(value)}
 
 
+LINES = ArrayLayout(
+    columns={**COLUMNS, "terminated": "terminated", "infos/action_log_probs": "action_log_probs"},
+    episode="eps_id",
+    places=Places(_files, _open_lines),
+)
 EPISODES = ArrayLayout(
-    columns={**KNOWN.columns, "observation/*": "obs/*", "truncated": "truncated"},
-    places=Places(_groups, _open_group),
+    columns={**LINES.columns, "observation/*": "obs/*"}, places=Places(_episodes, _open_episode)
 )
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
-    if not files[0].is_dir():
-        return _is_ours(files[0])
-    inside = itertools.islice(files[0].rglob("*"), MOST_LOOKED_AT)
-    return _is_ours(next((one for one in inside if one.suffix.lower() in ENDINGS), files[0]))
+    path = files[0]
+    if path.is_dir():
+        inside = itertools.islice(path.rglob("*"), MOST_LOOKED_AT)
+        path = next((file for file in inside if file.suffix.lower() in ENDINGS), path)
+    if path.suffix.lower() in TABLES:
+        try:
+            names = {*column_names(path, str(path))}
+        except (MissingExtraError, OrlogError):
+            return False
+        return names == {ITEM} or {*NEEDED} <= names
+    try:
+        with path.open("rb") as file:
+            head = file.read(2**16)
+    except OSError:
+        return False
+    return b'"type": "SampleBatch"' in head or all(
+        f'"{name}"'.encode() in head for name in ("obs", "actions", "eps_id")
+    )
 
 
 FORMAT = Format(

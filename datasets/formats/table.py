@@ -29,7 +29,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,16 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.arrow_files import check_pyarrow, column_of, reading_arrow
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
+from orlog.datasets.formats._shared.arrow_files import (
+    BLOCK_ROWS,
+    ENDINGS,
+    arrays_of,
+    batches_of,
+    check_pyarrow,
+    column_names,
+    reading_arrow,
+)
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import (
@@ -54,16 +62,6 @@ from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import read_pieces, warn_of_one_process
 from orlog.datasets.formats._shared.places import FILE, files_below, holds_tables, is_table
 from orlog.datasets.formats._shared.roles import Layout, base_role
-from orlog.datasets.formats._shared.table_files import (
-    BLOCK_ROWS,
-    ENDINGS,
-    JSON_LINES,
-    arrays_of,
-    batches_of,
-    check_nesting,
-    column_names,
-    read_tables,
-)
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
 from orlog.datasets.formats.open_bandit import is_open_bandit
@@ -73,7 +71,7 @@ from orlog.errors import OrlogError, SchemaError
 LARGEST_SORTED_BYTES = 2**33
 LARGEST_TRIED_BYTES = 2**30  # of files that are read from begin to end to find episodes
 ROW_GROUP_BYTES = 2**25
-KEPT = ("observation", "next_observation", "action")
+FLOAT64 = np.dtype(np.float64)
 UNDECIDED = (
     "Say which columns are what, as columns={'observation': 'COLUMNS', 'action': 'COLUMN'}, and what tells episodes apart, "
     "as episode='COLUMN', or episode='file' if each file is one."
@@ -81,59 +79,50 @@ UNDECIDED = (
 EPISODES = re.compile(
     r"^(ep|eps|episode|traj|trajectory|run|demo)(_?(id|ids|index|idx|no|number))?$", re.IGNORECASE
 )
+Block = dict[str, np.ndarray]
+"""Rows of some columns, by name."""
 
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    given, asked = asked.files, tables_of(asked)
-    table = _Table(asked)
+    given = asked.files
+    if given[0].is_dir():
+        files, sources = zip(*files_below(given[0], asked.sources[0], is_table), strict=True)
+        asked = dataclasses.replace(asked, files=files, sources=sources)
+    table, options = _Table(asked), asked.options
     try:
-        layout = _layout(table, asked.options)
+        layout = _layout(table, options)
     except SchemaError as error:
-        if asked.options.columns:
+        if options.columns:
             raise
         raise SchemaError(f"{error}{_example(table, asked, given)}") from error
-    checked = _check(table, layout)
+    survey = _survey(table, layout)
     parts: dict[str, gymnasium.Space[Any]] = {
-        role.removeprefix("observation/"): unbounded_space(*checked.kinds[role])
+        role.removeprefix("observation/"): unbounded_space(*survey.kinds[role])
         for role in layout.observations
     }
     is_whole = layout.observations == ["observation"]
     schema = Schema(
         observation_space=parts["observation"] if is_whole else gymnasium.spaces.Dict(parts),
         action_space=mapped_action_space(
-            checked.kinds["action"], checked.lowest, checked.highest, table.where
+            survey.kinds["action"], survey.lowest, survey.highest, table.where
         ),
-        reward_dtype=np.dtype(np.float64),
+        reward_dtype=FLOAT64,
     )
-    opened = Opened(schema=schema, steps=iter(()), total_steps=checked.rows)
-    opened.lengths = checked.lengths.tolist()
+    opened = Opened(schema=schema, steps=iter(()), total_steps=sum(survey.lengths))
+    opened.lengths = survey.lengths
     if layout.guessed:
         roles = "; ".join(f"{role} is {', '.join(one)}" for role, one in layout.columns.items())
-        opened.notes.append(
-            Note("columns_by_name", itertools.chain(*layout.columns.values()), roles=roles)
-        )
-    if "reward" not in layout.columns and not asked.options.reward:
+        columns = itertools.chain(*layout.columns.values())
+        opened.notes.append(Note("columns_by_name", columns, roles=roles))
+    if "reward" not in layout.columns and not options.reward:
         opened.notes.append(Note("rewards_no_column"))
     if layout.left_out:
         opened.notes.append(Note("left_out_unnamed", layout.left_out))
     if not {*FLAGS} & layout.columns.keys():
-        opened.notes += unknown_ends(asked.options, table.where, {*layout.columns})
-    opened.steps = _steps(table, layout, checked, opened.notes, asked)
+        opened.notes += unknown_ends(options, table.where, {*layout.columns})
+    opened.steps = _steps(table, layout, survey, opened.notes, asked)
     yield opened
-
-
-def tables_of(asked: Asked) -> Asked:
-    """Return what is asked with the tables that a folder holds in its place.
-
-    Raises SchemaError if a link lies there.
-    """
-    if not asked.files[0].is_dir():
-        return asked
-    given = files_below(asked.files[0], asked.sources[0], is_table)
-    return dataclasses.replace(
-        asked, files=[file for file, _ in given], sources=[where for _, where in given]
-    )
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
@@ -146,10 +135,9 @@ def _layout(table: _Table, options: Options) -> Layout:
     """Return what the columns are; with `--episode file` the number of a file tells episodes apart."""
     if options.episode != FILE or FILE in table.names:
         return Layout(table.names, options, table.where)
-    said = dataclasses.replace(options, episode="")
-    layout = Layout(table.names, said, table.where, needs_episode=False)
-    if layout.episode:
-        layout.left_out.append(layout.episode)
+    without = dataclasses.replace(options, episode="")
+    layout = Layout(table.names, without, table.where, needs_episode=False)
+    layout.left_out += [layout.episode] if layout.episode else []
     layout.episode = FILE
     return layout
 
@@ -163,9 +151,9 @@ def _example(table: _Table, asked: Asked, given: Sequence[Path]) -> str:
     for name in table.names:
         # Lists of other things and missing values are not shown.
         with contextlib.suppress(OrlogError, StopIteration):
-            _, block = next(table.first_blocks([name]))
-            if block[name].dtype.kind in "biuf":
-                kinds[name] = (1, *block[name].shape[1:]), str(block[name].dtype)
+            values = next(table.blocks([name], table.parts))[name]
+            if values.dtype.kind in "biuf":
+                kinds[name] = (1, *values.shape[1:]), str(values.dtype)
     lines = "".join(f"\n    {name}  {shape[1:]} {kind}" for name, (shape, kind) in kinds.items())
     size = sum(file.stat().st_size for file in asked.files if file.suffix != ".parquet")
     ways = _ways(table, asked.options, kinds) if size < LARGEST_TRIED_BYTES else ()
@@ -176,7 +164,7 @@ def _ways(table: _Table, options: Options, kinds: Mapping[str, Kind]) -> Iterato
     """Yield what columns may mean, the likeliest first."""
     episodes = [options.episode or next(filter(EPISODES.search, table.names), "")]
     # A flag of unknown meaning says that there is more than one.
-    episodes += [FILE] if table.has_several or not done_names(table.names) else []
+    episodes += [FILE] if len(table.files) > 1 or not done_names(table.names) else []
     for episode in filter(None, episodes):
         others = {name: kind for name, kind in kinds.items() if name != episode}
         for joins, sort in ((True, False), (False, False), (True, True)):
@@ -189,8 +177,10 @@ class _Table:
 
     Attributes:
         where: What errors call the files.
+        files: The files.
+        sources: What errors call each.
         names: Names of the columns.
-        has_several: Whether there is more than one file.
+        parts: Numbers of what is read on its own: each file, or all of them where they are sorted.
     """
 
     def __init__(self, asked: Asked) -> None:
@@ -198,288 +188,240 @@ class _Table:
 
         Raises SchemaError if they differ; IntegrityError if a file cannot be read.
         """
-        self._files, self._sources = asked.files, asked.sources
-        self.where = asked.sources[0]
-        self.has_several = len(asked.files) > 1
-        self.sort_by = [asked.options.episode, asked.options.step] if asked.options.sort else []
-        self.sort_by = [name for name in self.sort_by if name]
+        self.files, self.sources, self.where = asked.files, asked.sources, asked.sources[0]
+        options = asked.options
+        self._sort_by = [one for one in (options.episode, options.step) if options.sort and one]
+        self.parts = [0] if self._sort_by else [*range(len(self.files))]
         self.names: list[str] = []
-        self._sorted: Any = None
-        for file, where in zip(self._files, self._sources, strict=True):
-            if file.suffix.lower() in JSON_LINES:
-                check_nesting(file, where)
-            with reading_arrow(where):
-                names = column_names(file)
-            if len(set(names)) != len(names):
-                raise SchemaError(f"{where}: two columns have the same name.")
+        for file, where in zip(self.files, self.sources, strict=True):
+            names = column_names(file, where)
             if self.names and names != self.names:
                 raise SchemaError(f"{where}: its columns differ from those of {self.where}.")
             self.names = names
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
-        """Yield rows of some columns, as arrays.
+    def blocks(self, columns: Sequence[str], parts: Iterable[int]) -> Generator[Block]:
+        """Yield rows of some columns of parts, as arrays.
 
         Raises SchemaError if a value is missing, or is neither number nor text; IntegrityError if a file
         cannot be read.
         """
-        if self.sort_by:
-            yield from self._sorted_blocks(columns)
-            return
-        for file, where in zip(self._files, self._sources, strict=True):
+        for part in parts:
+            where, first = self.sources[part], 0
             with reading_arrow(where):
-                yield from arrays_of(self._batches(file, where, columns), columns, where, 0)
+                batches = self._batches(part, columns)
+                if self._sort_by:
+                    rows = self._sorted
+                    starts = range(0, rows.num_rows, BLOCK_ROWS)
+                    batches = (rows.slice(start, BLOCK_ROWS).combine_chunks() for start in starts)
+                for batch in batches:
+                    if batch.num_rows:
+                        yield arrays_of(batch, columns, where, first)
+                    first += batch.num_rows
 
-    def values(self, asked: Asked, columns: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
-        """Yield rows of some columns of the files as `blocks` does, read here or by several processes.
-
-        Raises as it does.
-        """
-        if self.sort_by:
-            if asked.sharing is not None:
-                warn_of_one_process(asked, "sort=True puts rows in order in memory")
-            yield from self._sorted_blocks(columns)
-            return
-        files = list(zip(self._files, self._sources, strict=True))
-        yield from read_pieces(asked, functools.partial(read_tables, columns), files)
-
-    def _batches(self, file: Path, where: str, columns: Sequence[str]) -> Generator[Any]:
+    def _batches(self, number: int, columns: Sequence[str]) -> Generator[Any]:
         """Yield rows of some columns of a file; the number of the file is one where it is asked for."""
         import pyarrow as pa
 
-        if FILE in self.names or FILE not in columns:
-            yield from batches_of(file, where, columns)
-            return
-        number, own = self._files.index(file), [name for name in columns if name != FILE]
+        file, where = self.files[number], self.sources[number]
+        own = [name for name in columns if name != FILE or FILE in self.names]
         for batch in batches_of(file, where, own or self.names[:1]):
-            yield batch.append_column(FILE, pa.array(np.full(batch.num_rows, number)))
+            if len(own) < len(columns):
+                batch = batch.append_column(FILE, pa.array(np.full(batch.num_rows, number)))
+            yield batch
 
-    def first_blocks(self, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-        """Yield what errors call each file, and its first rows of some columns; of sorted rows the first.
-
-        Raises as `blocks` does.
-        """
-        if self.sort_by:
-            for block in self._sorted_blocks(columns):
-                yield self.where, block
-                return
-        for file, where in zip(self._files, self._sources, strict=True):
-            with (
-                reading_arrow(where),
-                contextlib.closing(self._batches(file, where, columns)) as batches,
-            ):
-                for batch in batches:
-                    if batch.num_rows:
-                        yield (where, {name: column_of(batch, name, where, 0) for name in columns})
-                        break
-
-    def _sorted_blocks(self, columns: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+    @functools.cached_property
+    def _sorted(self) -> Any:
+        """All rows, sorted by episodes and steps."""
         import pyarrow as pa
 
-        if self._sorted is None:
-            batches = []
-            for file, where in zip(self._files, self._sources, strict=True):
-                with reading_arrow(where):
-                    batches += list(
-                        self._batches(
-                            file, where, [*self.names, *({*self.sort_by} & {FILE} - {*self.names})]
-                        )
-                    )
-                if sum(batch.nbytes for batch in batches) > LARGEST_SORTED_BYTES:
-                    raise SchemaError(f"{where}: too large to be sorted in memory; sort it before.")
-            with reading_arrow(self.where):
-                table = pa.Table.from_batches(batches)
-                self._sorted = table.sort_by([(name, "ascending") for name in self.sort_by])
-        for start in range(0, self._sorted.num_rows, BLOCK_ROWS):
-            part = self._sorted.slice(start, BLOCK_ROWS).combine_chunks()
-            yield {name: column_of(part, name, self.where, start) for name in columns}
+        batches: list[Any] = []
+        columns = list(dict.fromkeys([*self.names, *self._sort_by]))
+        for number, where in enumerate(self.sources):
+            batches += self._batches(number, columns)
+            if sum(batch.nbytes for batch in batches) > LARGEST_SORTED_BYTES:
+                raise SchemaError(f"{where}: too large to be sorted in memory; sort it before.")
+        order = [(name, "ascending") for name in self._sort_by]
+        return pa.Table.from_batches(batches).sort_by(order)
 
 
 @dataclasses.dataclass
-class _Checked:
+class _Survey:
     """What the first reading of a table gave.
 
     Attributes:
-        rows: Rows of all episodes.
-        lengths: Rows of each episode.
         kinds: Dtype and shape of a row of observations and actions.
+        lengths: Rows of each episode.
         lowest: The lowest action, where actions are single integers.
         highest: The highest one.
     """
 
-    rows: int
-    lengths: np.ndarray
-    kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+    kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = dataclasses.field(
+        default_factory=dict
+    )
+    lengths: list[int] = dataclasses.field(default_factory=list)
     lowest: int = 0
     highest: int = 0
 
-    @property
-    def has_choices(self) -> bool:
-        """Whether actions are single integers."""
-        return "action" in self.kinds and self.kinds["action"][0].kind in "iu"
 
-
-def _check(table: _Table, layout: Layout) -> _Checked:
+def _survey(table: _Table, layout: Layout) -> _Survey:
     """Read what says where episodes begin, and the kinds of values.
 
     Raises SchemaError if episodes are mixed, steps are out of order, or a length differs.
     """
-    checked = _Checked(0, np.zeros(0, np.int64), {})
-    _see_kinds(table, layout, checked)
-    wanted = [layout.episode, *filter(None, (layout.step, layout.length))]
-    if checked.has_choices:
-        wanted += layout.columns["action"]
+    survey = _Survey()
+    _see_kinds(table, layout, survey)
+    if not survey.kinds:
+        raise SchemaError(f"{table.where}: holds no rows.")
+    actions = layout.columns["action"] if survey.kinds["action"][0].kind in "iu" else []
+    wanted = [layout.episode, *filter(None, (layout.step, layout.length)), *actions]
     names: list[Any] = []  # of episodes, as they come
-    lengths: list[int] = []
-    said: list[int] = []
-    last_step = 0
-    for block in table.blocks(list(dict.fromkeys(wanted))):
-        episodes = block[layout.episode]
+    lengths, stated = survey.lengths, list[int]()
+    last_step = row = 0
+    for block in table.blocks(list(dict.fromkeys(wanted)), table.parts):
+        episodes, where = block[layout.episode], table.where
         if episodes.ndim != 1:
             raise SchemaError(
-                f"{table.where}, {layout.episode}: expected a number or text that names the episode of each "
+                f"{where}, {layout.episode}: expected a number or text that names the episode of each "
                 f"row, found rows of shape {episodes.shape[1:]}."
             )
         begins = np.append(not names or episodes[0] != names[-1], episodes[1:] != episodes[:-1])
+        starts = np.flatnonzero(begins)
+        if names:
+            lengths[-1] += int(starts[0]) if len(starts) else len(episodes)
+        lengths += np.diff(np.append(starts, len(episodes))).tolist()
+        names += episodes[starts].tolist()
         if layout.step:
-            steps = _whole(block[layout.step], layout.step, table.where, checked.rows)
+            steps = _whole(block[layout.step], layout.step, where, row)
             before = np.append(last_step, steps[:-1])
             odd = np.flatnonzero((steps != before + 1) & ~begins)
             if len(odd):
                 raise SchemaError(
-                    f"{table.where}: {layout.step} goes from {before[odd[0]]} to {steps[odd[0]]} at row "
-                    f"{checked.rows + odd[0]}, inside episode {episodes[odd[0]]!s:.100}; sort=True puts "
-                    "rows in order."
+                    f"{where}: {layout.step} goes from {before[odd[0]]} to {steps[odd[0]]} at row {row + odd[0]}, inside "
+                    f"episode {episodes[odd[0]]!s:.100}; sort=True puts rows in order."
                 )
             last_step = int(steps[-1])
-        if checked.has_choices:
-            choices = _stacked(block, layout.columns["action"], "action", table.where, checked.rows)
-            low, high = int(choices.min()), int(choices.max())
-            checked.lowest = min(checked.lowest, low) if checked.rows else low
-            checked.highest = max(checked.highest, high) if checked.rows else high
-        starts = np.flatnonzero(begins)
-        if lengths:
-            lengths[-1] += int(starts[0]) if len(starts) else len(episodes)
-        lengths += np.diff(np.append(starts, len(episodes))).tolist()
-        names += episodes[starts].tolist()
+        if actions:
+            choices = _stacked(block, actions, "action", where, row)
+            ends = [int(choices.min()), int(choices.max())]
+            ends += [survey.lowest, survey.highest] if row else []
+            survey.lowest, survey.highest = min(ends), max(ends)
         if layout.length:
-            counts = _whole(block[layout.length], layout.length, table.where, checked.rows)
-            said += counts[starts].tolist()
-        checked.rows += len(episodes)
-    if not names or not checked.kinds:  # damaged files can have rows in some columns alone
-        raise SchemaError(f"{table.where}: holds no rows.")
-    checked.lengths = np.array(lengths)
-    _check_names(names, checked.lengths, table.where)
-    if layout.length:
-        odd = np.flatnonzero(np.array(said) != checked.lengths)
-        if len(odd):
-            raise SchemaError(
-                f"{table.where}: {layout.length} of episode {names[odd[0]]!s:.100} says {said[odd[0]]} rows, and "
-                f"it has {checked.lengths[odd[0]]}; so it is with {len(odd):,} episodes."
-            )
-    return checked
+            stated += _whole(block[layout.length], layout.length, where, row)[starts].tolist()
+        row += len(episodes)
+    _check_names(names, lengths, table.where)
+    odd = np.flatnonzero(np.array(stated) != (lengths if layout.length else stated))
+    if len(odd):
+        raise SchemaError(
+            f"{table.where}: {layout.length} of episode {names[odd[0]]!s:.100} says {stated[odd[0]]} rows, and "
+            f"it has {lengths[odd[0]]}; so it is with {len(odd):,} episodes."
+        )
+    return survey
 
 
-def _check_names(names: list[Any], lengths: np.ndarray, where: str) -> None:
+def _check_names(names: list[Any], lengths: list[int], where: str) -> None:
     """Refuse an episode whose rows do not follow each other."""
-    seen = set()
-    for name, start in zip(names, (np.cumsum(lengths) - lengths).tolist(), strict=True):
+    seen, row = set(), 0
+    for name, length in zip(names, lengths, strict=True):
         if name in seen:
             raise SchemaError(
-                f"{where}: episode {name!s:.100} goes on at row {start}, after rows of others; sort=True puts "
+                f"{where}: episode {name!s:.100} goes on at row {row}, after rows of others; sort=True puts "
                 "rows in order."
             )
         seen.add(name)
+        row += length
 
 
-def _see_kinds(table: _Table, layout: Layout, checked: _Checked) -> None:
-    """Note the dtype and shape of observations and actions, by the first rows of each file.
+def _see_kinds(table: _Table, layout: Layout, survey: _Survey) -> None:
+    """Note the dtype and shape of observations and actions, by the first rows of each part.
 
-    Raises SchemaError if those of the files have different shapes.
+    Raises SchemaError if those of the parts have different shapes.
     """
-    roles = [one for one in layout.columns if base_role(one) in KEPT]
-    columns = [name for role in roles for name in layout.columns[role]]
-    for where, block in table.first_blocks(list(dict.fromkeys(columns))):
-        for role in roles:
-            values = _stacked(block, layout.columns[role], role, where, 0)
+    roles = [role for role in layout.columns if not _is_single(role)]
+    columns = list(dict.fromkeys(name for role in roles for name in layout.columns[role]))
+    for part in table.parts:
+        with contextlib.closing(table.blocks(columns, [part])) as blocks:
+            block = next(blocks, {})
+        for role in roles if block else ():
+            values = _stacked(block, layout.columns[role], role, table.sources[part], 0)
             dtype, shape = values.dtype, values.shape[1:]
-            is_choice = role == "action" and dtype.kind in "iu" and shape == ()
             if role != "action":
                 dtype = kept_dtype(dtype)
-            elif dtype.kind in "biu" and not is_choice:
-                dtype = np.dtype(np.float64)
+            elif dtype.kind in "biu" and not (dtype.kind in "iu" and shape == ()):
+                dtype = FLOAT64
             of = role.removeprefix("next_")
-            before, its_shape = checked.kinds.get(of, (dtype, shape))
+            before, its_shape = survey.kinds.get(of, (dtype, shape))
             if shape != its_shape:
                 raise SchemaError(
-                    f"{where}: {role} has rows of shape {shape}, and those of the first file have {its_shape}."
+                    f"{table.sources[part]}: {role} has rows of shape {shape}, and those of the first file have {its_shape}."
                 )
             dtype = np.result_type(before, dtype)
-            checked.kinds[of] = dtype if role == "action" else kept_dtype(dtype), shape
+            survey.kinds[of] = dtype if role == "action" else kept_dtype(dtype), shape
 
 
 def _steps(
-    table: _Table, layout: Layout, checked: _Checked, notes: list[Note], asked: Asked
+    table: _Table, layout: Layout, survey: _Survey, notes: list[Note], asked: Asked
 ) -> Iterator[Steps]:
-    says = {*FLAGS} & layout.columns.keys()
-    unknown = UnknownEnds(asked.options, table.where, says=says)
-    cutter = EpisodeCutter(ends_of_lengths(checked.lengths), table.where, unknown=unknown)
-    names = [name for found in layout.columns.values() for name in found]
-    kinds = {role: checked.kinds.get(role.removeprefix("next_")) for role in layout.columns}
-    dtypes = {role: kind[0] for role, kind in kinds.items() if kind} | {"reward": np.dtype(float)}
-    if checked.has_choices:
+    unknown = UnknownEnds(asked.options, table.where, says={*FLAGS} & layout.columns.keys())
+    cutter = EpisodeCutter(ends_of_lengths(survey.lengths), table.where, unknown=unknown)
+    kinds = {role: survey.kinds.get(role.removeprefix("next_")) for role in layout.columns}
+    dtypes = {role: kind[0] for role, kind in kinds.items() if kind} | {"reward": FLOAT64}
+    if dtypes["action"].kind in "iu":
         dtypes["action"] = np.dtype(np.int64)
+    columns = list(dict.fromkeys(itertools.chain(*layout.columns.values())))
+    if asked.options.sort and asked.sharing is not None:
+        warn_of_one_process(asked, "sort=True puts rows in order in memory")
+        asked = dataclasses.replace(asked, sharing=None)
     first = 0
-    for block in table.values(asked, list(dict.fromkeys(names))):
-        rows = {
-            role: _stacked(block, found, role, table.where, first, dtypes.get(role))
-            for role, found in layout.columns.items()
-        }
-        count = len(rows["action"])
-        for role in rows:
-            shape = rows[role].shape[1:]
-            its_shape = checked.kinds.get(role.removeprefix("next_"), (None, shape))[1]
-            if shape != its_shape:
+    for block in read_pieces(asked, functools.partial(table.blocks, columns), table.parts):
+        rows: Rows = {}
+        for role, names in layout.columns.items():
+            values = _stacked(block, names, role, table.where, first, dtypes.get(role))
+            kind = kinds[role]
+            if kind and values.shape[1:] != kind[1]:
                 raise SchemaError(
-                    f"{table.where}: {role} changes from shape {its_shape} to {shape} after row {first}."
+                    f"{table.where}: {role} changes from shape {kind[1]} to {values.shape[1:]} after row {first}."
                 )
-        rows.setdefault("reward", np.zeros(count))
+            rows[role] = values
+        rows.setdefault("reward", np.zeros(len(rows["action"])))
         yield from cutter.add(rows)
-        first += count
+        first += len(rows["action"])
     notes += cutter.notes()
 
 
+def _is_single(role: str) -> bool:
+    """Whether a role is not that of observations or actions, which may be several columns side by side."""
+    return base_role(role) not in ("observation", "next_observation", "action")
+
+
 def _stacked(
-    block: dict[str, np.ndarray],
-    names: list[str],
+    block: Block,
+    names: Sequence[str],
     role: str,
     where: str,
     first: int,
     dtype: np.dtype[Any] | None = None,
 ) -> np.ndarray:
-    """Return the columns of a role as rows, as numbers of a dtype where one is given."""
-    if dtype is not None:
-        block = {
-            name: as_dtype(block[name], dtype, f"{where}, {name}", first)
-            if block[name].dtype.kind in "biuf"
-            else block[name]
-            for name in names
-        }
-    if role.startswith("infos/") or len(names) == 1:
-        values = block[names[0]]
-    else:
-        parts = [block[name] for name in names]
-        if any(part.ndim != 1 for part in parts):
-            raise SchemaError(f"{where}: {role} is made of {names}, and some hold lists.")
-        values = np.stack(parts, -1) if all(p.dtype.kind in "biuf" for p in parts) else parts[0]
-    if values.dtype.kind not in "biuf" and not role.startswith("infos/"):
+    """Return the columns of a role as rows, as numbers of a dtype where one is given.
+
+    Raises SchemaError if they are texts or lists where neither can be.
+    """
+    parts = [block[name] for name in names]
+    if role.startswith("infos/"):
+        return parts[0]
+    if any(part.dtype.kind not in "biuf" for part in parts):
         raise SchemaError(f"{where}: {role} holds texts at row {first}, expected numbers.")
-    if base_role(role) in ("observation", "next_observation") and values.ndim == 1:
-        values = values[:, None]
-    if role == "action" and values.ndim == 1 and values.dtype.kind == "f":
-        values = values[:, None]
-    if role in ("reward", "terminated", "truncated") and values.ndim != 1:
+    if dtype is not None:
+        parts = [
+            as_dtype(part, dtype, f"{where}, {name}", first)
+            for name, part in zip(names, parts, strict=True)
+        ]
+    if len(parts) > 1 and any(part.ndim != 1 for part in parts):
+        raise SchemaError(f"{where}: {role} is made of {names}, and some hold lists.")
+    values = parts[0] if len(parts) == 1 else np.stack(parts, -1)
+    if _is_single(role) and values.ndim != 1:
         raise SchemaError(f"{where}: {role} holds lists at row {first}, expected one number a row.")
-    return values
+    is_column = role != "action" or values.dtype.kind == "f"
+    return values[:, None] if values.ndim == 1 and is_column and not _is_single(role) else values
 
 
 def _whole(values: np.ndarray, name: str, where: str, first: int) -> np.ndarray:
@@ -503,13 +445,14 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
     import pyarrow.parquet
 
     file, writer = folder / f"{file_stem(dataset)}.parquet", None
-    held: list[Any] = []
-    held_bytes = 0
+    held, held_bytes = list[Any](), 0
     with contextlib.ExitStack() as stack:
         for number, rows in enumerate(flat_columns(dataset, progress, tells_episodes=True)):
             count = len(rows["rewards"])
             columns = {"episode": np.full(count, number), "step": np.arange(count)}
-            columns |= {_column_name(key): values for key, values in rows.items()}
+            for key, values in rows.items():
+                base, slash, part = key.partition("/")
+                columns[f"{ROLES.get(base, base)}{slash}{part}"] = values
             held.append(pa.table({key: _arrow_column(values) for key, values in columns.items()}))
             held_bytes += held[-1].nbytes
             if number == dataset.total_episodes - 1 or held_bytes >= ROW_GROUP_BYTES:
@@ -519,11 +462,6 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
                         pyarrow.parquet.ParquetWriter(file, table.schema, write_page_checksum=True)
                     )
                 writer.write_table(table)
-
-
-def _column_name(key: str) -> str:
-    base, slash, part = key.partition("/")
-    return f"{ROLES.get(base, base)}{slash}{part}"
 
 
 def _arrow_column(values: np.ndarray) -> Any:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from orlog.datasets.formats.formats import formats
-from orlog.datasets.formats.ogbench.tasks import find_task
+from orlog.datasets.formats.ogbench import find_task
 from orlog.datasets.listing import NOT_READ
 from orlog.manifests.benchmarks import as_listed, find_benchmark_dataset
 from orlog.manifests.index import ForeignEntry

@@ -1,10 +1,13 @@
-"""Columns of Arrow, as Parquet and CSV files give them, as arrays of NumPy."""
+"""Tables in files of Parquet, CSV, lines of JSON and Arrow, read in batches of Arrow, and their columns as arrays."""
 
 from __future__ import annotations
 
 import contextlib
+import decimal
 import json
-from collections.abc import Iterator, Sequence
+import math
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,18 @@ import numpy as np
 
 from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
 
+JSON_LINES = (".jsonl", ".ndjson")
+ENDINGS = (".csv", ".parquet", ".pq", *JSON_LINES)
+BLOCK_ROWS = 2**14
 BLOCK_BYTES = 2**24
 BUFFER_BYTES = 2**20
+TEXT_BLOCK_BYTES = 2**22
 LARGEST_ROW_BYTES = 2**27
 SIGNATURE = b"ARROW1\0\0"
 """First bytes of a file of Arrow; a stream has others."""
+WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+DEEPEST = 64  # of values in lines of JSON
+BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 
 
 def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
@@ -54,14 +64,17 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
     raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
 
 
-def column_of(batch: Any, name: str, where: str, first: int) -> np.ndarray:
-    """Return a column of a batch as `array_of` does; tensors that Ray wrote have the shape that their field says."""
-    column, said = batch.column(name), batch.schema.field(name).metadata or {}
-    values = array_of(getattr(column, "storage", column), name, where, first)
-    if said.get(b"ARROW:extension:name", b"").startswith(b"ray.data.arrow_tensor"):
-        shape = json.loads(said[b"ARROW:extension:metadata"])
-        return values.reshape(len(values), *shape)
-    return values
+def arrays_of(batch: Any, names: Sequence[str], where: str, first: int) -> dict[str, np.ndarray]:
+    """Return columns of a batch as `array_of` does; tensors that Ray wrote have the shape that their field says."""
+    arrays = {}
+    for name in names:
+        column, about = batch.column(name), batch.schema.field(name).metadata or {}
+        values = array_of(getattr(column, "storage", column), name, where, first)
+        if about.get(b"ARROW:extension:name", b"").startswith(b"ray.data.arrow_tensor"):
+            shape = json.loads(about[b"ARROW:extension:metadata"])
+            values = values.reshape(len(values), *shape)
+        arrays[name] = values
+    return arrays
 
 
 def arrow_names(file: Path) -> list[str]:
@@ -73,10 +86,7 @@ def arrow_names(file: Path) -> list[str]:
         import pyarrow as pa
 
         with pa.memory_map(str(file)) as source:
-            is_file = source.read(len(SIGNATURE)) == SIGNATURE
-            source.seek(0)
-            reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-            return list(reader.schema.names)
+            return list(_arrow_reader(source).schema.names)
 
 
 def count_rows(file: Path) -> int:
@@ -90,97 +100,190 @@ def count_rows(file: Path) -> int:
         return sum(batch.num_rows for batch in reader)
 
 
-def table_batches(file: Path, rows: int, first: int = 0, last: int | None = None) -> Iterator[Any]:
-    """Yield at most so many rows of a Parquet file, or of a file or stream of Arrow, at once and in order.
-
-    They are those from row `first` on and before row `last`, by default all.
-    """
+def table_batches(file: Path, rows: int) -> Iterator[Any]:
+    """Yield at most so many rows of a Parquet file, or of a file or stream of Arrow, at once and in order."""
     import pyarrow as pa
-    import pyarrow.parquet
 
     if file.suffix == ".parquet":
-        # With a buffer, a group of rows that is larger than memory is read in pieces.
-        with pyarrow.parquet.ParquetFile(
-            file, page_checksum_verification=True, buffer_size=BUFFER_BYTES
-        ) as table:
-            groups, before = None, 0
-            if first or last is not None:
-                groups, before = _groups_of(table.metadata, first, last)
-            batches = table.iter_batches(rows, row_groups=groups)
-            yield from _between(batches, first - before, None if last is None else last - before)
+        with open_parquet(file) as table:
+            yield from table.iter_batches(rows)
         return
     with pa.memory_map(str(file)) as source:
-        for batch in _between(_stored_batches(source), first, last):
+        reader = _arrow_reader(source)
+        count = getattr(reader, "num_record_batches", None)
+        batches = reader if count is None else map(reader.get_batch, range(count))
+        for batch in batches:
             batch.validate(full=True)
             for start in range(0, batch.num_rows, rows):
                 yield batch.slice(start, rows)
 
 
-def _groups_of(metadata: Any, first: int, last: int | None) -> tuple[list[int], int]:
-    """Return the row groups that hold some rows, and how many rows come before these groups."""
-    counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-    ends = np.cumsum(counts)
-    stop = int(ends[-1]) if last is None and counts else last or 0
-    wanted = [int(one) for one in np.flatnonzero((ends > first) & (ends - counts < stop))]
-    return wanted, int(ends[wanted[0]] - counts[wanted[0]]) if wanted else 0
-
-
-def _between(batches: Iterator[Any], first: int, last: int | None) -> Iterator[Any]:
-    """Yield the rows of batches from row `first` on and before row `last`."""
-    done = 0
-    for batch in batches:
-        count = batch.num_rows
-        if done + count > first:
-            start = max(0, first - done)
-            part = batch.slice(start) if last is None else batch.slice(start, last - done - start)
-            if part.num_rows or last is None:
-                yield part
-        done += count
-        if last is not None and done >= last:
-            return
-
-
-def _stored_batches(source: Any) -> Iterator[Any]:
+def _arrow_reader(source: Any) -> Any:
+    """Open a file of Arrow, or a stream."""
     import pyarrow as pa
 
     is_file = source.read(len(SIGNATURE)) == SIGNATURE
     source.seek(0)
-    if not is_file:
-        with pa.ipc.open_stream(source) as reader:
-            yield from reader
-        return
-    with pa.ipc.open_file(source) as reader:
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
+    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+
+
+def open_parquet(file: Path) -> Any:
+    """Open a Parquet file, whose checksums are compared; a group of rows that is larger than memory is read in pieces."""
+    import pyarrow.parquet
+
+    return pyarrow.parquet.ParquetFile(
+        file, page_checksum_verification=True, buffer_size=BUFFER_BYTES
+    )
 
 
 def parquet_batches(
     file: Path, where: str, columns: Sequence[str], most_rows: int
-) -> Iterator[Any]:
+) -> Generator[Any]:
     """Yield some columns of a Parquet file in batches of at most `most_rows`, fewer where rows are large.
 
     Memory is bounded: a row that is too large is refused.
     """
-    import pyarrow.parquet
-
-    with (
-        reading_arrow(where),
-        pyarrow.parquet.ParquetFile(
-            file, page_checksum_verification=True, buffer_size=BUFFER_BYTES, pre_buffer=False
-        ) as table,
-    ):
+    with reading_arrow(where), open_parquet(file) as table:
         # Asked of the first row, since asking for what a column says of itself can end the process.
-        one = next(table.iter_batches(1, columns=list(columns)), None)
-        row_bytes = 0 if one is None else one.nbytes
+        first = next(table.iter_batches(1, columns=list(columns)), None)
+        row_bytes = 0 if first is None else first.nbytes
         if row_bytes > LARGEST_ROW_BYTES:
             raise SchemaError(f"{where}: {row_bytes:,} bytes a row are too many.")
         rows = max(1, min(most_rows, BLOCK_BYTES // max(1, row_bytes)))
         yield from table.iter_batches(rows, columns=list(columns))
 
 
+def column_names(file: Path, where: str) -> list[str]:
+    """Return the names of the columns of a table.
+
+    Raises SchemaError if two are the same, or values of JSON lie too deep in each other for Arrow's reader;
+    IntegrityError if it cannot be read.
+    """
+    with reading_arrow(where):
+        if file.suffix.lower() in JSON_LINES:
+            _check_nesting(file, where)
+        if file.suffix.lower() in (".csv", *JSON_LINES):
+            with _open_text(file) as reader:
+                names = list(reader.schema.names)
+        else:
+            with open_parquet(file) as table:
+                names = list(table.schema_arrow.names)
+    if len(set(names)) != len(names):
+        raise SchemaError(f"{where}: two columns have the same name.")
+    return names
+
+
+def batches_of(file: Path, where: str, columns: Sequence[str]) -> Generator[Any]:
+    """Yield rows of some columns of a table.
+
+    Raises SchemaError if a text is a number that float64 does not hold; IntegrityError if it cannot be read.
+    """
+    if file.suffix.lower() not in (".csv", *JSON_LINES):
+        yield from parquet_batches(file, where, columns, BLOCK_ROWS)
+        return
+    checked: set[str] = set()
+    with reading_arrow(where), _open_text(file, columns) as reader:
+        for batch in reader:
+            wanted = batch.select(list(columns))
+            for name, column in zip(columns, wanted.columns, strict=True):
+                if name not in checked and _holds_large(column):
+                    checked.add(name)
+                    _check_written(file, where, name)
+            yield wanted
+
+
+def _open_text(
+    file: Path, columns: Sequence[str] | None = None, types: Mapping[str, Any] | None = None
+) -> Any:
+    """Open a file of CSV, or of lines of JSON."""
+    import pyarrow.csv
+    import pyarrow.json
+
+    if file.suffix.lower() in JSON_LINES:
+        return pyarrow.json.open_json(file, pyarrow.json.ReadOptions(block_size=TEXT_BLOCK_BYTES))
+    convert = pyarrow.csv.ConvertOptions(
+        include_columns=columns, column_types=types, strings_can_be_null=False
+    )
+    read = pyarrow.csv.ReadOptions(block_size=TEXT_BLOCK_BYTES)
+    return pyarrow.csv.open_csv(file, read, convert_options=convert)
+
+
+def _holds_large(column: Any) -> bool:
+    """Whether floats are so large that they may stand for other integers in the file."""
+    while hasattr(column, "flatten") and str(column.type).startswith("list<"):
+        column = column.flatten()
+    return str(column.type) == "double" and bool((abs(np.asarray(column)) >= 2.0**53).any())
+
+
+def _check_written(file: Path, where: str, name: str) -> None:
+    """Refuse a column of a text file where float64 holds another number than the one that is written.
+
+    Raises SchemaError if it is infinite only because it is too large, such as 1e999, or an integer that is rounded.
+    """
+    for place, text in _written(file, name):
+        if not any(digit.isdigit() for digit in text):  # inf, NaN or nothing
+            continue
+        number = float(text)
+        if math.isinf(number):
+            raise SchemaError(
+                f"{where}: {name} holds {text[:40]} at {place}, larger than any number of 64 bits; "
+                "write inf where it is meant."
+            )
+        if WHOLE.fullmatch(text) and decimal.Decimal(text) != number:
+            raise SchemaError(
+                f"{where}: {name} holds {text[:40]} at {place}, which float64 does not hold exactly. Integers from "
+                "-2^63 to 2^63 - 1 are read as they are in a column that holds no other numbers."
+            )
+
+
+def _written(file: Path, name: str) -> Iterator[tuple[str, str]]:
+    """Yield where each number of a column stands in a text file, and how it is written there."""
+    import pyarrow as pa
+
+    if file.suffix.lower() in JSON_LINES:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    body = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
+                    yield from ((f"line {number}", text) for text in _leaves(body.get(name)))
+        return
+    row = 0
+    with _open_text(file, [name], {name: pa.string()}) as reader:
+        for batch in reader:
+            for text in batch.column(0).to_pylist():
+                yield f"row {row}", text
+                row += 1
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+    else:
+        yield str(value)
+
+
+def _check_nesting(file: Path, where: str) -> None:
+    """Refuse lines whose values lie so deep in each other that Arrow's reader would end the process."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(2 * TEXT_BLOCK_BYTES), b""), 1):
+            if line.count(b"[") + line.count(b"{") <= DEEPEST:
+                continue
+            depth = 0
+            for token in BRACKETS.finditer(line):
+                depth += (token[0] in (b"[", b"{")) - (token[0] in (b"]", b"}"))
+                if depth > DEEPEST:
+                    raise SchemaError(
+                        f"{where}: the values of line {number} lie more than {DEEPEST} deep in each other."
+                    )
+
+
 @contextlib.contextmanager
 def reading_arrow(where: str) -> Iterator[None]:
-    """Turn errors of pyarrow into one that names the file."""
+    """Turn errors of pyarrow into one that names the file.
+
+    Raises IntegrityError in their place; MissingExtraError if pyarrow is not installed.
+    """
     check_pyarrow()
     import pyarrow as pa
 

@@ -11,7 +11,6 @@ one; one that a terminal ends keeps it, with a final observation of zeros, and
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,6 +18,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box, Discrete
 
 from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.schema import Schema
@@ -47,76 +47,7 @@ ROLES = {
     "timeouts": "truncated",
 }
 """What D4RL's names of columns are to an `EpisodeCutter`."""
-
-
-def open_flat_rows(
-    rows: FlatRows, options: Options, reading: Callable[[str], AbstractContextManager[None]]
-) -> Opened:
-    """Return the episodes of rows; `reading` turns errors of the library that reads the file into ours.
-
-    The environment truncates after `options.limit` steps: needed where there are neither timeouts nor next
-    observations, and counted only there, or where nothing says how episodes ended.
-    """
-    horizon = options.limit
-    if not rows.needs_horizon and options.horizon is not None and not len(rows.ends):
-        key = "timeouts" if not rows.has_next else "next_observations"
-        raise SchemaError(
-            f"{rows.where}: its {key} say where time limits ended episodes, so horizon={options.horizon} says nothing; leave it out."
-        )
-    if not rows.needs_horizon:
-        horizon = None
-    elif horizon is None:
-        raise SchemaError(
-            f"{rows.where}: has neither timeouts nor next_observations, so nothing says where the time "
-            "limit ended an episode; give the environment's time limit in steps (if it has none, "
-            "any number above the length of the longest episode) as horizon=."
-        )
-    schema = Schema(
-        observation_space=unbounded_space(rows.dtypes["observations"], rows.shapes["observations"]),
-        action_space=_action_space(rows),
-        reward_dtype=rows.dtypes["rewards"],
-    )
-    opened = Opened(schema=schema, steps=iter(()), total_steps=rows.count)
-    opened.steps = _steps(rows, _Ends(rows, horizon), reading, opened.notes, options)
-    return opened
-
-
-def _steps(
-    rows: FlatRows,
-    ends: _Ends,
-    reading: Callable[[str], AbstractContextManager[None]],
-    notes: list[Note],
-    options: Options,
-) -> Iterator[Steps]:
-    unknown = UnknownEnds(options, rows.where, says=() if len(rows.ends) else ("terminated",))
-    unknown.is_cutting = rows.needs_horizon
-    cutter = EpisodeCutter(ends, rows.where, unknown=unknown)
-    for start in range(0, rows.count, rows.block_rows):
-        with reading(rows.where):
-            block = rows.read(start, min(rows.count, start + rows.block_rows))
-        if ends.horizon is not None:
-            block["timeouts"] = ends.find_timeouts(block["terminals"], ends.horizon)
-        yield from cutter.add({rows.role(key): values for key, values in block.items()})
-    notes += [*unknown.notes(), *_remarks(cutter, ends, rows, options)]
-
-
-def _remarks(cutter: EpisodeCutter, ends: _Ends, rows: FlatRows, options: Options) -> list[Note]:
-    """Return what those who use the data should know about how they were read."""
-    notes = []
-    if ends.horizon is not None:
-        notes.append(Note("ends_by_horizon", horizon=ends.horizon))
-    if cutter.left_out:
-        notes.append(Note("last_steps", steps=cutter.left_out))
-    if cutter.missing:
-        missing = [f"episodes/{MISSING}"]
-        notes.append(Note("finals_missing_at_terminals", missing, episodes=cutter.missing))
-    if ends.joints:
-        notes.append(Note("ends_at_joints", places=ends.joints, how=options.ends or "truncated"))
-    if rows.choices and rows.benchmark is None:
-        notes.append(Note("choices_of_file", count=rows.choices, largest=rows.choices - 1))
-    if rows.left_out:
-        notes.append(Note("left_out_no_rows", rows.left_out))
-    return notes
+ONE_NUMBER = ("rewards", "terminals", "timeouts")
 
 
 class FlatRows:
@@ -129,7 +60,8 @@ class FlatRows:
         shapes: Shape of one row of each, by key.
         left_out: Keys of columns that are not one row a step.
         ends: After which rows an episode ends of which nothing says how; none where flags say it.
-        block_rows: Rows to read at once.
+        benchmark: The environment that the rows fit, if one is known.
+        choices: How many actions there are to choose from; 0 if they are no choices.
     """
 
     def __init__(
@@ -150,150 +82,192 @@ class FlatRows:
         are keys of more of them by the name of the column here, `left_out` keys to be told that are not read,
         `ends` (S,) bool are the last rows of episodes of which nothing says how they ended, and `choices` is what
         `count_choices` found among the actions.
+
+        Raises SchemaError if they do not.
         """
         self.where, self.left_out, self.ends = where, list(left_out), ends
-        self._infos = {key: name for name, key in infos.items()}
         self.benchmark = benchmark
         self.choices = choices if benchmark is None else benchmark.actions.choices
         self._columns = dict(columns)
+        self._roles = ROLES | {key: f"infos/{name}" for name, key in infos.items()}
         self.count = len(columns["observations"])
         self.dtypes = {
-            key: np.dtype(one.dtype.str).newbyteorder("=") for key, one in self._columns.items()
+            key: np.dtype(column.dtype.str).newbyteorder("=") for key, column in columns.items()
         }
         if self.dtypes["rewards"].kind in "biu":
             self.dtypes["rewards"] = np.dtype(np.float64)
-        self.shapes = {key: tuple(one.shape[1:]) for key, one in self._columns.items()}
+        self.shapes = {key: tuple(column.shape[1:]) for key, column in columns.items()}
         if benchmark is not None:
             self._check_fit(benchmark)
         if self.choices:
             self.dtypes["actions"], self.shapes["actions"] = np.dtype(np.int64), ()
+        self.has_next = "next_observations" in columns
+        # Whether neither flags nor observations say where a time limit ended an episode.
+        self.needs_horizon = not (self.has_next or len(ends) or "timeouts" in columns)
         self._check()
+
+    def blocks(self, reading: Callable[[str], AbstractContextManager[None]]) -> Iterator[Block]:
+        """Yield rows of all columns in blocks, with `terminals` and `timeouts` as flags."""
         row_bytes = sum(
             self.dtypes[key].itemsize * math.prod(shape) for key, shape in self.shapes.items()
         )
-        self.block_rows = max(1, BLOCK_BYTES // row_bytes)
+        rows = max(1, BLOCK_BYTES // row_bytes)
+        for start in range(0, self.count, rows):
+            with reading(self.where):
+                block = {
+                    key: self._read(key, start, min(self.count, start + rows))
+                    for key in self._columns
+                }
+            block.setdefault("timeouts", np.zeros(len(block["rewards"]), bool))
+            yield block
 
-    @property
-    def has_next(self) -> bool:
-        """Whether the observation after each step is known."""
-        return "next_observations" in self._columns
+    def by_role(self, block: Block) -> Rows:
+        """Return a block by what its columns are to an `EpisodeCutter`."""
+        return {self._roles[key]: values for key, values in block.items()}
 
-    def role(self, key: str) -> str:
-        """Return what a column is to an `EpisodeCutter`."""
-        return ROLES.get(key) or f"infos/{self._infos[key]}"
-
-    @property
-    def needs_horizon(self) -> bool:
-        """Whether neither flags nor observations say where a time limit ended an episode."""
-        return not (self.has_next or len(self.ends) or "timeouts" in self._columns)
-
-    def read(self, start: int, stop: int) -> Block:
-        """Return rows of all columns, with `terminals` and `timeouts` as flags."""
-        block = {}
-        for key, dataset in self._columns.items():
-            found = np.asarray(dataset[start:stop])
-            values = as_dtype(found, self.dtypes[key], f"{self.where}, {key}", start)
-            if key in ("rewards", "terminals", "timeouts"):
-                values = values.reshape(stop - start)
-            if key == "actions" and self.choices:
-                values = self._chosen(found.reshape(stop - start), start)
-            if key in ("terminals", "timeouts") and values.dtype != bool:
-                odd = np.flatnonzero((values != 0) & (values != 1))
-                if len(odd):
-                    raise SchemaError(
-                        f"{self.where}, {key}: expected 0 or 1, found {values[odd[0]]} at step "
-                        f"{start + odd[0]}."
-                    )
-                values = values.astype(bool)
-            block[key] = values
-        if "timeouts" not in block:
-            block["timeouts"] = np.zeros(stop - start, bool)
-        return block
-
-    def _chosen(self, values: np.ndarray, start: int) -> np.ndarray:
-        """Return actions as choices; D4RL stores them as floats."""
-        odd = np.flatnonzero(~np.isin(values, np.arange(self.choices)))
-        if len(odd):
-            raise SchemaError(
-                f"{self.where}, actions: expected a number from 0 to {self.choices - 1}, found "
-                f"{values[odd[0]]} at step {start + odd[0]}."
-            )
-        return values.astype(np.int64)
+    def _read(self, key: str, start: int, stop: int) -> np.ndarray:
+        stored = np.asarray(self._columns[key][start:stop])
+        where = f"{self.where}, {key}"
+        if key == "actions" and self.choices:  # D4RL stores them as floats
+            stored = stored.reshape(stop - start)
+            expected = f"a number from 0 to {self.choices - 1}"
+            _refuse(~np.isin(stored, np.arange(self.choices)), stored, where, start, expected)
+            return stored.astype(np.int64)
+        values = as_dtype(stored, self.dtypes[key], where, start)
+        if key in ONE_NUMBER:
+            values = values.reshape(stop - start)
+        if key in ("terminals", "timeouts") and values.dtype != bool:
+            _refuse((values != 0) & (values != 1), values, where, start, "0 or 1")
+            return values.astype(bool)
+        return values
 
     def _check_fit(self, benchmark: BenchmarkEnvironment) -> None:
         """Refuse observations or actions that the benchmark's environment does not have."""
-        found = {key: self.shapes[key] for key in ("observations", "actions")}
+        observation, action = self.shapes["observations"], self.shapes["actions"]
         size = benchmark.actions.size
-        wanted = {
-            "observations": tuple(benchmark.observation_shape) or found["observations"],
-            "actions": (size,) if size else (),
-        }
-        if found["actions"] == (1,) and not size:
-            found["actions"] = ()
-        if found != wanted:
+        wanted = tuple(benchmark.observation_shape) or observation, (size,) if size else ()
+        if action == (1,) and not size:
+            action = ()
+        if (observation, action) != wanted:
             raise SchemaError(
-                f"{self.where}: observations {_shown(found['observations'])} and actions "
-                f"{_shown(found['actions'])} do not fit {benchmark.datasets[0]} (environment "
-                f"{benchmark.name}), which has observations {_shown(wanted['observations'])} and "
-                f"actions {_shown(wanted['actions'])}."
+                f"{self.where}: observations {_shown(observation)} and actions {_shown(action)} do not fit "
+                f"{benchmark.datasets[0]} (environment {benchmark.name}), which has observations "
+                f"{_shown(wanted[0])} and actions {_shown(wanted[1])}."
             )
 
     def _check(self) -> None:
-        for key, dtype in self.dtypes.items():
-            shape, where = self.shapes[key], f"{self.where}, {key}"
-            if len(self._columns[key]) != self.count:
+        """Refuse columns of other lengths, shapes or dtypes than such a file has."""
+        kinds = {key: (self.dtypes[key], self.shapes[key]) for key in self._columns}
+        for key, (dtype, shape) in kinds.items():
+            rows, is_floats, expected = len(self._columns[key]), dtype.name in FLOATS, ""
+            if rows != self.count:
                 raise SchemaError(
-                    f"{where}: expected {self.count} rows as in observations, found "
-                    f"{len(self._columns[key])}."
+                    f"{self.where}, {key}: expected {self.count} rows as in observations, found {rows}."
                 )
-            if key == "actions" and not self.choices and _is_odd(dtype, shape):
-                raise SchemaError(f"{where}: expected a row of floats, found {dtype} {shape}.")
-            is_image = dtype == np.uint8 and shape
-            if key in ("observations", "next_observations") and not (
-                is_image or (dtype.name in FLOATS and shape)
+            if key == "actions" and not self.choices and not (is_floats and len(shape) == 1):
+                expected = "a row of floats"
+            elif key in ("observations", "next_observations") and not (
+                shape and (is_floats or dtype == np.uint8)
             ):
+                expected = "a row of floats or an image of bytes"
+            elif key in ONE_NUMBER and shape not in ((), (1,)):
+                expected = "one number per step"
+            elif key == "rewards" and dtype.name not in FLOATS[1:]:
+                expected = "integers, float32 or float64"
+            elif key == "next_observations" and kinds["observations"] != (dtype, shape):
+                before = kinds["observations"]
+                expected = f"{before[0]} {before[1]} as in observations"
+            if expected:
                 raise SchemaError(
-                    f"{where}: expected a row of floats or an image of bytes, found {dtype} {shape}."
-                )
-            if key in ("rewards", "terminals", "timeouts") and shape not in ((), (1,)):
-                raise SchemaError(f"{where}: expected one number per step, found rows of {shape}.")
-        if self.dtypes["rewards"].name not in FLOATS[1:]:
-            raise SchemaError(
-                f"{self.where}, rewards: expected integers, float32 or float64, found "
-                f"{self.dtypes['rewards']}."
-            )
-        if self.has_next:
-            ours = self.dtypes["observations"], self.shapes["observations"]
-            theirs = self.dtypes["next_observations"], self.shapes["next_observations"]
-            if ours != theirs:
-                raise SchemaError(
-                    f"{self.where}, next_observations: expected {ours[0]} {ours[1]} as in "
-                    f"observations, found {theirs[0]} {theirs[1]}."
+                    f"{self.where}, {key}: expected {expected}, found rows of {dtype} {shape}."
                 )
 
 
-@dataclasses.dataclass
+def open_flat_rows(
+    rows: FlatRows, options: Options, reading: Callable[[str], AbstractContextManager[None]]
+) -> Opened:
+    """Return the episodes of rows; `reading` turns errors of the library that reads the file into ours.
+
+    The environment truncates after `options.limit` steps: needed where there are neither timeouts nor next
+    observations, and counted only there, or where nothing says how episodes ended.
+
+    Raises SchemaError if that limit is missing, or given where the file says it.
+    """
+    horizon = options.limit
+    if not rows.needs_horizon and options.horizon is not None and not len(rows.ends):
+        key = "timeouts" if not rows.has_next else "next_observations"
+        raise SchemaError(
+            f"{rows.where}: its {key} say where time limits ended episodes, so horizon={options.horizon} says nothing; leave it out."
+        )
+    if rows.needs_horizon and horizon is None:
+        raise SchemaError(
+            f"{rows.where}: has neither timeouts nor next_observations, so nothing says where the time "
+            "limit ended an episode; give the environment's time limit in steps (if it has none, "
+            "any number above the length of the longest episode) as horizon=."
+        )
+    space = unbounded_space(rows.dtypes["observations"], rows.shapes["observations"])
+    schema = Schema(
+        observation_space=space,
+        action_space=_action_space(rows),
+        reward_dtype=rows.dtypes["rewards"],
+    )
+    opened = Opened(schema=schema, steps=iter(()), total_steps=rows.count)
+    ends = _Ends(rows, horizon if rows.needs_horizon else None)
+    opened.steps = _steps(rows, ends, reading, opened.notes, options)
+    return opened
+
+
+def _steps(
+    rows: FlatRows,
+    ends: _Ends,
+    reading: Callable[[str], AbstractContextManager[None]],
+    notes: list[Note],
+    options: Options,
+) -> Iterator[Steps]:
+    unknown = UnknownEnds(options, rows.where, says=() if len(rows.ends) else ("terminated",))
+    unknown.is_cutting = rows.needs_horizon
+    cutter = EpisodeCutter(ends.after, rows.where, unknown=unknown)
+    for block in rows.blocks(reading):
+        if ends.horizon is not None:
+            block["timeouts"] = ends.find_timeouts(block["terminals"], ends.horizon)
+        yield from cutter.add(rows.by_role(block))
+    notes += unknown.notes()
+    if ends.horizon is not None:
+        notes.append(Note("ends_by_horizon", horizon=ends.horizon))
+    if cutter.left_out:
+        notes.append(Note("last_steps", steps=cutter.left_out))
+    if cutter.missing:
+        missing = [f"episodes/{MISSING}"]
+        notes.append(Note("finals_missing_at_terminals", missing, episodes=cutter.missing))
+    if ends.joints:
+        notes.append(Note("ends_at_joints", places=ends.joints, how=options.ends or "truncated"))
+    if rows.choices and rows.benchmark is None:
+        notes.append(Note("choices_of_file", count=rows.choices, largest=rows.choices - 1))
+    if rows.left_out:
+        notes.append(Note("left_out_no_rows", rows.left_out))
+
+
 class _Ends:
     """Says where episodes of flat rows end.
 
     Attributes:
         horizon: Steps after which an episode is truncated; None where the file says it.
-        joints: Places that no flag says an episode ends at, and the observations do.
+        joints: How many places no flag says that an episode ends at, and the observations do.
     """
 
-    rows: FlatRows
-    horizon: int | None = None
-    joints: int = 0
-    _open_steps: int = 0  # of the last episode so far, where the horizon ends episodes
+    def __init__(self, rows: FlatRows, horizon: int | None) -> None:
+        self.horizon, self.joints = horizon, 0
+        self._rows = rows
+        self._open_steps = 0  # of the last episode so far, where the horizon ends episodes
 
-    def __call__(self, rows: Rows, first: int) -> np.ndarray:
+    def after(self, rows: Rows, first: int) -> np.ndarray:
         """Return after which rows an episode ends, (n,) bool, `first` being the place of the first one."""
         ends: np.ndarray = rows["terminated"] | rows["truncated"]
-        if len(self.rows.ends):
-            ends |= self.rows.ends[first : first + len(ends)]
-        if first + len(ends) == self.rows.count:
+        if len(self._rows.ends):
+            ends |= self._rows.ends[first : first + len(ends)]
+        if first + len(ends) == self._rows.count:
             ends[-1] = True
-        if self.rows.has_next:
+        if self._rows.has_next:
             self._find_joints(rows, first, ends)
         return ends
 
@@ -313,13 +287,12 @@ class _Ends:
         torn = np.flatnonzero(odd & ~ends[:-1])
         ends[torn] = True
         self.joints += len(torn)
-        if self.joints > max(FEW_JOINTS, self.rows.count // STEPS_PER_JOINT):
+        if self.joints > max(FEW_JOINTS, self._rows.count // STEPS_PER_JOINT):
             step = first + int(torn[0])
             raise SchemaError(
-                f"{self.rows.where}, next_observations: that of step {step} is not the "
-                f"observation of step {step + 1}, and neither terminals nor timeouts end an episode "
-                f"there, as in {self.joints - len(torn)} earlier places; so these are not next "
-                "observations."
+                f"{self._rows.where}, next_observations: that of step {step} is not the observation of step "
+                f"{step + 1}, and neither terminals nor timeouts end an episode there, as in "
+                f"{self.joints - len(torn)} earlier places; so these are not next observations."
             )
 
 
@@ -330,18 +303,23 @@ def count_choices(actions: Any, where: str) -> int:
     """
     if actions.dtype.kind not in "iu" or tuple(actions.shape[1:]) not in ((), (1,)):
         return 0
-    most = 0
-    block = BLOCK_BYTES // 8
+    most, block = 0, BLOCK_BYTES // 8
     for start in range(0, actions.shape[0], block):
         values = np.asarray(actions[start : min(actions.shape[0], start + block)])
-        for odd in (int(values.min()), int(values.max())):
-            if not 0 <= odd < MOST_CHOICES:
-                raise SchemaError(
-                    f"{where}, actions: expected discrete actions from 0 to {MOST_CHOICES - 1}, found "
-                    f"{odd}."
-                )
-            most = max(most, odd + 1)
+        odd = (values < 0) | (values >= MOST_CHOICES)
+        expected = f"discrete actions from 0 to {MOST_CHOICES - 1}"
+        _refuse(odd.reshape(-1), values.reshape(-1), f"{where}, actions", start, expected)
+        most = max(most, int(values.max()) + 1)
     return most
+
+
+def _refuse(wrong: np.ndarray, values: np.ndarray, where: str, first: int, expected: str) -> None:
+    """Refuse values of which some are wrong, (n,) bool; `first` is the step of the first one."""
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise SchemaError(
+            f"{where}: expected {expected}, found {values[row]} at step {first + row}."
+        )
 
 
 def kept_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -378,9 +356,8 @@ def unbounded_space(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gymnasium.S
     """Return the space of numbers of a file that tells no bounds."""
     kind: Any = dtype.type
     if dtype.kind in ("b", "u"):
-        highest = 1 if dtype.kind == "b" else np.iinfo(dtype).max
-        return gymnasium.spaces.Box(0, highest, shape, kind)
-    return gymnasium.spaces.Box(-np.inf, np.inf, shape, kind)
+        return Box(0, 1 if dtype.kind == "b" else np.iinfo(dtype).max, shape, kind)
+    return Box(-np.inf, np.inf, shape, kind)
 
 
 def mapped_action_space(
@@ -399,28 +376,19 @@ def mapped_action_space(
             f"{where}: actions from {lowest} to {highest} are not discrete actions; store them as floats "
             "if they are quantities."
         )
-    return gymnasium.spaces.Discrete(count, start=lowest)
+    return Discrete(count, start=lowest)
 
 
 def _action_space(rows: FlatRows) -> gymnasium.Space[Any]:
     """Return the space of actions: the benchmark's, with the numbers of the file."""
-    benchmark = rows.benchmark
-    dtype, shape = rows.dtypes["actions"], rows.shapes["actions"]
+    benchmark, dtype, shape = rows.benchmark, rows.dtypes["actions"], rows.shapes["actions"]
     if benchmark is None:
-        return (
-            gymnasium.spaces.Discrete(rows.choices)
-            if rows.choices
-            else unbounded_space(dtype, shape)
-        )
+        return Discrete(rows.choices) if rows.choices else unbounded_space(dtype, shape)
     if rows.choices:
         return benchmark.actions.space
     kind: Any = dtype.type
-    return gymnasium.spaces.Box(benchmark.actions.low, benchmark.actions.high, shape, kind)
+    return Box(benchmark.actions.low, benchmark.actions.high, shape, kind)
 
 
 def _shown(shape: tuple[int, ...]) -> str:
     return f"of {shape[0]}" if len(shape) == 1 else f"of shape {shape}"
-
-
-def _is_odd(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-    return dtype.name not in FLOATS or len(shape) != 1

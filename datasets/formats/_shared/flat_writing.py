@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.reading.dataset import Dataset
@@ -32,28 +32,24 @@ def flat_columns(
     """
     done = 0
     for episode in dataset:
-        count = len(episode.rewards)
-        ends = np.arange(count) == count - 1
+        count, timeouts = len(episode.rewards), episode.truncations
+        if not tells_episodes:
+            timeouts = timeouts | ((np.arange(count) == count - 1) & ~episode.terminations)
+        observations = {"": episode.observations}
+        if isinstance(episode.observations, dict):
+            observations = {f"/{part}": values for part, values in episode.observations.items()}
         infos = episode.infos.items()
-        observations = episode.observations
-        parts = observations if isinstance(observations, dict) else {"": observations}
         yield {
-            **{_name("observations", part): values[:-1] for part, values in parts.items()},
-            **{_name("next_observations", part): values[1:] for part, values in parts.items()},
+            **{f"observations{part}": values[:-1] for part, values in observations.items()},
+            **{f"next_observations{part}": values[1:] for part, values in observations.items()},
             "actions": episode.actions,
             "rewards": episode.rewards,
             "terminals": episode.terminations,
-            "timeouts": episode.truncations
-            if tells_episodes
-            else episode.truncations | (ends & ~episode.terminations),
-            **{f"infos/{name}": one for name, one in infos if isinstance(one, np.ndarray)},
+            "timeouts": timeouts,
+            **{f"infos/{name}": info for name, info in infos if isinstance(info, np.ndarray)},
         }
         done += count
         progress(done, dataset.total_steps)
-
-
-def _name(column: str, part: str) -> str:
-    return f"{column}/{part}" if part else column
 
 
 def stop_losses(dataset: Dataset, becomes: str) -> list[str]:
@@ -70,33 +66,31 @@ def flat_losses(
 
     They may hold parts of a Dict of observations, and tell episodes apart by something else than their ends.
     """
-    spaces = gymnasium.spaces
-    observations = dataset.observation_space
+    observations, actions = dataset.observation_space, dataset.action_space
+    parts: list[Any] = [observations]
     if takes_parts and isinstance(observations, spaces.Dict):
-        wrong = [part for part in observations.values() if not isinstance(part, spaces.Box)]
-        observations = wrong[0] if wrong else next(iter(observations.values()))
-    kinds: dict[str, tuple[gymnasium.Space[Any], tuple[type, ...]]] = {
-        "observations": (observations, (spaces.Box,)),
-        "actions": (dataset.action_space, (spaces.Box, spaces.Discrete)),
-    }
-    for name, (space, fitting) in kinds.items():
-        if not isinstance(space, fitting):
-            names = " or ".join(kind.__name__ for kind in fitting)
+        parts = [*observations.values()]
+    for part in parts:
+        if not isinstance(part, spaces.Box):
             raise SchemaError(
-                f"{dataset.name}: {what} hold {name} that are {names}, found {space}."
+                f"{dataset.name}: {what} hold observations that are Box, found {part}."
             )
-    schema = dataset.schema
+    if not isinstance(actions, spaces.Box | spaces.Discrete):
+        raise SchemaError(
+            f"{dataset.name}: {what} hold actions that are Box or Discrete, found {actions}."
+        )
+    extras, variable = dataset.schema.extras, dataset.schema.variable
     lost = [
         name
-        for name in schema.extras
-        if name.startswith("episodes/") or (name.startswith("infos/") and name in schema.variable)
+        for name in extras
+        if name.startswith("episodes/") or (name.startswith("infos/") and name in variable)
     ]
-    said = [f"These columns are lost: {', '.join(lost)}."] if lost else []
+    losses = [f"These columns are lost: {', '.join(lost)}."] if lost else []
     if f"episodes/{MISSING}" in lost:
-        said.append("Final observations that are not known become zeros.")
+        losses.append("Final observations that are not known become zeros.")
     if (dataset.column("episodes/seeds") >= 0).any():
-        said.append("Seeds of episodes are lost.")
-    return said if tells_episodes else [*said, *stop_losses(dataset, "truncated")]
+        losses.append("Seeds of episodes are lost.")
+    return losses if tells_episodes else [*losses, *stop_losses(dataset, "truncated")]
 
 
 def demonstration_losses(dataset: Dataset, what: str, *, own: Collection[str]) -> list[str]:
@@ -104,20 +98,18 @@ def demonstration_losses(dataset: Dataset, what: str, *, own: Collection[str]) -
 
     `own` are names that the files have for something else than a part of the observations.
     """
-    said = flat_losses(dataset, what, takes_parts=True, tells_episodes=True)
+    losses = flat_losses(dataset, what, takes_parts=True, tells_episodes=True)
     space = dataset.observation_space
-    taken = (
-        [part for part in space if part in own] if isinstance(space, gymnasium.spaces.Dict) else []
-    )
+    taken = [part for part in space if part in own] if isinstance(space, spaces.Dict) else []
     if taken:
         raise SchemaError(
             f"{dataset.name}: {what} have another meaning for {taken[0]}; rename this part."
         )
     infos = [name for name in dataset.schema.extras if name.startswith("infos/")]
     infos = [name for name in infos if name not in own and name not in dataset.schema.variable]
-    said += [f"These columns are lost: {', '.join(infos)}."] if infos else []
+    losses += [f"These columns are lost: {', '.join(infos)}."] if infos else []
     return [
-        *said,
+        *losses,
         "How episodes ended is lost.",
         "The last observation of each episode is lost, and with it what came of its last action.",
     ]

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from orlog.datasets.formats._shared.arrow_files import ENDINGS
 from orlog.datasets.formats._shared.axis_names import NO_NAMES, AxisNames, Lists
 from orlog.datasets.formats._shared.carried_sums import CarriedSums, sums_here
 from orlog.datasets.formats._shared.episode_arrays import (
@@ -55,7 +56,6 @@ from orlog.datasets.formats._shared.npz_files import (
 from orlog.datasets.formats._shared.pictures import PictureColumn, begins_a_picture
 from orlog.datasets.formats._shared.pointers import MOST_LOOKED_AT
 from orlog.datasets.formats._shared.roles import alike, base_role, by_numbers, matching, spanned
-from orlog.datasets.formats._shared.table_files import ENDINGS
 from orlog.datasets.formats._shared.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, SchemaError

@@ -116,7 +116,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
             {"acts": np.zeros((2, 1))},
             "trajectory 2: expected one obs more than acts, found 5 and 2",
         ),
-        ({"rews": np.zeros(3)}, "trajectory 2, rews: expected 4 numbers"),
+        ({"rews": np.zeros(3)}, "trajectory 2, rews: expected 4 rows"),
         ({"obs": np.zeros((5, 3))}, "different lengths"),
         ({"obs": [[0.0]] * 4 + [[0.0, 1.0]]}, "different lengths"),
         ({"obs": []}, "expected one obs more than acts, found 0 and 4"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog.datasets.exporting import export_dataset
-from orlog.datasets.formats.ogbench import format as ogbench
+from orlog.datasets.formats import ogbench
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from tests.datasets.formats.reading import read_files

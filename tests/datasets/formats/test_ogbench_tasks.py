@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import orlog
+from orlog.datasets.formats import ogbench
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
-from orlog.datasets.formats.ogbench import format as ogbench
-from orlog.datasets.formats.ogbench.tasks import find_task
+from orlog.datasets.formats.ogbench import find_task
 from orlog.errors import SchemaError
 from orlog.manifests.shipped import records_folder
 from tests.datasets.formats.reading import read_files

@@ -20,7 +20,6 @@ import pytest
 
 import orlog
 from orlog.datasets.formats import rllib
-from orlog.datasets.formats._shared.arrow_files import table_batches
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
@@ -161,26 +160,6 @@ def test_pieces_of_episodes_are_joined(tmp_path: Path) -> None:
         SchemaError, match=r"00001/0.parquet, row 0: .* goes on at step 2, .* ends at step 1"
     ):
         read_files(rllib.FORMAT, tmp_path / "a", tmp_path / "other")
-
-
-@pytest.mark.parametrize(("group_bytes", "passes"), [(1, 6), (2**25, 2)])
-def test_a_table_of_episodes_is_read_a_group_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_bytes: int, passes: int
-) -> None:
-    """Each row that is read alone would decode all before it."""
-    file, reads = tmp_path / "episodes.parquet", list[Path]()
-
-    def counted(path: Path, *rest: Any) -> Any:
-        reads.append(path)
-        return table_batches(path, *rest)
-
-    monkeypatch.setattr(rllib, "GROUP_BYTES", group_bytes)
-    monkeypatch.setattr(rllib, "table_batches", counted)
-    write_episodes(file, [("e7", 0, 2), ("0b", 0, 3), ("c1", 0, 5), ("e7", 2, 4)])
-    dataset, _ = read_files(rllib.FORMAT, file, tmp_path / "store")
-    for name, one in zip(LENGTHS, dataset, strict=True):
-        np.testing.assert_array_equal(one.actions, episode(name)["actions"])
-    assert len(reads) == passes
 
 
 def test_steps_of_episodes_that_mix_are_sorted(tmp_path: Path) -> None:

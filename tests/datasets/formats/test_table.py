@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog.datasets.formats import table
-from orlog.datasets.formats._shared import table_files
+from orlog.datasets.formats._shared import arrow_files
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.errors import OrlogError, SchemaError
@@ -102,7 +102,7 @@ def test_any_runs_are_read_as_the_slow_reader_does(
     options = Options(columns=columns, episode="run", step="t", length="n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table, "BLOCK_ROWS", block_rows)
-        patch.setattr(table_files, "BLOCK_ROWS", block_rows)
+        patch.setattr(arrow_files, "BLOCK_ROWS", block_rows)
         if not expected:
             with pytest.raises(SchemaError, match="at least one episode"):
                 read_files(table.TABLE, path, folder / "store", options)
