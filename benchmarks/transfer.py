@@ -324,8 +324,8 @@ def fetch_child(kind: str, url: str, target: str, sha256: str, size: str) -> flo
 def download_child(url: str, home: str, jobs: str) -> float:
     """Download a version into an empty home."""
     from orlog.datasets.download.download import download_version
-    from orlog.datasets.download.objects import TransferOptions
     from orlog.datasets.download.sources import source_of_url
+    from orlog.datasets.download.transfer import TransferOptions
 
     os.environ["ORLOG_HOME"] = home
     source = source_of_url(url)

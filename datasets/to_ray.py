@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from orlog.base.jobs import check_seen
-from orlog.datasets.download.credentials import bringing_queries
+from orlog.datasets.download.http import bringing_queries
 from orlog.datasets.reading.conversions import to_rows
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.episode_ranges import episode_ranges

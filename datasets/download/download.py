@@ -1,7 +1,7 @@
 """Downloads versions, and repairs them by downloading damaged files again; every byte is checked.
 
 Objects are kept in `$ORLOG_HOME/datasets/NAME/.VERSION.download/` until all of them have arrived
-(`datasets/download/objects.py`), so a version appears whole or not at all.
+(`datasets/download/transfer.py`), so a version appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -21,13 +21,6 @@ from orlog.base.files import (
     write_durably,
 )
 from orlog.datasets.download.foreign import download_foreign_file
-from orlog.datasets.download.objects import (
-    JOBS,
-    Progress,
-    TransferOptions,
-    download_folder,
-    fetch_objects,
-)
 from orlog.datasets.download.sources import (
     ForeignFileSource,
     find_source,
@@ -35,7 +28,14 @@ from orlog.datasets.download.sources import (
     plain_urls,
     version_at,
 )
-from orlog.datasets.download.transfer import Limiter
+from orlog.datasets.download.transfer import (
+    JOBS,
+    Limiter,
+    Progress,
+    TransferOptions,
+    download_folder,
+    fetch_objects,
+)
 from orlog.datasets.home.folders import (
     dataset_folders,
     datasets_folder,

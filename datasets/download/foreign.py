@@ -29,16 +29,19 @@ from orlog.base.files import (
     storage_errors,
     unfinished_folder,
 )
-from orlog.datasets.download.objects import (
+from orlog.datasets.download.sources import ForeignFileSource
+from orlog.datasets.download.transfer import (
+    Expected,
+    Fetched,
+    Mirror,
     Progress,
     TransferOptions,
     TransferProgress,
     check_room,
     download_folder,
     fetch_at_once,
+    fetch_object,
 )
-from orlog.datasets.download.sources import ForeignFileSource
-from orlog.datasets.download.transfer import Expected, Fetched, Mirror, fetch_object
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options
 from orlog.datasets.formats.formats import Format, Wanted, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder

@@ -22,8 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from orlog.datasets.download.credentials import plain_url
-from orlog.datasets.download.http import Patience
+from orlog.datasets.download.http import Patience, plain_url
 from orlog.datasets.download.transfer import Mirror, read_first, read_small
 from orlog.datasets.home.records import Source, choose_version, read_history, read_origin
 from orlog.datasets.home.registries import Registry, check_serial, read_registries

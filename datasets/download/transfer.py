@@ -7,45 +7,63 @@
 The manifest says the size and SHA-256 of every object, so no server is trusted: any mirror may give any range of an
 object, and only bytes with the right hash are passed on. Less may be known of other files; without any checksum, all
 bytes must come from one mirror, under the same tag (ETag).
+
+    FOLDER/SHA256           objects of a version that are complete and durable on the disk
+           SHA256.part      objects that are unfinished or perhaps not yet durable
+
+A transfer that is interrupted at any instant resumes from these files, and all of them are hashed again: an object
+may be a link to a version's file that was damaged since.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import dataclasses
 import hashlib
 import logging
-import math
 import os
 import random
+import shutil
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
-from orlog.base.files import make_folder, storage_errors
-from orlog.datasets.download.credentials import hidden
+from orlog.base.files import hash_file, link_or_copy, make_folder, storage_errors, sync, sync_all
 from orlog.datasets.download.http import (
     BLOCK_BYTES,
     SMALL_BLOCK_BYTES,
     Failure,
     Patience,
     Stream,
+    hidden,
     is_http,
     opened,
 )
-from orlog.errors import IntegrityError, NotFoundError, TransferError, clause
+from orlog.datasets.home.folders import stored_objects
+from orlog.datasets.home.records import Source
+from orlog.datasets.store.verify import find_link
+from orlog.errors import IntegrityError, NotFoundError, StorageError, TransferError, clause
+from orlog.manifests.manifest import StoredObject
 
+JOBS = 16  # at once: with slow responses, half as many take a fifth longer
+ROOM_LEFT = 2**26
+SMALL_BYTES = (
+    2**16
+)  # syncing takes longer than downloading less, so small objects are synced together
 WRONG_ANSWERS = 2  # of one mirror, after which it is not asked for these bytes again
 SLEEP = 0.25
-TURN = 0.05  # seconds until a thread checks again whether it may send a request
 FIRST_GAP = 0.05  # seconds between requests, once a server wants fewer
 SMALLEST_GAP = 0.001
 LARGEST_GAP = 1.0  # longer waits are pauses, which end with the first response
 _logger = logging.getLogger("orlog.download")
 
+Progress: TypeAlias = Callable[[int, int], None]
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 Problem = TypeVar("Problem", Failure, IntegrityError)
 
@@ -81,8 +99,8 @@ class Limiter:
 class Mirror:
     """A place that has the objects. Threads share it: one thread's back-off applies to all.
 
-    When a server asks for fewer requests (429, 503), half as many are sent at once, and the gaps
-    between them double each time. Both recover slowly with each request that succeeds.
+    When a server asks for fewer requests (429, 503), the gaps between them double each time, and recover
+    slowly with each request that succeeds.
 
     Attributes:
         url: URL of the folder that the objects' paths start from.
@@ -98,8 +116,6 @@ class Mirror:
         self.moved_at = 0.0
         self._failures = 0
         self._failed_at = 0.0
-        self._requests = 0  # in progress
-        self._most_requests = math.inf
         self._gap = 0.0
         self._lock = threading.Lock()
 
@@ -113,18 +129,10 @@ class Mirror:
         """Reserve a request and return 0, or return the seconds after which to try again."""
         with self._lock:
             now = time.monotonic()
-            if now < self.free_at:
-                return self.free_at - now
-            if self._requests >= self._most_requests:
-                return TURN
-            self._requests += 1
-            self.free_at = now + self._gap
-            return 0.0
-
-    def leave(self) -> None:
-        """Release a request that `enter` has reserved."""
-        with self._lock:
-            self._requests -= 1
+            if now >= self.free_at:
+                self.free_at = now + self._gap
+                return 0.0
+            return self.free_at - now
 
     def hold_off(self, failure: Failure, patience: Patience, began: float) -> None:
         """Set when it may be asked again, after the failure of a request that started at `began`."""
@@ -138,7 +146,6 @@ class Mirror:
                 where = hidden(self.url)
                 _logger.info("%s: %s; asking again in %.1f seconds", where, failure, pause)
                 if failure.kind == "busy":
-                    self._most_requests = max(1.0, self._requests // 2)
                     gap = max(FIRST_GAP, 2 * self._gap)
                     self._gap = min(gap, LARGEST_GAP, patience.longest_wait)
             if failure.kind == "wrong range":
@@ -148,25 +155,16 @@ class Mirror:
         """Note that a request succeeded, or gave enough to count as a success."""
         with self._lock:
             self._failures = 0
-            self._most_requests += 1 / self._most_requests
             self._gap = 0.9 * self._gap if self._gap > SMALLEST_GAP else 0.0
 
 
 def pause_after(failure: Failure, failures: int, patience: Patience) -> float:
     """Return how many seconds to wait after that many failures in a row."""
-    from urllib3.util import Retry
-    from urllib3.util.retry import RequestHistory
-
     # A wait of 0 counts only once: a server that always sends it would be asked without end.
     if failure.wait is not None and (failure.wait > 0 or failures == 1):
         return min(failure.wait, patience.longest_wait)
-    one = RequestHistory(None, None, None, None, None)
-    history = (one,) * (1 + min(failures, 30))  # urllib3 does not wait after the first one
-    retry = Retry(
-        backoff_factor=patience.first_wait / 2, backoff_max=patience.longest_wait, history=history
-    )
-    # Clients that failed together should not retry together.
-    return retry.get_backoff_time() * random.uniform(0.5, 1)  # noqa: S311
+    wait = min(patience.first_wait * 2.0 ** min(failures - 1, 30), patience.longest_wait)
+    return wait * random.uniform(0.5, 1)  # noqa: S311 (clients that failed together come back apart)
 
 
 @dataclasses.dataclass
@@ -224,8 +222,6 @@ def ask(
             else:
                 mirror.works()
                 return result
-            finally:
-                mirror.leave()
         raise _nobody(mirrors, path, tries, what) from problem
     finally:
         if reasons is not None:
@@ -616,3 +612,178 @@ class _Part:
                 self._progress(len(block))
         if self.size and self.total is None and not self.difference:
             self.total = self.size
+
+
+# All objects of a version, several at once.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransferOptions:
+    """How objects are downloaded.
+
+    Attributes:
+        jobs: Objects that are transferred at once.
+        limiter: Bounds the rate of all transfers together.
+        progress: Called with bytes done and bytes in all, from one thread at a time.
+        on_objects: Called with objects done and objects in all, from one thread at a time.
+        patience: How long each mirror is tried.
+    """
+
+    jobs: int = JOBS
+    limiter: Limiter | None = None
+    progress: Progress = lambda _done, _total: None
+    on_objects: Progress = lambda _done, _total: None
+    patience: Patience = Patience()
+
+
+def download_folder(destination: Path) -> Path:
+    """Return the folder that holds a version's objects until all of them have arrived."""
+    return destination.with_name(f".{destination.name}.download")
+
+
+def fetch_objects(
+    source: Source,
+    objects: Iterable[StoredObject],
+    folder: Path,
+    options: TransferOptions,
+    *,
+    damaged: Path | None = None,
+    also_here: Mapping[str, Path] | None = None,
+) -> None:
+    """Download the objects that a folder lacks, each to a file named by its SHA-256; what arrived stays on errors.
+
+    Objects that another version on this machine has are linked or copied, if their bytes are right: of any
+    but the folder `damaged`, and of the local files in `also_here`, by SHA-256.
+    """
+    items = {item.sha256: item for item in objects}
+    with storage_errors(folder):
+        make_folder(folder)
+        for sha256, item in items.items():
+            if (folder / sha256).is_file() and not _is_right(folder / sha256, item):
+                (folder / sha256).unlink()
+        wanted = items.keys() - _file_sizes(folder).keys()
+        here: dict[str, Path] = {}
+        for other, item in stored_objects() if wanted else ():
+            is_candidate = item.sha256 in wanted and other != damaged
+            if is_candidate and find_link(other, item.path) is None:
+                here[item.sha256] = other / item.path
+        here |= also_here or {}
+        for sha256 in wanted & here.keys():
+            with contextlib.suppress(FileNotFoundError):  # a version may be removed meanwhile
+                if _is_right(here[sha256], items[sha256]):
+                    link_or_copy(here[sha256], folder / sha256)
+        held = _file_sizes(folder)
+    missing = [item for item in items.values() if item.sha256 not in held]
+    rest = sum(item.size_bytes - held.get(f"{item.sha256}.part", 0) for item in missing)
+    check_room(folder, rest)
+    total = sum(item.size_bytes for item in items.values())
+    progress = TransferProgress(
+        options,
+        total=total,
+        done=total - sum(item.size_bytes for item in missing),
+        objects=len(items),
+        objects_done=len(items) - len(missing),
+    )
+    mirrors = [Mirror(url) for url in source.mirrors]
+
+    def fetch(item: StoredObject) -> None:
+        part = folder / f"{item.sha256}.part"
+        is_small = item.size_bytes < SMALL_BYTES
+        fetch_object(
+            mirrors,
+            Expected(path=item.path, size_bytes=item.size_bytes, sha256=item.sha256),
+            part,
+            progress=progress.add,
+            limiter=options.limiter,
+            patience=options.patience,
+            durable=not is_small,
+        )
+        if not is_small:
+            with storage_errors(part):
+                part.rename(folder / item.sha256)
+        progress.finish_object()
+
+    missing.sort(key=lambda item: -item.size_bytes)
+    fetch_at_once(fetch, missing, options.jobs, progress)
+    with storage_errors(folder):
+        small = [item.sha256 for item in missing if item.size_bytes < SMALL_BYTES]
+        sync_all([folder / f"{sha256}.part" for sha256 in small])
+        for sha256 in small:
+            (folder / f"{sha256}.part").rename(folder / sha256)
+        sync(folder)
+
+
+def fetch_at_once(
+    fetch: Callable[[Item], Result], items: Sequence[Item], jobs: int, progress: TransferProgress
+) -> list[Result]:
+    """Return what `fetch` gives for each item, several at once; the first error ends the others."""
+    with concurrent.futures.ThreadPoolExecutor(jobs, "orlog-download") as pool:
+        waiting = [pool.submit(fetch, item) for item in items]
+        try:
+            for done in concurrent.futures.as_completed(waiting):
+                done.result()
+        except BaseException:
+            progress.stop()
+            pool.shutdown(cancel_futures=True)
+            raise
+        return [done.result() for done in waiting]
+
+
+class TransferProgress:
+    """Adds up what threads download; stops them when one has failed."""
+
+    def __init__(
+        self, options: TransferOptions, *, total: int, done: int, objects: int, objects_done: int
+    ) -> None:
+        self._lock = threading.Lock()
+        self._options = options
+        self._total, self._done = total, done
+        self._objects, self._objects_done = objects, objects_done
+        self._is_stopped = False
+        options.on_objects(self._objects_done, self._objects)
+        options.progress(self._done, self._total)
+
+    def add(self, count: int) -> None:
+        """Count bytes."""
+        with self._lock:
+            if self._is_stopped:
+                raise _StoppedError
+            self._done += count
+            self._options.progress(self._done, max(self._done, self._total))
+
+    def finish_object(self) -> None:
+        """Count an object."""
+        with self._lock:
+            self._objects_done += 1
+            self._options.on_objects(self._objects_done, self._objects)
+
+    def stop(self) -> None:
+        """Make the next call of `add` in each thread raise, which ends its transfer."""
+        with self._lock:
+            self._is_stopped = True
+
+
+class _StoppedError(Exception):
+    """Another transfer has failed; this one ends."""
+
+
+def check_room(folder: Path, needed: int) -> None:
+    """Refuse to download so many more bytes into a folder that is there, before it starts, if they cannot fit."""
+    with storage_errors(folder):
+        free = shutil.disk_usage(folder).free
+    if needed and needed + min(needed, ROOM_LEFT) > free:
+        raise StorageError(
+            f"{folder.parent}: {needed:,} bytes must still be downloaded, but {free:,} are free; free some "
+            "space or set ORLOG_HOME to another disk, then run the same command again."
+        )
+
+
+def _file_sizes(folder: Path) -> dict[str, int]:
+    """Return the size of each file in a folder, by name."""
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.stat().st_size for entry in entries}
+
+
+def _is_right(path: Path, item: StoredObject) -> bool:
+    is_alike = path.is_file() and path.stat().st_size == item.size_bytes
+    return is_alike and hash_file(path) == item.sha256

@@ -24,8 +24,7 @@ from typing import TypeAlias
 from orlog.base.files import absolute_path
 from orlog.datasets.audit.audit import audit as audit_dataset
 from orlog.datasets.audit.findings import Audit, place_text
-from orlog.datasets.download.credentials import may_be_signed
-from orlog.datasets.download.http import missing_backend
+from orlog.datasets.download.http import may_be_signed, missing_backend
 from orlog.datasets.download.sources import BRIEF, read_index
 from orlog.datasets.formats.formats import find_format
 from orlog.datasets.home.folders import unless_deleted

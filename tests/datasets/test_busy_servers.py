@@ -17,9 +17,8 @@ from filelock import FileLock, Timeout
 
 from orlog.datasets.download.download import download_version
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.objects import TransferOptions
 from orlog.datasets.download.sources import source_of_url
-from orlog.datasets.download.transfer import Mirror, fetch_object
+from orlog.datasets.download.transfer import Mirror, TransferOptions, fetch_object
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import TransferError
 from tests.clocks import Clock

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from orlog.base.jobs import execute_here
-from orlog.datasets.download.credentials import bringing_queries
+from orlog.datasets.download.http import bringing_queries
 
 Item = TypeVar("Item")
 Output = TypeVar("Output")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from orlog.base.jobs import keep_busy
 from orlog.base.processes import result_or_error
-from orlog.datasets.download.credentials import bringing_queries
+from orlog.datasets.download.http import bringing_queries
 from orlog.datasets.worlds.environments import IMPORTS
 from orlog.errors import WorkerDiedError, first_line, needing
 

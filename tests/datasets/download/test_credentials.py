@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import orlog
-from orlog.datasets.download import credentials
+from orlog.datasets.download import http as credentials
 from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file

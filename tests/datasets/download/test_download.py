@@ -26,9 +26,14 @@ from orlog.datasets.download.download import (
     repair_version,
 )
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.objects import SMALL_BYTES, TransferOptions, download_folder
 from orlog.datasets.download.sources import BRIEF, confirm_version, find_source, source_of_url
-from orlog.datasets.download.transfer import Limiter, read_small
+from orlog.datasets.download.transfer import (
+    SMALL_BYTES,
+    Limiter,
+    TransferOptions,
+    download_folder,
+    read_small,
+)
 from orlog.datasets.home.folders import datasets_folder, installed_versions
 from orlog.datasets.home.records import Source
 from orlog.datasets.home.registries import add_registry, remove_registry

@@ -17,8 +17,8 @@ import orlog
 from orlog.datasets.download.download import download_version, repair_dataset
 from orlog.datasets.download.foreign import download_foreign_file
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.objects import TransferOptions
 from orlog.datasets.download.sources import ForeignFileSource, source_of_url
+from orlog.datasets.download.transfer import TransferOptions
 from orlog.datasets.home import records as remembered
 from orlog.datasets.home.folders import datasets_folder, installed_versions
 from orlog.datasets.home.registries import add_registry, check_serial, read_registries

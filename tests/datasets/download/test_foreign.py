@@ -19,8 +19,8 @@ from orlog.cli import app
 from orlog.datasets.download import foreign
 from orlog.datasets.download.foreign import download_foreign_file, first_downloads_file
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.objects import TransferOptions
 from orlog.datasets.download.sources import ForeignFileSource, find_source
+from orlog.datasets.download.transfer import TransferOptions
 from orlog.datasets.formats import formats
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.registries import add_registry

@@ -23,8 +23,8 @@ from orlog.datasets import listing
 from orlog.datasets.download import sources
 from orlog.datasets.download.foreign import download_foreign_file, first_downloads_file
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.objects import TransferOptions
 from orlog.datasets.download.sources import ForeignFileSource, find_source
+from orlog.datasets.download.transfer import TransferOptions
 from orlog.datasets.exporting import export_dataset
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.garbage import delete_version
