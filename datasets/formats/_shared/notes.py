@@ -229,14 +229,6 @@ SENTENCES = {
         "meta/stats.json is of other rows: {columns} reach other least and largest numbers; statistics were computed "
         "anew."
     ),
-    "quantiles_of_others": (
-        "meta/stats.json has quantiles that are not those of all steps; in brackets is how many steps do not exceed "
-        "them: {quantiles}."
-    ),
-    "images_of_others": "Statistics of images do not fit their frames: {images}.",
-    "episode_statistics_of_others": (
-        "Statistics of single episodes are of other rows, {columns}: {places}."
-    ),
     # Minari's and TorchRL's files
     "infos_not_in_all": "Left out, not in all episodes: infos {columns}.",
     "had_jpeg": "Minari had stored frames as JPEG, which changed them.",

@@ -1,22 +1,37 @@
-"""What the columns of a LeRobotDataset's tables are here, by their names or as the user says.
+"""What the columns of a LeRobotDataset's tables are here, by their names or as the user says, and their rows.
 
-Columns that `meta/info.json` does not list, as tools leave them that write it by hand, are features like others
-where their rows hold numbers, texts or images of one shape in all tables; any other is named with the reason.
+Columns that `info.json` does not list, as tools leave them that write it by hand, are features like others where their
+rows hold numbers, texts or images of one shape in all tables; any other is named with the reason.
+
+A row of a language column is a list of JSON with role, content, style, timestamp and more:
+
+    language_persistent   what holds from a time on, the same rows      episodes/language_persistent, and
+                          in all steps of an episode                    infos/subtask: the subtask of each step
+    language_events       what happens in a step                        infos/language_events
+    subtask_index         a number of meta/subtasks.parquet             infos/subtask
+
+https://huggingface.co/docs/lerobot/language_and_recipes
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.arrow_files import array_of, parquet_batches, reading_arrow
+from orlog.datasets.formats._shared.arrow_files import (
+    array_of,
+    parquet_batches,
+    reading_arrow,
+    table_batches,
+)
 from orlog.datasets.formats._shared.episode_cutter import Rows
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
@@ -25,22 +40,21 @@ from orlog.datasets.formats._shared.hints import which_is_which
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pictures import opened_picture, picture_size, refuse_deep
 from orlog.datasets.formats._shared.roles import base_role, said_roles
-from orlog.datasets.formats.lerobot.language import (
-    EVENTS,
-    OF_EPISODE,
-    PERSISTENT,
-    ROW_BYTES,
-    SUBTASK,
-    language_texts,
-    subtasks_in_force,
+from orlog.datasets.formats.lerobot.metadata import (
+    COUNTERS,
+    FIRST_VIDEO,
+    LARGEST_ROW,
+    Feature,
+    Info,
+    inside,
 )
-from orlog.datasets.formats.lerobot.metadata import COUNTERS, FIRST_VIDEO, row_size
-from orlog.datasets.formats.lerobot.videos import Videos
+from orlog.datasets.formats.lerobot.videos import Videos, video_shape
 from orlog.errors import IntegrityError, SchemaError
 
-LARGEST_IMAGE = 2**26
 OBSERVATION = "observation."
 DONE, TERMINATED, SUCCESS = "next.done", "next.terminated", "next.success"
+PERSISTENT, EVENTS, SUBTASK = "language_persistent", "language_events", "subtask"
+OF_EPISODE = f"episodes/{PERSISTENT}"
 ROLES = {
     "action": "action",
     "next.reward": "reward",
@@ -48,10 +62,19 @@ ROLES = {
     SUCCESS: "infos/success",
     PERSISTENT: OF_EPISODE,
 }
-NUMBERS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+SUBTASKS = Path("meta") / "subtasks.parquet"
 FLOATS = ("float16", "float32", "float64")
+NUMBERS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), *FLOATS)
+LANGUAGE_BYTES = 2**14  # that the language rows of a step may take
 ROWS = 1000
 PASSED_OVER = "__index_level_"  # pandas' own numbers of rows
+
+
+class Place(NamedTuple):
+    """Where rows are: what errors call their table, and the number of the first one."""
+
+    where: str
+    first: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,17 +134,15 @@ class Columns:
         """Return the columns of some rows of a table by their roles."""
         rows: Rows = {}
         for name, column in self.columns.items():
-            if column.kind == "video":
-                if name in batch.schema.names:
-                    times = _film_times(_stored(batch, name, place), name, episodes, place)
-                else:
-                    times = single_numbers(column_of(batch, "timestamp", place), "timestamp", place)
-                rows[column.role] = videos.frames(name, episodes, steps, times)
-            else:
+            if column.kind != "video":
                 rows[column.role] = read_column(batch, name, column, place, self.rounded)
-        subtasks = self._subtasks_of(rows, batch, place)
-        if subtasks is not None:
-            rows[f"infos/{SUBTASK}"] = subtasks
+                continue
+            if name in batch.schema.names:
+                times = _film_times(_stored(batch, name, place), name, episodes, place)
+            else:
+                times = single_numbers(column_of(batch, "timestamp", place), "timestamp", place)
+            rows[column.role] = videos.frames(name, episodes, steps, times)
+        self._add_subtasks(rows, batch, place)
         rows.setdefault("reward", np.zeros(batch.num_rows, self.schema.reward_dtype))
         if self.done:
             done = single_numbers(rows[self.columns[self.done].role], self.done, place)
@@ -130,29 +151,22 @@ class Columns:
                 rows["terminated"] &= ~rows.get("truncated", np.zeros(len(done), bool))
         return rows
 
-    def _subtasks_of(self, rows: Rows, batch: Any, place: Place) -> np.ndarray | None:
-        """Return the subtask of each row in words; None where no column tells it, or one has it already."""
-        if f"infos/{SUBTASK}" in rows:
-            return None
-        persistent = self.of_kind("language").get(PERSISTENT)
+    def _add_subtasks(self, rows: Rows, batch: Any, place: Place) -> None:
+        """Add the subtask of each row in words, where a column tells it and none has it already."""
+        role, persistent = f"infos/{SUBTASK}", self.of_kind("language").get(PERSISTENT)
+        if role in rows:
+            return
         if persistent is not None:
-            return subtasks_in_force(rows[persistent.role], column_of(batch, "timestamp", place))
-        numbers = rows.get("infos/subtask_index")
-        if not self.subtasks or numbers is None:
-            return None
-        listed = single_numbers(numbers, "subtask_index", place).tolist()
-        unknown = {*listed} - {*self.subtasks}
-        if unknown:
-            raise SchemaError(f"{place.where}: no subtask has the subtask_index {min(unknown)}.")
-        return np.array([self.subtasks[number] for number in listed], object)
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where rows are: what errors call their table, and the number of the first one."""
-
-    where: str
-    first: int
+            times = column_of(batch, "timestamp", place)
+            rows[role] = _subtasks_in_force(rows[persistent.role], times)
+        elif self.subtasks and "infos/subtask_index" in rows:
+            numbers = single_numbers(rows["infos/subtask_index"], "subtask_index", place).tolist()
+            unknown = {*numbers} - {*self.subtasks}
+            if unknown:
+                raise SchemaError(
+                    f"{place.where}: no subtask has the subtask_index {min(unknown)}."
+                )
+            rows[role] = np.array([self.subtasks[number] for number in numbers], object)
 
 
 def _stored(batch: Any, name: str, place: Place) -> Any:
@@ -183,7 +197,7 @@ def read_column(
     if column.kind == "image":
         return _images(_stored(batch, name, place), column.shape, name, place)
     if column.kind == "language":
-        return language_texts(_stored(batch, name, place), name, place.where, place.first)
+        return _language_texts(_stored(batch, name, place), name, place)
     values = column_of(batch, name, place)
     if column.kind == "text" and values.dtype.kind != "O":
         raise SchemaError(f"{place.where}, {name}: expected texts, found {values.dtype}.")
@@ -255,52 +269,112 @@ def _bytes_of(item: object, where: str) -> bytes:
     return data
 
 
-def is_film(column: Any) -> bool:
-    """Return whether a column of Arrow holds paths and timestamps of frames, as version 1 has them."""
-    from pyarrow import types
-
-    return types.is_struct(column.type) and {field.name for field in column.type} == {
-        "path",
-        "timestamp",
-    }
-
-
 def _film_times(column: Any, camera: str, episodes: np.ndarray, place: Place) -> np.ndarray:
     """Return the timestamps of frames that rows of version 1 name.
 
     Raises SchemaError if a row names another video than that of its episode.
     """
     where = f"{place.where}, {camera}"
-    if not is_film(column):
+    if not _has_fields(column, "path", "timestamp"):
         raise SchemaError(f"{where}: expected paths and timestamps of videos, found {column.type}.")
     paths = zip(column.field("path").to_pylist(), episodes.tolist(), strict=True)
     for row, (path, episode) in enumerate(paths, place.first):
-        expected = FIRST_VIDEO.format(camera=camera, episode=episode)
+        expected = FIRST_VIDEO.format(video_key=camera, episode_index=episode)
         if path != expected:
             raise SchemaError(f"{where}: expected {expected}, found {path!r:.100} in row {row}.")
     return array_of(column.field("timestamp"), "timestamp", where, place.first)
 
 
+def _has_fields(column: Any, *names: str) -> bool:
+    from pyarrow import types
+
+    return types.is_struct(column.type) and {field.name for field in column.type} == {*names}
+
+
+def _language_texts(column: Any, name: str, place: Place) -> np.ndarray:
+    """Return each row of a language column as a text, (rows,) of objects; equal neighbors are one object."""
+    from pyarrow import types
+
+    kind = column.type
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_string(kind)):
+        raise SchemaError(
+            f"{place.where}: {name} holds {kind} from row {place.first} on, expected rows of texts."
+        )
+    texts = np.empty(len(column), object)
+    before, text = None, "[]"
+    for row, rows in enumerate(column):
+        if before is None or not rows.equals(before):
+            value, before = rows.as_py() or [], rows
+            try:
+                text = json.dumps([value] if isinstance(value, str) else value, ensure_ascii=False)
+            except (TypeError, ValueError) as error:
+                raise SchemaError(
+                    f"{place.where}: {name} holds {kind}, expected rows of texts, numbers and lists."
+                ) from error
+        texts[row] = text
+    return texts
+
+
+def _subtasks_in_force(texts: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the subtask of each step, (rows,) of texts: of its persistent rows the last one that began, or nothing."""
+    subtasks = np.full(len(texts), "", object)
+    moments = times.reshape(-1).astype(np.float32)  # as LeRobot stores both
+    for text in dict.fromkeys(texts.tolist()):
+        began = sorted(
+            (row["timestamp"], str(row.get("content") or ""))
+            for row in json.loads(text)
+            if isinstance(row, dict)
+            and row.get("style") == SUBTASK
+            and isinstance(row.get("timestamp"), int | float)
+        )
+        starts = np.array([start for start, _ in began], np.float32)
+        contents = np.array(["", *(content for _, content in began)], object)
+        here = texts == text
+        subtasks[here] = contents[np.searchsorted(starts, moments[here], "right")]
+    return subtasks
+
+
+def read_subtasks(root: Path, where: str) -> dict[int, str]:
+    """Return the texts of `meta/subtasks.parquet` by their numbers; nothing where there is no such file.
+
+    Raises SchemaError if it holds something else; IntegrityError if it is damaged.
+    """
+    path = inside(root, SUBTASKS, where)
+    if not path.is_file():
+        return {}
+    where = f"{where}, {SUBTASKS.as_posix()}"
+    with reading_arrow(where):
+        import pyarrow.parquet
+
+        table = pyarrow.parquet.read_table(path)
+    names = table.column_names
+    words = next((name for name in (SUBTASK, f"{PASSED_OVER}0__") if name in names), "")
+    if not words or "subtask_index" not in names:
+        raise SchemaError(
+            f"{where}: expected the columns {SUBTASK} and subtask_index, found {names}."
+        )
+    numbers, texts = (
+        array_of(table[name], name, where, 0).tolist() for name in ("subtask_index", words)
+    )
+    return dict(zip(numbers, map(str, texts), strict=True))
+
+
 def listed_columns(
-    info: Mapping[str, Any], options: Options, where: str, subtasks: Mapping[int, str]
+    info: Info, options: Options, where: str, subtasks: Mapping[int, str]
 ) -> tuple[Columns, list[Note]]:
     """Return what the features of `info.json` are, and notes about what is left out or not known.
 
     Raises SchemaError if they have no action or observation, or other things than numbers, images and texts.
     """
-    features = info["features"]
-    mapped = said_roles(options.columns, list(features), where)
+    mapped = said_roles(options.columns, list(info.features), where)
     columns: dict[str, Column] = {}
     left_out, row_bytes = [], 0
-    for name, feature in features.items():
-        size = row_size(feature)
-        if not 0 < size <= LARGEST_IMAGE:
-            raise SchemaError(f"{where}, {name}: is of shape {feature.get('shape')!r:.50}.")
-        row_bytes += 8 * size + 8 + ROW_BYTES * (feature.get("dtype") == "language")
-        if feature.get("dtype") == "video" and options.no_video:
+    for name, feature in info.features.items():
+        row_bytes += 8 * feature.size + 8 + LANGUAGE_BYTES * (feature.dtype == "language")
+        if feature.dtype == "video" and options.no_video:
             left_out.append(name)
         elif name not in COUNTERS or name == "timestamp":
-            role = mapped.get(name) or _role(name, features, mapped)
+            role = mapped.get(name) or _role(name, info.features, mapped)
             columns[name] = _column(feature, role, f"{where}, {name}")
     by_role = {column.role: name for name, column in columns.items()}
     parts = {
@@ -310,8 +384,8 @@ def listed_columns(
     }
     if "action" not in by_role or not parts or ("" in parts and len(parts) > 1):
         kinds = {
-            name: (tuple(feature["shape"]), str(feature.get("dtype")))
-            for name, feature in features.items()
+            name: (tuple(feature.shape), feature.dtype)
+            for name, feature in info.features.items()
             if name not in COUNTERS
         }
         raise SchemaError(
@@ -319,22 +393,30 @@ def listed_columns(
         )
     action, reward = columns[by_role["action"]], columns.get(by_role.get("reward", ""))
     done = by_role.get("terminated", DONE)
-    described = Columns(
-        schema=Schema(
-            observation_space=parts[""] if "" in parts else spaces.Dict(parts),
-            action_space=unbounded_space(action.dtype or np.dtype(np.float64), action.shape),
-            reward_dtype=(reward and reward.dtype) or np.dtype(np.float32),
-        ),
-        columns=columns,
-        row_bytes=row_bytes,
-        done=done if done in columns else "",
-        subtasks=subtasks,
-    )
     notes = [Note("videos_left_out", left_out)] if left_out else []
-    return described, [*notes, *_unknown(described, options, where)]
+    videos = [name for name, column in columns.items() if column.kind == "video"]
+    notes += [Note("videos", videos)] if videos else []
+    if reward is None and not options.reward:
+        notes.append(Note("no_reward", ["next.reward"]))
+    if done not in columns:
+        ends = unknown_ends(options, where, {*by_role})
+        if not options.ends and options.horizon is None:
+            notes.append(Note("no_done", [DONE]))
+        else:
+            notes += [Note("no_done_and_ends", [DONE], ends=str(note)) for note in ends]
+    schema = Schema(
+        observation_space=parts[""] if "" in parts else spaces.Dict(parts),
+        action_space=unbounded_space(action.dtype or np.dtype(np.float64), action.shape),
+        reward_dtype=(reward and reward.dtype) or np.dtype(np.float32),
+    )
+    done = done if done in columns else ""
+    return (
+        Columns(schema=schema, columns=columns, row_bytes=row_bytes, done=done, subtasks=subtasks),
+        notes,
+    )
 
 
-def _role(name: str, features: Mapping[str, Any], mapped: Mapping[str, str]) -> str:
+def _role(name: str, features: Mapping[str, Feature], mapped: Mapping[str, str]) -> str:
     """Return what a feature is that the user says nothing of: what LeRobot's names say."""
     role = ROLES.get(name, f"infos/{name}")
     if name == TERMINATED and DONE not in features:
@@ -347,16 +429,16 @@ def _role(name: str, features: Mapping[str, Any], mapped: Mapping[str, str]) -> 
     return f"infos/{name}" if base_role(role) in taken else role
 
 
-def _column(feature: Mapping[str, Any], role: str, where: str) -> Column:
+def _column(feature: Feature, role: str, where: str) -> Column:
     """Return what a feature is, by its role and what info.json says of it."""
-    kind, shape, base = feature.get("dtype"), tuple(feature["shape"]), base_role(role)
+    kind, shape, base = feature.dtype, tuple(feature.shape), base_role(role)
     if kind in ("image", "video"):
-        names = feature.get("names")
+        names = feature.names
         is_first = isinstance(names, list) and names[:1] == ["channels"]
         if len(shape) == 3 and (is_first or shape[0] in (1, 3)):  # some say the channels first
             shape = (*shape[1:], shape[0])
         return Column(role, kind, np.dtype(np.uint8), shape)
-    if kind not in (*NUMBERS, *FLOATS, "string", "language"):
+    if kind not in (*NUMBERS, "string", "language"):
         raise SchemaError(f"{where}: expected numbers, images or texts, found {kind!r:.20}.")
     if kind in ("string", "language"):
         if base in ("observation", "action", "reward"):
@@ -372,28 +454,31 @@ def _column(feature: Mapping[str, Any], role: str, where: str) -> Column:
     return Column(role, "flag" if base in ("terminated", "truncated") else "number")
 
 
-def _unknown(columns: Columns, options: Options, where: str) -> list[Note]:
-    """Return what the features do not say."""
-    videos, roles = columns.of_kind("video"), {column.role for column in columns.columns.values()}
-    notes = [Note("videos", videos)] if videos else []
-    if "reward" not in roles and not options.reward:
-        notes.append(Note("no_reward", ["next.reward"]))
-    if not columns.done:
-        ends = unknown_ends(options, where, roles)
-        if not options.ends and options.horizon is None:
-            notes.append(Note("no_done", [DONE]))
-        else:
-            notes += [Note("no_done_and_ends", [DONE], ends=str(note)) for note in ends]
-    return notes
+def add_first(info: Info, root: Path, files: Sequence[Path], no_video: bool, where: str) -> None:
+    """Add the features of version 1, whose `info.json` has none, by the first row of its tables.
+
+    Raises SchemaError if a column is none that LeRobot writes; IntegrityError if a file is damaged.
+    """
+    with reading_arrow(where):
+        batch = next(table_batches(files[0], 1), None)
+        if batch is None or batch.num_rows == 0:
+            raise SchemaError(f"{where}: {files[0].name} holds no rows.")
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if _has_fields(column, "path", "timestamp"):
+                path = FIRST_VIDEO.format(video_key=name, episode_index=0)
+                video = inside(root, Path(path), where)
+                shape = (1, 1, 3) if no_video else video_shape(video, f"{where}, {video.name}")
+                info.features[name] = Feature("video", [*shape])
+            else:
+                info.features[name] = _feature_of(column, name, where, 0)
 
 
-def add_unlisted(info: Mapping[str, Any], files: Sequence[Path], where: str) -> list[Note]:
+def add_unlisted(info: Info, files: Sequence[Path], where: str) -> list[Note]:
     """Add the columns that `info.json` does not list to its features; return notes about them.
 
     Raises SchemaError if some tables lack a column that others have, and that is listed; IntegrityError if one is
     damaged.
     """
-    features = info["features"]
     tables: dict[Path, list[str]] = {}
     for file in files:
         with reading_arrow(f"{where}, {_short(file)}"):
@@ -403,19 +488,19 @@ def add_unlisted(info: Mapping[str, Any], files: Sequence[Path], where: str) -> 
     read, left_out = [], []
     for name in dict.fromkeys(name for names in tables.values() for name in names):
         lacking = [file for file, names in tables.items() if name not in names]
-        if name in features and lacking:
+        if name in info.features and lacking:
             raise SchemaError(
                 f"{where}: {len(lacking):,} of {len(files):,} tables have no column {name}, such as {_short(lacking[0])}."
             )
         is_counter = name in COUNTERS and name != "timestamp"
-        if name in features or is_counter or name.startswith(PASSED_OVER):
+        if name in info.features or is_counter or name.startswith(PASSED_OVER):
             continue
         if lacking:
             count = len(files) - len(lacking)
             left_out.append(f"{name} (only in {count:,} of {len(files):,} tables)")
             continue
         try:
-            features[name] = _unlisted_feature(files, name, where)
+            info.features[name] = _unlisted_feature(files, name, where)
             read.append(name)
         except SchemaError as error:
             left_out.append(f"{name} ({str(error).rstrip('.')})")
@@ -425,46 +510,44 @@ def add_unlisted(info: Mapping[str, Any], files: Sequence[Path], where: str) -> 
     return notes
 
 
-def _unlisted_feature(files: Sequence[Path], name: str, where: str) -> dict[str, Any]:
+def _unlisted_feature(files: Sequence[Path], name: str, where: str) -> Feature:
     """Return what info.json would say of a column.
 
     Raises SchemaError if it is none that can be read.
     """
     if name in (PERSISTENT, EVENTS):
-        return {"dtype": "language", "shape": [1]}
-    feature: dict[str, Any] = {}
+        return Feature("language", [1])
+    feature: Feature | None = None
     for file in files:
         place, done = _short(file), 0
         for batch in parquet_batches(file, f"{where}, {place}", [name], ROWS):
-            here = feature_of(batch.column(0), name, place, done)
-            if here["dtype"] == "image":
+            here = _feature_of(batch.column(0), name, place, done)
+            if here.dtype == "image":
                 return here
             feature = feature or here
             if here != feature:
                 raise SchemaError(
-                    f"{place} holds {here['dtype']} {here['shape']} from row {done} on, and tables before "
-                    f"{feature['dtype']} {feature['shape']}"
+                    f"{place} holds {here.dtype} {here.shape} from row {done} on, and tables before "
+                    f"{feature.dtype} {feature.shape}"
                 )
             done += batch.num_rows
-    if not feature or 0 in feature["shape"]:
-        raise SchemaError("its rows hold nothing")
+    if feature is None or not 0 < feature.size <= LARGEST_ROW:
+        raise SchemaError("its rows hold nothing, or too much")
     return feature
 
 
-def feature_of(column: Any, name: str, where: str, first: int) -> dict[str, Any]:
+def _feature_of(column: Any, name: str, where: str, first: int) -> Feature:
     """Return what info.json would say of some rows: numbers, texts, or images as the first one of these."""
-    from pyarrow import types
-
-    if types.is_struct(column.type) and {field.name for field in column.type} == {"bytes", "path"}:
+    if _has_fields(column, "bytes", "path"):
         where = f"{where}, row {first}"
         try:
             with opened_picture(_bytes_of(column[0].as_py(), where), where) as image:
-                return {"dtype": "image", "shape": list(picture_size(image))}
+                return Feature("image", [*picture_size(image)])
         except IntegrityError as error:
             raise SchemaError(str(error)) from error
     values = array_of(column, name, where, first)
     dtype = "string" if values.dtype.kind == "O" else str(values.dtype)
-    return {"dtype": dtype, "shape": list(values.shape[1:]) or [1]}
+    return Feature(dtype, [*values.shape[1:]] or [1])
 
 
 def _short(file: Path) -> str:

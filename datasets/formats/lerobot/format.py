@@ -1,17 +1,17 @@
 """Reads LeRobotDataset folders, versions 1 to 3.0, and writes 3.0 and 2.1: a row for each frame.
 
-    meta/        features, frames per second, episodes: `lerobot/metadata.py`; of version 1 `lerobot/version1.py`
-    data/chunk-*/file-*.parquet, episode_*.parquet      one column a feature: `lerobot/columns.py`
-    videos/      frames of the features that are videos: `lerobot/videos.py`
+    meta/        features, frames per second, episodes: `metadata.py`
+    data/chunk-*/file-*.parquet, episode_*.parquet      one column a feature: `columns.py`
+    videos/      frames of the features that are videos: `videos.py`
 
 `observation.state` becomes the part `state` of a Dict of observations, and so on; `action` the action;
 `next.reward` the reward, which is 0 where there is none. `next.done` says which episodes ended the task;
 without it all were cut off. Episodes of LeRobot have no final observation: the last frame of one that was
 cut off gives it, and its action is left out. Where the last two rows are both done, as in LeRobot's PushT, the last
 one is the final observation of an episode that ended. Images (PNG in the tables) are decoded without
-loss, and frames of videos as they were encoded. `episodes/task` holds the task in words; other words:
-`lerobot/language.py`. Other features become infos. Order, counts and lengths are compared with the metadata.
-What orlog wrote comes back whole: `lerobot/exports.py`. https://github.com/huggingface/lerobot
+loss, and frames of videos as they were encoded. `episodes/task` holds the task in words. Other features become
+infos. Order, counts and lengths are compared with the metadata (`agreement.py`).
+What orlog wrote (`writing.py`) comes back whole. https://github.com/huggingface/lerobot
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.columns.values import space_columns, unflatten
 from orlog.datasets.formats._shared.arrow_files import (
     check_pyarrow,
     count_rows,
@@ -39,35 +43,52 @@ from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import read_pieces
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.lerobot import version1
 from orlog.datasets.formats.lerobot.agreement import Agreement
 from orlog.datasets.formats.lerobot.columns import (
+    OF_EPISODE,
+    PERSISTENT,
+    Column,
     Columns,
     Place,
+    add_first,
     add_unlisted,
     column_of,
     listed_columns,
+    read_column,
+    read_subtasks,
     single_numbers,
 )
-from orlog.datasets.formats.lerobot.exports import Details, read_kept
-from orlog.datasets.formats.lerobot.language import OF_EPISODE, PersistentRows, read_subtasks
 from orlog.datasets.formats.lerobot.metadata import (
+    FIRST_INFO,
     INFO,
     V2,
     V3,
     Episodes,
     data_tables,
+    episode_batches,
     read_document,
     read_episodes,
-    read_names,
+    read_info,
 )
 from orlog.datasets.formats.lerobot.videos import Usage, Videos, usage_notes
-from orlog.datasets.formats.lerobot.writing import lerobot_losses, write_lerobot
-from orlog.errors import IntegrityError, SchemaError
+from orlog.datasets.formats.lerobot.writing import (
+    DETAILS,
+    EPISODE,
+    FINAL,
+    KEPT,
+    SEED,
+    Kept,
+    image_shape,
+    lerobot_losses,
+    write_lerobot,
+)
+from orlog.errors import IntegrityError, SchemaError, clause
+from orlog.manifests.columns import ColumnSpec
+from orlog.manifests.spaces import space_from_json
 
-VERSIONS = ("v2.0", V2, V3)
 TABLES = ("data/*.parquet", "train/*.arrow")
 BLOCK_BYTES = 2**24
+ROLES = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
 INFO_KEYS = (
     *("codebase_version", "fps", "features", "robot_type", "video_path", "data_path", "splits"),
     *("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb", "total_episodes"),
@@ -79,54 +100,31 @@ EPISODE_KEYS = (
 )
 
 
-class _Table(NamedTuple):
-    """A file of rows, the number of its first one among all rows, and their episodes."""
-
-    file: Path
-    start: int
-    episodes: Episodes
-
-
-class _Block(NamedTuple):
-    """Rows of a table: their columns here, those of the table that are compared, and which rows they are."""
-
-    rows: Rows
-    batch: Any
-    file: Path
-    episodes: np.ndarray
-    steps: np.ndarray
-    first: int
-
-
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    root, where = asked.files[0], asked.sources[0]
-    info = _read_info(root, where)
-    version, fps = info["codebase_version"], info["fps"]
-    is_first, notes = version.startswith("v1."), list[Note]()
-    files = version1.tables_of(root, where) if is_first else data_tables(root, info, where)
-    kept = read_kept(root, where) if version in (V3, V2) else None
-    if is_first:
-        info["features"] = version1.find_features(root, files, asked.options.no_video, where)
-    elif kept is None:
-        notes += add_unlisted(info, files, where)
-    if kept is None:
-        columns, more = listed_columns(info, asked.options, where, read_subtasks(root, where))
-        notes += more
-    else:
+    root, where, options = asked.files[0], asked.sources[0], asked.options
+    info = read_info(root, where)
+    version, notes = info.codebase_version, list[Note]()
+    files = data_tables(root, info, where)
+    kept = _read_kept(root, where) if version in (V3, V2) else None
+    if kept is not None:
         columns = kept[1]
-    shapes = {name: column.shape for name, column in columns.of_kind("video").items()}
-    if is_first:
-        episodes = version1.read_episodes(root, shapes, where)
     else:
-        episodes = read_episodes(root, info, shapes, where)
+        if info.is_first:
+            add_first(info, root, files, options.no_video, where)
+        else:
+            notes += add_unlisted(info, files, where)
+        columns, more = listed_columns(info, options, where, read_subtasks(root, where))
+        notes += more
+    shapes = {name: column.shape for name, column in columns.of_kind("video").items()}
     stops = _stops(files, where)
-    episodes, lacks = _whole_episodes(stops, episodes, where, asked.options.partial)
+    episodes = read_episodes(root, info, [*shapes], where)
+    episodes, lacks = _whole_episodes(stops, episodes, where, options.partial)
     tables = _tables(asked, files, stops, episodes)
-    if info["is_guessed"]:
+    if info.is_guessed:
         notes.append(Note("version_by_files", version=version))
-    robot = f", robot {info['robot_type']}" if info.get("robot_type") else ""
-    about = f"LeRobotDataset {version}, {fps} frames per second{robot}."
+    robot = f", robot {info.robot_type}" if info.robot_type else ""
+    about = f"LeRobotDataset {version}, {info.fps} frames per second{robot}."
     opened = Opened(
         schema=columns.schema,
         steps=iter(()),
@@ -135,44 +133,31 @@ def _open(asked: Asked) -> Iterator[Opened]:
         always_said=about if robot else "",
         notes=[*lacks, *notes],
         reads=[
-            *(f"{table}:{name}" for name in info["features"] for table in TABLES),
-            *(f"./*{NUMBER.sub('#', name)}*.mp4" for name in info["features"]),
+            *(f"{table}:{name}" for name in info.features for table in TABLES),
+            *(f"./*{NUMBER.sub('#', name)}*.mp4" for name in info.features),
         ],
-        dimension_names=read_names(
-            info["features"], columns.named() if kept is None else kept[0].features
-        ),
+        dimension_names={
+            column: names
+            for feature, column in (columns.named() if kept is None else kept[0].features).items()
+            if feature in info.features and (names := info.features[feature].axis_names())
+        },
     )
     if kept is not None:
         opened.environment, opened.license = kept[0].environment, kept[0].license
         opened.description = kept[0].description
     agreement = Agreement(root, info, episodes, where)
-    reader = _Reader(root, where, columns, fps, shapes, agreement.columns)
-    details = None if kept is None else Details(root, columns.schema, where)
+    reader = _Reader(root, where, columns, info.fps, shapes, agreement.columns)
+    details = None if kept is None else _Details(root, columns.schema, where)
     opened.steps = _steps(asked, reader, tables, episodes, agreement, details, opened.notes)
     yield opened
 
 
-def _read_info(root: Path, where: str) -> dict[str, Any]:
-    """Return info.json, with the version by the files where it says none."""
-    is_first = not (root / INFO).exists() and (root / version1.INFO).exists()
-    info = read_document(root, version1.INFO if is_first else INFO, where)
-    fps, is_guessed = info.get("fps"), "codebase_version" not in info
-    guessed = "v1.0" if is_first else "v2.0"
-    if (root / "meta" / "episodes").is_dir():
-        guessed = V3
-    elif (root / "meta" / "episodes_stats.jsonl").is_file():
-        guessed = V2
-    version = str(info.get("codebase_version", guessed))
-    if version not in VERSIONS and not (is_first and version.startswith("v1.")):
-        raise SchemaError(
-            f"{where}: LeRobotDataset {version:.20} is not read, only v1.x, {', '.join(VERSIONS)}."
-        )
-    if not isinstance(fps, int | float) or not 0 < fps < math.inf:
-        raise SchemaError(f"{where}: expected fps, frames per second, found {fps!r:.20}.")
-    features = {} if is_first else info.get("features")
-    if not isinstance(features, dict) or not all(isinstance(f, dict) for f in features.values()):
-        raise SchemaError(f"{where}: info.json has no features.")
-    return info | {"codebase_version": version, "is_guessed": is_guessed}
+class _Table(NamedTuple):
+    """A file of rows, the number of its first one among all rows, and the episodes that its reader needs."""
+
+    file: Path
+    start: int
+    episodes: Episodes
 
 
 def _stops(files: Sequence[Path], where: str) -> list[int]:
@@ -212,16 +197,22 @@ def _whole_episodes(
     if rows == total:
         return episodes, []
     whole = int(np.searchsorted(episodes.ends, rows, "right"))
+    lack = f"the tables hold {rows:,} frames, and the metadata says {total:,}"
     if not partial or rows > total or not whole:
-        raise IntegrityError(
-            f"{where}: the tables hold {rows:,} frames, and the metadata says {total:,}. partial=True reads the "
-            "episodes that are whole."
-        )
-    lack = (
-        f"the tables hold {rows:,} frames, and the metadata says {total:,}; the first {whole:,} of "
-        f"{len(episodes.lengths):,} episodes are whole."
-    )
+        raise IntegrityError(f"{where}: {lack}. partial=True reads the episodes that are whole.")
+    lack += f"; the first {whole:,} of {len(episodes.lengths):,} episodes are whole."
     return episodes.part(0, whole), [Note("partial", lack=lack)]
+
+
+class _Block(NamedTuple):
+    """Rows of a table: their columns here, those of the table that are compared, and which rows they are."""
+
+    rows: Rows
+    batch: Any
+    file: Path
+    episodes: np.ndarray
+    steps: np.ndarray
+    first: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,47 +237,46 @@ class _Reader:
 
     def read(self, tables: Iterable[_Table]) -> Iterator[_Block | Usage | set[str]]:
         """Yield blocks of rows, which frames were asked for, and which columns were rounded."""
-        for table in tables:
-            with contextlib.closing(
-                Videos(self.root, table.episodes, self.shapes, self.fps, self.where)
-            ) as videos:
-                yield from self._blocks(table, videos)
-            yield from videos.usages
+        tables = [*tables]
+        episodes = tables[0].episodes  # those of all of them
+        at_once = max(1, BLOCK_BYTES // self.columns.row_bytes)
+        with contextlib.closing(
+            Videos(self.root, episodes, self.shapes, self.fps, self.where)
+        ) as videos:
+            for table in tables:
+                place = Place(_name(self.where, table.file), table.start)
+                with reading_arrow(place.where):
+                    for read in table_batches(table.file, at_once):
+                        # Rows after the last whole episode, where the dataset is read in part, are passed over.
+                        batch = read.slice(0, max(0, int(episodes.ends[-1]) - place.first))
+                        numbers = _episodes_of(batch, episodes, place)
+                        rows = self.columns.rows(batch, *numbers, videos, place)
+                        kept = [name for name in self.compared if name in batch.schema.names]
+                        compared = batch.select(kept)
+                        yield _Block(rows, compared, table.file, *numbers, place.first)
+                        place = Place(place.where, place.first + batch.num_rows)
+        yield from videos.usages
         yield self.columns.rounded
 
-    def _blocks(self, table: _Table, videos: Videos) -> Iterator[_Block]:
-        at_once = max(1, BLOCK_BYTES // self.columns.row_bytes)
-        place = Place(_name(self.where, table.file), table.start)
-        with reading_arrow(place.where):
-            for read in table_batches(table.file, at_once):
-                # Rows after the last whole episode, where the dataset is read in part, are passed over.
-                batch = read.slice(0, max(0, int(table.episodes.ends[-1]) - place.first))
-                episodes, steps = self._episodes_of(batch, table.episodes, place)
-                rows = self.columns.rows(batch, episodes, steps, videos, place)
-                kept = [name for name in self.compared if name in batch.schema.names]
-                yield _Block(rows, batch.select(kept), table.file, episodes, steps, place.first)
-                place = Place(place.where, place.first + batch.num_rows)
 
-    def _episodes_of(
-        self, batch: Any, episodes: Episodes, place: Place
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the episode of each row, and which of its steps it is, as the metadata say.
+def _episodes_of(batch: Any, episodes: Episodes, place: Place) -> tuple[np.ndarray, np.ndarray]:
+    """Return the episode of each row, and which of its steps it is, as the metadata say.
 
-        Raises IntegrityError if the table says otherwise.
-        """
-        rows = np.arange(place.first, place.first + batch.num_rows)
-        places = np.searchsorted(episodes.ends, rows, "right")
-        begins = np.concatenate([[episodes.begin], episodes.ends[:-1]])
-        expected = {"episode_index": places + episodes.number, "frame_index": rows - begins[places]}
-        for name, values in expected.items():
-            stated = single_numbers(column_of(batch, name, place), name, place)
-            if (stated != values).any():
-                row = int(np.argmax(stated != values))
-                raise IntegrityError(
-                    f"{place.where}: {name} of row {place.first + row} is {stated[row]}, and the lengths in the metadata "
-                    f"say {values[row]}."
-                )
-        return expected["episode_index"], expected["frame_index"]
+    Raises IntegrityError if the table says otherwise.
+    """
+    rows = np.arange(place.first, place.first + batch.num_rows)
+    at = np.searchsorted(episodes.ends, rows, "right")
+    begins = np.concatenate([[episodes.begin], episodes.ends[:-1]])
+    expected = {"episode_index": at + episodes.number, "frame_index": rows - begins[at]}
+    for name, values in expected.items():
+        stated = single_numbers(column_of(batch, name, place), name, place)
+        if (stated != values).any():
+            row = int(np.argmax(stated != values))
+            raise IntegrityError(
+                f"{place.where}: {name} of row {place.first + row} is {stated[row]}, and the lengths in the metadata "
+                f"say {values[row]}."
+            )
+    return expected["episode_index"], expected["frame_index"]
 
 
 def _steps(
@@ -295,20 +285,27 @@ def _steps(
     tables: Sequence[_Table],
     episodes: Episodes,
     agreement: Agreement,
-    details: Details | None,
-    notes: list[Any],
+    details: _Details | None,
+    notes: list[Note],
 ) -> Iterator[Steps]:
-    """Yield all steps.
+    """Yield all steps, and add notes after the last one.
 
     Raises IntegrityError if rows are in another order than the metadata say.
     """
-    columns, persistent, usages = reader.columns, PersistentRows(), list[Usage]()
+    columns, usages = reader.columns, list[Usage]()
     roles = {column.role for column in columns.columns.values()}
+    persistent: dict[int, dict[str, None]] = {}  # language rows of open episodes
+    differing: list[int] = []  # episodes whose steps have several
 
     def metadata(number: int) -> dict[str, str]:
         words = {} if episodes.tasks is None else {"task": episodes.tasks[number]}
         if OF_EPISODE in roles:
-            words[OF_EPISODE.partition("/")[2]] = persistent.take(number)
+            texts = [*persistent.pop(number)]
+            if len(texts) > 1:
+                differing.append(number)
+                each = [json.dumps(one, ensure_ascii=False) for t in texts for one in json.loads(t)]
+                texts = [f"[{', '.join(dict.fromkeys(each))}]"]
+            words[PERSISTENT] = texts[0]
         return words
 
     says = {"truncated"} & roles | ({"terminated"} if columns.done else set())
@@ -316,36 +313,158 @@ def _steps(
         ends_of_lengths(episodes.lengths),
         reader.where,
         unknown=UnknownEnds(asked.options, reader.where, says=says if details is None else FLAGS),
-        metadata=metadata if details is None else lambda _episode: {},
+        metadata=metadata if details is None else details.metadata,
+        seed=lambda number: None if details is None else details.seed(number),
         has_final_rows=details is None,
     )
     lengths = np.array(episodes.lengths)
-    for found in read_pieces(asked, reader.read, tables):
-        if isinstance(found, Usage):
-            usages.append(found)
-        elif isinstance(found, set):
-            columns.rounded.update(found)
+    for part in read_pieces(asked, reader.read, tables):
+        if isinstance(part, Usage):
+            usages.append(part)
+        elif isinstance(part, set):
+            columns.rounded.update(part)
         else:
-            rows = found.rows
-            cameras = columns.of_kind("image", "video") if details is None else {}
-            agreement.add(found.batch, found.file, found.episodes, found.steps, found.first)
-            for camera, column in cameras.items():
-                agreement.add_images(camera, rows[column.role])
+            rows = part.rows
+            agreement.add(part.batch, part.file, part.episodes, part.steps, part.first)
             if OF_EPISODE in roles:
-                persistent.add(found.episodes, rows.pop(OF_EPISODE))
-            if details is not None:
-                is_last = found.steps == lengths[found.episodes] - 1
-                rows = details.add_finals(rows, is_last)
-            for piece in cutter.add(rows):
-                yield piece if details is None else details.complete(piece)
+                texts = rows.pop(OF_EPISODE)
+                for episode, text in zip(part.episodes.tolist(), texts, strict=True):
+                    persistent.setdefault(episode, {})[text] = None
+            if details is None:
+                yield from cutter.add(rows)
+                continue
+            last = np.flatnonzero(part.steps == lengths[part.episodes] - 1)
+            rows = details.add_finals(rows, part.episodes, last)
+            yield from map(details.unflattened, cutter.add(rows))
     notes += [*cutter.notes(), *usage_notes(usages), *agreement.notes()]
-    if columns.rounded:
-        notes.append(Note("rounded", sorted(columns.rounded)))
-    notes += persistent.notes()
+    notes += [Note("rounded", sorted(columns.rounded))] if columns.rounded else []
+    notes += [Note("words_differ", [PERSISTENT], count=len(differing))] if differing else []
+
+
+def _read_kept(root: Path, where: str) -> tuple[Kept, Columns] | None:
+    """Return what an export of orlog keeps, and its columns; None where the dataset is none.
+
+    Raises SchemaError if it is not of this form; IntegrityError if it is damaged.
+    """
+    if not (root / KEPT).exists():
+        return None
+    where = f"{where}, {KEPT.as_posix()}"
+    try:
+        kept = msgspec.convert(read_document(root, KEPT, where), Kept)
+        schema = Schema(
+            observation_space=space_from_json(kept.observation_space),
+            action_space=space_from_json(kept.action_space),
+            reward_dtype=_numbers(kept.reward_dtype),
+            extras={
+                name: ColumnSpec(name, _numbers(extra.dtype), tuple(extra.shape))
+                for name, extra in kept.extras.items()
+            },
+            variable={name: "text" for name, extra in kept.extras.items() if extra.kind},
+        )
+    except (msgspec.ValidationError, TypeError, SchemaError) as error:
+        raise SchemaError(f"{where}: {clause(error):.300}.") from error
+    schema.check(where)
+    specs = schema.columns()
+    wanted = [
+        name
+        for name in {*specs, *schema.variable}
+        if not name.startswith("episodes/") and name.partition("@")[0] not in schema.variable
+    ]
+    wanted += [name for name in schema.variable if name.startswith("infos/")]
+    if sorted(kept.features.values()) != sorted(wanted):
+        raise SchemaError(
+            f"{where}: expected a feature for each of {sorted(wanted)}, found {kept.features}."
+        )
+    columns = {}
+    for feature, name in kept.features.items():
+        base = name.partition("/")[0]
+        role = name if base == "infos" else f"{base.rstrip('s')}/{name}"
+        columns[feature] = _kept_column(ROLES.get(name, role), name, schema)
+    sizes = [spec.dtype.itemsize * math.prod(spec.shape) + 8 for spec in specs.values()]
+    return kept, Columns(schema=schema, columns=columns, row_bytes=2 * sum(sizes))
+
+
+def _numbers(dtype: str) -> np.dtype[Any]:
+    numbers = np.dtype(dtype)
+    if numbers.kind not in "biuf":
+        raise TypeError(f"expected a dtype of numbers, found {dtype!r:.20}")
+    return numbers
+
+
+def _kept_column(role: str, name: str, schema: Schema) -> Column:
+    """Return how a column of a dataset is stored."""
+    if name in schema.variable:
+        return Column(role, "text")
+    spec = schema.columns()[name]
+    return Column(role, "image" if image_shape(spec) else "number", spec.dtype, spec.shape)
+
+
+class _Details:
+    """What an export of orlog keeps of each episode, in their order."""
+
+    def __init__(self, root: Path, schema: Schema, where: str) -> None:
+        """Take the columns of the dataset."""
+        self._root, self._schema, self._where = root, schema, where
+        observations = space_columns(schema.observation_space, "observations")
+        self._finals = {FINAL + spec.name: spec.name for spec in observations}
+        self._extras = {
+            EPISODE + name.removeprefix("episodes/"): name
+            for name in schema.extras
+            if name.startswith("episodes/")
+        }
+        self._known: dict[int, dict[str, Any]] = {}  # of episodes whose last rows were read
+        self._episodes = self._read()
+
+    def add_finals(self, rows: Rows, episodes: np.ndarray, last: np.ndarray) -> Rows:
+        """Return rows with the observation after each; `last` are those that end an episode."""
+        # Each row's next observation would do; only that of an episode's last row is asked for.
+        nexts = {name: rows[f"observation/{name}"].copy() for name in self._finals.values()}
+        for row in last.tolist():
+            details = self._known[int(episodes[row])] = next(self._episodes)
+            for column, name in self._finals.items():
+                nexts[name][row] = details[column]
+        return rows | {f"next_observation/{name}": values for name, values in nexts.items()}
+
+    def metadata(self, episode: int) -> dict[str, Any]:
+        """Return the values of an episode."""
+        return {name.removeprefix(EPISODE): self._known[episode][name] for name in self._extras}
+
+    def seed(self, episode: int) -> int | None:
+        """Return the seed of an episode, which is asked for last."""
+        seed = int(self._known.pop(episode)[SEED])
+        return None if seed < 0 else seed
+
+    def unflattened(self, piece: Steps) -> Steps:
+        """Return a piece with values of the spaces."""
+        space, action_space = self._schema.observation_space, self._schema.action_space
+        return dataclasses.replace(
+            piece,
+            observations=unflatten(space, "observations", piece.observations),
+            actions=unflatten(action_space, "actions", piece.actions),
+        )
+
+    def _read(self) -> Iterator[dict[str, Any]]:
+        """Yield what is known of each episode, a few at a time."""
+        columns = {
+            stored: _kept_column(name, name, self._schema)
+            for stored, name in (self._finals | self._extras).items()
+        }
+        columns[SEED] = Column(SEED, "number", np.dtype(np.int64))
+        folder, done = DETAILS if (self._root / DETAILS).is_dir() else "meta/episodes", 0
+        for batch in episode_batches(self._root, [*columns], self._where, folder):
+            place = Place(f"{self._where}, {folder}", done)
+            values = {
+                name: read_column(batch, name, column, place, set())
+                for name, column in columns.items()
+            }
+            for row in range(batch.num_rows):
+                yield {name: several[row] for name, several in values.items()}
+            done += batch.num_rows
+        raise IntegrityError(f"{self._where}: {folder} holds {done} episodes, and the tables more.")
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
-    return any((files[0] / info).is_file() for info in (INFO, version1.INFO))
+    return any((files[0] / info).is_file() for info in (INFO, FIRST_INFO))
 
 
 FORMAT = Format(
@@ -361,17 +480,17 @@ FORMAT = Format(
     check=check_pyarrow,
     reads=(
         *(f"{table}:{name}" for name in ("*index", "timestamp") for table in TABLES),
-        *version1.READS,
+        *(f"meta_data/info.json:{key}" for key in ("codebase_version", "fps", "video", "encoding")),
+        *("./meta_data/episode_data_index.safetensors", "./meta_data/stats.safetensors"),
+        *("train/state.json:_**", "train/dataset_info.json:**"),
         *(f"meta/episodes/*.parquet:{name}" for name in EPISODE_KEYS),
-        *(f"meta/tasks.parquet:{name}" for name in ("task", "task_index", "__index_level_#__")),
         *(
-            f"meta/subtasks.parquet:{name}"
-            for name in ("subtask", "subtask_index", "__index_level_#__")
+            f"meta/{words}s.parquet:{name}"
+            for words in ("task", "subtask")
+            for name in (words, f"{words}_index", "__index_level_#__")
         ),
-        "meta/stats.json:**",
+        *("meta/stats.json:**", "meta/orlog.json:**", "meta/orlog/*.parquet:orlog/**"),
         *(f"meta/*.jsonl:{name}" for name in (*EPISODE_KEYS, "task", "task_index", "stats")),
         *(f"meta/info.json:{key}" for key in INFO_KEYS),
-        "meta/orlog.json:**",
-        "meta/orlog/*.parquet:orlog/**",
     ),
 )

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats.lerobot.metadata import Episodes, Film, inside, places
+from orlog.datasets.formats.lerobot.metadata import Episodes, Film, inside
 from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
 
 PIXELS = {1: "gray", 3: "rgb24"}
@@ -68,7 +68,7 @@ class Videos:
         """Take the episodes, the shape of each camera's frames, and frames per second."""
         self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
         self._fps = fps
-        self._open: dict[str, tuple[_File, contextlib.ExitStack]] = {}
+        self._open: dict[str, _File] = {}
         self.usages: list[Usage] = []
 
     def frames(
@@ -84,12 +84,10 @@ class Videos:
             film = self._episodes.videos[camera][episode - self._episodes.number]
             try:
                 file = self._file(camera, film)
-                numbers = file.pair(
-                    film.first + steps[rows], film.start + timestamps[rows], self._fps
-                )
-                parts.append(file.decode(numbers))
+                seconds = film.start + timestamps[rows]
+                parts.append(file.decode(file.pair(film.first + steps[rows], seconds, self._fps)))
             except (IntegrityError, SchemaError) as error:
-                text = f"{error} This is in episode {episode}.{self._all_missing()}"
+                text = f"{error} This is in episode {episode}; no_video=True leaves all videos out."
                 raise type(error)(text) from error
         return np.concatenate(parts)
 
@@ -99,78 +97,43 @@ class Videos:
             self._close(camera)
 
     def _file(self, camera: str, film: Film) -> _File:
-        if camera in self._open and self._open[camera][0].usage.file == film.file:
-            return self._open[camera][0]
-        self._close(camera)
-        where = f"{self._where}, {film.file}"
-        path = inside(self._root, Path(film.file), self._where)
-        if not path.is_file():
-            raise SchemaError(f"{where}: is missing. no_video=True leaves videos out.")
-        times = frame_times(path, where)
-        with contextlib.ExitStack() as stack:
-            container = stack.enter_context(_opened(path, where))
-            usage = Usage(camera, film.file, len(times), len(times) == film.total)
-            file = _File(container, times, self._shapes[camera], usage, where)
-            self._open[camera] = file, stack.pop_all()
-        return file
+        if camera not in self._open or self._open[camera].usage.file != film.file:
+            self._close(camera)
+            path = inside(self._root, Path(film.file), self._where)
+            where = f"{self._where}, {film.file}"
+            self._open[camera] = _File(path, camera, film, self._shapes[camera], where)
+        return self._open[camera]
 
     def _close(self, camera: str) -> None:
         if camera in self._open:
-            file, stack = self._open.pop(camera)
+            file = self._open.pop(camera)
             self.usages.append(file.usage)
-            stack.close()
-
-    def _all_missing(self) -> str:
-        """Return which steps of all episodes have no frame, by the clock of the dataset."""
-        said = []
-        for camera, films in self._episodes.videos.items():
-            missing: list[tuple[int, int]] = []
-            lost: list[int] = []
-            times_of: dict[str, np.ndarray] = {}
-            for number, film in enumerate(films, self._episodes.number):
-                if film.file not in times_of:
-                    with contextlib.suppress(OrlogError, OSError):
-                        path = inside(self._root, Path(film.file), self._where)
-                        times_of[film.file] = frame_times(path, film.file)
-                times = times_of.setdefault(film.file, np.zeros(0))
-                if len(times) in (0, film.total):
-                    lost += [number] * (not len(times))
-                    continue
-                steps = np.arange(self._episodes.lengths[number - self._episodes.number])
-                wanted = film.start + steps / self._fps
-                near = _nearest(times, wanted)
-                bad = np.abs(times[near] - wanted) >= HALF / self._fps
-                bad[1:] |= near[1:] <= near[:-1]
-                missing += [(number, step) for step in steps[bad].tolist()]
-            if missing:
-                of = places(*map(list, zip(*missing, strict=True)))
-                said.append(f"{camera} has no frame of its own for {of}")
-            if lost:
-                said.append(f"the videos of {camera} cannot be read for {places(lost)}")
-        return f" In all: {'. '.join(said)}. no_video=True leaves videos out." if said else ""
+            file.stack.close()
 
 
 class _File:
-    """A video whose frames are taken in order."""
+    """An open video whose frames are taken in order."""
 
     def __init__(
-        self, container: Any, times: np.ndarray, shape: tuple[int, ...], usage: Usage, where: str
+        self, path: Path, camera: str, film: Film, shape: tuple[int, ...], where: str
     ) -> None:
-        """Take an open container, and when each of its frames is shown.
+        """Open it.
 
-        Raises SchemaError if it holds no video of that shape.
+        Raises SchemaError if it is missing, or holds no video of that shape; IntegrityError if it is damaged.
         """
-        streams = container.streams.video
-        if len(streams) != 1 or streams[0].codec_context is None:
-            raise SchemaError(f"{where}: expected one video, found {len(streams)}.")
-        context = streams[0].codec_context
-        if shape not in [(context.height, context.width, channels) for channels in PIXELS]:
-            pixels = f"{context.height} x {context.width}"
-            raise SchemaError(f"{where}: expected frames of {shape}, found pixels of {pixels}.")
-        context.options = {"err_detect": "explode"}
-        context.thread_type = "AUTO"
-        self.usage, self._times, self._shape, self._where = usage, times, shape, where
-        self._frames: Iterator[Any] = container.decode(streams[0])
+        with contextlib.ExitStack() as stack:
+            stream = stack.enter_context(_opened(path, where))
+            context = stream.codec_context
+            if shape not in [(context.height, context.width, channels) for channels in PIXELS]:
+                pixels = f"{context.height} x {context.width}"
+                raise SchemaError(f"{where}: expected frames of {shape}, found pixels of {pixels}.")
+            context.options, context.thread_type = {"err_detect": "explode"}, "AUTO"
+            self._times = _frame_times(path, where)
+            self.stack = stack.pop_all()
+        held = len(self._times)
+        self.usage = Usage(camera, film.file, held, held == film.total)
+        self._shape, self._where = shape, where
+        self._frames: Iterator[Any] = stream.container.decode(stream)
         self._convert = import_av().video.reformatter.VideoReformatter().reformat
         self._taken, self._second = -1, -np.inf  # of the row before
 
@@ -204,7 +167,15 @@ class _File:
         pixels = np.empty((len(numbers), *self._shape), np.uint8)
         with _reading(self._where):
             for row, time in enumerate(self._times[numbers].tolist()):
-                pixels[row] = self._pixels(self._next_at(time))
+                frame = self._next_at(time)
+                bits = max((part.bits for part in frame.format.components), default=8)
+                if bits > 8:
+                    raise SchemaError(
+                        f"{self._where}: its pixels have {bits} bits a color ({frame.format.name}), as maps of depth "
+                        "have, and would be cut to 8; to leave out this video alone, take its feature out of meta/info.json."
+                    )
+                shown: np.ndarray = self._convert(frame, format=PIXELS[self._shape[2]]).to_ndarray()
+                pixels[row] = shown.reshape(self._shape)
         return pixels
 
     def _next_at(self, time: float) -> Any:
@@ -218,18 +189,6 @@ class _File:
                 break
         raise IntegrityError(f"{self._where}: the frame at {time:.4f} s is damaged.")
 
-    def _pixels(self, frame: Any) -> np.ndarray:
-        bits = max((part.bits for part in frame.format.components), default=8)
-        if bits > 8:
-            raise SchemaError(
-                f"{self._where}: its pixels have {bits} bits a color ({frame.format.name}), as maps of depth have, and "
-                "would be cut to 8. no_video=True leaves all videos out; to leave out this one alone, take its feature "
-                "out of meta/info.json."
-            )
-        form = PIXELS[self._shape[2]]
-        pixels: np.ndarray = self._convert(frame, format=form).to_ndarray()
-        return pixels.reshape(self._shape)
-
 
 def usage_notes(usages: Iterable[Usage]) -> list[Note]:
     """Return what was not read, and what lies off."""
@@ -241,15 +200,10 @@ def usage_notes(usages: Iterable[Usage]) -> list[Note]:
     for usage in files.values():
         if usage.off:
             off.setdefault((usage.camera, usage.in_order), []).append(usage.off)
-    notes = [
-        Note(
-            "frames_in_order" if in_order else "frames_by_time",
-            [camera],
-            off=max(several),
-            count=len(several),
-        )
-        for (camera, in_order), several in off.items()
-    ]
+    notes = []
+    for (camera, in_order), several in off.items():
+        code = "frames_in_order" if in_order else "frames_by_time"
+        notes.append(Note(code, [camera], off=max(several), count=len(several)))
     unused = sum(max(0, usage.held - usage.used) for usage in files.values())
     return [*notes, Note("frames_of_no_row", count=unused)] if unused else notes
 
@@ -259,24 +213,16 @@ def video_shape(path: Path, where: str) -> tuple[int, int, int]:
 
     Raises SchemaError if it is missing, or holds no video; IntegrityError if it is damaged.
     """
-    if not path.is_file():
-        raise SchemaError(f"{where}: is missing. no_video=True leaves videos out.")
-    with _opened(path, where) as container:
-        streams = container.streams.video
-        if len(streams) != 1 or streams[0].codec_context is None:
-            raise SchemaError(f"{where}: expected one video, found {len(streams)}.")
-        return streams[0].codec_context.height, streams[0].codec_context.width, 3
+    with _opened(path, where) as stream:
+        return stream.codec_context.height, stream.codec_context.width, 3
 
 
-def frame_times(path: Path, where: str) -> np.ndarray:
-    """Return when each frame of an MP4 file is shown, in seconds, sorted; none is decoded.
-
-    Raises IntegrityError if it is damaged or holds no frame; MissingExtraError if PyAV is not installed.
-    """
-    with _opened(path, where) as container, _reading(where):
+def _frame_times(path: Path, where: str) -> np.ndarray:
+    """Return when each frame of an MP4 file is shown, in seconds, sorted; none is decoded."""
+    with _opened(path, where) as stream, _reading(where):
         times = [
             float(packet.pts * packet.time_base)
-            for packet in container.demux(*container.streams.video[:1])
+            for packet in stream.container.demux(stream)
             if packet.pts is not None and packet.time_base and not packet.is_discard
         ]
     if not times:
@@ -294,12 +240,18 @@ def _nearest(times: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def _opened(path: Path, where: str) -> Iterator[Any]:
+    """Yield the only stream of video of an MP4 file."""
+    if not path.is_file():
+        raise SchemaError(f"{where}: is missing.")
     av = import_av()
     with path.open("rb") as file:
         with _reading(where):
             container = av.open(file, format="mp4", metadata_errors="replace")
         with container:
-            yield container
+            streams = container.streams.video
+            if len(streams) != 1 or streams[0].codec_context is None:
+                raise SchemaError(f"{where}: expected one video, found {len(streams)}.")
+            yield streams[0]
 
 
 @contextlib.contextmanager

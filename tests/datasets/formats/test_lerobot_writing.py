@@ -15,7 +15,6 @@ import orlog
 from orlog.datasets.exporting import export_dataset
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
-from orlog.datasets.formats.lerobot import episode_statistics, files
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.lerobot import writing as lerobot_writing
 from orlog.errors import IntegrityError, SchemaError
@@ -104,7 +103,7 @@ def test_an_export_that_is_imported_is_equal(
 ) -> None:
     if few_bytes:
         monkeypatch.setattr(lerobot_writing, "FILE_BYTES", 10_000)
-        monkeypatch.setattr(files, "GROUP_BYTES", 10_000)
+        monkeypatch.setattr(lerobot_writing, "GROUP_BYTES", 10_000)
         monkeypatch.setattr(lerobot, "BLOCK_BYTES", 1)
     assert lerobot.FORMAT.losses(arm) == []
     export_dataset(arm, tmp_path / "arm", to="lerobot", codebase=codebase)
@@ -191,7 +190,7 @@ def test_quantiles_are_those_of_all_steps(tmp_path: Path, monkeypatch: pytest.Mo
     """As in lerobot#4156: means of the quantiles of episodes say that q99 is 13.86."""
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(lerobot_writing, "FILE_BYTES", 1)
-    monkeypatch.setattr(episode_statistics, "COLUMN_BYTES", 1)  # a number of the rows at once
+    monkeypatch.setattr(lerobot_writing, "COLUMN_BYTES", 1)  # a number of the rows at once
     space = spaces.Dict(
         state=spaces.Box(0, 50, (2,), np.float32), top=spaces.Box(0, 255, (8, 9, 3), np.uint8)
     )
@@ -440,7 +439,7 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codebase: str
 ) -> None:
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(files, "VIDEO_BYTES", 1)  # an episode each
+    monkeypatch.setattr(lerobot_writing, "VIDEO_BYTES", 1)  # an episode each
     record_film()
     if codebase == "v3.0":
         said = ("--to", "lerobot", "--video", "--rate", "12")
