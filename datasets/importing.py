@@ -17,13 +17,13 @@ from orlog.datasets.formats._shared.carried_sums import noted_sums
 from orlog.datasets.formats._shared.episode_values import of_steps
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.said_spaces import (
+from orlog.datasets.formats._shared.overrides import (
     Bound,
     EnvironmentLike,
-    SaidSpaces,
+    GivenSpaces,
     of_environment,
 )
-from orlog.datasets.formats._shared.sums import check_sums
+from orlog.datasets.formats._shared.safe_reading import check_sums
 from orlog.datasets.formats.formats import Wanted, choose_format, only_file, read_version
 from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.folders import datasets_folder
@@ -152,13 +152,11 @@ def import_dataset(
     wanted = parse_name(name)
     if wanted.digest:
         raise InvalidNameError(f"{name}: an import has no digest yet; leave it out.")
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    sources = [only_file(absolute_path(os.fspath(path))) for path in given]
-    if not sources:
-        raise ValueError("no file is given to import.")
-    for source in sources:
-        if not source.is_file() and not (source.is_dir() and len(sources) == 1):
-            raise NotFoundError(f"{source}: there is no such file.")
+    if like and environment is not None:
+        raise ValueError(
+            f"{name}: like and environment both name an environment; give one of them."
+        )
+    sources = _sources(paths)
     files = [source.resolve() for source in sources]  # readers follow no links
     options = Options(
         horizon=horizon,
@@ -177,88 +175,85 @@ def import_dataset(
         flip=(flip,) if isinstance(flip, str) else tuple(flip),
         bgr=(bgr,) if isinstance(bgr, str) else tuple(bgr),
     )
-    if like and environment is not None:
-        raise ValueError(
-            f"{name}: like and environment both name an environment; give one of them."
-        )
-    said = SaidSpaces() if environment is None else of_environment(environment)
-    said = dataclasses.replace(
-        said,
+    spaces = dataclasses.replace(
+        GivenSpaces() if environment is None else of_environment(environment),
         action_bounds=(action_low, action_high),
         observation_bounds=(observation_low, observation_high),
     )
     states = [_state(file) for file in files]
-    is_plain = not (format or options.given() or like or description or license)
-    is_plain = is_plain and said == SaidSpaces() and not chunk_hashes
-    listed = _find_listed(wanted, files) if is_plain else None
+    given = (format, options.given(), like, description, license, chunk_hashes)
+    listed = None if any(given) or spaces != GivenSpaces() else _find_listed(wanted, files)
     version = wanted.version or "1.0.0" if listed is None else listed.version
-    wanted_format = format if listed is None else listed.entry.format
-    is_mapped = bool(of_steps(options.columns))
-    file_format = choose_format(files, wanted_format, wanted.name, is_mapped=is_mapped)
+    file_format = choose_format(
+        files,
+        format if listed is None else listed.entry.format,
+        wanted.name,
+        is_mapped=bool(of_steps(options.columns)),
+    )
     file_format.check()
     check_unused(wanted.name, version, is_listed=listed is not None)
     destination = datasets_folder() / wanted.name / version
     with unfinished_folder(destination, on_wait=on_wait) as folder, noted_sums() as carried:
         check_unused(wanted.name, version, is_listed=listed is not None)
-        proven = listed is not None
+        store = folder / "store"
         if listed is None:
-            hashed = [_hash(file) for given_file in files for file in _given(given_file)]
-            sums, proven = [one for one, _ in hashed], all(is_listed for _, is_listed in hashed)
-        else:
-            sums = listed.sums
-        notes = [Note("own", sentence=text) for text in filter(None, map(superseded, sums))]
-        if listed is None:
-            operation = f"read {file_format.name}"
+            sums, is_proven = _hash_all(files)
+            lineage = [
+                Parent(digest=f"sha256:{one}", operation=f"read {file_format.name}") for one in sums
+            ]
+            asked = Asked(
+                files=files,
+                sources=[str(source) for source in sources],
+                options=options,
+                sharing=None if execute is None and workers == 1 else Sharing(execute, workers),
+            )
+            version_wanted = Wanted(
+                name=wanted.name,
+                version=version,
+                lineage=lineage,
+                like=like,
+                spaces=spaces,
+                description=description,
+                license=license,
+                notes=_replaced(sums),
+                tells_names=True,
+            )
             manifest, found = read_version(
-                file_format,
-                Asked(
-                    files=files,
-                    sources=[str(source) for source in sources],
-                    options=options,
-                    sharing=None if execute is None and workers == 1 else Sharing(execute, workers),
-                ),
-                folder / "store",
-                Wanted(
-                    name=wanted.name,
-                    version=version,
-                    lineage=[Parent(digest=f"sha256:{one}", operation=operation) for one in sums],
-                    like=like,
-                    said=said,
-                    description=description,
-                    license=license,
-                    notes=notes,
-                    tells_names=True,
-                ),
-                progress=progress,
+                file_format, asked, store, version_wanted, progress=progress
             )
         else:
+            is_proven = True
             manifest, found = read_listed(
-                wanted.name,
-                version,
-                listed.entry,
-                listed.files,
-                sums,
-                folder / "store",
-                progress=progress,
+                wanted.name, *listed[:3], listed.sums, store, progress=progress
             )
-            found.notes += notes  # the version itself says so by its number
-        for source, file, state in zip(sources, files, states, strict=True):
-            if _state(file) != state:
-                raise IntegrityError(
-                    f"{source}: changed while it was read. Nothing was kept; run the same command "
-                    "again.",
-                    file=str(source),
-                )
-        found.has_checksums, found.carried_sums = proven, carried
+            found.notes += _replaced(listed.sums)  # the version itself says so by its number
+        _check_states(sources, files, states)
+        found.has_checksums, found.carried_sums = is_proven, carried
         on_found(found)
         if not dry_run:
-            if said.environment is not None:
-                note_environment(said.environment)
-            store = folder / "store"
+            if spaces.environment is not None:
+                note_environment(spaces.environment)
             if chunk_hashes:
                 manifest = with_chunk_hashes(store, manifest)
             finish_version(store, manifest, destination, accept=check_unchanged, decode=True)
     return destination
+
+
+def _sources(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Return the absolute paths of the files, or of one folder; raise NotFoundError if one is not there."""
+    several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    sources = [only_file(absolute_path(os.fspath(path))) for path in several]
+    if not sources:
+        raise ValueError("no file is given to import.")
+    for source in sources:
+        if not source.is_file() and not (source.is_dir() and len(sources) == 1):
+            raise NotFoundError(f"{source}: there is no such file.")
+    return sources
+
+
+def _replaced(sums: Sequence[str]) -> list[Note]:
+    """Return a note for each file that its publisher has replaced under the same name."""
+    return [Note("own", sentence=text) for text in filter(None, map(superseded, sums))]
 
 
 class _Listed(NamedTuple):
@@ -307,19 +302,38 @@ def _given(path: Path) -> list[Path]:
     return [path, *(journals_of(path) if path.suffix == ".db3" and path.is_file() else ())]
 
 
-def _hash(path: Path) -> tuple[str, bool]:
-    """Return the SHA-256 of a file, or of a list of the files of a folder, and whether a list of checksums proves it.
+def _hash_all(files: Sequence[Path]) -> tuple[list[str], bool]:
+    """Return the SHA-256 of each file, or of a list of the files of a folder, and whether lists of checksums prove all.
 
     Raises IntegrityError if `SHA256SUMS` beside them, or in a folder above, says otherwise.
     """
-    if not path.is_dir():
-        sha256 = hash_file(path)
-        return sha256, check_sums(path.parent, {path.name: sha256}, all_of_it=False)
-    sums = {file.relative_to(path).as_posix(): hash_file(file) for file in _files(path)}
-    return hash_of_sums(sums), check_sums(path, sums, all_of_it=True)
+    sums, proven = [], []
+    for path in (one for file in files for one in _given(file)):
+        if path.is_dir():
+            inside = {file.relative_to(path).as_posix(): hash_file(file) for file in _files(path)}
+            sums.append(hash_of_sums(inside))
+            proven.append(check_sums(path, inside, all_of_it=True))
+        else:
+            sums.append(hash_file(path))
+            proven.append(check_sums(path.parent, {path.name: sums[-1]}, all_of_it=False))
+    return sums, all(proven)
 
 
 def _state(path: Path) -> list[tuple[str, int, int, int]]:
     """Return what changes when a file, or one of a folder, is written to or replaced."""
     states = [(file.as_posix(), file.stat()) for file in _files(path)]
     return [(name, one.st_ino, one.st_size, one.st_mtime_ns) for name, one in states]
+
+
+def _check_states(
+    sources: Sequence[Path],
+    files: Sequence[Path],
+    states: Sequence[list[tuple[str, int, int, int]]],
+) -> None:
+    """Raise IntegrityError if a file is no longer in the state in which it was found."""
+    for source, file, state in zip(sources, files, states, strict=True):
+        if _state(file) != state:
+            raise IntegrityError(
+                f"{source}: changed while it was read. Nothing was kept; run the same command again.",
+                file=str(source),
+            )

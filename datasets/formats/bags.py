@@ -30,13 +30,13 @@ import numpy as np
 
 from orlog.datasets.formats._shared.axis_names import AxisNames
 from orlog.datasets.formats._shared.bag_files import METADATA, Topic, is_bag, is_database, open_bag
-from orlog.datasets.formats._shared.damage import reading
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_mapped
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.places import FILE, Place, Places, Taken, files_in
 from orlog.datasets.formats._shared.roles import by_numbers, matching
 from orlog.datasets.formats._shared.ros_messages import Key, Leaf, leaves_of, may_vary, paths_of
+from orlog.datasets.formats._shared.safe_reading import reading
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.names import counted

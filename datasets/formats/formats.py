@@ -16,7 +16,6 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -29,17 +28,17 @@ from orlog.datasets.formats._shared.episodes import Found, write_episodes
 from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
 from orlog.datasets.formats._shared.flags import HOW
-from orlog.datasets.formats._shared.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.formats._shared.inventory import holds, not_read
 from orlog.datasets.formats._shared.notes import NOT_IN_LISTED, sentences
 from orlog.datasets.formats._shared.notes import Note as Note
-from orlog.datasets.formats._shared.other_files import about_others
-from orlog.datasets.formats._shared.pickles import about_pickle, is_pickle
+from orlog.datasets.formats._shared.other_files import (
+    about_others,
+    refuse_pointers,
+    refuse_programs,
+)
+from orlog.datasets.formats._shared.overrides import GivenSpaces, of_benchmark, put_rewards
 from orlog.datasets.formats._shared.pieces import warn_of_one_process
-from orlog.datasets.formats._shared.pointers import refuse_pointers
-from orlog.datasets.formats._shared.said_rewards import put_rewards
-from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
-from orlog.datasets.formats._shared.sums import SUMS_FILE
+from orlog.datasets.formats._shared.safe_reading import SUMS_FILE
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
 from orlog.errors import FormatVersionError, NotFoundError
@@ -51,7 +50,6 @@ from orlog.manifests.counterparts import (
 from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import did_you_mean
 
-NOTHING_SAID = SaidSpaces()
 MOST_AROUND = 4  # folders that a file lies in
 
 
@@ -172,10 +170,7 @@ def choose_format(
         raise ValueError(f"{dataset}: {empty[0]} is empty; get this file again.")
     endings = {"" if file.is_dir() else file.suffix.lower() or "." for file in files}
     for file in files:
-        if is_pickle(file):
-            raise ValueError(about_pickle(dataset, file))
-        if is_hdf5(file) and look_inside([file], _is_tianshou):
-            raise ValueError(_about_tianshou(dataset, file))
+        refuse_programs(file, dataset)
     possible = {name: one for name, one in known.items() if endings <= set(one.extensions)}
     fitting = [
         name
@@ -235,27 +230,6 @@ def only_file(path: Path) -> Path:
     return files[0]
 
 
-def _is_tianshou(file: Any) -> bool:
-    """Return whether an HDF5 file is a replay buffer of Tianshou, which keeps pickles in it."""
-    return has_child(file, "_meta") and has_child(file, "_random_state")
-
-
-def _about_tianshou(dataset: str, file: Path) -> str:
-    is_vector = look_inside([file], lambda opened: has_child(opened, "buffers"))
-    kind = "VectorReplayBuffer" if is_vector else "ReplayBuffer"
-    return (
-        f"{dataset}: {file.name} is a replay buffer of Tianshou, which holds pickles, and reading these "
-        "runs the program in them. Where you trust it, convert it yourself:\n"
-        f"    import numpy as np; from tianshou.data import {kind}\n"
-        f"    buffer = {kind}.load_hdf5({file.name!r})\n"
-        "    order = buffer.sample_indices(0); rows = buffer[order]\n"
-        "    cut = (rows.truncated | np.isin(order, buffer.unfinished_index())) & ~rows.terminated\n"
-        "    np.savez('data.npz', observations=rows.obs, actions=rows.act, rewards=rows.rew,\n"
-        "             next_observations=rows.obs_next, terminals=rows.terminated, timeouts=cut)\n"
-        "Then: orlog import data.npz NAME"
-    )
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanted:
     """The version that files are to become, and what is said of it.
@@ -266,7 +240,7 @@ class Wanted:
         lineage: What the version was derived from.
         like: Name of a benchmark's dataset whose environment, bounds and references hold. By
             default the dataset's own name, if a benchmark has it.
-        said: What the user says about environment and bounds.
+        spaces: What the user gives of environment and bounds.
         description: What the data are; by default what the files say.
         license: SPDX identifier; by default what the files say.
         notes: What else is to be known about the files.
@@ -278,7 +252,7 @@ class Wanted:
     version: str
     lineage: Sequence[Parent] = ()
     like: str = ""
-    said: SaidSpaces = NOTHING_SAID
+    spaces: GivenSpaces = dataclasses.field(default_factory=GivenSpaces)
     description: str = ""
     license: str = ""
     notes: Sequence[Note] = ()
@@ -302,7 +276,7 @@ def read_version(
     option; SchemaError if the files are not of the format, or do not fit the environment; IntegrityError if
     a file is damaged; StorageError if the disk is full.
     """
-    name, said, options = wanted.name, wanted.said, asked.options
+    name, given, options = wanted.name, wanted.spaces, asked.options
     if file_format.open is None:
         raise ValueError(f"{name}: files of the format {file_format.name} are written, not read.")
     if options.ends not in ("", *HOW):
@@ -318,26 +292,26 @@ def read_version(
         warn_of_one_process(asked, f"one file after the other is read of {file_format.name}")
         asked = dataclasses.replace(asked, sharing=None)
     benchmark = _find_benchmark(file_format, name, wanted.like)
-    horizon = said.horizon if benchmark is None else benchmark.horizon
+    horizon = given.horizon if benchmark is None else benchmark.horizon
     if options.time_limit is None:
         asked = dataclasses.replace(asked, options=dataclasses.replace(options, time_limit=horizon))
     if benchmark is not None and file_format.takes_benchmark:
         asked = dataclasses.replace(asked, benchmark=benchmark)
     elif benchmark is not None:
-        said = of_benchmark(benchmark, said)
+        given = of_benchmark(benchmark, given)
     with file_format.open(asked) as opened:
-        opened.schema = said.put_into(opened.schema, asked.sources[0])
+        opened.schema = given.put_into(opened.schema, asked.sources[0])
         put_conventions(opened, options, asked.sources[0])
         if options.reward:
             put_rewards(opened, options.reward)
         what = f"{name}@{wanted.version} ({asked.sources[0]})"
         written, found = write_episodes(opened, folder, what, progress=progress)
     environment = opened.environment if benchmark is None else benchmark.record
-    if said.environment is not None:
-        if opened.environment is not None and opened.environment.id != said.environment.id:
-            ids = {"named": opened.environment.id, "given": said.environment.id}
+    if given.environment is not None:
+        if opened.environment is not None and opened.environment.id != given.environment.id:
+            ids = {"named": opened.environment.id, "given": given.environment.id}
             found.notes.append(Note("other_environment", **ids))
-        environment = said.environment
+        environment = given.environment
     found.format = file_format.name
     notes = [*wanted.notes, *found.notes, *notes_of_blanks()]
     names = written.schema.columns()

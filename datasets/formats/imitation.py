@@ -28,9 +28,9 @@ from orlog.datasets.formats._shared.arrow_files import array_of, check_pyarrow, 
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, taken
 from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
-from orlog.datasets.formats._shared.json_documents import read_json_object
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.npz_files import is_npz, open_npz
+from orlog.datasets.formats._shared.safe_reading import read_json_object
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 

@@ -31,7 +31,6 @@ from orlog.datasets.formats._shared.episode_values import EPISODES
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.flags import SUCCESS
 from orlog.datasets.formats._shared.hdf5_files import child, is_hdf5, look_inside, names_in
-from orlog.datasets.formats._shared.json_documents import read_json_object
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout as ArrayLayout
 from orlog.datasets.formats._shared.mapped_arrays import open_layout
 from orlog.datasets.formats._shared.notes import Note
@@ -52,6 +51,7 @@ from orlog.datasets.formats._shared.places import (
 )
 from orlog.datasets.formats._shared.robomimic import ROBOMIMIC, open_robomimic
 from orlog.datasets.formats._shared.roles import by_numbers, matching
+from orlog.datasets.formats._shared.safe_reading import read_json_object
 from orlog.datasets.formats._shared.zarr_arrays import is_zarr
 from orlog.datasets.formats._shared.zarr_arrays import names_in_zarr as zarr_names
 from orlog.datasets.formats.formats import Format

@@ -35,7 +35,7 @@ from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.flat_rows import FlatRows, open_flat_rows
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import open_each
-from orlog.datasets.formats._shared.row_bytes import rows_differ
+from orlog.datasets.formats._shared.safe_reading import rows_differ
 from orlog.datasets.formats.formats import Format
 from orlog.errors import MissingExtraError, OrlogError, SchemaError
 

@@ -49,7 +49,7 @@ class Options:
         rate: Rows a second, for recordings whose messages have times.
         ends: How episodes ended of which the files do not say it: `terminated`, `truncated` or `unknown`.
         partial: Whether to read what is there of data that are shorter than their own index.
-        reward: Where rewards come from, in place of those of the files (`_shared/said_rewards.py`); all
+        reward: Where rewards come from, in place of those of the files (`_shared/overrides.py`); all
             formats use it.
         shift: By how many rows a column of steps moves within its episode; this and what follows is for all
             formats (`_shared/conventions.py`).

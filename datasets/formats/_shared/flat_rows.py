@@ -26,7 +26,7 @@ from orlog.datasets.formats._shared.episode_cutter import MISSING, EpisodeCutter
 from orlog.datasets.formats._shared.episodes import Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import UnknownEnds
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.row_bytes import rows_differ
+from orlog.datasets.formats._shared.safe_reading import rows_differ
 from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats._shared.carried_sums import note_array, note_unwritten
-from orlog.datasets.formats._shared.damage import reading as reading_file
+from orlog.datasets.formats._shared.safe_reading import reading as reading_file
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, SchemaError
 

@@ -62,7 +62,7 @@ from orlog.datasets.formats._shared.pictures import PictureColumn
 from orlog.datasets.formats._shared.pieces import read_pieces
 from orlog.datasets.formats._shared.places import ARRAYS, FILE, Place, Places, columns_by_role
 from orlog.datasets.formats._shared.roles import Layout, base_role, columns_there
-from orlog.datasets.formats._shared.row_bytes import rows_differ
+from orlog.datasets.formats._shared.safe_reading import rows_differ
 from orlog.errors import IntegrityError, SchemaError
 
 FLOAT64 = np.dtype(np.float64)

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from orlog.datasets.formats._shared.damage import reading
+from orlog.datasets.formats._shared.safe_reading import reading
 from orlog.errors import IntegrityError, SchemaError
 
 LARGEST_ROW_BYTES = 2**26

@@ -53,8 +53,8 @@ from orlog.datasets.formats._shared.npz_files import (
     open_npz,
     reading_npz,
 )
+from orlog.datasets.formats._shared.other_files import MOST_LOOKED_AT
 from orlog.datasets.formats._shared.pictures import PictureColumn, begins_a_picture
-from orlog.datasets.formats._shared.pointers import MOST_LOOKED_AT
 from orlog.datasets.formats._shared.roles import alike, base_role, by_numbers, matching, spanned
 from orlog.datasets.formats._shared.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.datasets.store.hdf5 import import_h5py

@@ -23,8 +23,8 @@ import numcodecs
 import numpy as np
 
 from orlog.datasets.formats._shared.carried_sums import note_filled
-from orlog.datasets.formats._shared.damage import reading
 from orlog.datasets.formats._shared.npz_files import is_npz
+from orlog.datasets.formats._shared.safe_reading import reading
 from orlog.errors import OrlogError, SchemaError, needing
 
 LARGEST_CHUNK = 2**28

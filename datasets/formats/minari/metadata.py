@@ -17,8 +17,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from orlog.datasets.formats._shared.episodes import Options, tell_lack
-from orlog.datasets.formats._shared.json_documents import read_json_object
 from orlog.datasets.formats._shared.pictures import JPEG_START, opened_picture
+from orlog.datasets.formats._shared.safe_reading import read_json_object
 from orlog.datasets.worlds.environments import own_arguments
 from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.manifest import EnvironmentRecord, Manifest

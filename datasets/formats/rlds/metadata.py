@@ -21,8 +21,7 @@ import gymnasium
 import msgspec
 import numpy as np
 
-from orlog.datasets.formats._shared.damage import reading
-from orlog.datasets.formats._shared.json_documents import read_json_object
+from orlog.datasets.formats._shared.safe_reading import read_json_object, reading
 from orlog.errors import SchemaError, clause
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.spaces import space_from_json, space_to_json

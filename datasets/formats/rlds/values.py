@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.formats._shared.damage import reading
 from orlog.datasets.formats._shared.flags import NAMES, outcome_of, success_in
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.pictures import opened_picture, picture_size
+from orlog.datasets.formats._shared.safe_reading import reading
 from orlog.datasets.formats.rlds.metadata import LARGEST_VALUE, STEPS, Leaf
 from orlog.datasets.formats.rlds.tfrecords import Values, values_of
 from orlog.errors import IntegrityError, SchemaError

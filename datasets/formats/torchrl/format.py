@@ -32,7 +32,7 @@ from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of
 from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.roles import base_role, said_roles
-from orlog.datasets.formats._shared.row_bytes import rows_differ
+from orlog.datasets.formats._shared.safe_reading import rows_differ
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.torchrl.tensors import (
     FLAGS,

@@ -20,7 +20,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from orlog.datasets.formats._shared.json_documents import read_json_object
+from orlog.datasets.formats._shared.safe_reading import read_json_object
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.spaces import space_leaves

@@ -1,14 +1,23 @@
-"""What a user says about files that do not say it: a benchmark's dataset, an environment, bounds.
+"""What a user gives in place of what files say: rewards, an environment or a benchmark's dataset, bounds.
 
-Files of actions alone hold neither the bounds nor the environment, and without them nothing can be
-trained or scored. The numbers of the files stay as they are: only their spaces become narrower.
+    --reward constant            1 at each step; `constant=-1` another number
+    --reward success             1 where `infos/success` is true, if the files have it; else at the last step of each
+                                 episode whose `episodes/success` is true; where neither is there, of each one that
+                                 the task ended (`--ends terminated` says that all did)
+    --reward FILE.py:function    what a function of yours returns for n observations, n actions, and the n observations
+                                 after these; a Dict of observations comes as a dict of arrays
+
+Files of actions alone hold neither the bounds nor the environment, and without them nothing can be trained or scored.
+The numbers of the files stay as they are: only their spaces become narrower.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import runpy
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -17,8 +26,12 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._shared.conventions import joined, rows_of
+from orlog.datasets.formats._shared.episodes import Opened, Steps
+from orlog.datasets.formats._shared.flags import OF_STEPS, success_in
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.worlds.environments import environment_record, make_environment
-from orlog.errors import SchemaError
+from orlog.errors import NotFoundError, SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 from orlog.manifests.manifest import EnvironmentRecord
 
@@ -30,8 +43,8 @@ EnvironmentLike: TypeAlias = str | gymnasium.Env[Any, Any] | EnvSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SaidSpaces:
-    """What a user says; None says nothing.
+class GivenSpaces:
+    """What a user gives; None gives nothing.
 
     Attributes:
         by: What errors call the source: an environment's id, or a benchmark's dataset.
@@ -75,10 +88,10 @@ class SaidSpaces:
         )
 
 
-def of_benchmark(benchmark: BenchmarkEnvironment, said: SaidSpaces) -> SaidSpaces:
-    """Return what a benchmark says about data of its environment, within the bounds that a user says."""
+def of_benchmark(benchmark: BenchmarkEnvironment, given: GivenSpaces) -> GivenSpaces:
+    """Return what a benchmark says about data of its environment, within the bounds that a user gives."""
     return dataclasses.replace(
-        said,
+        given,
         by=benchmark.datasets[0],
         environment=benchmark.record,
         horizon=benchmark.horizon,
@@ -87,7 +100,7 @@ def of_benchmark(benchmark: BenchmarkEnvironment, said: SaidSpaces) -> SaidSpace
     )
 
 
-def of_environment(environment: EnvironmentLike) -> SaidSpaces:
+def of_environment(environment: EnvironmentLike) -> GivenSpaces:
     """Return what an environment says about data that were recorded in it.
 
     Raises MissingExtraError if the package that registers its id is not installed; NotFoundError if nothing
@@ -107,9 +120,9 @@ def of_environment(environment: EnvironmentLike) -> SaidSpaces:
         made.close()
 
 
-def _of_made(made: gymnasium.Env[Any, Any]) -> SaidSpaces:
+def _of_made(made: gymnasium.Env[Any, Any]) -> GivenSpaces:
     record = environment_record(made)
-    return SaidSpaces(
+    return GivenSpaces(
         by=record.id,
         environment=record,
         horizon=record.max_episode_steps,
@@ -217,3 +230,95 @@ def _whole(limits: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 
 def _refuse(where: str, by: str, expected: str, found: object) -> None:
     raise SchemaError(f"{where}: do not fit {by}, which has {expected}; found {found}.")
+
+
+Label: TypeAlias = Callable[[Steps, Any], Any]
+"""Returns the rewards of some steps, given the observation before them; None at the start of an episode."""
+
+
+def put_rewards(opened: Opened, reward: str) -> None:
+    """Give all steps the rewards that the user names, and note it.
+
+    That files have no rewards is not noted then: their readers leave it out where `Options.reward` is given.
+    Raises ValueError if that is none of what is known, or the file cannot be run; NotFoundError if there is no such
+    file or function.
+    """
+    label = _label(reward)
+    opened.schema = dataclasses.replace(opened.schema, reward_dtype=np.dtype(np.float64))
+    opened.notes.append(Note("rewards_made", reward=reward))
+    opened.steps = _relabeled(opened.steps, label, reward, opened.notes)
+
+
+def _label(reward: str) -> Label:
+    kind, _, value = reward.partition("=")
+    path, _, name = reward.rpartition(":")
+    if reward == "success":
+        return _successes
+    if kind == "constant":
+        try:
+            number = float(value or 1)
+        except ValueError:
+            raise ValueError(
+                f"reward={reward!r}: expected a number, such as constant=-1."
+            ) from None
+        return lambda steps, _before: np.full(len(steps.rewards), number)
+    if not path.endswith(".py"):
+        raise ValueError(
+            f"reward={reward!r}: expected constant, constant=NUMBER, success, or FILE.py:function."
+        )
+    if not Path(path).is_file():
+        raise NotFoundError(f"reward={reward!r}: there is no file {path}.")
+    try:
+        function = runpy.run_path(path, run_name=Path(path).stem).get(name)
+    except Exception as error:  # a user's code raises anything
+        raise ValueError(f"{path}: {type(error).__name__} when it was run: {error}.") from error
+    if not callable(function):
+        raise NotFoundError(f"reward={reward!r}: {path} has no function {name!r}.")
+
+    def call(steps: Steps, before: Any) -> Any:
+        seen = steps.observations if before is None else joined(before, steps.observations)
+        try:
+            return function(
+                rows_of(seen, slice(0, -1)), steps.actions, rows_of(seen, slice(1, None))
+            )
+        except Exception as error:
+            raise ValueError(f"reward={reward!r}: {type(error).__name__}: {error}.") from error
+
+    return call
+
+
+def _relabeled(
+    parts: Iterator[Steps], label: Label, reward: str, notes: list[Note]
+) -> Iterator[Steps]:
+    before, rewarded, by_end = None, False, 0
+    for steps in parts:
+        rewards = np.asarray(label(steps, before), np.float64)
+        if rewards.shape != steps.rewards.shape:
+            raise SchemaError(
+                f"reward={reward!r}: expected {steps.rewards.shape} numbers, one a step, found {rewards.shape}."
+            )
+        if rewards.any():
+            rewarded = True
+            by_end += label is _successes and _stated(steps) is None
+        before = None if steps.ends else rows_of(steps.observations, slice(-1, None))
+        yield dataclasses.replace(steps, rewards=rewards)
+    if by_end:
+        notes.append(Note("rewards_by_end", count=by_end))
+    if not rewarded:
+        notes.append(Note("rewards_all_zero"))
+
+
+def _stated(steps: Steps) -> np.ndarray | None:
+    """Return what infos or values of the episode say of success."""
+    return success_in({**steps.infos, **steps.metadata})
+
+
+def _successes(steps: Steps, _before: Any) -> np.ndarray:
+    of_steps = success_in(steps.infos, OF_STEPS)
+    if of_steps is not None:
+        return of_steps.astype(np.float64)
+    rewards = np.zeros(len(steps.rewards))
+    if steps.ends:
+        stated = _stated(steps)
+        rewards[-1] = steps.terminated if stated is None else stated[-1]
+    return rewards
