@@ -155,7 +155,7 @@ def _open_recording(
                 f"{where}: has none of the topics that columns= names; it has {', '.join(sorted(topics))}."
             )
         names, outside, notes = list[str](), [*beside], list[Note]()
-        parts: list[tuple[Topic, Survey, dict[str, Field], list[_Times]]] = []
+        parts: list[tuple[Topic, Survey, dict[str, Field], dict[Stream, _Times]]] = []
         for name, topic in wanted.items():
             seen = surveys.get((where, name)) or survey(topic, where)
             inside = names_of_fields(name, seen, named)
@@ -165,15 +165,18 @@ def _open_recording(
             changed = [full for full, field in own.items() if field.is_changed]
             notes += [Note("names_change", changed)] if changed else []
             parts.append((topic, seen, own, _times_of(name, seen, own.values())))
-        ticks = _ticks([one for *_, times in parts for one in times], options.rate, where)
+        streams = [stream for *_, several in parts for stream in several.values()]
+        ticks = _ticks(streams, options.rate, where)
         columns, fields, taken = dict[str, _Column](), dict[str, Field](), {}
-        for topic, seen, own, times in parts:
-            messages = _Messages(topic, own, seen.kinds, ticks, where)
+        for topic, seen, own, several in parts:
+            last = {stream: times.last_at(ticks) for stream, times in several.items()}
+            messages = _Messages(topic, own, last, where)
             fields |= own
             for full, field in own.items():
                 columns[full] = _Column(messages, full, (len(ticks), *field.shape), field.dtype)
-            total = len(seen.kinds)
-            taken[topic.name] = Taken(total, topic.expected, *_in_rows(times, ticks))
+            in_rows = np.unique([*last.values()])
+            age = max((ticks - seen.times[numbers]).max() for numbers in last.values()) / SECOND
+            taken[topic.name] = Taken(len(seen.kinds), topic.expected, len(in_rows), age)
         yield Place(
             where,
             [*names, *sorted(topics.keys() - wanted.keys())],
@@ -193,29 +196,24 @@ class _Times(NamedTuple):
     times: np.ndarray
     numbers: np.ndarray
 
+    def last_at(self, ticks: np.ndarray) -> np.ndarray:
+        """Return the number of the last message at each time."""
+        last: np.ndarray = self.numbers[np.searchsorted(self.times, ticks, side="right") - 1]
+        return last
 
-def _times_of(topic: str, seen: Survey, fields: Iterable[Field]) -> list[_Times]:
+
+def _times_of(topic: str, seen: Survey, fields: Iterable[Field]) -> dict[Stream, _Times]:
     """Return the times of each stream that some fields of a topic are in."""
     named: dict[Stream, set[str]] = {}
     for field in fields:
         for stream, names in field.streams.items():
             named.setdefault(stream, set()).update(names)
-    times = []
+    times = {}
     for stream, own in (named or {(*range(len(seen.keys)),): set[str]()}).items():
         numbers = np.flatnonzero(np.isin(seen.kinds, stream))
         label = f"{topic} ({_listed(own)})" if own and len(named) > 1 else topic
-        times.append(_Times(label, seen.times[numbers], numbers))
+        times[stream] = _Times(label, seen.times[numbers], numbers)
     return times
-
-
-def _in_rows(streams: Sequence[_Times], ticks: np.ndarray) -> tuple[int, float]:
-    """Return how many messages of a topic are in rows, and at most how many seconds old they are there."""
-    in_rows, age = set(), 0
-    for stream in streams:
-        last = np.searchsorted(stream.times, ticks, side="right") - 1
-        in_rows |= {*stream.numbers[last].tolist()}
-        age = max(age, int((ticks - stream.times[last]).max()))
-    return len(in_rows), age / SECOND
 
 
 def _ticks(streams: Sequence[_Times], rate: float | None, where: str) -> np.ndarray:
@@ -247,58 +245,49 @@ class _Messages:
         self,
         topic: Topic,
         fields: Mapping[str, Field],
-        kinds: np.ndarray,
-        ticks: np.ndarray,
+        last: Mapping[Stream, np.ndarray],
         where: str,
     ) -> None:
-        """Take the fields to read, which set of names each message has, and the time of each row."""
-        self._topic, self._fields, self._kinds, self._ticks = topic, fields, kinds, ticks
-        self._where = where
-        self._streams = {stream for field in fields.values() for stream in field.streams}
-        self._held: tuple[slice, dict[str, np.ndarray]] | None = None
-        self._restart()
-
-    def _restart(self) -> None:
-        self._messages = enumerate(self._topic.messages())
-        self._next = next(self._messages, None)
-        self._row = 0
-        self._leaves: dict[Stream, Leaves] = {}
+        """Take the fields to read, and the number of the message that each row has of each stream."""
+        self._topic, self._fields, self._last, self._where = topic, fields, last, where
+        self._held: tuple[slice, dict[str, np.ndarray]] = slice(0), {}
+        self._decoded: dict[int, Leaves] = {}
+        self._messages = enumerate(topic.messages())
+        self._next = 0
 
     def read(self, rows: slice) -> dict[str, np.ndarray]:
         """Return the fields of some rows; those of the last call are held for the next field."""
-        start, stop, _ = rows.indices(len(self._ticks))
-        if self._held is None or self._held[0] != slice(start, stop):
-            if start < self._row:
-                self._restart()
+        if self._held[0] != rows:
+            last = {stream: numbers[rows].tolist() for stream, numbers in self._last.items()}
+            decoded = self._decode({number for several in last.values() for number in several})
+            count = len(next(iter(last.values())))
             values = {
-                name: np.empty((stop - start, *field.shape), field.dtype)
+                name: np.empty((count, *field.shape), field.dtype)
                 for name, field in self._fields.items()
             }
-            for row in range(max(self._row, start), stop):
-                self._go_to(row)
+            for row in range(count):
+                leaves = {stream: decoded[numbers[row]] for stream, numbers in last.items()}
                 for name, field in self._fields.items():
-                    where = f"{self._where}, {name} at row {row}"
-                    values[name][row - start] = field.take(self._leaves, where)
-            self._row, self._held = stop, (slice(start, stop), values)
+                    where = f"{self._where}, {name} at row {(rows.start or 0) + row}"
+                    values[name][row] = field.take(leaves, where)
+            self._held = rows, values
         return self._held[1]
 
-    def _go_to(self, row: int) -> None:
-        newest: dict[int, tuple[int, bytes]] = {}
-        while self._next is not None and self._next[1][0] <= self._ticks[row]:
-            number, (_, data) = self._next
-            newest[int(self._kinds[number])] = (number, data)
-            self._next = next(self._messages, None)
-        where = f"{self._where}, {self._topic.name}"
-        decoded: dict[int, Leaves] = {}
-        for stream in self._streams:
-            last = max((newest[kind] for kind in stream if kind in newest), default=None)
-            if last is not None:
-                number, data = last
-                if number not in decoded:
-                    with reading(where):
-                        message = self._topic.decode(data)
-                        decoded[number], _ = leaves_of(message, self._topic.kind, where)
-                self._leaves[stream] = decoded[number]
+    def _decode(self, numbers: set[int]) -> dict[int, Leaves]:
+        """Return some messages by their numbers; those of the last call are kept."""
+        self._decoded = {n: leaves for n, leaves in self._decoded.items() if n in numbers}
+        missing, where = numbers - self._decoded.keys(), f"{self._where}, {self._topic.name}"
+        if missing and min(missing) < self._next:
+            self._messages, self._next = enumerate(self._topic.messages()), 0
+        while missing:
+            number, (_, data) = next(self._messages)
+            self._next = number + 1
+            if number in missing:
+                missing.remove(number)
+                with reading(where):
+                    message = self._topic.decode(data)
+                    self._decoded[number], _ = leaves_of(message, self._topic.kind, where)
+        return self._decoded
 
 
 @dataclasses.dataclass
@@ -321,23 +310,14 @@ class _Column:
 
 @dataclasses.dataclass
 class Survey:
-    """What the messages of a topic hold.
+    """What the messages of a topic hold."""
 
-    Attributes:
-        times: When each was recorded, in nanoseconds.
-        kinds: Which of `keys` are the named things of each.
-        keys: These sets.
-        firsts: Each field, for each set, as the first message that has it holds it.
-        counts: How many messages with each set have each field.
-        outside: Fields that have numbers in no message.
-    """
-
-    times: np.ndarray
-    kinds: np.ndarray
-    keys: list[frozenset[Key]]
-    firsts: list[Leaves]
-    counts: list[Counter[str]]
-    outside: list[str]
+    times: np.ndarray  # when each was recorded, in nanoseconds
+    kinds: np.ndarray  # which of `keys` are the named things of each
+    keys: list[frozenset[Key]]  # these sets
+    firsts: list[Leaves]  # each field, for each set, as the first message that has it holds it
+    counts: list[Counter[str]]  # how many messages with each set have each field
+    outside: list[str]  # fields that have numbers in no message
 
     @functools.cached_property
     def leaves(self) -> Leaves:
@@ -423,27 +403,16 @@ def names_of_fields(topic: str, seen: Survey, wanted: Sequence[str]) -> list[str
 
 @dataclasses.dataclass
 class Field:
-    """A field that is read, or one named number of it.
+    """A field that is read, or one named number of it."""
 
-    Attributes:
-        path: Its path in a message.
-        is_single: Whether it is one number alone.
-        streams: Those that it is in, and the names of its numbers in each.
-        shape: Of a row.
-        dtype: Of its numbers.
-        names: The names of all numbers of a row, if they have some.
-        source: The list in the messages that has the names.
-        is_changed: Whether messages with other names beside its own follow those before.
-    """
-
-    path: str
-    is_single: bool
-    streams: dict[Stream, tuple[str, ...]]
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    names: Sequence[str]
-    source: str
-    is_changed: bool
+    path: str  # its path in a message
+    is_single: bool  # whether it is one number alone
+    streams: dict[Stream, tuple[str, ...]]  # with the names of its numbers in each
+    shape: tuple[int, ...]  # of a row
+    dtype: np.dtype[Any]  # of its numbers
+    names: Sequence[str]  # the names of all numbers of a row, if they have some
+    source: str  # the list in the messages that has the names
+    is_changed: bool  # whether messages with other names beside its own follow those before
 
     def take(self, leaves: Mapping[Stream, Leaves], where: str) -> np.ndarray:
         """Return its numbers, of the last message of each stream.

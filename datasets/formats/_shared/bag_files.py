@@ -29,23 +29,15 @@ ROS_KEYS = ("offered_qos_profiles", "topic_type_hash")  # of delivery, and a has
 
 @dataclasses.dataclass
 class Topic:
-    """What was published under one name.
+    """What was published under one name."""
 
-    Attributes:
-        name: Its name, such as `/cmd_vel`.
-        kind: The type of its messages.
-        decode: Turns the bytes of a message into fields.
-        messages: Yields time in nanoseconds and bytes of each message, by time.
-        expected: How many messages the recording says that it has.
-        unread: The encoding of messages that are not read.
-    """
-
-    name: str
-    kind: str
-    decode: Callable[[bytes], Any]
+    name: str  # its name, such as `/cmd_vel`
+    kind: str  # the type of its messages
+    decode: Callable[[bytes], Any]  # turns the bytes of a message into fields
+    # yields time in nanoseconds and bytes of each message, by time
     messages: Callable[[], Iterator[tuple[int, bytes]]]
-    expected: int = 0
-    unread: str = ""
+    expected: int = 0  # how many messages the recording says that it has
+    unread: str = ""  # the encoding of messages that are not read
 
 
 def is_bag(path: Path) -> bool:
@@ -195,11 +187,7 @@ def _settled(bag: Path) -> Iterator[Path]:
 
 
 def _refuse_programs(path: Path) -> None:
-    """Refuse a database of SQLite in which reading a table would compute something.
-
-    Raises ValueError if it holds a view, a trigger, a virtual table or a computed column; sqlite3.Error if it
-    cannot be read.
-    """
+    """Refuse a database of SQLite in which reading a table would compute something."""
     # Otherwise SQLite writes beside a database whose journal is a WAL.
     place = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     with contextlib.closing(sqlite3.connect(place, uri=True)) as file:
@@ -232,10 +220,7 @@ def _json(data: bytes) -> Any:
 
 
 def _whole_number(text: str) -> float:
-    """Return a whole number of JSON, in which 1 and 1.0 are the same, as a float where that has all of its digits.
-
-    Raises ValueError if it has more than 64 bits.
-    """
+    """Return a whole number of JSON, in which 1 and 1.0 are the same, as a float where that has all of its digits."""
     number = int(text)
     if not -(2**63) <= number < 2**64:
         raise ValueError(f"{text:.40} is an integer of more than 64 bits")

@@ -108,19 +108,13 @@ class _Reader:
 
 
 class Leaf(NamedTuple):
-    """Numbers of a message.
+    """Numbers of a message."""
 
-    Attributes:
-        values: The numbers.
-        names: What those along the first axis are called, where the message says it; else nothing.
-        keys: The named things that they are of.
-        source: The list that has the names.
-    """
-
-    values: np.ndarray
+    values: np.ndarray  # the numbers
+    # what those along the first axis are called, where the message says it; else nothing
     names: tuple[str, ...] = ()
-    keys: frozenset[Key] = frozenset()
-    source: str = ""
+    keys: frozenset[Key] = frozenset()  # the named things that they are of
+    source: str = ""  # the list that has the names
 
 
 def leaves_of(message: Any, kind: str, where: str) -> tuple[dict[str, Leaf], frozenset[Key]]:

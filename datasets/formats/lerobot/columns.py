@@ -79,39 +79,25 @@ class Place(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of the tables, or a camera.
+    """A column of the tables, or a camera."""
 
-    Attributes:
-        role: What it is here, such as `observation/state`.
-        kind: `number`, `flag`, `text`, `language`, `image` or `video`.
-        dtype: What its numbers become; None if they stay as they are.
-        shape: The shape of a row, where `dtype` is given.
-    """
-
-    role: str
-    kind: str = "number"
-    dtype: np.dtype[Any] | None = None
-    shape: tuple[int, ...] = ()
+    role: str  # what it is here, such as `observation/state`
+    kind: str = "number"  # `number`, `flag`, `text`, `language`, `image` or `video`
+    dtype: np.dtype[Any] | None = None  # what its numbers become; None if they stay as they are
+    shape: tuple[int, ...] = ()  # the shape of a row, where `dtype` is given
 
 
 @dataclasses.dataclass(kw_only=True)
 class Columns:
-    """What the columns of the tables are, and how to read them.
+    """What the columns of the tables are, and how to read them."""
 
-    Attributes:
-        schema: Spaces and extra columns of the dataset.
-        columns: What each column is, by its name.
-        row_bytes: About how many bytes a row takes, or more.
-        done: The column that says where the task ended an episode, or nothing.
-        subtasks: What the numbers of `subtask_index` mean.
-        rounded: Columns whose numbers were rounded so far.
-    """
-
-    schema: Schema
-    columns: dict[str, Column]
-    row_bytes: int
-    done: str = ""
+    schema: Schema  # spaces and extra columns of the dataset
+    columns: dict[str, Column]  # what each column is, by its name
+    row_bytes: int  # about how many bytes a row takes, or more
+    done: str = ""  # the column that says where the task ended an episode, or nothing
+    # what the numbers of `subtask_index` mean
     subtasks: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    # columns whose numbers were rounded so far
     rounded: set[str] = dataclasses.field(default_factory=set)
 
     def of_kind(self, *kinds: str) -> dict[str, Column]:
@@ -170,10 +156,7 @@ class Columns:
 
 
 def _stored(batch: Any, name: str, place: Place) -> Any:
-    """Return a column of Arrow.
-
-    Raises SchemaError if it is not there.
-    """
+    """Return a column of Arrow."""
     if name not in batch.schema.names:
         raise SchemaError(f"{place.where}: has no column {name}, which the metadata say.")
     return batch.column(name)
@@ -270,10 +253,7 @@ def _bytes_of(item: object, where: str) -> bytes:
 
 
 def _film_times(column: Any, camera: str, episodes: np.ndarray, place: Place) -> np.ndarray:
-    """Return the timestamps of frames that rows of version 1 name.
-
-    Raises SchemaError if a row names another video than that of its episode.
-    """
+    """Return the timestamps of frames that rows of version 1 name."""
     where = f"{place.where}, {camera}"
     if not _has_fields(column, "path", "timestamp"):
         raise SchemaError(f"{where}: expected paths and timestamps of videos, found {column.type}.")
@@ -511,10 +491,7 @@ def add_unlisted(info: Info, files: Sequence[Path], where: str) -> list[Note]:
 
 
 def _unlisted_feature(files: Sequence[Path], name: str, where: str) -> Feature:
-    """Return what info.json would say of a column.
-
-    Raises SchemaError if it is none that can be read.
-    """
+    """Return what info.json would say of a column."""
     if name in (PERSISTENT, EVENTS):
         return Feature("language", [1])
     feature: Feature | None = None

@@ -189,10 +189,7 @@ def _name(where: str, file: Path) -> str:
 def _whole_episodes(
     stops: Sequence[int], episodes: Episodes, where: str, partial: bool
 ) -> tuple[Episodes, list[Note]]:
-    """Return the episodes that are here, and what to tell where these are not all.
-
-    Raises IntegrityError if rows are missing and may not be, or there are others.
-    """
+    """Return the episodes that are here, and what to tell where these are not all."""
     rows, total = stops[-1] if stops else 0, int(episodes.ends[-1])
     if rows == total:
         return episodes, []
@@ -217,23 +214,14 @@ class _Block(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Reads tables and the frames that belong to their rows, in whatever process.
+    """Reads tables and the frames that belong to their rows, in whatever process."""
 
-    Attributes:
-        root: The dataset.
-        where: What errors call it.
-        columns: What the columns are.
-        fps: Frames per second.
-        shapes: The shape of each camera's frames.
-        compared: Columns that are compared with what else is said of them.
-    """
-
-    root: Path
-    where: str
-    columns: Columns
-    fps: float
-    shapes: Mapping[str, tuple[int, ...]]
-    compared: Sequence[str]
+    root: Path  # the dataset
+    where: str  # what errors call it
+    columns: Columns  # what the columns are
+    fps: float  # frames per second
+    shapes: Mapping[str, tuple[int, ...]]  # the shape of each camera's frames
+    compared: Sequence[str]  # columns that are compared with what else is said of them
 
     def read(self, tables: Iterable[_Table]) -> Iterator[_Block | Usage | set[str]]:
         """Yield blocks of rows, which frames were asked for, and which columns were rounded."""
@@ -260,10 +248,7 @@ class _Reader:
 
 
 def _episodes_of(batch: Any, episodes: Episodes, place: Place) -> tuple[np.ndarray, np.ndarray]:
-    """Return the episode of each row, and which of its steps it is, as the metadata say.
-
-    Raises IntegrityError if the table says otherwise.
-    """
+    """Return the episode of each row, and which of its steps it is, as the metadata say."""
     rows = np.arange(place.first, place.first + batch.num_rows)
     at = np.searchsorted(episodes.ends, rows, "right")
     begins = np.concatenate([[episodes.begin], episodes.ends[:-1]])
@@ -288,10 +273,7 @@ def _steps(
     details: _Details | None,
     notes: list[Note],
 ) -> Iterator[Steps]:
-    """Yield all steps, and add notes after the last one.
-
-    Raises IntegrityError if rows are in another order than the metadata say.
-    """
+    """Yield all steps, and add notes after the last one."""
     columns, usages = reader.columns, list[Usage]()
     roles = {column.role for column in columns.columns.values()}
     persistent: dict[int, dict[str, None]] = {}  # language rows of open episodes
@@ -342,10 +324,7 @@ def _steps(
 
 
 def _read_kept(root: Path, where: str) -> tuple[Kept, Columns] | None:
-    """Return what an export of orlog keeps, and its columns; None where the dataset is none.
-
-    Raises SchemaError if it is not of this form; IntegrityError if it is damaged.
-    """
+    """Return what an export of orlog keeps, and its columns; None where the dataset is none."""
     if not (root / KEPT).exists():
         return None
     where = f"{where}, {KEPT.as_posix()}"

@@ -19,13 +19,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import glob
 import json
 import math
 import re
-import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -46,6 +44,9 @@ VIDEO_PATHS = {
 }
 FIRST_VIDEO = "videos/{video_key}_episode_{episode_index:06d}.mp4"
 FIELDS = ("video_key", "chunk_index", "file_index", "episode_chunk", "episode_index")
+TEMPLATE = re.compile(
+    rf"(?!/)(?!.*\.\.)([^{{}}]|\{{{FIELDS[0]}\}}|\{{({'|'.join(FIELDS[1:])})(:0?\d{{0,2}}d?)?\}})+"
+)
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 VIDEO_COLUMNS = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
 LARGEST_ROW = 2**26  # numbers
@@ -96,7 +97,6 @@ class Info(msgspec.Struct, kw_only=True):
     total_frames: int | None = None
     chunks_size: int = 1000
     video_path: Any = None
-    data_path: Any = None
     is_guessed: bool = False
 
     @property
@@ -116,21 +116,14 @@ class Film(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Episodes:
-    """All episodes, or some that follow each other.
+    """All episodes, or some that follow each other."""
 
-    Attributes:
-        lengths: Frames of each.
-        tasks: What was done in each, in words; None where nothing says it.
-        videos: Of each camera, where the frames of each episode are; files are relative to the dataset.
-        number: The number of the first one.
-        begin: Its first row.
-    """
-
-    lengths: list[int]
-    tasks: list[str] | None
+    lengths: list[int]  # frames of each
+    tasks: list[str] | None  # what was done in each, in words; None where nothing says it
+    # of each camera, where the frames of each episode are; files are relative to the dataset
     videos: dict[str, list[Film]]
-    number: int = 0
-    begin: int = 0
+    number: int = 0  # the number of the first one
+    begin: int = 0  # its first row
 
     @functools.cached_property
     def ends(self) -> np.ndarray:
@@ -188,10 +181,7 @@ def read_info(root: Path, where: str) -> Info:
 
 
 def _converted(body: Any, kind: type[Any], where: str) -> Any:
-    """Return a document as a structure.
-
-    Raises SchemaError if it has another form.
-    """
+    """Return a document as a structure."""
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
@@ -199,9 +189,9 @@ def _converted(body: Any, kind: type[Any], where: str) -> Any:
 
 
 def data_tables(root: Path, info: Info, where: str) -> list[Path]:
-    """Return the tables of rows in the order of their numbers, where `data_path` of info.json says they are.
+    """Return the tables of rows in the order of the numbers in their paths.
 
-    Raises SchemaError if that is none of LeRobot's paths, a table is a link, or version 1 has none.
+    Raises SchemaError if a table is a link, or version 1 has none.
     """
     if info.is_first:
         files = _sorted(root, "train/data-*.arrow") + _sorted(root, "data/train-*.parquet")
@@ -210,14 +200,7 @@ def data_tables(root: Path, info: Info, where: str) -> list[Path]:
                 f"{where}: expected tables train/data-..arrow or data/train-..parquet."
             )
         return [inside(root, path, where) for path in files]
-    pattern = ""
-    if info.data_path is not None:
-        parts = string.Formatter().parse(check_template(info.data_path, "data_path", where))
-        pattern = "".join(
-            glob.escape(text) + "*" * (field is not None) for text, field, *_ in parts
-        )
-    files = _sorted(root, re.sub(r"\*+", "*", pattern)) if pattern else []
-    return [inside(root, path, where) for path in files or _sorted(root, "data/chunk-*/*.parquet")]
+    return [inside(root, path, where) for path in _sorted(root, "data/**/*.parquet")]
 
 
 def _sorted(root: Path, pattern: str) -> list[Path]:
@@ -255,7 +238,11 @@ def read_episodes(root: Path, info: Info, cameras: Sequence[str], where: str) ->
     Raises SchemaError if the metadata are not LeRobot's; IntegrityError if they contradict `info.json`.
     """
     template = FIRST_VIDEO if info.is_first else info.video_path
-    template = check_template(template, "video_path", where) if cameras else ""
+    if cameras and not (isinstance(template, str) and TEMPLATE.fullmatch(template)):
+        raise SchemaError(
+            f"{where}: video_path in info.json is {template!r:.100}, expected a path in the dataset with the fields "
+            f"{', '.join(f'{{{field}}}' for field in FIELDS)}, numbers with or without a width such as :03d."
+        )
     if len(cameras) > 1 and "{video_key" not in template:
         raise SchemaError(f"{where}: video_path in info.json is the same for all cameras.")
     lengths: list[int] = []
@@ -324,13 +311,7 @@ def _first_lengths(root: Path, where: str) -> list[int]:
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise IntegrityError(f"{where}: {file.name} is damaged: {error}.", file=where) from error
     starts, ends = index.get("from", np.zeros(0)), index.get("to", np.zeros(0))
-    if not (
-        starts.shape == ends.shape == (len(starts),)
-        and len(starts)
-        and starts.dtype.kind == ends.dtype.kind == "i"
-        and starts[0] == 0
-        and (starts[1:] == ends[:-1]).all()
-    ):
+    if starts.dtype.kind != "i" or not np.array_equal(starts, [0, *ends[:-1]]):
         raise SchemaError(
             f"{where}: {file.name} does not give the rows of one episode after another."
         )
@@ -357,28 +338,6 @@ def _film(
         raise IntegrityError(text)
     fields = {"video_key": camera, "chunk_index": chunk, "file_index": file}
     return template.format(**fields, episode_chunk=own_chunk, episode_index=number), start
-
-
-def check_template(template: object, name: str, where: str) -> str:
-    """Return a path of info.json in which fields stand for a camera and for numbers.
-
-    Raises SchemaError if it has other fields than `FIELDS`, or leads out of the dataset.
-    """
-    try:
-        path = PurePosixPath(str(template))
-        is_known = bool(template) and not path.is_absolute() and ".." not in path.parts
-        for _, field, spec, conversion in string.Formatter().parse(str(template)):
-            width = "" if field == "video_key" else r"0?\d{0,2}d?"
-            is_plain = field in FIELDS and not conversion and re.fullmatch(width, spec or "")
-            is_known &= field is None or bool(is_plain)
-    except ValueError:
-        is_known = False
-    if not isinstance(template, str) or not is_known:
-        raise SchemaError(
-            f"{where}: {name} in info.json is {template!r:.100}, expected a path in the dataset with the fields "
-            f"{', '.join(f'{{{field}}}' for field in FIELDS)}, numbers with or without a width such as :03d."
-        )
-    return template
 
 
 def inside(root: Path, path: Path, where: str) -> Path:

@@ -31,23 +31,14 @@ EXACT = 1e-6  # seconds by which equal times may differ
 
 @dataclasses.dataclass
 class Usage:
-    """What was asked for of the frames of a file.
+    """What was asked for of the frames of a file."""
 
-    Attributes:
-        camera: The feature.
-        file: Its path in the dataset.
-        held: Frames of the file.
-        in_order: Whether frames and rows are paired in order.
-        used: Frames that rows took.
-        off: Seconds that a frame lies off at most, where that is more than `TOLERANCE`.
-    """
-
-    camera: str
-    file: str
-    held: int
-    in_order: bool
-    used: int = 0
-    off: float = 0.0
+    camera: str  # the feature
+    file: str  # its path in the dataset
+    held: int  # frames of the file
+    in_order: bool  # whether frames and rows are paired in order
+    used: int = 0  # frames that rows took
+    off: float = 0.0  # seconds that a frame lies off at most, where that is more than `TOLERANCE`
 
 
 class Videos:

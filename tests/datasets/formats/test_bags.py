@@ -118,39 +118,6 @@ def write_mcap(path: Path, **how: Any) -> tuple[Path, list[Message]]:
     return next(folder.glob("*.mcap")), messages
 
 
-def write_json(path: Path, **how: Any) -> tuple[Path, list[Message]]:
-    """Write messages that are JSON, but for pictures, which become lists of numbers."""
-    from mcap.writer import Writer
-
-    messages = [one for one in drive(ROS2, **how) if one[1] != "/camera"]
-    path = path.with_suffix(".mcap")
-    with path.open("wb") as file:
-        writer = Writer(file)
-        writer.start()
-        channels = {
-            topic: writer.register_channel(
-                topic, "json", writer.register_schema(topic, "jsonschema", b"{}")
-            )
-            for topic in ("/cmd_vel", "/joints", "/camera")
-        }
-        for time, topic, _, one in messages:
-            body: dict[str, Any] = {"position": list(getattr(one, "position", []))}
-            if topic == "/cmd_vel":
-                body = {
-                    way: {axis: getattr(getattr(one, way), axis) for axis in "xyz"}
-                    for way in ("linear", "angular")
-                }
-            writer.add_message(channels[topic], time, json.dumps(body).encode(), time)
-        for time, topic, kind, one in (m for m in drive(ROS2, **how) if m[1] == "/camera"):
-            pixels = one.data.reshape(4, 10)[:, :9].reshape(4, 3, 3)
-            writer.add_message(
-                channels[topic], time, json.dumps({"x": pixels.tolist()}).encode(), time
-            )
-            messages.append((time, topic, kind, one))
-        writer.finish()  # type: ignore[no-untyped-call]
-    return path, sorted(messages, key=lambda one: one[0])
-
-
 def sampled(messages: list[Message], rate: float) -> list[dict[str, npt.NDArray[Any]]]:
     """Return the last message of each topic at each point in time, by a plain loop."""
     by_topic: dict[str, list[Message]] = {}
@@ -212,7 +179,7 @@ def test_rows_are_those_of_a_plain_loop(
     assert dataset.dimension_names["observations/arm"] == ["a", "b"]
 
 
-@pytest.mark.parametrize("write", [write_ros1, write_mcap, write_json])
+@pytest.mark.parametrize("write", [write_ros1, write_mcap])
 def test_a_part_of_a_message_stands_for_all_its_numbers(
     tmp_path: Path, write: Callable[..., tuple[Path, list[Message]]]
 ) -> None:
@@ -249,16 +216,6 @@ def test_what_lies_beside_messages_is_named(tmp_path: Path) -> None:
     )
     left = "/pose.mode, /pose@frame, the attachment calibration.yaml, the metadata robot"
     assert f"Left out, not named: {left}." in sentences(found.notes)
-
-
-def test_messages_in_json(tmp_path: Path) -> None:
-    path, messages = write_json(tmp_path / "drive")
-    mapped = {**MAPPED, "observation/image": "/camera.x"}
-    dataset, _ = read_files(bags.FORMAT, path, tmp_path / "store", Options(columns=mapped, rate=10))
-    rows = sampled(messages, 10)
-    for part in ("arm", "image"):
-        values = np.stack([row[part] for row in rows])
-        np.testing.assert_array_equal(dataset[0].observations[part], values)
 
 
 @pytest.mark.parametrize("as_files", [True, False])
@@ -902,17 +859,11 @@ def endless(file: sqlite3.Connection) -> None:
     )
 
 
-def computed(file: sqlite3.Connection) -> None:
-    """Let each message be a gigabyte that is nowhere stored."""
-    file.execute("ALTER TABLE messages RENAME COLUMN data TO other")
-    file.execute("ALTER TABLE messages ADD COLUMN data BLOB AS (zeroblob(1000000000)) VIRTUAL")
-
-
 def triggered(file: sqlite3.Connection) -> None:
     file.execute("CREATE TRIGGER grow AFTER INSERT ON messages BEGIN SELECT zeroblob(9); END")
 
 
-@pytest.mark.parametrize("change", [endless, computed, triggered])
+@pytest.mark.parametrize("change", [endless, triggered])
 def test_a_database_that_computes_what_it_holds_is_refused(
     tmp_path: Path, change: Callable[[Any], None]
 ) -> None:

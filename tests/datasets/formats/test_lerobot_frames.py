@@ -167,8 +167,7 @@ def test_all_fields_of_paths_are_known_in_all_versions(
         target = root / path.format(**fields)
         target.parent.mkdir(parents=True, exist_ok=True)
         file.rename(target)
-    tables = "data/{chunk_index}/table_{episode_index}.parquet"
-    change_info(root, lambda info: info.update(video_path=path, data_path=tables))
+    change_info(root, {"video_path": path})
     (root / "data/chunk-000").rename(root / "data/0")
     for number, file in enumerate(sorted((root / "data/0").iterdir())):
         file.rename(file.parent / f"table_{7 + 3 * number}.parquet")
@@ -192,12 +191,9 @@ def test_paths_of_other_fields_are_refused(tmp_path: Path) -> None:
     root = tmp_path / "arm"
     write(root, "v2.1")
     for number, path in enumerate(ODD_PATHS):
-        change_info(root, {"video_path": path, "data_path": None})
+        change_info(root, {"video_path": path})
         with pytest.raises(SchemaError, match=r"video_path in info\.json is .* fields \{video_key"):
             read_files(lerobot.FORMAT, root, tmp_path / f"store{number}")
-        change_info(root, {"video_path": None, "data_path": path})
-        with pytest.raises(SchemaError, match=r"data_path in info\.json is"):
-            read_files(lerobot.FORMAT, root, tmp_path / f"store{number}", Options(no_video=True))
 
 
 @pytest.mark.parametrize(
