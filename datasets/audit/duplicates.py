@@ -95,7 +95,7 @@ def check_duplicates(facts: Facts) -> Check:
     )
     held = _held_out(facts)
     is_copy, findings = _copied_episodes(episode_hashes, held, is_varied)
-    rows = np.concatenate([np.empty((3, 0), np.uint64), *seen.rows["transitions"]], axis=1)
+    rows = _repeated(seen.rows["transitions"])
     rows = rows[:, ~is_copy[rows[1].astype(np.int64)]]
     findings += _copied_transitions(rows, share, held, is_varied, is_real)
     count, most = int(doubled.sum()), limit("held share")
@@ -181,6 +181,15 @@ def _copied_episodes(
             place = int(some[0][1]), None, count
             findings.append(Finding("duplicates", severity, "episodes", text, *place))
     return is_copy, findings
+
+
+def _repeated(parts: list[np.ndarray]) -> np.ndarray:
+    """Return the rows whose hash, which comes first, occurs more than once."""
+    hashes = np.concatenate([np.empty(0, np.uint64), *(part[0] for part in parts)])
+    hashes.sort()
+    again = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+    chosen = [part[:, np.isin(part[0], again)] for part in parts if len(again)]
+    return np.concatenate([np.empty((3, 0), np.uint64), *chosen], axis=1)
 
 
 def _copied_transitions(

@@ -1,7 +1,9 @@
-"""Checks of episodes: flags, returns, lengths, times, final observations, and columns with roles."""
+"""Checks of episodes: flags, rewards, returns, lengths, times, final observations, and columns with roles."""
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,9 +21,13 @@ from orlog.datasets.audit.findings import (
     limit,
     looks_at_no_rows,
 )
-from orlog.datasets.audit.pieces import Piece, flat, plain_columns
+from orlog.datasets.audit.pieces import Piece, flat, pieces, plain_columns
 from orlog.datasets.reading.selection import success_column, success_of
+from orlog.datasets.worlds.environments import make_environment
+from orlog.errors import OrlogError, clause
 from orlog.manifests.columns import ALWAYS, FLAGS, axis_of, offsets_column
+from orlog.manifests.documents import canonical_json
+from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.names import counted
 from orlog.manifests.roles import ROLES
 from orlog.manifests.spaces import leaf_spaces
@@ -180,7 +186,7 @@ def _usual_steps(facts: Facts, names: Iterable[str]) -> dict[str, float]:
     """Return the median change of each time from step to step in a sample; NaN if there is none."""
     steps: dict[str, list[np.ndarray]] = {name: [np.array([np.nan])] for name in names}
     last: dict[str, np.ndarray] = {}
-    for piece in facts.sample() if steps else ():
+    for piece in facts.sampled() if steps else ():
         for name, parts in steps.items():
             parts.append(_steps_of_times(piece, name, last))
     return {name: float(np.nanmedian(np.concatenate(parts))) for name, parts in steps.items()}
@@ -283,31 +289,25 @@ def check_success(facts: Facts) -> Check:
 def check_objectives(facts: Facts) -> Check:
     """Find objectives and weights whose number differs, from step to step or between columns."""
     dataset, seen = facts.dataset, Seen(facts.dataset)
-    specs = dataset.schema.columns()
-    roles = {name: ROLES[role].family for name, role in dataset.roles.items()}
-    numbers = {n: specs[n].shape[0] for n, family in roles.items() if family == "objectives"}
-    first = next(iter(numbers), "")
-    findings = []
-    for column, number in numbers.items():
-        if number != numbers[first]:
-            text = f"it has {number} objectives, and {first} has {numbers[first]}"
+    specs, findings = dataset.schema.columns(), []
+    columns = [name for name, role in dataset.roles.items() if ROLES[role].family == "objectives"]
+    for column in columns[1:]:
+        number, first = (specs[name].shape[0] for name in (column, columns[0]))
+        if number != first:
+            text = f"it has {number} objectives, and {columns[0]} has {first}"
             findings.append(Finding("objectives", "error", column, text))
     usual = ROLES["objectives"].usual
     loose = [name for name in usual if dataset.schema.variable.get(name) == "array"]
+    rows = next(pieces(dataset, facts.missing_finals)).columns if loose else {}
+    first_of = {name: rows[offsets_column(name)][0] for name in loose}
     while (piece := (yield seen)) is not None:
         for column in loose:
             sizes = np.diff(piece.columns[offsets_column(column)], prepend=0)
-            for size in np.unique(sizes).tolist():
-                seen.note((column, size), piece, sizes == size)
-    for column in loose:
-        sizes_of = {size: noted for (name, size), noted in seen.noted.items() if name == column}
-        first = min(sizes_of, key=lambda size: sizes_of[size].place[:2])
-        wrong = sorted((noted.place, size) for size, noted in sizes_of.items() if size != first)
-        if wrong:
-            ((episode, step, _), size), count = wrong[0], sum(place[2] for place, _ in wrong)
-            text = f"another number of objectives than the {first} of the first step: "
-            text += f"{counted(count, 'step')}, first {size}"
-            findings.append(Finding("objectives", "error", column, text, episode, step, count))
+            seen.note(column, piece, sizes != first_of[column], values=sizes)
+    for column, noted in seen.noted.items():
+        text = f"another number of objectives than the {first_of[column]} of the first step: "
+        text += f"{counted(noted.rows, 'step')}, first {noted.value}"
+        findings.append(Finding("objectives", "error", column, text, *noted.place))
     return findings
 
 
@@ -408,6 +408,129 @@ def check_roles(facts: Facts) -> Check:
     return findings
 
 
+Formula = Callable[[Piece], "np.ndarray | None"]
+
+
+def _force(piece: Piece) -> np.ndarray:
+    return np.asarray(piece.numbers("actions")[0], float)
+
+
+def _pendulum(piece: Piece) -> np.ndarray:
+    cosine, sine, speed = piece.numbers("observations")[:, piece.before].astype(float)
+    cost = np.arctan2(sine, cosine) ** 2 + 0.1 * speed**2 + 0.001 * _force(piece).clip(-2, 2) ** 2
+    return np.asarray(-cost)
+
+
+def _sum_of_parts(piece: Piece) -> np.ndarray | None:
+    """Return the sum of the parts of MuJoCo's rewards, if they were recorded with the infos."""
+    names = r"infos/reward_(forward|run|ctrl|survive|contact|quadctrl|alive|impact)"
+    parts = [flat(piece.columns[name])[:, 0] for name in piece.columns if re.fullmatch(names, name)]
+    return np.sum(parts, axis=0, dtype=float) if len(parts) > 1 else None
+
+
+# Pattern of environment ids -> the reward of each step of a piece, or None if it cannot be computed.
+FORMULAS: dict[str, Formula] = {
+    r"CartPole-v[01]": lambda piece: np.ones(piece.steps),
+    r"MountainCar-v0": lambda piece: -np.ones(piece.steps),
+    r"MountainCarContinuous-v0": lambda piece: (
+        100.0 * piece.columns["terminations"] - 0.1 * _force(piece) ** 2
+    ),
+    r"Acrobot-v1": lambda piece: piece.columns["terminations"] - 1.0,
+    r"Pendulum-v1": _pendulum,
+    r"InvertedPendulum-v5": lambda piece: 1.0 - piece.columns["terminations"],
+    r"(Ant|HalfCheetah|Hopper|Humanoid|Swimmer|Walker2d)-v[45]": _sum_of_parts,
+}
+
+
+def check_rewards(facts: Facts) -> Check:
+    """Find rewards that differ from what the environment computes from what was recorded."""
+    formula = _formula(facts)
+    if isinstance(formula, str):
+        return formula
+    seen = Seen(facts.dataset)
+    while (piece := (yield seen)) is not None:
+        expected = formula(piece)
+        if expected is None:
+            return "the parts of the reward were not recorded"
+        rewards = piece.columns["rewards"].astype(np.float64)
+        known = piece.has_next & np.isfinite(rewards)
+        wrong = np.abs(rewards - expected) > limit("reward error") * (1 + np.abs(expected))
+        pairs = np.stack([rewards, expected], axis=1)
+        seen.note("rewards", piece, wrong & known, values=pairs)
+        seen.sums["steps"] += int(known.sum())
+    findings = []
+    for column, noted in seen.noted.items():
+        text = f"{noted.rows:,} of {seen.sums['steps']:,} rewards differ from the environment's: "
+        text += f"{noted.value[0]:g}, not {noted.value[1]:g}"
+        is_other = noted.rows > limit("other rewards") * seen.sums["steps"]
+        if is_other:
+            text += "; so many that they were probably computed in another way on purpose"
+        severity: Severity = "warning" if is_other else "error"
+        findings.append(Finding("rewards", severity, column, text, *noted.place))
+    return findings
+
+
+def rewards_are_computed(facts: Facts) -> bool:
+    """Return whether the first rewards can be computed again."""
+    formula = _formula(facts)
+    return not isinstance(formula, str) and formula(facts.sampled()[0]) is not None
+
+
+def _formula(facts: Facts) -> Formula | str:
+    """Return what computes the rewards of a piece, or why nothing does."""
+    dataset = facts.dataset
+    if dataset.environment is None:
+        return "the data name no environment"
+    space = dataset.observation_space
+    if isinstance(space, spaces.Dict) and all(
+        isinstance(space.get(goal), spaces.Box) for goal in ("achieved_goal", "desired_goal")
+    ):
+        record = facts.once("environment", lambda: _allowed_environment(facts))
+        return record if isinstance(record, str) else _of_goals(record)
+    for pattern, formula in FORMULAS.items():
+        if re.fullmatch(pattern, dataset.environment.id) and not dataset.environment.kwargs:
+            return formula
+    return f"the reward of {dataset.environment.id} does not follow from what is recorded"
+
+
+def _allowed_environment(facts: Facts) -> EnvironmentRecord | str:
+    """Return the environment that may be made, or why none is."""
+    try:
+        return facts.dataset.checked_environment(trust_environment=facts.trust_environment)
+    except OrlogError as error:
+        return f"the environment cannot be made: {clause(error)}"
+
+
+def _of_goals(record: EnvironmentRecord) -> Formula | str:
+    """Return the formula of an environment with goals: its own `compute_reward`."""
+    try:
+        compute = _compute_reward(record.id, canonical_json(record.kwargs))
+    except OrlogError as error:
+        return f"the environment cannot be made: {clause(error)}"
+    if compute is None:
+        return f"{record.id} has no compute_reward"
+
+    def of_goals(piece: Piece) -> np.ndarray | None:
+        # The goal that counts is the one observed with the result of the step.
+        goals = (piece.columns[f"observations/{key}_goal"] for key in ("achieved", "desired"))
+        try:
+            rewards = np.asarray(compute(*(goal[piece.before + 1] for goal in goals), {}), float)
+        except Exception:  # noqa: BLE001 (an environment runs any code and raises anything)
+            return None
+        return rewards if rewards.shape == (piece.steps,) else None
+
+    return of_goals
+
+
+@functools.lru_cache(maxsize=8)
+def _compute_reward(environment_id: str, kwargs: bytes) -> Callable[..., Any] | None:
+    """Return the function of an environment that gives rewards for goals; None if it has none."""
+    env = make_environment(environment_id, json.loads(kwargs))
+    compute: Callable[..., Any] | None = getattr(env.unwrapped, "compute_reward", None)
+    env.close()
+    return compute
+
+
 CHECKS: dict[str, Callable[[Facts], Check]] = {
     "flags": check_flags,
     "final observations": check_final_observations,
@@ -417,5 +540,6 @@ CHECKS: dict[str, Callable[[Facts], Check]] = {
     "times": check_times,
     "costs, legal actions and task numbers": check_roles,
     "objectives": check_objectives,
+    "rewards": check_rewards,
     "success": check_success,
 }

@@ -6,7 +6,6 @@ import collections
 from collections.abc import Callable, Generator, Hashable, Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-import gymnasium
 import msgspec
 import numpy as np
 from numpy.typing import DTypeLike
@@ -120,27 +119,25 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         Images are left out where other observations are there, unless they are wanted.
         """
         chosen = np.unique(np.linspace(0, self.dataset.total_episodes - 1, episodes).astype(int))
-        some = self.dataset[chosen]
-        specs = self.dataset.schema.columns()
-        wide = {
-            name
-            for name in plain_columns(self.dataset, "observations")
-            if np.prod(specs[name].shape) > limit("wide rows")
-        }
-        if (
-            wide
-            and not images
-            and isinstance(self.dataset.observation_space, gymnasium.spaces.Dict)
-        ):
-            others = optional_columns(self.dataset.schema) - wide
-            if any(name.startswith("observations") for name in others):
-                some = some.select_columns(sorted(others))
+        some, specs = self.dataset[chosen], self.dataset.schema.columns()
+        observed = plain_columns(self.dataset, "observations")
+        wide = {name for name in observed if np.prod(specs[name].shape) > limit("wide rows")}
+        others = optional_columns(self.dataset.schema) - wide
+        if wide and not images and any(name.startswith("observations") for name in others):
+            some = some.select_columns(sorted(others))
         steps = 0
         for piece in pieces(some, self.missing_finals[chosen]):
             yield piece
             steps += piece.steps
             if steps > SAMPLED_STEPS:
                 return
+
+    def sampled(self) -> list[Piece]:
+        """Return the pieces of the sample without images."""
+        if "pieces" not in self.kept:
+            self.kept["pieces"] = [*self.sample()]
+        pieces_of: list[Piece] = self.kept["pieces"]
+        return pieces_of
 
     def once(self, name: str, find_out: Callable[[], Any]) -> Any:
         """Return what a sample shows: once, also where several processes see the data."""

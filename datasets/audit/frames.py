@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,7 +44,7 @@ def _split(facts: Facts) -> tuple[list[str], list[str]]:
     return cameras, states
 
 
-class _View:
+class _View(NamedTuple):
     """The frames of a camera in a piece: a sample of each, and how each step changes it.
 
     Attributes:
@@ -52,23 +53,24 @@ class _View:
         moves: Whether some values change by more than noise, (steps,) bool.
     """
 
-    def __init__(self, piece: Piece, name: str) -> None:
-        frames = flat(piece.columns[name])
-        stride = max(1, frames.shape[1] // SAMPLED)
-        stride += stride % 3 == 0  # so that all colors are seen
-        self.sample = np.ascontiguousarray(frames[:, ::stride])
-        is_real = self.sample.dtype.kind == "f"
-        values = self.sample.astype(np.float32 if is_real else np.int16)
-        jumps = np.abs(np.diff(values, axis=0))[piece.before]
-        self.change = jumps.mean(axis=1)
-        brightest = max(1e-9, float(np.ptp(values))) if is_real else 255
-        moving = np.count_nonzero(jumps > limit("moving pixel") * brightest, axis=1)
-        self.moves = moving > limit("moving pixels") * jumps.shape[1]
+    sample: np.ndarray
+    change: np.ndarray
+    moves: np.ndarray
 
 
 def _view(piece: Piece, name: str) -> _View:
     if (name, "view") not in piece.views:
-        piece.views[name, "view"] = _View(piece, name)
+        frames = flat(piece.columns[name])
+        stride = max(1, frames.shape[1] // SAMPLED)
+        stride += stride % 3 == 0  # so that all colors are seen
+        sample = np.ascontiguousarray(frames[:, ::stride])
+        is_real = sample.dtype.kind == "f"
+        values = sample.astype(np.float32 if is_real else np.int16)
+        jumps = np.abs(np.diff(values, axis=0))[piece.before]
+        brightest = max(1e-9, float(np.ptp(values))) if is_real else 255
+        moving = np.count_nonzero(jumps > limit("moving pixel") * brightest, axis=1)
+        moves = moving > limit("moving pixels") * jumps.shape[1]
+        piece.views[name, "view"] = _View(sample, jumps.mean(axis=1), moves)
     view: _View = piece.views[name, "view"]
     return view
 
@@ -86,94 +88,73 @@ class _Camera:
 
     def __init__(self, facts: Facts, seen: Seen, name: str) -> None:
         shape = facts.dataset.schema.columns()[name].shape
-        self.name, self.seen, self.facts = name, seen, facts
+        self.name, self.seen, self.steps = name, seen, facts.dataset.total_steps
         self.is_colored = len(shape) == 3 and shape[2] == 3 and min(shape[:2]) >= CELLS
-        self.blank, self.leap = seen.of_episodes(np.int64), seen.of_episodes(np.float32)
+        self.blank, self.leap = seen.of_episodes(np.bool_), seen.of_episodes(np.float32)
         self.first, self.last = (seen.of_episodes(np.float32, THUMB) for _ in range(2))
         self.colors = seen.of_episodes(np.int64, 3 * CELLS**2 * self.is_colored)
         self.hangs = Runs(seen, 1)
 
     def add(self, piece: Piece, acts: np.ndarray) -> None:
         """Take in a piece; `acts` says in which steps something acts or moves."""
-        view, same, sums = (
-            _view(piece, self.name),
-            piece.same(self.name) & piece.has_next,
-            self.seen.sums,
-        )
-        frames = piece.columns[self.name]
+        view, frames = _view(piece, self.name), piece.columns[self.name]
+        same = piece.same(self.name) & piece.has_next
         blank = (view.sample == view.sample[:, :1]).all(axis=1)
         blank[piece.before[~piece.has_next] + 1] = False  # which were never recorded
         blank[piece.counted(self.name) :] = False
         for row in np.flatnonzero(blank).tolist():
             blank[row] = (frames[row] == frames[row].flat[0]).all()
         self.seen.note(self.name, piece, blank, column=self.name)
-        self.blank[piece.episodes] += np.add.reduceat(blank, piece.firsts(self.name), dtype=int)
-        sums[self.name, "change"] += float(view.change.sum())
-        sums[self.name, "same"] += int(same.sum())
-        sums[self.name, "moves"] += int(view.moves.sum())
+        self.blank[piece.episodes] |= np.logical_or.reduceat(blank, piece.firsts(self.name))
+        for what, values in (("change", view.change), ("same", same), ("moves", view.moves)):
+            self.seen.sums[self.name, what] += float(values.sum())
         self.hangs.add(piece, (same & acts)[None], piece.starts)
         begun, firsts = piece.episodes[piece.begun], piece.starts[piece.begun]
         thumbs = view.sample[:, :: max(1, view.sample.shape[1] // THUMB)][:, :THUMB].T
         self.first[: len(thumbs), begun] = thumbs[:, piece.before[firsts]]
         self.last[: len(thumbs), piece.ended] = thumbs[:, piece.before[piece.lasts] + 1]
         self.leap[begun] = view.change[firsts]
-        if self.is_colored:
-            self._add_colors(piece, frames)
-
-    def _add_colors(self, piece: Piece, frames: np.ndarray) -> None:
-        """Add up the colors of some frames of each episode, in a few cells."""
-        height, width = (each // CELLS for each in frames.shape[1:3])
-        chosen = np.flatnonzero(piece.step_index % EVERY == 0)
-        some = frames[piece.before[chosen], : CELLS * height, : CELLS * width]
-        cells = some.reshape(len(some), CELLS, height, CELLS, width, 3)
-        cells = cells[:, :, :: max(1, height // 8), :, :: max(1, width // 8)].astype(np.int64)
-        sums = cells.sum(axis=(2, 4)).reshape(len(some), -1)
-        np.add.at(self.colors.T, piece.episodes[piece.which[chosen]], sums)
+        if self.is_colored:  # of some frames, in a few cells
+            height, width = (each // CELLS for each in frames.shape[1:3])
+            chosen = np.flatnonzero(piece.step_index % EVERY == 0)
+            some = frames[piece.before[chosen], : CELLS * height, : CELLS * width]
+            cells = some.reshape(len(some), CELLS, height, CELLS, width, 3)
+            cells = cells[:, :, :: max(1, height // 8), :, :: max(1, width // 8)].astype(np.int64)
+            sums = cells.sum(axis=(2, 4)).reshape(len(some), -1)
+            np.add.at(self.colors.T, piece.episodes[piece.which[chosen]], sums)
 
     def findings(self) -> Iterator[Finding]:
         """Yield what is wrong with the frames."""
-        yield from self._blank()
+        if self.name in self.seen.noted:
+            noted, episodes = self.seen.noted[self.name], int(np.count_nonzero(self.blank))
+            text = said_of(noted.rows, "frames are blank, all of one value, in ")
+            text += counted(episodes, "episode")
+            is_habit = episodes > limit("jump habit") * len(self.blank)
+            severity: Severity = "note" if is_habit else "warning"
+            yield Finding("frames", severity, self.name, text, *noted.place)
         yield from self._hanging()
-        yield from self._stale()
+        usual = self.seen.sums[self.name, "change"] / self.steps
+        away = np.abs(self.first[:, 1:] - self.last[:, :-1]).mean(axis=0)
+        is_stale = away <= limit("stale frame") * self.leap[1:]
+        stale = np.flatnonzero(is_stale & (self.leap[1:] >= limit("seam") * usual)) + 1
+        text = "the first frame of {} is the last one of the episode before: stale"
+        yield from about_episodes("frames", "warning", self.name, text, stale, step=0)
         if self.is_colored:
             yield from self._swapped()
-
-    def _blank(self) -> Iterator[Finding]:
-        """Frames whose values are all equal."""
-        if self.name in self.seen.noted:
-            noted, episodes = self.seen.noted[self.name], np.count_nonzero(self.blank)
-            is_habit = episodes > limit("jump habit") * len(self.blank)
-            text = said_of(noted.rows, "frames are blank, all of one value, in ")
-            severity: Severity = "note" if is_habit else "warning"
-            text += counted(int(episodes), "episode")
-            yield Finding("frames", severity, self.name, text, *noted.place)
 
     def _hanging(self) -> Iterator[Finding]:
         """Equal consecutive frames for 20 steps in which something moves, of a camera that rarely repeats one."""
         lengths = self.hangs.lengths[0] * (self.hangs.lengths[0] >= limit("stuck steps"))
-        episodes, sums = np.flatnonzero(lengths), self.seen.sums
-        others = max(1, self.facts.dataset.total_steps - lengths.sum())
-        rests = sums[self.name, "same"] - lengths.sum() > limit("still frames") * others
-        if (
-            len(episodes)
-            and not rests
-            and sums[self.name, "moves"] >= limit("mostly still") * others
-        ):
+        episodes, others = np.flatnonzero(lengths), max(1, self.steps - lengths.sum())
+        same, moves = (self.seen.sums[self.name, what] for what in ("same", "moves"))
+        rests = same - lengths.sum() > limit("still frames") * others
+        if len(episodes) and not rests and moves >= limit("mostly still") * others:
             first = int(episodes[0])
             last = int(self.hangs.ends[0, first])
             text = f"stays the same for {counted(int(lengths.max()), 'step')} in {counted(len(episodes), 'episode')}, "
             text += "though it moves in the other steps: a camera that hangs"
             place = first, last - int(lengths[first]) + 1, len(episodes), last
             yield Finding("frames", "warning", self.name, text, *place)
-
-    def _stale(self) -> Iterator[Finding]:
-        """First frames near the last one of the episode before, which leap to their own."""
-        usual = self.seen.sums[self.name, "change"] / self.facts.dataset.total_steps
-        away = np.abs(self.first[:, 1:] - self.last[:, :-1]).mean(axis=0)
-        is_stale = away <= limit("stale frame") * self.leap[1:]
-        stale = np.flatnonzero(is_stale & (self.leap[1:] >= limit("seam") * usual)) + 1
-        text = "the first frame of {} is the last one of the episode before: stale"
-        yield from about_episodes("frames", "warning", self.name, text, stale, step=0)
 
     def _swapped(self) -> Iterator[Finding]:
         """Episodes of one scene whose difference of red and blue is the negative of the others'."""
@@ -187,8 +168,7 @@ class _Camera:
         )
         sign, fit = (each.T @ each[:, 0] for each in (difference, ground))
         alike = (np.abs(sign) >= limit("same colors")) & (fit >= limit("same colors"))
-        parts = [np.flatnonzero(alike & (part > 0)) for part in (sign, -sign)]
-        other = min(parts, key=len)
+        other = min((np.flatnonzero(alike & (part > 0)) for part in (sign, -sign)), key=len)
         if alike.mean() >= limit("same scene") and len(other) >= 2:
             text = f"red and blue are swapped in {len(other):,} of {counted(len(sign), 'episode')} (RGB and BGR)"
             yield from about_episodes("frames", "warning", self.name, text, other, step=0)
@@ -228,13 +208,11 @@ def _late(facts: Facts, cameras: list[str], states: list[str]) -> Iterator[Findi
                     rows.append(np.sqrt(_view(piece, name).change[first:end]))
     for name, rows in frames.items() if len(speeds) > limit("fewest episodes") else ():
         late = _delay(rows, speeds)
+        steps = counted(abs(late), "step")
+        text = f"the camera is {steps} late: its frames move as the states did {steps} before"
+        if late < 0:
+            text = f"the camera is {steps} early: its frames move as the states do {steps} later"
         if late:
-            steps = counted(abs(late), "step")
-            text = f"the camera is {steps} late: its frames move as the states did {steps} before"
-            if late < 0:
-                text = (
-                    f"the camera is {steps} early: its frames move as the states do {steps} later"
-                )
             yield Finding("frames", "warning", name, text, 0, 0, abs(late))
 
 
@@ -271,8 +249,6 @@ def check_held(facts: Facts) -> Check:
             seen.sums[name] += np.bincount(
                 np.minimum(apart, MOST_HELD + 1), minlength=MOST_HELD + 2
             )
-    if not facts.dataset.total_steps or (not cameras and not states):
-        return []
     times = {name: _times(seen.sums[name]) for name in (*cameras, *states, "actions")}
     resting = set()  # cameras in which hardly anything moves
     for name in cameras:

@@ -7,7 +7,7 @@ large it is, how much it changes, how often it stays the same and its longest re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from gymnasium import spaces
@@ -49,11 +49,10 @@ def check_finite(facts: Facts) -> Check:
     while (piece := (yield seen)) is not None:
         for name, values in piece.columns.items():
             # A sum shows quickly whether there may be any; one that overflows is looked at too.
-            if values.dtype.kind != "f" or np.isfinite(values.sum()):
-                continue
-            bad = ~np.isfinite(values[: piece.counted(name)])
-            seen.note(name, piece, flat(bad).any(axis=1), column=name)
-            seen.sums[name] += int(bad.sum())
+            if values.dtype.kind == "f" and not np.isfinite(values.sum()):
+                bad = flat(~np.isfinite(values[: piece.counted(name)]))
+                seen.note(name, piece, bad.any(axis=1), column=name)
+                seen.sums[name] += int(bad.sum())
     places: dict[str, tuple[int, int | None, int]] = {}
     for name in plain_columns(facts.dataset, "episodes"):
         values = facts.dataset.column(name)
@@ -195,17 +194,17 @@ class Runs:
 class _Table:
     """What each number of a column does in each episode, arrays (numbers, E)."""
 
-    def __init__(self, seen: Seen, name: str, size: int) -> None:
-        self.name, self.seen = name, seen
+    def __init__(self, facts: Facts, seen: Seen, name: str) -> None:
+        self.dataset, self.name, self.seen = facts.dataset, name, seen
+        self.lengths = facts.dataset.episode_lengths
+        self.spec = facts.dataset.schema.columns()[name]
+        self.is_action = name.startswith("actions")
+        size = math.prod(self.spec.shape)
         self.low, self.high = (seen.of_episodes(np.float64, size) for _ in "12")
         self.at_low, self.at_high, self.still = (seen.of_episodes(np.int32, size) for _ in "123")
         self.change, self.size = (seen.of_episodes(np.float32, size) for _ in "12")
         self.runs = Runs(seen, size)
         self._last = np.empty((size, 0))
-
-    @property
-    def is_action(self) -> bool:
-        return self.name.startswith("actions")
 
     def add(self, piece: Piece) -> None:
         """Take in the rows of a piece."""
@@ -237,38 +236,35 @@ class _Table:
             at[:, episodes] = times + at[:, episodes] * (old == new)
             extreme[:, episodes] = new
 
+    def names(self, numbers: Sequence[int] | np.ndarray) -> str:
+        """Return the names of some of its numbers."""
+        return dimensions(self.dataset, self.name, numbers)
+
 
 def check_numbers(facts: Facts) -> Check:
     """Find numbers that are constant, saturated, frozen or in another unit, and episodes at rest."""
-    dataset, seen = facts.dataset, Seen(facts.dataset)
-    specs = dataset.schema.columns()
-    tables = [
-        _Table(seen, name, math.prod(specs[name].shape))
-        for name in judged_columns(facts, "observations", "actions", kinds="fiu")
-    ]
+    seen = Seen(facts.dataset)
+    names = judged_columns(facts, "observations", "actions", kinds="fiu")
+    tables = [_Table(facts, seen, name) for name in names]
     while (piece := (yield seen)) is not None:
         for table in tables:
             table.add(piece)
     findings: list[Finding] = []
-    for table in tables:
-        if dataset.total_steps >= limit("fewest rows"):
-            findings += [*_constant(facts, table, tables), *_at_extremes(facts, table)]
-    real = [table for table in tables if table.is_action or specs[table.name].dtype.kind == "f"]
-    findings += [each for table in real for each in _saturated_episodes(facts, table)]
-    observed = [table for table in real if not table.is_action]
-    standing = _standing(facts, observed, limit("standing still"))
-    resting = _standing(facts, observed, 0.0)
-    units = [each for table in real for each in _units(facts, table, resting)]
-    standing = resting if units else standing  # in another unit, episodes move less
+    for table in tables if facts.dataset.total_steps >= limit("fewest rows") else ():
+        findings += [*_constant(table, tables), *_at_extremes(table)]
+    real = [table for table in tables if table.is_action or table.spec.dtype.kind == "f"]
+    findings += [each for table in real for each in _saturated_episodes(table)]
+    units = [each for table in real for each in _units(table)]
+    standing = np.empty(0, np.int64)
+    if not units:  # in another unit, episodes move less
+        standing = _standing(facts, [table for table in real if not table.is_action])
     if len(standing):
         text = f"nearly nothing moves in {counted(len(standing), 'episode')}, though it does in the others: "
         text += "the robot stands still, or its sensors hang"
         first = int(standing[0])
-        last = int(dataset.episode_lengths[first]) - 1
-        findings.append(
-            Finding("stuck", "warning", "observations", text, first, 0, len(standing), last)
-        )
-    told_to_rest = np.zeros(dataset.total_episodes, np.int64)
+        place = first, 0, len(standing), int(facts.dataset.episode_lengths[first]) - 1
+        findings.append(Finding("stuck", "warning", "observations", text, *place))
+    told_to_rest = np.zeros(facts.dataset.total_episodes, np.int64)
     for table in real:
         if table.is_action:
             extremes = np.concatenate([table.low, table.high], axis=1)
@@ -280,60 +276,56 @@ def check_numbers(facts: Facts) -> Check:
     return [*findings, *units]
 
 
-def _constant(facts: Facts, table: _Table, tables: list[_Table]) -> Iterator[Finding]:
+def _constant(table: _Table, tables: list[_Table]) -> Iterator[Finding]:
     """A number whose smallest and largest value are equal."""
     low, high = table.low.min(axis=1), table.high.max(axis=1)
     numbers = np.flatnonzero(low == high)
     if not len(numbers):
         return
     same, value = np.all(low[numbers] == low[numbers[0]]), low[numbers[0]] + 0.0  # no minus zero
-    rows = facts.dataset.total_steps + (not table.is_action) * facts.dataset.total_episodes
+    rows = int(table.lengths.sum()) + (not table.is_action) * len(table.lengths)
     text = f"always {f'{value:g}' if same else 'the same'} in {counted(rows, 'row')}"
-    is_unused = table.is_action and same and value == 0
-    if is_unused:
-        moving = _moving_states(facts, table, numbers, tables)
+    severity: Severity = "note"
+    if table.is_action and same and value == 0:
+        severity, moving = "warning", _moving_states(table, numbers, tables)
         text += f": never used, though {moving} move" if moving else ": this action was never used"
-    column = dimensions(facts.dataset, table.name, numbers)
     check = "unused actions" if table.is_action else "constant"
-    severity: Severity = "warning" if is_unused else "note"
-    yield Finding(check, severity, column, text, count=len(numbers))
+    yield Finding(check, severity, table.names(numbers), text, count=len(numbers))
 
 
-def _moving_states(facts: Facts, action: _Table, numbers: np.ndarray, tables: list[_Table]) -> str:
+def _moving_states(action: _Table, numbers: np.ndarray, tables: list[_Table]) -> str:
     """Return which numbers of the observations belong to those of an action and move; nothing if none do.
 
     They have the same names, or the same places in a column that moves at all of the action's places.
     """
-    names = facts.dataset.dimension_names
+    names, size = action.dataset.dimension_names, len(action.low)
     for table in tables:
         moves = table.low.min(axis=1) < table.high.max(axis=1)
-        if table.is_action:
-            continue
+        places = numbers.tolist() if len(moves) >= size and moves[:size].all() else []
         if action.name in names and table.name in names:
             wanted = {str(names[action.name][number]) for number in numbers.tolist()}
             places = [at for at, name in enumerate(names[table.name]) if str(name) in wanted]
-        else:
-            size = len(action.low)
-            places = numbers.tolist() if len(moves) >= size and moves[:size].all() else []
-        if places := [at for at in places if moves[at]]:
-            return dimensions(facts.dataset, table.name, places)
+        places = [at for at in places if moves[at] and not table.is_action]
+        if places:
+            return table.names(places)
     return ""
 
 
-def _at_extremes(facts: Facts, table: _Table) -> Iterator[Finding]:
+def _at_extremes(table: _Table) -> Iterator[Finding]:
     """A number that often equals its smallest or largest value (of an action: the bound of its Box)."""
-    dataset, name = facts.dataset, table.name
-    spec, rows = dataset.schema.columns()[name], table.seen.sums[name]
-    box = bounds_of(dataset.observation_space, dataset.action_space).get(name)
+    rows = table.seen.sums[table.name]
+    box = bounds_of(table.dataset.observation_space, table.dataset.action_space).get(table.name)
     low, high = table.low.min(axis=1), table.high.max(axis=1)
     at_low = np.where(table.low == low[:, None], table.at_low, 0).sum(axis=1)
     at_high = np.where(table.high == high[:, None], table.at_high, 0).sum(axis=1)
     if table.is_action and box is not None:
-        lowest, highest = (np.broadcast_to(e, spec.shape).reshape(-1) for e in (box.low, box.high))
+        lowest, highest = (
+            np.broadcast_to(e, table.spec.shape).reshape(-1) for e in (box.low, box.high)
+        )
         on = at_low * (low == lowest) + at_high * (high == highest)
         often = on > limit("actions on a bound") * rows
         text = "lie on a bound of the Box: policies that squash actions with tanh never reach it"
-    elif not table.is_action and spec.dtype.kind == "f":
+    elif not table.is_action and table.spec.dtype.kind == "f":
         # A number with two values, or that rarely changes, sits on its extremes by nature.
         on, both = np.maximum(at_low, at_high), at_low + at_high
         often = on > limit("observations on an extreme") * rows
@@ -346,15 +338,13 @@ def _at_extremes(facts: Facts, table: _Table) -> Iterator[Finding]:
     if len(numbers):
         count = int(on[numbers].sum())
         text = f"{count / rows / len(numbers):.1%} of the values {text}"
-        column = dimensions(dataset, name, numbers)
-        yield Finding("saturated", "note", column, text, count=count)
+        yield Finding("saturated", "note", table.names(numbers), text, count=count)
 
 
-def _saturated_episodes(facts: Facts, table: _Table) -> Iterator[Finding]:
+def _saturated_episodes(table: _Table) -> Iterator[Finding]:
     """An action that often equals an episode's own extremes, three times as often as in nearly all others."""
-    lengths = facts.dataset.episode_lengths
-    spec = facts.dataset.schema.columns()[table.name]
-    if not table.is_action or spec.dtype.kind != "f":
+    lengths = table.lengths
+    if not table.is_action or table.spec.dtype.kind != "f":
         return
     on = np.where(table.low < table.high, table.at_low + table.at_high, 0)
     share = np.where(lengths >= limit("stuck steps"), on / lengths, 0)
@@ -373,37 +363,30 @@ def _saturated_episodes(facts: Facts, table: _Table) -> Iterator[Finding]:
         f"{table.low[number, first]:g} or {table.high[number, first]:g}, in {counted(len(episodes), 'episode')}, "
         "though hardly any does in the others: clipped"
     )
-    column, last = dimensions(facts.dataset, table.name, numbers), int(lengths[first]) - 1
-    yield Finding("saturated", "warning", column, text, first, 0, len(episodes), last)
+    place = first, 0, len(episodes), int(lengths[first]) - 1
+    yield Finding("saturated", "warning", table.names(numbers), text, *place)
 
 
-def _standing(facts: Facts, tables: list[_Table], share: float) -> np.ndarray:
-    """Return the episodes in which nearly no number changes more than a share of its median change."""
+def _standing(facts: Facts, tables: list[_Table]) -> np.ndarray:
+    """Return the episodes in which nearly no number changes more than a small share of its median change."""
     lengths = facts.dataset.episode_lengths
     if not tables or len(lengths) < limit("fewest episodes"):
         return np.empty(0, np.int64)
     change = np.concatenate([table.change / lengths for table in tables])
     usual = np.nanmedian(change, axis=1, keepdims=True)
     moving = usual[:, 0] > 0
-    quiet = (change[moving] <= share * usual[moving]).sum(axis=0)
+    quiet = (change[moving] <= limit("standing still") * usual[moving]).sum(axis=0)
     stands = quiet >= limit("standing dimensions") * max(1, moving.sum())
     return _unlike_their_kind(facts, stands & (lengths >= limit("stuck steps")))
-
-
-def kinds_of_episodes(facts: Facts) -> np.ndarray | None:
-    """Return the task of each episode, numbered from 0 on, (E,); None where no column of episodes says it."""
-    column = column_with(facts.dataset.roles, "task")
-    if column is None or axis_of(column) != "episode":
-        return None
-    return np.asarray(np.unique(facts.dataset.column(column), return_inverse=True)[1])
 
 
 def _unlike_their_kind(facts: Facts, is_such: np.ndarray) -> np.ndarray:
     """Return such episodes, but for those of a task in which most are such, or of which there are few."""
     episodes: np.ndarray = np.flatnonzero(is_such)
-    kinds = kinds_of_episodes(facts)
-    if kinds is None:
+    column = column_with(facts.dataset.roles, "task")
+    if column is None or axis_of(column) != "episode":
         return episodes
+    kinds = np.unique(facts.dataset.column(column), return_inverse=True)[1]
     counts, such = np.bincount(kinds), np.bincount(kinds, is_such)
     judged = (counts >= limit("episodes of a kind")) & (such < counts / 2)
     return np.asarray(episodes[judged[kinds[episodes]]])
@@ -417,7 +400,7 @@ def _frozen(
     A sensor has noise and never rests. What often rests does so by nature, such as a thing on a table,
     and what rests as long as some action does was told to.
     """
-    lengths, steps = facts.dataset.episode_lengths, facts.dataset.total_steps
+    lengths, steps = table.lengths, facts.dataset.total_steps
     rest = table.runs.lengths
     rests = rest >= limit("stuck steps")
     rests[:, standing] = False
@@ -431,61 +414,58 @@ def _frozen(
     hangs &= suspect[:, None] & (apart | (whole & table.is_action))
     if not table.is_action:
         hangs &= rest > told_to_rest + 1
-    unlike = [_unlike_their_kind(facts, each) for each in hangs]
-    numbers = [number for number, episodes in enumerate(unlike) if len(episodes)]
-    if not numbers:
+    unlike = {number: _unlike_their_kind(facts, each) for number, each in enumerate(hangs)}
+    unlike = {number: episodes for number, episodes in unlike.items() if len(episodes)}
+    if not unlike:
         return
-    first = int(unlike[numbers[0]][0])
-    length = int(rest[numbers[0], first])
-    start = int(table.runs.ends[numbers[0], first]) - length
-    count = len(np.unique(np.concatenate(unlike)))
-    longest = max(int(rest[number, unlike[number]].max()) for number in numbers)
+    number, episodes = next(iter(unlike.items()))
+    first = int(episodes[0])
+    last, length = int(table.runs.ends[number, first]), int(rest[number, first])
+    count = len(np.unique(np.concatenate([*unlike.values()])))
+    longest = max(int(rest[at, each].max()) for at, each in unlike.items())
     text = f"stays the same for {counted(longest, 'step')} in {counted(count, 'episode')}, while others move, "
     text += "though it changes in nearly every other step: frozen"
-    column, last = dimensions(facts.dataset, table.name, numbers), start + length
-    yield Finding("stuck", "warning", column, text, first, start, count, last)
+    yield Finding(
+        "stuck", "warning", table.names([*unlike]), text, first, last - length, count, last
+    )
 
 
-def _units(facts: Facts, table: _Table, standing: np.ndarray) -> Iterator[Finding]:
+def _units(table: _Table) -> Iterator[Finding]:
     """Episodes in which a number and its changes are both larger, by the factor between two units.
 
     The largest gap between sorted episodes divides them in two groups.
     """
-    lengths = facts.dataset.episode_lengths
-    chosen = np.setdiff1d(np.arange(len(lengths)), standing)
+    chosen = np.flatnonzero((table.change > 0).any(axis=0))
     if len(chosen) < 2 * limit("fewest episodes"):
         return
-    with np.errstate(divide="ignore"):
-        changes, sizes = (
-            np.log(e[:, chosen] / lengths[chosen]) for e in (table.change, table.size)
-        )
-    groups: dict[bytes, list[int]] = {}
-    factors: dict[int, float] = {}
+    changes, sizes = (
+        np.log(e[:, chosen] / table.lengths[chosen]) for e in (table.change, table.size)
+    )
+    groups: dict[bytes, dict[int, float]] = {}
     for number, (change, size) in enumerate(zip(changes, sizes, strict=True)):
-        order = np.argsort(change, kind="stable")
         if not np.isfinite(change).all():
             continue
+        order = np.argsort(change, kind="stable")
         at = int(np.diff(change[order]).argmax()) + 1
         low, high = order[:at], order[at:]
         apart = min(each[high].min() - each[low].max() for each in (change, size))
         by_change, by_size = (np.median(e[high]) - np.median(e[low]) for e in (change, size))
         agree = abs(by_change - by_size) <= 2 * math.log(limit("unit error"))
         if agree and min(len(low), len(high)) >= 2 and apart >= math.log(limit("units apart")):
-            groups.setdefault(np.sort(high).tobytes(), []).append(number)
-            factors[number] = float(by_change + by_size) / 2
-    for key, numbers in groups.items():
-        factor = float(np.median([factors[number] for number in numbers]))
+            group = groups.setdefault(np.sort(high).tobytes(), {})
+            group[number] = float(by_change + by_size) / 2
+    for key, factors in groups.items():
+        factor = float(np.median([*factors.values()]))
         unit = min(UNITS, key=lambda each: abs(factor - math.log(each)))
         if abs(factor - math.log(unit)) > math.log(limit("unit error")):
             continue
         high = chosen[np.frombuffer(key, np.int64)]
         rare = high if 2 * len(high) <= len(chosen) else np.setdiff1d(chosen, high)
         text = (
-            f"another unit in {len(rare):,} of {counted(len(lengths), 'episode')}: values and changes are about "
-            f"{unit:.0f} times as large in {len(high):,} as in the others, as between {UNITS[unit]}"
+            f"another unit in {len(rare):,} of {counted(len(table.lengths), 'episode')}: values and changes are "
+            f"about {unit:.0f} times as large in {len(high):,} as in the others, as between {UNITS[unit]}"
         )
-        column = dimensions(facts.dataset, table.name, numbers)
-        yield from about_episodes("units", "warning", column, text, rare, step=0)
+        yield from about_episodes("units", "warning", table.names([*factors]), text, rare, step=0)
 
 
 CHECKS: dict[str, Callable[[Facts], Check]] = {

@@ -1,4 +1,4 @@
-"""Checks of how observations, actions and rewards belong together, by what a sample of the episodes shows.
+"""Checks of how observations and actions belong together, by what a sample of the episodes shows.
 
 A ridge regression predicts how observations change from the observation and the action. What it leaves
 shows jumps. That it predicts better with the actions of the step before or after shows a shift by a
@@ -7,16 +7,16 @@ step; rewards are judged likewise. Copies and the sense of actions follow from d
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import json
 import math
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
+from orlog.datasets.audit.episodes import rewards_are_computed
 from orlog.datasets.audit.findings import (
     Check,
     Facts,
@@ -27,10 +27,7 @@ from orlog.datasets.audit.findings import (
     looks_at_no_rows,
 )
 from orlog.datasets.audit.numbers import judged_columns
-from orlog.datasets.audit.pieces import Piece, dimension, dimensions, flat, pieces
-from orlog.datasets.worlds.environments import make_environment
-from orlog.errors import OrlogError, clause
-from orlog.manifests.documents import canonical_json
+from orlog.datasets.audit.pieces import Piece, dimension, dimensions
 from orlog.manifests.names import counted
 from orlog.manifests.spaces import leaf_spaces
 
@@ -41,21 +38,33 @@ KEPT, TAIL = 512, 100  # largest residuals of each number, and those that say ho
 SHIFTS = (-1, 0, 1)
 LARGEST = 9.0  # usual squared errors that one counts as, at most: a collision is no evidence
 JUDGED_STEPS = 256  # of an episode: enough to be certain, so more would only take time
+TINY = 1e-300  # in place of zero, where a number divides
 
 
-class Rows(NamedTuple):
-    """Numbers at some steps, (numbers, steps) float64 each; of discrete actions one for each choice."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+    """Numbers at some steps, (numbers, rows) float64 each; of discrete actions one for each choice."""
 
-    now: np.ndarray
-    after: np.ndarray
+    states: np.ndarray  # with the final observation of each episode
+    before: np.ndarray  # the row of `states` before each step, (steps,)
     taken: np.ndarray
-    rewards: np.ndarray
-    starts: np.ndarray  # whether an episode starts, (1, steps)
-    inside: np.ndarray  # whether one step came before and two follow, (1, steps)
+    rewards: np.ndarray  # (1, steps)
+    starts: np.ndarray  # whether an episode starts, (steps,)
+    inside: np.ndarray  # whether one step came before and two follow, (steps,)
 
-    def at(self, steps: Any) -> Rows:
-        """Return some steps."""
-        return Rows(*(each[:, steps] for each in self))
+    @functools.cached_property
+    def now(self) -> np.ndarray:
+        """The observations before all steps."""
+        return self.observed(slice(None))[0]
+
+    @functools.cached_property
+    def after(self) -> np.ndarray:
+        """The observations after all steps."""
+        return self.observed(slice(None))[1]
+
+    def observed(self, steps: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the observations before and after some steps."""
+        return self.states[:, self.before[steps]], self.states[:, self.before[steps] + 1]
 
 
 class Numbers:
@@ -71,14 +80,10 @@ class Numbers:
             if isinstance(leaf, gymnasium.spaces.Discrete) and leaf.n <= MOST_ACTIONS
         }
         specs = facts.dataset.schema.columns()
+        sizes = {name: math.prod(specs[name].shape) for name in self.observations + self.actions}
+        sizes |= {name: len(choices) for name, choices in self.discrete.items()}
         self.states, self.of_actions = (
-            [
-                (name, index)
-                for name in names
-                for index in range(
-                    len(self.discrete.get(name, range(math.prod(specs[name].shape))))
-                )
-            ]
+            [(name, index) for name in names for index in range(sizes[name])]
             for names in (self.observations, self.actions)
         )
         is_real = [specs[name].dtype.kind == "f" for name, _ in self.of_actions]
@@ -89,30 +94,33 @@ class Numbers:
         if "rows" not in piece.views:
             states = np.empty((0, piece.steps + len(piece.lengths)))
             states = np.concatenate([states, *map(piece.numbers, self.observations)])
-            actions = np.empty((0, piece.steps))
+            # Where a final observation was never recorded, nothing is known to change.
+            unknown = piece.before[~piece.has_next]
+            states[:, unknown + 1] = states[:, unknown]
+            taken = np.empty((0, piece.steps))
             for name in self.actions:
                 values = piece.numbers(name)
                 values = values == self.discrete[name] if name in self.discrete else values
-                actions = np.concatenate([actions, values])
-            now, after = states[:, piece.before], states[:, piece.before + 1]
-            # Where a final observation was never recorded, nothing is known to change.
-            after[:, ~piece.has_next] = now[:, ~piece.has_next]
+                taken = np.concatenate([taken, values])
             from_start = np.arange(piece.steps) - piece.starts[piece.which]
             inside = (from_start > 0) & (from_start < piece.lengths[piece.which] - 2)
-            rewards = piece.columns["rewards"].astype(np.float64)
+            rewards = piece.columns["rewards"].astype(np.float64)[None]
             starts = piece.step_index == 0
-            rows = Rows(now, after, actions, rewards[None], starts[None], inside[None])
-            piece.views["rows"] = rows
-        known: Rows = piece.views["rows"]
-        return known
+            piece.views["rows"] = Rows(states, piece.before, taken, rewards, starts, inside)
+        rows: Rows = piece.views["rows"]
+        return rows
 
     def sample(self) -> Rows:
         """Return the numbers at all steps of some episodes, and keep them."""
         kept = self.facts.kept
         if "rows" not in kept:
-            parts = [self.rows(piece) for piece in self.facts.sample()]
-            joined = (np.concatenate(each, axis=1) for each in zip(*parts, strict=True))
-            kept["rows"] = Rows(*joined)
+            parts = [dataclasses.astuple(self.rows(piece)) for piece in self.facts.sampled()]
+            states, before, *others = zip(*parts, strict=True)
+            ends = np.cumsum([0, *(each.shape[1] for each in states)])
+            shifted = [rows + first for rows, first in zip(before, ends, strict=False)]
+            kept["rows"] = Rows(
+                *(np.concatenate(each, axis=-1) for each in (states, shifted, *others))
+            )
         rows: Rows = kept["rows"]
         return rows
 
@@ -167,22 +175,15 @@ class _Largest:
         self.sizes = np.empty((numbers, 0))
         self.places = np.empty((numbers, 0), np.int64)  # episode << 32 | step
 
-    def add(self, sizes: np.ndarray, piece: Piece) -> None:
-        """Take in the residuals at all steps of a piece."""
-        least = self.sizes[:, KEPT - 1 : KEPT].max(axis=1, initial=0, keepdims=True)
-        if piece.steps > KEPT > self.sizes.shape[1]:
-            least = np.partition(sizes, -KEPT, axis=1)[:, -KEPT, None]
-        rows = np.flatnonzero(((sizes >= least) & (sizes > 0)).any(axis=0))
-        places = (piece.episodes[piece.which] << 32) + piece.step_index
-        self._take(sizes[:, rows], np.tile(places[rows], (len(sizes), 1)))
+    @property
+    def least(self) -> np.ndarray:
+        """The size from which a residual is kept, (numbers, 1)."""
+        return np.asarray(self.sizes[:, KEPT - 1 :].max(axis=1, initial=TINY, keepdims=True))
 
     def join(self, other: _Largest) -> None:
-        """Take in what another one has of later episodes."""
-        self._take(other.sizes, other.places)
-
-    def _take(self, sizes: np.ndarray, places: np.ndarray) -> None:
-        sizes = np.concatenate([self.sizes, sizes], axis=1)
-        places = np.concatenate([self.places, places], axis=1)
+        """Take in other residuals, of later steps."""
+        sizes = np.concatenate([self.sizes, other.sizes], axis=1)
+        places = np.concatenate([self.places, other.places], axis=1)
         order = np.argsort(-sizes, axis=1, kind="stable")[:, :KEPT]
         self.sizes, self.places = (np.take_along_axis(e, order, axis=1) for e in (sizes, places))
 
@@ -195,7 +196,7 @@ def _fit_changes(numbers: Numbers) -> tuple[Linear | None, np.ndarray]:
     x, y = (each[:, _thin(good, MOST_FITTED)] for each in (x, y))
     is_fit = x.shape[1] >= 4 * (len(x) + 1) and len(y) <= limit("wide rows")
     usual = np.quantile(np.abs(y), limit("usual changes"), axis=1) if y.size else np.zeros(len(y))
-    return regress(x, y) if is_fit else None, np.maximum(usual, 1e-300)
+    return regress(x, y) if is_fit else None, np.maximum(usual, TINY)
 
 
 def check_jumps(facts: Facts) -> Check:
@@ -210,19 +211,12 @@ def check_jumps(facts: Facts) -> Check:
     largest = seen.part(_Largest(len(numbers.states)))
     while (piece := (yield seen)) is not None:
         rows = numbers.rows(piece)
-        changes = rows.after - rows.now
-        expected = model.of(np.concatenate([rows.now, rows.taken])) if model else 0.0
-        sizes, turns = np.abs(changes - expected), np.abs(changes) / (2 * math.pi)
-        # An angle may pass from one end of its range to the other; infinity is found by another check.
-        sizes[(abs(turns - 0.95) < 0.06) | (abs(turns * math.pi / 180 - 0.95) < 0.06)] = 0
-        sizes[~np.isfinite(sizes)] = 0
-        for first in turning:  # another check finds these
-            sizes[first : first + 4, flips(rows, first)] = 0
+        changes = np.concatenate([piece.changes(name) for name in numbers.observations])
         seen.sums["still"] += np.count_nonzero(changes == 0, axis=1)
-        largest.add(sizes, piece)
-    moving = np.flatnonzero(seen.sums["still"] <= limit("mostly still") * steps)
+        largest.join(_residuals(rows, piece, model, largest.least, turning))
+    is_moving = seen.sums["still"] <= limit("mostly still") * steps
     jumps: dict[tuple[int, int], dict[int, tuple[float, float]]] = {}
-    for number in moving.tolist():
+    for number in np.flatnonzero(is_moving).tolist():
         sizes = largest.sizes[number]
         count = count_outliers(sizes, steps)
         for at in range(count):
@@ -230,30 +224,48 @@ def check_jumps(facts: Facts) -> Check:
             if times > limit("jump size"):
                 place = divmod(int(largest.places[number, at]), 2**32)
                 jumps.setdefault(place, {})[number] = times, float(sizes[at] / sizes[count])
-    many = limit("jumping dimensions") * len(moving)
-    strong = {
+    # In a few numbers it may be a collision.
+    many = limit("jumping dimensions") * is_moving.sum()
+    places = [
         place
         for place, sizes_of in jumps.items()
         if len(sizes_of) > many or max(sizes_of.values())[0] >= limit("far jump")
-    }
-    findings = []
-    for places in (strong, jumps.keys() - strong):
-        if places:
-            ratio, worst = max((jumps[place][at][1], at) for place in places for at in jumps[place])
-            text = f"{counted(len(places), 'jump')} inside of episodes, up to {ratio:.3g} times as far from what is "
-            text += "expected as any other step"
-            at_start = sum(step == 0 for _, step in places)
-            is_habit = at_start > limit("jump habit") * facts.dataset.total_episodes
-            severity: Severity = "warning" if places is strong and not is_habit else "note"
-            if is_habit:
-                text += "; most are the first step of an episode"
-            elif severity == "note":
-                text += (
-                    ", in a few dimensions only: by a collision, or where two episodes were joined"
-                )
-            column = numbers.state(worst)
-            findings.append(Finding("jumps", severity, column, text, *min(places), len(places)))
-    return findings
+    ]
+    if not places:
+        return []
+    ratio, worst = max((jumps[place][at][1], at) for place in places for at in jumps[place])
+    text = f"{counted(len(places), 'jump')} inside of episodes, up to {ratio:.3g} times as far from what is "
+    text += "expected as any other step"
+    severity: Severity = "warning"
+    if sum(step == 0 for _, step in places) > limit("jump habit") * facts.dataset.total_episodes:
+        severity, text = "note", f"{text}; most are the first step of an episode"
+    column = numbers.state(worst)
+    return [Finding("jumps", severity, column, text, *min(places), len(places))]
+
+
+def _residuals(
+    rows: Rows, piece: Piece, model: Linear | None, least: np.ndarray, turning: list[int]
+) -> _Largest:
+    """Return what the model leaves of the changes in a piece, where any of it is large enough to be kept."""
+    left = np.diff(rows.states)
+    if model:
+        left -= (model.slopes[:, : len(left)] @ rows.states)[:, :-1]
+    left = left[:, rows.before] if len(piece.lengths) > 1 else left
+    if model:
+        left -= model.slopes[:, len(left) :] @ rows.taken + model.constant
+    sizes = np.abs(left, out=left)
+    chosen = np.flatnonzero((sizes >= least).any(axis=0))
+    largest, (now, after) = _Largest(0), rows.observed(chosen)
+    sizes = sizes[:, chosen]
+    # An angle may pass from one end of its range to the other; infinity is found by another check.
+    for turn in (2 * math.pi, 360.0):
+        sizes[np.abs(np.abs(after - now) / turn - 0.95) < 0.06] = 0
+    sizes[~np.isfinite(sizes)] = 0
+    for first in turning:  # another check finds these
+        sizes[first : first + 4, flips(now, after, first)] = 0
+    places = (piece.episodes[piece.which[chosen]] << 32) + piece.step_index[chosen]
+    largest.sizes, largest.places = sizes, np.tile(places, (len(sizes), 1))
+    return largest
 
 
 def count_outliers(sizes: np.ndarray, steps: int) -> int:
@@ -300,10 +312,10 @@ def _quaternions(numbers: Numbers) -> list[int]:
     return places[1:]
 
 
-def flips(rows: Rows, first: int) -> np.ndarray:
+def flips(now: np.ndarray, after: np.ndarray, first: int) -> np.ndarray:
     """Return the steps in which a quaternion turns nearly into minus itself, (steps,) bool."""
-    now, after = (each[first : first + 4] for each in (rows.now, rows.after))
-    return np.asarray((now * after).sum(axis=0) <= -limit("sign flip"))
+    part = slice(first, first + 4)
+    return np.asarray((now[part] * after[part]).sum(axis=0) <= -limit("sign flip"))
 
 
 def check_quaternions(facts: Facts) -> Check:
@@ -312,7 +324,8 @@ def check_quaternions(facts: Facts) -> Check:
     places = quaternions(numbers)
     while (piece := (yield seen)) is not None:
         for first in places:
-            seen.note(first, piece, flips(numbers.rows(piece), first) & piece.has_next)
+            rows = numbers.rows(piece)
+            seen.note(first, piece, flips(rows.now, rows.after, first) & piece.has_next)
     findings = []
     for first, noted in seen.noted.items():
         text = f"the sign of this quaternion flips in {counted(noted.rows, 'step')}: q and -q are the same "
@@ -341,17 +354,21 @@ class _Shifted(NamedTuple):
     judged: np.ndarray
 
 
-def _case(what: str, rows: Rows, steps: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs and outputs of a prediction with the actions or rewards of a step before or after.
+def _cases(what: str, rows: Rows, steps: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield inputs and outputs of predictions with the actions or rewards of each shift.
 
     Changes follow from the observation and the action; the reward from both observations, the action,
     and their squares.
     """
-    now, after = rows.now[:, steps], rows.after[:, steps]
+    now, after = rows.observed(steps)
     if what == "actions":
-        return np.concatenate([now, rows.taken[:, steps + shift]]), after - now
+        for shift in SHIFTS:
+            yield np.concatenate([now, rows.taken[:, steps + shift]]), after - now
+        return
     around = np.concatenate([now, after, rows.taken[:, steps]])
-    return np.concatenate([around, around**2]), rows.rewards[:, steps + shift]
+    around = np.concatenate([around, around**2])
+    for shift in SHIFTS:
+        yield around, rows.rewards[:, steps + shift]
 
 
 def check_action_alignment(facts: Facts) -> Check:
@@ -369,7 +386,7 @@ def check_reward_alignment(facts: Facts) -> Check:
         return (
             "observations are no real numbers, or have too many dimensions to predict rewards from"
         )
-    if facts.once("computed", lambda: _are_computed(facts)):
+    if facts.once("computed", lambda: rewards_are_computed(facts)):
         return []  # each reward is computed again by another check
     return (yield from _alignment(numbers, "rewards"))
 
@@ -380,16 +397,15 @@ def _alignment(numbers: Numbers, what: str) -> Check:
     model = facts.once(what, lambda: _fit_shifted(numbers, what))
     if not isinstance(model, _Shifted):
         return [model] if isinstance(model, Finding) else model
-    seen, usual = Seen(facts.dataset), np.maximum(model.model.errors, 1e-300)[:, None]
+    seen, usual = Seen(facts.dataset), np.maximum(model.model.errors, TINY)[:, None]
     steps = seen.of_episodes(np.float64)
     sums, better, squares = (seen.of_episodes(np.float64, 3) for _ in range(3))
     while (piece := (yield seen)) is not None:
         rows, count = numbers.rows(piece), len(piece.episodes)
         every = -(-piece.lengths[piece.which] // JUDGED_STEPS)
-        inside = np.flatnonzero(rows.inside[0] & (piece.step_index % every == 0))
+        inside = np.flatnonzero(rows.inside & (piece.step_index % every == 0))
         errors = np.empty((3, len(inside)))
-        for at, shift in enumerate(SHIFTS):
-            x, y = _case(what, rows, inside, shift)
+        for at, (x, y) in enumerate(_cases(what, rows, inside)):
             rest = (y[model.outputs] - model.model.of(x)) ** 2 / usual
             errors[at] = np.minimum(rest, LARGEST).sum(axis=0)
         errors[~model.judged] = np.inf
@@ -417,40 +433,36 @@ def _alignment(numbers: Numbers, what: str) -> Check:
 def _fit_shifted(numbers: Numbers, what: str) -> _Shifted | Finding | str:
     """Return the model of a sample; the finding if all of it is shifted; why neither can be judged."""
     sample = numbers.sample()
-    steps = np.flatnonzero(sample.inside[0])
-    good = np.isfinite(np.concatenate(sample)).all(axis=0)
+    steps = np.flatnonzero(sample.inside)
+    numbers_of = [sample.now, sample.after, sample.taken, sample.rewards]
+    good = np.isfinite(np.concatenate(numbers_of)).all(axis=0)
     steps = _thin(steps[good[steps - 1] & good[steps] & good[steps + 1]], MOST_FITTED)
-    cases = [_case(what, sample, steps, shift) for shift in SHIFTS]
+    cases = [*_cases(what, sample, steps)]
     x, y = cases[1]
     if x.shape[1] < max(limit("fewest aligned steps"), 8 * len(x)):
         return f"episodes are too few or too short to judge {what}"
     moving = np.flatnonzero(y.std(axis=1) > 1e-9 * (1 + np.abs(y).max(axis=1)))
     if not len(moving):
-        return "observations do not change" if what == "actions" else "rewards do not vary"
+        return f"{what if what == 'rewards' else 'observations'} do not change"
     errors = np.array([regress(inputs, outputs[moving]).errors for inputs, outputs in cases])
+    (now, after), taken = sample.observed(steps), sample.taken[:, steps]
     if what == "actions":  # beyond what follows from the observation alone
-        alone = regress(sample.now[:, steps], y[moving]).errors
-        least = limit("explained changes")
+        alone, least = regress(now, y[moving]).errors, limit("explained changes")
     else:
         alone, least = y[moving].var(axis=1), limit("explained rewards")
-    explained = 1 - errors / np.maximum(alone, 1e-300)
+    explained = 1 - errors / np.maximum(alone, TINY)
     number, best = int(explained.max(axis=0).argmax()), int(explained.sum(axis=1).argmax())
-    shares = errors[:, number] / np.maximum(errors[1, number], 1e-300)
+    shares = errors[:, number] / np.maximum(errors[1, number], TINY)
     shown = int(moving[number])
     if what == "rewards":  # the state that correlates most with them
-        rewards, after = (
-            _standard(e[:, steps], np.array([0])) for e in (sample.rewards, sample.after)
-        )
-        shown = int(np.nan_to_num(np.abs(after @ rewards.T)).argmax())
+        both = np.corrcoef(np.concatenate([y, after]))[0, 1:]
+        shown = int(np.nan_to_num(np.abs(both)).argmax())
     if explained[best, number] < least:
         return f"what {what} go with is explained too little to judge them"
     if best != 1 and shares[best] <= limit("aligned errors"):
-        taken = sample.taken[:, steps]
         # An action that follows from its own observation explains nothing beyond it, and the next one
         # tells what the next observation is.
-        free = regress(sample.now[:, steps], taken).errors.sum() / max(
-            1e-300, taken.var(axis=1).sum()
-        )
+        free = regress(now, taken).errors.sum() / max(TINY, taken.var(axis=1).sum())
         if what == "actions" and free < limit("free actions"):
             return "actions follow from the observations, so what they do cannot be known"
         episodes = np.arange(numbers.facts.dataset.total_episodes)
@@ -495,22 +507,24 @@ def check_copies(facts: Facts) -> Check:
 
 def _copies(numbers: Numbers) -> list[Finding]:
     sample = numbers.sample()
-    steps = sample.now.shape[1]
+    steps = len(sample.starts)
     if steps < limit("fewest rows"):
         return []
-    thin = sample.at(_thin(np.arange(steps), MOST_ROWS))
-    near = limit("copied action") * np.abs(sample.after - sample.now).mean(axis=1, keepdims=True)
-    moves = np.abs(thin.after - thin.now) > np.where(near > 0, near, np.inf)
+    now, after, taken = sample.now, sample.after, sample.taken
+    near = limit("copied action") * np.abs(after - now).mean(axis=1, keepdims=True)
+    thin = _thin(np.arange(steps), MOST_ROWS)
+    moves = np.abs((after - now)[:, thin]) > np.where(near > 0, near, np.inf)
     moves[moves.mean(axis=1) < limit("moving rows")] = False
-    earlier = _thin(np.flatnonzero(~sample.starts[0, 1:]), MOST_ROWS)
-    later, firsts = sample.now[:, earlier + 1], np.flatnonzero(sample.starts[0, :-1])
-    begins = sample.now[:, firsts]
-    same, held = [], []
+    earlier = _thin(np.flatnonzero(~sample.starts[1:]), MOST_ROWS)
+    firsts = np.flatnonzero(sample.starts[:-1])
+    later, begins = now[:, earlier + 1], now[:, firsts]
+    same: list[tuple[int, int]] = []
+    held: list[tuple[int, int]] = []
     for number in numbers.real.tolist():
-        hits = (np.abs(thin.taken[number] - thin.now) <= near) & moves
+        values = taken[number]
+        hits = (np.abs(values[thin] - now[:, thin]) <= near) & moves
         equal = hits.sum(axis=1) >= np.maximum(1, limit("copied rows") * moves.sum(axis=1))
         same += [(number, state) for state in np.flatnonzero(equal).tolist()]
-        values = sample.taken[number]
         before = values[earlier]
         if (before != values[earlier + 1]).mean() < limit("moving rows") or len(firsts) < 3:
             continue
@@ -523,7 +537,7 @@ def _copies(numbers: Numbers) -> list[Finding]:
         is_filled &= follows.any() or (values[firsts] != values[firsts + 1]).all()
         copies &= is_filled | (begins == 0).all(axis=1)
         held += [(number, state) for state in np.flatnonzero(copies).tolist()]
-    findings = list(_without_action(numbers, thin))
+    findings = list(_without_action(numbers, taken[numbers.real][:, thin], after[:, thin]))
     if same:
         actions, states = np.transpose(same)
         text = f"equals {numbers.name(numbers.states, states)} of the same row: it says where the robot is, and not "
@@ -539,13 +553,12 @@ def _copies(numbers: Numbers) -> list[Finding]:
     return findings
 
 
-def _without_action(numbers: Numbers, rows: Rows) -> Iterator[Finding]:
+def _without_action(numbers: Numbers, actions: np.ndarray, after: np.ndarray) -> Iterator[Finding]:
     """Numbers of a state that correlate with no action, between numbers that follow one each."""
-    actions = rows.taken[numbers.real]
     spread = actions.std(axis=1)
     for name in numbers.observations:
         places = np.array([at for at, (other, _) in enumerate(numbers.states) if other == name])
-        states = rows.after[places]
+        states = after[places]
         away = np.array([np.abs(each - states).mean(axis=1) for each in actions])
         nearest = away.argmin(axis=1)
         if (away.min(axis=1) > limit("following") * spread).any() or (np.diff(nearest) < 1).any():
@@ -571,19 +584,17 @@ class _Sense(NamedTuple):
 
 def _fit_sense(numbers: Numbers) -> _Sense:
     rows, real = numbers.sample(), numbers.real
-    edges = np.append(np.flatnonzero(rows.starts[0]), rows.starts.shape[1])
-    taken = np.nan_to_num(_standard(rows.taken[real], edges[:-1]))
-    after, change = (
-        np.nan_to_num(_standard(e, edges[:-1])) for e in (rows.after, rows.after - rows.now)
-    )
-    fits = []
-    for part in map(slice, edges[:-1], edges[1:]):
-        if part.stop - part.start >= limit("stuck steps"):
-            both = [np.abs(taken[:, part] @ each[:, part].T) for each in (after, change)]
-            fits.append(np.maximum(*both) / (part.stop - part.start))
-    fit = np.mean(fits, axis=0) if fits else np.zeros((len(real), len(rows.now)))
+    taken, after, change = rows.taken[real], rows.after, rows.after - rows.now
+    fits = [np.zeros((len(real), len(after)))]
+    for part in np.split(np.arange(len(rows.starts)), np.flatnonzero(rows.starts)[1:]):
+        if len(part) >= limit("stuck steps"):
+            both = [
+                np.corrcoef(taken[:, part], each[:, part])[: len(real), len(real) :]
+                for each in (after, change)
+            ]
+            fits.append(np.abs(np.nan_to_num(both)).max(axis=0))
+    fit = np.sum(fits, axis=0) / max(1, len(fits) - 1)
     pairs = np.flatnonzero(fit.max(axis=1) >= limit("same sense"))
-    taken = rows.taken[real]
     low, high = taken.min(axis=1, keepdims=True), taken.max(axis=1, keepdims=True)
     two = (low < high)[:, 0] & ((taken == low) | (taken == high)).all(axis=1)
     return _Sense(real[pairs], fit[pairs].argmax(axis=1), real[two])
@@ -594,9 +605,8 @@ def _standard(values: np.ndarray, firsts: np.ndarray) -> np.ndarray:
     counts = np.diff(firsts, append=values.shape[1])
     mean, square = (np.add.reduceat(e, firsts, axis=1) / counts for e in (values, values**2))
     spread = np.sqrt(np.maximum(square - mean**2, 0))
-    return np.asarray(
-        (values - np.repeat(mean, counts, axis=1)) / np.repeat(spread, counts, axis=1)
-    )
+    mean, spread = (np.repeat(each, counts, axis=1) for each in (mean, spread))
+    return np.asarray((values - mean) / spread)
 
 
 def check_sense(facts: Facts) -> Check:
@@ -611,48 +621,55 @@ def check_sense(facts: Facts) -> Check:
     while (piece := (yield seen)) is not None:
         rows, begun = numbers.rows(piece), piece.begun
         begins[:, piece.episodes[begun]] = rows.taken[:, piece.starts[begun]][model.switches]
-        actions, after = rows.taken[model.actions], rows.after[model.states]
-        share = piece.lengths / facts.dataset.episode_lengths[piece.episodes]
-        for total, states in ((position, after), (delta, after - rows.now[model.states])):
-            both = _standard(actions, piece.starts) * _standard(states, piece.starts)
-            correlation = np.add.reduceat(both, piece.starts, axis=1) / piece.lengths
-            total[:, piece.episodes] += share * correlation
+        if not len(model.actions):
+            continue
+        states = rows.states[model.states]
+        after, now = states[:, piece.before + 1], states[:, piece.before]
+        actions = _standard(rows.taken[model.actions], piece.starts)
+        share = 1 / facts.dataset.episode_lengths[piece.episodes]
+        for total, values in ((position, after), (delta, after - now)):
+            both = actions * _standard(values, piece.starts)
+            total[:, piece.episodes] += share * np.add.reduceat(both, piece.starts, axis=1)
+    findings = list(_reversed_switches(numbers, model, begins))
     long = facts.dataset.episode_lengths >= limit("stuck steps")
-    known = np.isfinite(position) & np.isfinite(delta) & long
-    findings = []
-    for number, values in zip(model.switches.tolist(), begins, strict=True):
-        (changes,) = np.nonzero(np.diff(values))
-        first = int(changes[0]) + 1 if len(changes) == 1 else 0
-        if min(first, len(values) - first) >= limit("episodes before"):
-            text = f"begins at {values[0]:g} in the first {counted(first, 'episode')} and at {values[-1]:g} in "
-            text += "all after them: perhaps its sense was reversed"
-            column, later = numbers.name(numbers.of_actions, [number]), len(values) - first
-            findings.append(Finding("sense of actions", "warning", column, text, first, 0, later))
     kinds: dict[tuple[str, bytes], list[int]] = {}
     for index in range(len(model.actions)):
-        kind, episodes = _parts(position[index], delta[index], known[index])
+        kind, episodes = _parts(position[index], delta[index], long)
         if len(episodes):
             kinds.setdefault((kind, episodes.tobytes()), []).append(index)
     every = counted(facts.dataset.total_episodes, "episode")
     for (kind, key), indices in kinds.items():
         episodes = np.frombuffer(key, np.int64)
         first, count = int(episodes[0]), len(episodes)
+        beside = numbers.name(numbers.states, model.states[indices])
+        text = f"goes the other way in at least {count:,} of {every}, against {beside}: its sense was reversed"
         if kind == "kind":
             kinds_of = ["positions", "changes of position"]
             if abs(delta[indices[0], first]) > abs(position[indices[0], first]):
                 kinds_of.reverse()
             text = f"{count:,} of {every} have {' as actions, and the others '.join(kinds_of)}"
-        else:
-            beside = numbers.name(numbers.states, model.states[indices])
-            text = f"goes the other way in at least {count:,} of {every}, against {beside}: its sense was reversed"
         column = numbers.name(numbers.of_actions, model.actions[indices])
         findings.append(Finding("sense of actions", "warning", column, text, first, 0, count))
     return findings
 
 
+def _reversed_switches(numbers: Numbers, model: _Sense, begins: np.ndarray) -> Iterator[Finding]:
+    """Actions of two values that begin with one in the first episodes and with the other in all later ones."""
+    for number, values in zip(model.switches.tolist(), begins, strict=True):
+        (changes,) = np.nonzero(np.diff(values))
+        first = int(changes[0]) + 1 if len(changes) == 1 else 0
+        later = len(values) - first
+        if min(first, later) >= limit("episodes before"):
+            text = f"begins at {values[0]:g} in the first {counted(first, 'episode')} and at {values[-1]:g} in "
+            text += "all after them: perhaps its sense was reversed"
+            column = numbers.name(numbers.of_actions, [number])
+            yield Finding("sense of actions", "warning", column, text, first, 0, later)
+
+
 def _parts(position: np.ndarray, delta: np.ndarray, known: np.ndarray) -> tuple[str, np.ndarray]:
     """Return what differs between two parts of the episodes, and which are the fewer; none if nothing does."""
     fits, clear, sign = limit("same sense"), limit("clear kind"), limit("clear sign")
+    known = known & np.isfinite(position) & np.isfinite(delta)
     more = np.abs(position) - np.abs(delta)
     is_position = known & (np.abs(position) >= fits) & (more >= clear)
     is_delta = known & (np.abs(delta) >= fits) & (-more >= clear)
@@ -668,125 +685,6 @@ def _parts(position: np.ndarray, delta: np.ndarray, known: np.ndarray) -> tuple[
     return "", np.empty(0, np.int64)
 
 
-# Rewards
-
-Formula = Callable[[Piece], "np.ndarray | None"]
-
-
-def _force(piece: Piece) -> np.ndarray:
-    return np.asarray(piece.numbers("actions")[0], float)
-
-
-def _pendulum(piece: Piece) -> np.ndarray:
-    cosine, sine, speed = piece.numbers("observations")[:, piece.before].astype(float)
-    cost = np.arctan2(sine, cosine) ** 2 + 0.1 * speed**2 + 0.001 * _force(piece).clip(-2, 2) ** 2
-    return np.asarray(-cost)
-
-
-def _sum_of_parts(piece: Piece) -> np.ndarray | None:
-    """Return the sum of the parts of MuJoCo's rewards, if they were recorded with the infos."""
-    names = r"infos/reward_(forward|run|ctrl|survive|contact|quadctrl|alive|impact)"
-    parts = [flat(piece.columns[name])[:, 0] for name in piece.columns if re.fullmatch(names, name)]
-    return np.sum(parts, axis=0, dtype=float) if len(parts) > 1 else None
-
-
-# Pattern of environment ids -> the reward of each step of a piece, or None if it cannot be computed.
-FORMULAS: dict[str, Formula] = {
-    r"CartPole-v[01]": lambda piece: np.ones(piece.steps),
-    r"MountainCar-v0": lambda piece: -np.ones(piece.steps),
-    r"MountainCarContinuous-v0": lambda piece: (
-        100.0 * piece.columns["terminations"] - 0.1 * _force(piece) ** 2
-    ),
-    r"Acrobot-v1": lambda piece: piece.columns["terminations"] - 1.0,
-    r"Pendulum-v1": _pendulum,
-    r"InvertedPendulum-v5": lambda piece: 1.0 - piece.columns["terminations"],
-    r"(Ant|HalfCheetah|Hopper|Humanoid|Swimmer|Walker2d)-v[45]": _sum_of_parts,
-}
-
-
-def check_rewards(facts: Facts) -> Check:
-    """Find rewards that differ from what the environment computes from what was recorded."""
-    formula = _formula(facts)
-    if isinstance(formula, str):
-        return formula
-    seen = Seen(facts.dataset)
-    while (piece := (yield seen)) is not None:
-        expected = formula(piece)
-        if expected is None:
-            return "the parts of the reward were not recorded"
-        rewards = piece.columns["rewards"].astype(np.float64)
-        known = piece.has_next & np.isfinite(rewards)
-        wrong = np.abs(rewards - expected) > limit("reward error") * (1 + np.abs(expected))
-        pairs = np.stack([rewards, expected], axis=1)
-        seen.note("rewards", piece, wrong & known, values=pairs)
-        seen.sums["steps"] += int(known.sum())
-    findings = []
-    for column, noted in seen.noted.items():
-        text = f"{noted.rows:,} of {seen.sums['steps']:,} rewards differ from the environment's: "
-        text += f"{noted.value[0]:g}, not {noted.value[1]:g}"
-        is_other = noted.rows > limit("other rewards") * seen.sums["steps"]
-        if is_other:
-            text += "; so many that they were probably computed in another way on purpose"
-        severity: Severity = "warning" if is_other else "error"
-        findings.append(Finding("rewards", severity, column, text, *noted.place))
-    return findings
-
-
-def _are_computed(facts: Facts) -> bool:
-    """Return whether the first rewards can be computed again."""
-    formula = _formula(facts)
-    first = next(pieces(facts.dataset, facts.missing_finals))
-    return not isinstance(formula, str) and formula(first) is not None
-
-
-def _formula(facts: Facts) -> Formula | str:
-    """Return what computes the rewards of a piece, or why nothing does."""
-    dataset = facts.dataset
-    if dataset.environment is None:
-        return "the data name no environment"
-    space = dataset.observation_space
-    if isinstance(space, gymnasium.spaces.Dict) and all(
-        isinstance(space.get(goal), gymnasium.spaces.Box)
-        for goal in ("achieved_goal", "desired_goal")
-    ):
-        return _of_goals(facts)
-    for pattern, formula in FORMULAS.items():
-        if re.fullmatch(pattern, dataset.environment.id) and not dataset.environment.kwargs:
-            return formula
-    return f"the reward of {dataset.environment.id} does not follow from what is recorded"
-
-
-def _of_goals(facts: Facts) -> Formula | str:
-    """Return the formula of an environment with goals: its own `compute_reward`."""
-    try:
-        record = facts.dataset.checked_environment(trust_environment=facts.trust_environment)
-        compute = _compute_reward(record.id, canonical_json(record.kwargs))
-    except OrlogError as error:
-        return f"the environment cannot be made: {clause(error)}"
-    if compute is None:
-        return f"{record.id} has no compute_reward"
-
-    def of_goals(piece: Piece) -> np.ndarray | None:
-        # The goal that counts is the one observed with the result of the step.
-        goals = (piece.columns[f"observations/{key}_goal"] for key in ("achieved", "desired"))
-        try:
-            rewards = np.asarray(compute(*(goal[piece.before + 1] for goal in goals), {}), float)
-        except Exception:  # noqa: BLE001 (an environment runs any code and raises anything)
-            return None
-        return rewards if rewards.shape == (piece.steps,) else None
-
-    return of_goals
-
-
-@functools.lru_cache(maxsize=8)
-def _compute_reward(environment_id: str, kwargs: bytes) -> Callable[..., Any] | None:
-    """Return the function of an environment that gives rewards for goals; None if it has none."""
-    env = make_environment(environment_id, json.loads(kwargs))
-    compute: Callable[..., Any] | None = getattr(env.unwrapped, "compute_reward", None)
-    env.close()
-    return compute
-
-
 CHECKS: dict[str, Callable[[Facts], Check]] = {
     "jumps": check_jumps,
     "quaternions": check_quaternions,
@@ -794,5 +692,4 @@ CHECKS: dict[str, Callable[[Facts], Check]] = {
     "alignment of rewards": check_reward_alignment,
     "copies": check_copies,
     "sense of actions": check_sense,
-    "rewards": check_rewards,
 }

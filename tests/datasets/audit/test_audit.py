@@ -437,7 +437,7 @@ def test_long_episodes_are_read_in_pieces(
 def test_of_a_maze_only_what_is_true_is_said(mini: Dataset) -> None:
     audit = orlog.audit(mini)
     assert {one.severity for one in audit.findings} == {"note"}
-    assert {one.check for one in audit.findings} == {"saturated", "flags", "jumps"}
+    assert {one.check for one in audit.findings} == {"saturated", "flags"}
     assert list(audit.not_checked) == ["splits"]  # so its rewards were computed again
 
 
