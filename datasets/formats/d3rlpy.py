@@ -29,6 +29,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import count_from_zero
 from orlog.datasets.formats._shared.flat_writing import file_stem
 from orlog.datasets.formats._shared.hdf5_files import (
     child,
@@ -62,31 +63,21 @@ PART = "observations_{}"
 def _open(asked: Asked) -> Iterator[Opened]:
     asked.only_file(LAYOUT)
     with open_layout(DUMP, asked) as opened:
-        seen, action = opened.schema.observation_space, opened.schema.action_space
-        if isinstance(action, spaces.Discrete):  # d3rlpy counts choices from 0 on
-            action = spaces.Discrete(int(action.start + action.n))
-            opened.notes.append(
-                Note("choices_of_file", count=int(action.n), largest=int(action.n) - 1)
-            )
-        steps = opened.steps
+        opened.notes += count_from_zero(opened, "choices_of_file")
+        seen, steps = opened.schema.observation_space, opened.steps
         if isinstance(seen, spaces.Dict):
             names = [PART.format(number) for number in range(len(seen))]
             seen = spaces.Tuple([seen[name] for name in names])
+            opened.schema = dataclasses.replace(opened.schema, observation_space=seen)
             opened.steps = (
                 dataclasses.replace(one, observations=tuple(one.observations[n] for n in names))
                 for one in steps
             )
-        opened.schema = dataclasses.replace(
-            opened.schema, observation_space=seen, action_space=action
-        )
         yield opened
 
 
 def _open_file(given: tuple[Path, str], _options: Options) -> Generator[Place]:
-    """Yield the episodes of a file of d3rlpy 2, or the rows of all episodes of one of d3rlpy 1.
-
-    Raises SchemaError if arrays are missing, or one of them is none of numbers.
-    """
+    """Yield the episodes of a file of d3rlpy 2, or the rows of all episodes of one of d3rlpy 1."""
     path, where = given
     with open_hdf5(path, where) as file, reading(where):
 
@@ -206,10 +197,7 @@ def _write_episode(file: Any, number: int, episode: Episode, is_choice: bool) ->
 
 
 def _losses(dataset: Dataset) -> list[str]:
-    """Say what a dump of d3rlpy cannot hold.
-
-    Raises SchemaError if observations or actions that it has no place for.
-    """
+    """Say what a dump of d3rlpy cannot hold."""
     seen, action = dataset.observation_space, dataset.action_space
     if not all(
         isinstance(part, spaces.Box)

@@ -131,10 +131,7 @@ def _policy(file: Any, where: str, file_bytes: int) -> list[Note]:
 
 
 def _check_complete(file: Any, where: str) -> None:
-    """Refuse a file of ours that lost a column, which nothing else would tell.
-
-    Raises IntegrityError if a column that it lists is not there.
-    """
+    """Refuse a file of ours that lost a column, which nothing else would tell."""
     # Texts of any length lie in heaps, which are not read here; ours have one length.
     if COLUMNS not in file.attrs or file.attrs.get_id(COLUMNS).dtype.kind != "S":
         return

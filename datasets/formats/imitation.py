@@ -15,21 +15,23 @@ a jsonpickle can run code, so none is ever decoded. https://imitation.readthedoc
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
-from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._shared.arrow_files import array_of, check_pyarrow, reading_arrow
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, taken
-from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
+from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, flags_of, taken
+from orlog.datasets.formats._shared.flat_rows import count_from_zero
+from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_layout
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.npz_files import is_npz, open_npz
+from orlog.datasets.formats._shared.places import Place, Places
 from orlog.datasets.formats._shared.safe_reading import read_json_object
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, OrlogError, SchemaError
@@ -39,94 +41,68 @@ NEEDED, REWARDS = ("obs", "acts", "terminal"), "rews"
 TIME_LIMIT = "TimeLimit.truncated"
 
 
-class _Trajectory(NamedTuple):
-    """`obs`, `acts` and where they are known `rews`, whether the episode ended, and if it is known by a time limit."""
-
-    arrays: dict[str, np.ndarray]
-    terminal: bool
-    by_limit: bool | None
-
-
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    source, where = asked.only_file("imitation's layout")
-    kinds: dict[str, tuple[Any, ...]] = {}
-    steps = choices = unclear = 0
-    for number, trajectory in enumerate(_trajectories(source, where)):
-        own = {name: (one.dtype, one.shape[1:]) for name, one in trajectory.arrays.items()}
-        kinds = kinds or own
-        if own != kinds:
-            raise SchemaError(
-                f"{where}, trajectory {number}: expected rows of {kinds} as in the first one, found {own}."
-            )
-        steps += len(trajectory.arrays["acts"])
-        choices = max(choices, count_choices(trajectory.arrays["acts"], where))
-        unclear += trajectory.terminal and trajectory.by_limit is None
-    if not kinds:
-        raise SchemaError(f"{where}: holds no trajectory.")
-    is_short = kinds.get(REWARDS, ("",))[0] == np.float32
-    schema = Schema(
-        observation_space=unbounded_space(*kinds["obs"]),
-        action_space=spaces.Discrete(choices) if choices else unbounded_space(*kinds["acts"]),
-        reward_dtype=np.dtype(np.float32 if is_short else np.float64),
-    )
-    opened = Opened(schema=schema, steps=iter(()), total_steps=steps)
-    opened.notes = [Note("left_out_infos", ["infos"])]
-    if choices:
-        opened.notes.append(Note("choices", count=choices, largest=choices - 1))
-    if REWARDS not in kinds and not asked.options.reward:
-        opened.notes.append(Note("rewards_no_rews"))
-    if unclear:
-        how = taken(asked.options, are_over=True)
-        opened.notes.append(Note("ends_or_limit_unknown", count=unclear, how=how))
+    where = asked.only_file("imitation's layout")[1]
     unknown = UnknownEnds(asked.options, where, are_over=True)
-    opened.steps = _steps(_trajectories(source, where), opened, unknown, where)
-    yield opened
-
-
-def _steps(
-    trajectories: Iterator[_Trajectory], opened: Opened, unknown: UnknownEnds, where: str
-) -> Iterator[Steps]:
-    is_choice = isinstance(opened.schema.action_space, spaces.Discrete)
-    for number, (arrays, terminal, by_limit) in enumerate(trajectories):
-        acts, count = arrays["acts"], len(arrays["acts"])
-        rewards = arrays.get(REWARDS, np.zeros(count))
-        how = "truncated" if by_limit else "terminated"
-        if terminal and by_limit is None:
-            how = unknown.how(count)
-        source = f"{where}, trajectory {number}, {REWARDS}"
-        yield Steps(
-            observations=arrays["obs"],
-            actions=acts.reshape(count).astype(np.int64) if is_choice else acts,
-            rewards=as_dtype(rewards, opened.schema.reward_dtype, source),
-            terminated=terminal and how == "terminated",
-            truncated=terminal and how == "truncated",
-        )
-    opened.notes += unknown.notes()
-
-
-def _trajectories(source: Path, where: str) -> Iterator[_Trajectory]:
-    """Yield the trajectories of a folder or file, checked."""
-    given = (
-        _from_arrow(_files(source, where), where) if source.is_dir() else _from_npz(source, where)
+    places = Places(
+        lambda asked: zip(asked.files, asked.sources, strict=True),
+        functools.partial(_open_trajectories, unknown),
     )
-    for number, trajectory in enumerate(given):
-        arrays, place = trajectory.arrays, f"{where}, trajectory {number}"
-        count = len(arrays["acts"])
-        if count == 0 or len(arrays["obs"]) != count + 1:
+    layout = dataclasses.replace(TRAJECTORIES, places=places)
+    # What users say of ends is for those that may be time limits alone.
+    options = dataclasses.replace(asked.options, ends="", horizon=None)
+    with open_layout(layout, dataclasses.replace(asked, options=options)) as opened:
+        unclear, how = unknown.count, taken(asked.options, are_over=True)
+        unknown.notes()  # refuses what would say nothing
+        notes = [Note("left_out_infos", ["infos"]), *count_from_zero(opened, "choices")]
+        if any(note.code == "rewards_no_array" for note in opened.notes):
+            notes.append(Note("rewards_no_rews"))
+        if unclear:
+            notes.append(Note("ends_or_limit_unknown", count=unclear, how=how))
+        opened.notes[:] = notes
+        yield opened
+
+
+def _open_trajectories(
+    unknown: UnknownEnds, given: tuple[Path, str], _options: Options
+) -> Generator[Place]:
+    """Yield each trajectory, whose arrays lie in memory, with flags for how it ended."""
+    path, where = given
+    rows = _from_arrow(_files(path, where), where) if path.is_dir() else _from_npz(path, where)
+    for number, (arrays, is_over, by_limit) in enumerate(rows):
+        place, count = f"{where}, trajectory {number}", len(arrays["acts"])
+        if len(arrays["obs"]) != count + 1 or not count:
             raise SchemaError(
                 f"{place}: expected one obs more than acts, found {len(arrays['obs'])} and {count}."
             )
         for name, values in arrays.items():
-            is_row = name != REWARDS or values.shape == (count,)
-            if values.dtype.kind not in "iuf" or 0 in values.shape or not is_row:
+            if values.dtype.kind not in "iuf" or 0 in values.shape:
                 raise SchemaError(
-                    f"{place}, {name}: expected {count} rows of numbers, found {values.dtype} of shape {values.shape}."
+                    f"{place}, {name}: expected numbers, found {values.dtype} of shape {values.shape}."
                 )
-        yield trajectory
+        how = "truncated" if by_limit else "terminated"
+        if is_over and by_limit is None:
+            how = unknown.how(count)
+        is_last = np.arange(count) == count - 1
+        for flag in FLAGS:
+            arrays[flag] = is_last & (is_over and how == flag)
+        yield Place(place, sorted(arrays), arrays.__getitem__, reading_arrow)
 
 
-def _from_arrow(files: Sequence[Path], where: str) -> Iterator[_Trajectory]:
+TRAJECTORIES = ArrayLayout(
+    columns={
+        "observation": "obs",
+        "action": "acts",
+        "reward": REWARDS,
+        **{flag: flag for flag in FLAGS},
+    }
+)
+Trajectory = tuple[dict[str, np.ndarray], bool, bool | None]
+"""`obs`, `acts` and where they are known `rews`, whether the episode ended, and if it is known by a time limit."""
+
+
+def _from_arrow(files: Sequence[Path], where: str) -> Iterator[Trajectory]:
     """Yield the rows of the tables."""
     check_pyarrow()
     import pyarrow as pa
@@ -142,17 +118,16 @@ def _from_arrow(files: Sequence[Path], where: str) -> Iterator[_Trajectory]:
                     f"{place}: has no column {missing[0]}, so these are no trajectories of imitation; found "
                     f"{', '.join(names)}."
                 )
-            arrays = [name for name in ("obs", "acts", REWARDS) if name in names]
+            columns = [name for name in ("obs", "acts", REWARDS) if name in names]
             for batch in reader:
                 batch.validate(full=True)  # lists that point outside of the file end the process
-                lists = {name: _lists(batch.column(name), name, place) for name in arrays}
+                lists = {name: _lists(batch.column(name), name, place) for name in columns}
                 flags = array_of(batch.column("terminal"), "terminal", place, 0)
                 if flags.dtype != bool:
                     raise SchemaError(f"{place}, terminal: expected flags, found {flags.dtype}.")
                 for row, flag in enumerate(flags.tolist()):
                     infos = batch.column("infos")[row] if "infos" in names else None
-                    own = {name: several[row] for name, several in lists.items()}
-                    yield _Trajectory(own, flag, _by_limit(infos))
+                    yield {name: lists[name][row] for name in columns}, flag, _by_limit(infos)
 
 
 def _lists(column: Any, name: str, where: str) -> list[np.ndarray]:
@@ -177,11 +152,7 @@ def _by_limit(infos: Any) -> bool | None:
 
 
 def _files(folder: Path, where: str) -> list[Path]:
-    """Return the files of a table that Hugging Face's datasets saved.
-
-    Raises SchemaError if it is none, or its rows are in another order than that of the files; IntegrityError if
-    a document is damaged.
-    """
+    """Return the files of a table that Hugging Face's datasets saved."""
     lacking = f"has no {STATE}, so Hugging Face's datasets did not save it."
     state = read_json_object(folder / STATE, where, missing=lacking)
     listed = state.get("_data_files")
@@ -204,7 +175,7 @@ def _files(folder: Path, where: str) -> list[Path]:
     return files
 
 
-def _from_npz(path: Path, where: str) -> Iterator[_Trajectory]:
+def _from_npz(path: Path, where: str) -> Iterator[Trajectory]:
     """Yield the trajectories of a file of older versions."""
     with open_npz(path, where) as file:
         names = ["obs", "acts", *({REWARDS} & {*file.names})]
@@ -228,7 +199,7 @@ def _from_npz(path: Path, where: str) -> Iterator[_Trajectory]:
         for number, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
             arrays = {name: column[start:stop] for name, column in columns.items() if name != "obs"}
             arrays["obs"] = columns["obs"][start + number : stop + number + 1]
-            yield _Trajectory(arrays, bool(flags[number]), None)
+            yield arrays, bool(flags[number]), None
 
 
 def _recognizes(files: Sequence[Path]) -> bool:

@@ -80,10 +80,7 @@ def _open_file(file: Path, where: str, _options: Options) -> Iterator[Opened]:
 
 
 def _columns(file: Path, where: str) -> dict[str, np.ndarray]:
-    """Return the columns of a table by the first of their names.
-
-    Raises SchemaError if they are not those of NeoRL-2, or hold other things than numbers.
-    """
+    """Return the columns of a table by the first of their names."""
     names = column_names(file, where)
     parts = _parts(names)
     if parts is None:
@@ -130,10 +127,7 @@ def _parts(names: Sequence[str]) -> dict[str, list[str]] | None:
 
 
 def _timeouts(columns: dict[str, np.ndarray], where: str) -> tuple[int, np.ndarray]:
-    """Return the time limit, if one ended an episode, and where it did, (rows,) bool.
-
-    Raises SchemaError if episodes that no terminal ends have different lengths.
-    """
+    """Return the time limit, if one ended an episode, and where it did, (rows,) bool."""
     ends = columns["terminals"].reshape(-1) != 0
     torn = rows_differ(columns["next_observations"][:-1], columns["observations"][1:])
     stops = np.flatnonzero(ends | np.append(torn, True))

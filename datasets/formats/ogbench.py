@@ -329,10 +329,7 @@ def _padded(values: np.ndarray) -> np.ndarray:
 
 
 def _losses(dataset: Dataset) -> list[str]:
-    """Say what OGBench's files cannot hold.
-
-    Raises SchemaError if observations or actions that they have no place for.
-    """
+    """Say what OGBench's files cannot hold."""
     spaces = (dataset.observation_space, dataset.action_space)
     if not all(isinstance(space, gymnasium.spaces.Box) for space in spaces):
         raise SchemaError(

@@ -105,22 +105,9 @@ def _uids(folder: Path, where: str, task: str) -> list[str]:
 
 
 class _Vault:
-    """The arrays of a vault.
-
-    Attributes:
-        where: What errors call it.
-        count: Steps.
-        kinds: Dtype of each array that is read, and the shape of a step.
-        agents: Names of the agents.
-        left_out: Names of arrays that are not read.
-    """
+    """The arrays of a vault: `count` steps of them, and their `kinds`, the dtype and the shape of a step."""
 
     def __init__(self, folder: Path, where: str) -> None:
-        """Open the arrays.
-
-        Raises SchemaError if they are not those of OG-MARL; IntegrityError if the vault is damaged, or was
-        downloaded in part.
-        """
         self.where, self._folder = where, folder
         names = _array_names(folder, where)
         if any(file.is_symlink() for file in (folder, *folder.rglob("*"))):
@@ -140,24 +127,21 @@ class _Vault:
             name: (np.dtype(array.dtype.numpy_dtype), tuple(array.shape[2:]))
             for name, array in self._arrays.items()
         }
-        for name in NEEDED:
-            if name not in self.kinds:
-                raise SchemaError(f"{where}: has no {name}; found {', '.join(names)}.")
-        agents = self.kinds["rewards"][1]
-        for name in (*OF_AGENTS, LEGAL):
-            shape = self.kinds.get(name, (None, agents))[1]
-            is_single = name in ("rewards", *FLAGS)
-            if shape[:1] != agents[:1] or 0 in shape or (is_single and len(shape) != 1):
+        agents = self.kinds["rewards"][1] if {*NEEDED} <= self.kinds.keys() else ()
+        if len(agents) != 1:
+            raise SchemaError(
+                f"{where}: expected {', '.join(NEEDED)}, with a reward for each agent; found {', '.join(names)}."
+            )
+        for name in {*OF_AGENTS, LEGAL} & self.kinds.keys():
+            shape = self.kinds[name][1]
+            if shape[:1] != agents or 0 in shape or (name in FLAGS and shape != agents):
                 raise SchemaError(
-                    f"{where}, {name}: expected rows for {agents[0] if agents else 1} agents, found {shape}."
+                    f"{where}, {name}: expected rows for {agents[0]} agents, found {shape}."
                 )
         self.agents = [f"agent_{number}" for number in range(agents[0])]
 
     def blocks(self, names: Sequence[str]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Yield the number of a step, and the arrays from it on, in blocks.
-
-        Raises IntegrityError if the vault is damaged.
-        """
+        """Yield the number of a step, and the arrays from it on, in blocks."""
         kinds = [self.kinds[name] for name in names]
         row_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds)
         rows = max(1, BLOCK_BYTES // row_bytes)
@@ -200,14 +184,13 @@ def _array_names(folder: Path, where: str) -> list[str]:
         raise SchemaError(
             f"{where}: expected a vault of version 1, found {body.get('version')!r:.50}."
         )
-    names: list[str] = []
-    waiting = [("", body.get("structure_shape"))]
+    names, waiting = [], [("", body.get("structure_shape"))]
     while waiting:
         path, part = waiting.pop()
         if isinstance(part, dict):
-            waiting += [(f"{path}.{key}" if path else key, inner) for key, inner in part.items()]
+            waiting += [(f"{path}.{key}", inner) for key, inner in part.items()]
         elif isinstance(part, str):
-            names.append(path)
+            names.append(path.removeprefix("."))
     return sorted(names)
 
 
@@ -275,10 +258,7 @@ def _steps(
 
 
 def _acting(done: np.ndarray, lasts: np.ndarray, gone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which agents act in each step, (n, agents), and which of the open episode are done after the last one.
-
-    `done` is which are done in each step, `lasts` (n,) are the last steps of episodes, `gone` are done before.
-    """
+    """Return which agents act in each step, (n, agents), by which are done in it and before (`gone`), and the new `gone`."""
     before = np.cumsum(np.concatenate((gone[None], done)), axis=0)  # how often each was done
     begins = np.where(np.append(False, lasts), np.arange(len(before)), 0)
     begins = np.maximum.accumulate(begins)  # where the episode of each step begins

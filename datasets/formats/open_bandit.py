@@ -79,10 +79,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
 
 
 def _files(asked: Asked) -> tuple[Path, Path | None]:
-    """Return the file of choices, and that of items if it is there.
-
-    Raises SchemaError unless there is exactly one file of choices.
-    """
+    """Return the file of choices, and that of items if it is there."""
     given = list(asked.files)
     if given[0].is_dir():
         given = sorted(given[0].glob("*.csv"))
@@ -108,10 +105,7 @@ class _Log:
     """
 
     def __init__(self, file: Path, where: str) -> None:
-        """Read all choices.
-
-        Raises SchemaError if a number is none of such a log; IntegrityError if the file cannot be read.
-        """
+        """Read all choices."""
         self._file, self.where = file, where
         names = sorted(_names(file, where), key=by_numbers)
         for needed in NEEDED:
@@ -159,10 +153,7 @@ def _check(block: Block, where: str, first: int) -> None:
 
 
 def _item_features(file: Path, log: _Log) -> dict[str, np.ndarray]:
-    """Return each feature of the items, a row for each item; texts by their places in sorted order.
-
-    Raises SchemaError if an item is missing or there twice; IntegrityError if the file cannot be read.
-    """
+    """Return each feature of the items, a row for each item; texts by their places in sorted order."""
     where = str(file)
     names = sorted((name for name in _names(file, where) if name.startswith(ITEM)), key=by_numbers)
     blocks = [*_blocks(file, where, [ID, *names], [])]

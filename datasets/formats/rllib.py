@@ -51,7 +51,7 @@ PACKED = ("obs", "actions", "new_obs")
 ITEM = "item"
 TABLES = (".parquet", ".pq")
 ENDINGS = (".json", *TABLES)
-RUN = re.compile(r"run-(\d+)-(\d+)")
+RUN = re.compile(r"(run-\d+)-\d+")
 FEW = 4  # files, whose names are listed
 COLUMNS = {
     "observation": "obs",
@@ -85,10 +85,6 @@ Files = list[tuple[Path, str]]
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    """Read files of the kind of the first one.
-
-    Raises SchemaError if they are packed, or of different kinds.
-    """
     given, notes = _without_repeats(_files(asked))
     first, where = given[0]
     files, sources = zip(*given, strict=True)
@@ -116,10 +112,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
 
 
 def _files(asked: Asked) -> Files:
-    """Return the files, those of a folder too, in the order of the numbers in their paths.
-
-    Raises SchemaError if a folder holds none.
-    """
+    """Return the files, those of a folder too, in the order of the numbers in their paths."""
     folder, source = asked.files[0], asked.sources[0]
     if not folder.is_dir():
         return in_order(zip(asked.files, asked.sources, strict=True))
@@ -133,12 +126,11 @@ def _without_repeats(given: Files) -> tuple[Files, list[Note]]:
     """Return files but those of runs that the worker's next run holds too, and a note about these."""
     runs: dict[Path, Files] = {}
     for file in given:
-        runs.setdefault(file[0].parent, []).append(file)
+        if RUN.fullmatch(file[0].parent.name):
+            runs.setdefault(file[0].parent, []).append(file)
     repeated = []
     for run, after in itertools.pairwise(runs):
-        numbers = RUN.fullmatch(run.name), RUN.fullmatch(after.name)
-        of_worker = {number and number[1] for number in numbers}
-        if run.parent == after.parent and None not in of_worker and len(of_worker) == 1:
+        if RUN.sub(r"\1", str(run)) == RUN.sub(r"\1", str(after)):  # of one worker
             rows, more = _rows_of(runs[run]), _rows_of(runs[after])
             if more.slice(0, rows.num_rows).equals(rows):
                 repeated.append(run)
@@ -158,10 +150,7 @@ def _rows_of(given: Files) -> Any:
 
 
 def _refuse_packed(asked: Asked) -> None:
-    """Refuse packed columns, by the first row or line.
-
-    Raises SchemaError, which has lines that convert them.
-    """
+    """Refuse packed columns, by the first row or line, with lines that convert them."""
     file, where, row = asked.files[0], asked.sources[0], None
     if file.suffix.lower() in TABLES:
         with reading_arrow(where), open_parquet(file) as table:
@@ -187,10 +176,7 @@ def _refuse_packed(asked: Asked) -> None:
 
 
 def _open_lines(given: tuple[Path, str], _options: Options) -> Generator[Place]:
-    """Yield a file of lines of JSON, whose arrays lie in memory.
-
-    Raises SchemaError if they are packed, or differ between lines; IntegrityError if it is no JSON.
-    """
+    """Yield a file of lines of JSON, whose arrays lie in memory."""
     file, where = given
     if file.is_symlink():
         raise SchemaError(f"{where}: a link, which is not followed.")
@@ -317,10 +303,7 @@ def _piece_at(place: _Lying) -> _Piece:
 
 
 def _open_episode(lying: Sequence[_Lying], _options: Options) -> Generator[Place]:
-    """Yield an episode, whose pieces are joined, unless it has no step.
-
-    Raises SchemaError if steps between two pieces are not there.
-    """
+    """Yield an episode, whose pieces are joined, unless it has no step."""
     parts: list[dict[str, np.ndarray]] = []
     after = None
     for place in lying:
@@ -358,10 +341,7 @@ def _arrays_of(piece: _Piece, where: str) -> dict[str, np.ndarray]:
 
 
 def _unpacked(value: Any, name: str, where: str) -> dict[str, np.ndarray]:
-    """Return what msgpack holds as arrays by their names: an array, a number, or a list or dict of these.
-
-    Raises SchemaError if an array holds Python objects, which are pickles.
-    """
+    """Return what msgpack holds as arrays by their names: an array, a number, or a list or dict of these."""
     if isinstance(value, dict) and b"nd" in value:
         if value.get(b"kind") in (b"O", b"V"):
             raise SchemaError(f"{where}, {name}: holds Python objects, which are not read.")

@@ -29,7 +29,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError, SchemaError
 
 LARGEST_SORTED_BYTES = 2**33
-LARGEST_TRIED_BYTES = 2**30  # of files that are read from begin to end to find episodes
 ROW_GROUP_BYTES = 2**25
 FLOAT64 = np.dtype(np.float64)
 UNDECIDED = (
@@ -155,39 +154,27 @@ def _example(table: _Table, asked: Asked, given: Sequence[Path]) -> str:
             if values.dtype.kind in "biuf":
                 kinds[name] = (1, *values.shape[1:]), str(values.dtype)
     lines = "".join(f"\n    {name}  {shape[1:]} {kind}" for name, (shape, kind) in kinds.items())
-    size = sum(file.stat().st_size for file in asked.files if file.suffix != ".parquet")
-    ways = _ways(table, asked.options, kinds) if size < LARGEST_TRIED_BYTES else ()
+    episode = asked.options.episode or next(filter(EPISODES.search, table.names), FILE)
+    others = {name: kind for name, kind in kinds.items() if name != episode}
+    # A flag of unknown meaning in a single file says that there is more than one episode.
+    is_unclear = episode == FILE and len(asked.files) == 1 and done_names(table.names)
+    ways = [
+        dataclasses.replace(
+            asked.options, columns=map_of(others, joins=joins), episode=episode, sort=sort
+        )
+        for joins, sort in ((True, False), (False, False), (True, True))
+        if not is_unclear
+    ]
     return lines + hint(_open, asked, ways, table.names, given, otherwise=UNDECIDED)
-
-
-def _ways(table: _Table, options: Options, kinds: Mapping[str, Kind]) -> Iterator[Options]:
-    """Yield what columns may mean, the likeliest first."""
-    episodes = [options.episode or next(filter(EPISODES.search, table.names), "")]
-    # A flag of unknown meaning says that there is more than one.
-    episodes += [FILE] if len(table.files) > 1 or not done_names(table.names) else []
-    for episode in filter(None, episodes):
-        others = {name: kind for name, kind in kinds.items() if name != episode}
-        for joins, sort in ((True, False), (False, False), (True, True)):
-            columns = map_of(others, joins=joins)
-            yield dataclasses.replace(options, columns=columns, episode=episode, sort=sort)
 
 
 class _Table:
     """Files of equal columns, read in blocks, in their order or sorted.
 
-    Attributes:
-        where: What errors call the files.
-        files: The files.
-        sources: What errors call each.
-        names: Names of the columns.
-        parts: Numbers of what is read on its own: each file, or all of them where they are sorted.
+    `parts` are the numbers of what is read on its own: each file, or 0 for all of them where they are sorted.
     """
 
     def __init__(self, asked: Asked) -> None:
-        """Look at the columns of all files.
-
-        Raises SchemaError if they differ; IntegrityError if a file cannot be read.
-        """
         self.files, self.sources, self.where = asked.files, asked.sources, asked.sources[0]
         options = asked.options
         self._sort_by = [one for one in (options.episode, options.step) if options.sort and one]
@@ -200,11 +187,7 @@ class _Table:
             self.names = names
 
     def blocks(self, columns: Sequence[str], parts: Iterable[int]) -> Generator[Block]:
-        """Yield rows of some columns of parts, as arrays.
-
-        Raises SchemaError if a value is missing, or is neither number nor text; IntegrityError if a file
-        cannot be read.
-        """
+        """Yield rows of some columns of parts, as arrays."""
         for part in parts:
             where, first = self.sources[part], 0
             with reading_arrow(where):
@@ -246,32 +229,17 @@ class _Table:
 
 @dataclasses.dataclass
 class _Survey:
-    """What the first reading of a table gave.
+    """What a first reading gave: kinds of rows by role, rows of each episode, and bounds of actions that are integers."""
 
-    Attributes:
-        kinds: Dtype and shape of a row of observations and actions.
-        lengths: Rows of each episode.
-        lowest: The lowest action, where actions are single integers.
-        highest: The highest one.
-    """
-
-    kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = dataclasses.field(
-        default_factory=dict
-    )
-    lengths: list[int] = dataclasses.field(default_factory=list)
+    kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+    lengths: list[int]
     lowest: int = 0
     highest: int = 0
 
 
 def _survey(table: _Table, layout: Layout) -> _Survey:
-    """Read what says where episodes begin, and the kinds of values.
-
-    Raises SchemaError if episodes are mixed, steps are out of order, or a length differs.
-    """
-    survey = _Survey()
-    _see_kinds(table, layout, survey)
-    if not survey.kinds:
-        raise SchemaError(f"{table.where}: holds no rows.")
+    """Read what says where episodes begin, and the kinds of values."""
+    survey = _Survey(_kinds(table, layout), [])
     actions = layout.columns["action"] if survey.kinds["action"][0].kind in "iu" else []
     wanted = [layout.episode, *filter(None, (layout.step, layout.length)), *actions]
     names: list[Any] = []  # of episodes, as they come
@@ -331,11 +299,9 @@ def _check_names(names: list[Any], lengths: list[int], where: str) -> None:
         row += length
 
 
-def _see_kinds(table: _Table, layout: Layout, survey: _Survey) -> None:
-    """Note the dtype and shape of observations and actions, by the first rows of each part.
-
-    Raises SchemaError if those of the parts have different shapes.
-    """
+def _kinds(table: _Table, layout: Layout) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Return the dtype and shape of observations and actions, by the first rows of each part."""
+    kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     roles = [role for role in layout.columns if not _is_single(role)]
     columns = list(dict.fromkeys(name for role in roles for name in layout.columns[role]))
     for part in table.parts:
@@ -343,19 +309,27 @@ def _see_kinds(table: _Table, layout: Layout, survey: _Survey) -> None:
             block = next(blocks, {})
         for role in roles if block else ():
             values = _stacked(block, layout.columns[role], role, table.sources[part], 0)
-            dtype, shape = values.dtype, values.shape[1:]
-            if role != "action":
-                dtype = kept_dtype(dtype)
-            elif dtype.kind in "biu" and not (dtype.kind in "iu" and shape == ()):
-                dtype = FLOAT64
-            of = role.removeprefix("next_")
-            before, its_shape = survey.kinds.get(of, (dtype, shape))
+            shape, of = values.shape[1:], role.removeprefix("next_")
+            before, its_shape = kinds.get(of, (values.dtype, shape))
             if shape != its_shape:
                 raise SchemaError(
                     f"{table.sources[part]}: {role} has rows of shape {shape}, and those of the first file have {its_shape}."
                 )
-            dtype = np.result_type(before, dtype)
-            survey.kinds[of] = dtype if role == "action" else kept_dtype(dtype), shape
+            kinds[of] = (
+                _kept(role, np.result_type(before, _kept(role, values.dtype, shape)), shape),
+                shape,
+            )
+    if not kinds:
+        raise SchemaError(f"{table.where}: holds no rows.")
+    return kinds
+
+
+def _kept(role: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.dtype[Any]:
+    """Return the dtype that observations or actions are kept in: single integers are choices, others no actions."""
+    if role != "action":
+        return kept_dtype(dtype)
+    is_choice = dtype.kind in "iu" and shape == ()
+    return FLOAT64 if dtype.kind in "biu" and not is_choice else dtype
 
 
 def _steps(
@@ -401,10 +375,7 @@ def _stacked(
     first: int,
     dtype: np.dtype[Any] | None = None,
 ) -> np.ndarray:
-    """Return the columns of a role as rows, as numbers of a dtype where one is given.
-
-    Raises SchemaError if they are texts or lists where neither can be.
-    """
+    """Return the columns of a role as rows, as numbers of a dtype where one is given."""
     parts = [block[name] for name in names]
     if role.startswith("infos/"):
         return parts[0]
@@ -425,10 +396,7 @@ def _stacked(
 
 
 def _whole(values: np.ndarray, name: str, where: str, first: int) -> np.ndarray:
-    """Return numbers as integers.
-
-    Raises SchemaError if they are none.
-    """
+    """Return numbers as integers."""
     if (
         values.dtype.kind not in "biuf"
         or values.ndim != 1

@@ -11,6 +11,7 @@ one; one that a terminal ends keeps it, with a final observation of zeros, and
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -51,18 +52,7 @@ ONE_NUMBER = ("rewards", "terminals", "timeouts")
 
 
 class FlatRows:
-    """The columns of a file, checked before a value is read.
-
-    Attributes:
-        where: What errors call the file.
-        count: Rows, a step each.
-        dtypes: What numbers each column will have here, by key.
-        shapes: Shape of one row of each, by key.
-        left_out: Keys of columns that are not one row a step.
-        ends: After which rows an episode ends of which nothing says how; none where flags say it.
-        benchmark: The environment that the rows fit, if one is known.
-        choices: How many actions there are to choose from; 0 if they are no choices.
-    """
+    """The columns of a file, checked before a value is read; `dtypes` and `shapes` of rows are those that they have here."""
 
     def __init__(
         self,
@@ -248,12 +238,7 @@ def _steps(
 
 
 class _Ends:
-    """Says where episodes of flat rows end.
-
-    Attributes:
-        horizon: Steps after which an episode is truncated; None where the file says it.
-        joints: How many places no flag says that an episode ends at, and the observations do.
-    """
+    """Says where episodes end: after `horizon` steps too, if given, and at `joints`, where observations do not follow."""
 
     def __init__(self, rows: FlatRows, horizon: int | None) -> None:
         self.horizon, self.joints = horizon, 0
@@ -311,6 +296,16 @@ def count_choices(actions: Any, where: str) -> int:
         _refuse(odd.reshape(-1), values.reshape(-1), f"{where}, actions", start, expected)
         most = max(most, int(values.max()) + 1)
     return most
+
+
+def count_from_zero(opened: Opened, code: str) -> list[Note]:
+    """Let discrete actions of a layout of arrays begin with 0, and return the note of a code about how many there are."""
+    space = opened.schema.action_space
+    if not isinstance(space, Discrete):
+        return []
+    count = int(space.start + space.n)
+    opened.schema = dataclasses.replace(opened.schema, action_space=Discrete(count))
+    return [Note(code, count=count, largest=count - 1)]
 
 
 def _refuse(wrong: np.ndarray, values: np.ndarray, where: str, first: int, expected: str) -> None:
