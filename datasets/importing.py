@@ -13,8 +13,8 @@ from orlog.base.files import absolute_path, hash_file, hash_of_sums, unfinished_
 from orlog.base.jobs import Execute
 from orlog.datasets.download.foreign import read_listed, reads_folder
 from orlog.datasets.formats._shared.bag_files import journals_of
-from orlog.datasets.formats._shared.carried_sums import noted_sums
-from orlog.datasets.formats._shared.episode_values import of_steps
+from orlog.datasets.formats._shared.beside_arrays import of_steps
+from orlog.datasets.formats._shared.blanks import noted_blanks
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.overrides import (
@@ -193,7 +193,7 @@ def import_dataset(
     file_format.check()
     check_unused(wanted.name, version, is_listed=listed is not None)
     destination = datasets_folder() / wanted.name / version
-    with unfinished_folder(destination, on_wait=on_wait) as folder, noted_sums() as carried:
+    with unfinished_folder(destination, on_wait=on_wait) as folder, noted_blanks():
         check_unused(wanted.name, version, is_listed=listed is not None)
         store = folder / "store"
         if listed is None:
@@ -228,7 +228,7 @@ def import_dataset(
             )
             found.notes += _replaced(listed.sums)  # the version itself says so by its number
         _check_states(sources, files, states)
-        found.has_checksums, found.carried_sums = is_proven, carried
+        found.has_checksums = is_proven
         on_found(found)
         if not dry_run:
             if spaces.environment is not None:

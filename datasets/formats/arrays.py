@@ -20,16 +20,16 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.formats._shared.episode_arrays import are_episodes
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.hints import MOST_TRIED, Kind, done_names, hint, map_of, tree_of
-from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_mapped
+from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, are_episodes, open_mapped
 from orlog.datasets.formats._shared.npz_files import is_npy_folder
 from orlog.datasets.formats._shared.places import (
     ARRAYS,
     FILE,
     NUMBER,
     ROW,
+    ArrayFile,
     Place,
     Places,
     columns_by_role,
@@ -60,7 +60,7 @@ Then: orlog import episodes NAME"""
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     with open_mapped(_understood(asked)) as opened:
-        if any(is_npy_folder(file) for file, _ in files_of_arrays(asked)):
+        if any(is_npy_folder(file.path) for file in files_of_arrays(asked)):
             opened.reads = [*opened.reads, "./*.npy"]
         yield opened
 
@@ -95,8 +95,9 @@ def _describe(files: Sequence[Path]) -> str:
     kinds: dict[str, Kind] = {}
     try:
         each = files_of_arrays(asked)
-        given, sources = zip(*each, strict=True)
-        asked = dataclasses.replace(asked, files=given, sources=sources)
+        asked = dataclasses.replace(
+            asked, files=[file.path for file in each], sources=[file.where for file in each]
+        )
         with contextlib.closing(ARRAYS.open(each[0], Options())) as places:
             place = next(places)
             with place.reading(place.where):
@@ -109,7 +110,7 @@ def _describe(files: Sequence[Path]) -> str:
     shown = f"\nThe arrays of {place.where}:\n" + "\n".join(f"    {one}" for one in tree.lines)
     objects = [line.split("  ")[0] for line in tree.lines if "Python objects" in line]
     if objects:
-        return shown + OBJECTS.format(file=str(each[0][0]), names=objects)
+        return shown + OBJECTS.format(file=str(each[0].path), names=objects)
     inner = {name: kinds[tree.start + name] for name in tree.names if tree.start + name in kinds}
     of_number = {name: kinds[first] for name, first in numbered.items() if first in kinds}
     ways = _ways(tree.episode, inner, of_number, kinds, has_several=len(each) > 1)
@@ -120,7 +121,7 @@ def _describe(files: Sequence[Path]) -> str:
 def _open_few(asked: Asked) -> Iterator[Opened]:
     """Open the first places of each file alone."""
 
-    def few(given: tuple[Path, str], options: Options) -> Generator[Place]:
+    def few(given: ArrayFile, options: Options) -> Generator[Place]:
         with contextlib.closing(open_arrays(given, options)) as places:
             yield from itertools.islice(places, MOST_TRIED)
 

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._shared.axis_names import AxisNames
 from orlog.datasets.formats._shared.bag_files import METADATA, Topic, is_bag, is_database, open_bag
+from orlog.datasets.formats._shared.beside_arrays import AxisNames
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_mapped
 from orlog.datasets.formats._shared.notes import Note

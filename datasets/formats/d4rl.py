@@ -136,7 +136,7 @@ def _check_complete(file: Any, where: str) -> None:
     if COLUMNS not in file.attrs or file.attrs.get_id(COLUMNS).dtype.kind != "S":
         return
     there = {path for path, _ in datasets_in(file, where, LAYOUT)}
-    for name in np.asarray(attribute(file, COLUMNS, where)).reshape(-1).tolist():
+    for name in np.asarray(attribute(file, COLUMNS)).reshape(-1).tolist():
         text = name.decode("utf-8", "replace")
         if text not in there:
             raise IntegrityError(

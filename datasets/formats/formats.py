@@ -20,9 +20,9 @@ from pathlib import Path
 import msgspec
 
 import orlog.datasets.formats
-from orlog.datasets.formats._shared.carried_sums import notes_of_blanks
+from orlog.datasets.formats._shared.beside_arrays import EPISODES, of_steps
+from orlog.datasets.formats._shared.blanks import notes_of_blanks
 from orlog.datasets.formats._shared.conventions import CONVENTIONS, put_conventions
-from orlog.datasets.formats._shared.episode_values import EPISODES, of_steps
 from orlog.datasets.formats._shared.episodes import Asked as Asked
 from orlog.datasets.formats._shared.episodes import Found, write_episodes
 from orlog.datasets.formats._shared.episodes import Opened as Opened

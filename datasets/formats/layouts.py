@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orlog.datasets.formats._shared import layout_writing as writing
-from orlog.datasets.formats._shared.episode_values import EPISODES
+from orlog.datasets.formats._shared.beside_arrays import EPISODES
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.flags import SUCCESS
 from orlog.datasets.formats._shared.hdf5_files import child, is_hdf5, look_inside, names_in
@@ -42,7 +42,7 @@ from orlog.datasets.formats._shared.npz_files import (
     reading_npz,
 )
 from orlog.datasets.formats._shared.places import (
-    ARRAYS,
+    ArrayFile,
     Place,
     Places,
     files_in,
@@ -231,7 +231,8 @@ def _open_checkpoint(
 @contextlib.contextmanager
 def _open_episode_npz(asked: Asked) -> Iterator[Opened]:
     """Read a file of npz an episode, whose row 0 is the reset: row t holds the action that led to it."""
-    _, _, first = next(ARRAYS.find(asked))
+    with contextlib.closing(open_arrays(files_of_arrays(asked)[0], asked.options)) as places:
+        first = next(places)
     parts = [name for name in first.names if name not in (*OF_STEP, *BEFORE_STEP)]
     columns = {f"observation/{name}": name for name in parts}
     if len(parts) == 1:
@@ -243,7 +244,7 @@ def _open_episode_npz(asked: Asked) -> Iterator[Opened]:
         yield opened
 
 
-def _open_after_reset(file: tuple[Path, str], options: Options) -> Generator[Place]:
+def _open_after_reset(file: ArrayFile, options: Options) -> Generator[Place]:
     """Yield a file, whose rows of steps begin after the reset."""
     for place in open_arrays(file, options):
 

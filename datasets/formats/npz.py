@@ -32,8 +32,13 @@ from orlog.datasets.formats._shared.flat_rows import (
     open_flat_rows,
 )
 from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
-from orlog.datasets.formats._shared.npz_files import NpzFile, is_npz, open_npz, reading_npz
-from orlog.datasets.formats._shared.npz_writing import npz_writer
+from orlog.datasets.formats._shared.npz_files import (
+    NpzFile,
+    is_npz,
+    npz_writer,
+    open_npz,
+    reading_npz,
+)
 from orlog.datasets.formats._shared.pieces import open_each
 from orlog.datasets.formats.formats import Format, Note
 from orlog.datasets.reading.dataset import Dataset
@@ -182,9 +187,9 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.npz` by the first of the names above."""
-    with npz_writer(folder / f"{file_stem(dataset)}.npz") as writer:
+    with npz_writer(folder / f"{file_stem(dataset)}.npz") as add:
         for rows in flat_columns(dataset, progress):
-            writer.add({key.removeprefix("infos/"): values for key, values in rows.items()})
+            add({key.removeprefix("infos/"): values for key, values in rows.items()})
 
 
 def _losses(dataset: Dataset) -> list[str]:

@@ -38,8 +38,7 @@ from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.npz_files import NpzFile, is_npz, open_npz
-from orlog.datasets.formats._shared.npz_writing import NpzWriter, npz_writer
+from orlog.datasets.formats._shared.npz_files import NpzFile, is_npz, npz_writer, open_npz
 from orlog.datasets.formats._shared.pieces import read_pieces
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
@@ -301,7 +300,7 @@ def _recognizes(files: Sequence[Path]) -> bool:
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.npz`, and `NAME-val.npz` where episodes are of the split `val`."""
     name, done = file_stem(dataset), 0
-    writers: dict[str, NpzWriter] = {}
+    writers: dict[str, Callable[[Mapping[str, np.ndarray]], None]] = {}
     with contextlib.ExitStack() as stack:
         for episode in dataset:
             count = len(episode.rewards)
@@ -318,7 +317,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
             if ending not in writers:
                 file = folder / f"{name}{ending}.npz"
                 writers[ending] = stack.enter_context(npz_writer(file))
-            writers[ending].add(rows)
+            writers[ending](rows)
             done += count
             progress(done, dataset.total_steps)
 

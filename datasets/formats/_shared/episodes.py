@@ -22,7 +22,6 @@ import numpy as np
 from orlog.base.jobs import Execute
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.carried_sums import CarriedSums
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.zarr_writer import WrittenPart
@@ -216,7 +215,6 @@ class Found:
         total_return: Sum of all rewards.
         non_finite: How many numbers of each column are infinite or NaN, where some are.
         has_checksums: Whether a list of checksums, beside the files or of a catalogue, proves them.
-        carried_sums: The checksums inside of the files, all of which were compared.
         notes: What was repaired, left out, or cannot be known.
     """
 
@@ -233,7 +231,6 @@ class Found:
     total_return: float = 0.0
     non_finite: dict[str, int] = dataclasses.field(default_factory=dict)
     has_checksums: bool = False
-    carried_sums: CarriedSums = dataclasses.field(default_factory=CarriedSums)
     notes: list[Note] = dataclasses.field(default_factory=list)
 
     def count(self, steps: int, total: float, last: Steps) -> None:

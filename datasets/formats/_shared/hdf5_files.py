@@ -1,4 +1,4 @@
-"""Opens HDF5 files of others: no link is followed, no plug-in is loaded, memory is bounded."""
+"""Opens HDF5 files of others: no link is followed, no plug-in is loaded, memory is bounded; and writes files with checksums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.carried_sums import note_array, note_unwritten
+from orlog.datasets.formats._shared.blanks import note_blank
 from orlog.datasets.formats._shared.safe_reading import reading as reading_file
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, SchemaError
@@ -25,26 +25,32 @@ CHECKSUM_BYTES = 4
 HEAP = re.compile(rb"GCOL\x01")  # what each heap of texts begins with
 HEAP_HEADER = 16
 LEAST_HEAP_BYTES = 4096
-LARGEST_ATTRIBUTE = 2**20  # numbers or texts
 LARGEST_CHUNK = 2**28
 LARGEST_ROW = 2**24
-MOST_NODES = 200_000
 DEEPEST = 32  # groups in groups; one that lies in itself has no end
 LARGEST_UNWRITTEN = 2**24  # bytes of an array that nobody wrote
 LONGEST_PLACE = 300  # characters, in errors
-MOST_ROWS = 2**40
 WHOLE_BYTES = 2**16  # arrays of so many are one chunk
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
+WORDS = {
+    **dict.fromkeys(("true", "yes", "success", "succeeded", "1"), True),
+    **dict.fromkeys(("false", "no", "failure", "failed", "0"), False),
+}
 reading = functools.partial(reading_file, kind="HDF5")
+
+
+def begins_with(path: Path, signature: bytes) -> bool:
+    """Return whether a file begins with some bytes."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(signature)) == signature
+    except OSError:
+        return False
 
 
 def is_hdf5(path: Path) -> bool:
     """Return whether a file begins as HDF5 files do."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(SIGNATURE)) == SIGNATURE
-    except OSError:
-        return False
+    return begins_with(path, SIGNATURE)
 
 
 @contextlib.contextmanager
@@ -86,28 +92,26 @@ def _check_heaps(path: Path, _state: tuple[int, ...], where: str) -> None:
     See "Global Heap" in the specification of HDF5's file format.
     """
     with path.open("rb") as stored, mmap.mmap(stored.fileno(), 0, access=mmap.ACCESS_READ) as data:
+
+        def number_at(start: int, size: int) -> int:
+            return int.from_bytes(data[start : start + size], "little")
+
         for heap in HEAP.finditer(data):
-            start = heap.start()
-            stop = start + int.from_bytes(data[start + 8 : start + 16], "little")
-            # Anything else that begins alike is in the way of nobody.
-            if start + LEAST_HEAP_BYTES <= stop <= len(data):
-                _check_heap(data, start, stop, where)
-
-
-def _check_heap(data: mmap.mmap, start: int, stop: int, where: str) -> None:
-    place = start + HEAP_HEADER
-    while place + HEAP_HEADER <= stop:
-        number = int.from_bytes(data[place : place + 2], "little")
-        size = int.from_bytes(data[place + 8 : place + 16], "little")
-        # Object 0 is the free space, whose size counts the header.
-        taken = HEAP_HEADER + -(-size // 8) * 8 if number else size
-        if taken == 0 or taken > stop - place:
-            raise IntegrityError(
-                f"{where}: cannot be read as HDF5: in its heap of texts at byte {start}, object {number} "
-                f"claims {size} bytes.",
-                file=where,
-            )
-        place += taken
+            stop = heap.start() + number_at(heap.start() + 8, 8)
+            if not heap.start() + LEAST_HEAP_BYTES <= stop <= len(data):
+                continue  # anything else that begins alike is in the way of nobody
+            place = heap.start() + HEAP_HEADER
+            while place + HEAP_HEADER <= stop:
+                number, size = number_at(place, 2), number_at(place + 8, 8)
+                # Object 0 is the free space, whose size counts the header.
+                taken = HEAP_HEADER + -(-size // 8) * 8 if number else size
+                if taken == 0 or taken > stop - place:
+                    raise IntegrityError(
+                        f"{where}: cannot be read as HDF5: in its heap of texts at byte {heap.start()}, object "
+                        f"{number} claims {size} bytes.",
+                        file=where,
+                    )
+                place += taken
 
 
 def look_inside(files: Sequence[Path], test: Callable[[Any], bool]) -> bool:
@@ -153,19 +157,16 @@ def child(group: Any, name: str, where: str, layout: str) -> Any:
 def datasets_in(group: Any, where: str, layout: str) -> Iterator[tuple[str, Any]]:
     """Yield the path and the dataset of all in a group and in groups in it; one that is kept takes 14 kB.
 
-    Links are refused, and far too many, as where a group lies in itself.
+    Links are refused, and groups far too deep in each other, as where one lies in itself.
     """
     h5py = import_h5py()
-    waiting, looked = [""], 0
+    waiting = [""]
     while waiting:
         prefix = waiting.pop()
         if prefix.count("/") > DEEPEST:
             raise SchemaError(f"{where}: its groups lie more than {DEEPEST} deep in each other.")
         place = group[prefix] if prefix else group
         for name in names_in(place):
-            looked += 1
-            if looked > MOST_NODES:
-                raise SchemaError(f"{where}: holds over {MOST_NODES:,} groups and datasets.")
             node = child(place, name, f"{where}, {prefix}"[:LONGEST_PLACE], layout)
             if isinstance(node, h5py.Dataset):
                 yield prefix + name, node
@@ -173,23 +174,9 @@ def datasets_in(group: Any, where: str, layout: str) -> Iterator[tuple[str, Any]
                 waiting.append(f"{prefix}{name}/")
 
 
-def attribute(node: Any, name: str, where: str, default: Any = None) -> Any:
-    """Return an attribute, or a default where there is none.
-
-    Raises SchemaError if it is far larger than an attribute should be.
-    """
-    if name not in node.attrs:
-        return default
-    stored = node.attrs.get_id(name)
-    if stored.shape is not None and math.prod(stored.shape) > LARGEST_ATTRIBUTE:
-        raise SchemaError(f"{where}: the attribute {name} has the shape {stored.shape}, too large.")
-    return node.attrs[name]
-
-
-WORDS = {
-    **dict.fromkeys(("true", "yes", "success", "succeeded", "1"), True),
-    **dict.fromkeys(("false", "no", "failure", "failed", "0"), False),
-}
+def attribute(node: Any, name: str, default: Any = None) -> Any:
+    """Return an attribute, or a default where there is none."""
+    return node.attrs.get(name, default)
 
 
 def flag_attribute(node: Any, names: Sequence[str], where: str) -> bool | None:
@@ -201,7 +188,7 @@ def flag_attribute(node: Any, names: Sequence[str], where: str) -> bool | None:
         with reading(where):
             if name not in node.attrs:
                 continue
-            value = np.asarray(attribute(node, name, where)).reshape(-1)
+            value = np.asarray(node.attrs[name]).reshape(-1)
         if value.size == 1 and value.dtype.kind in "biuf" and value[0] in (0, 1):
             return bool(value[0])
         text = b"".join(value).decode(errors="replace") if value.dtype.kind == "S" else ""
@@ -214,16 +201,15 @@ def flag_attribute(node: Any, names: Sequence[str], where: str) -> bool | None:
     return None
 
 
-def numbers(node: Any, where: str, file_bytes: int, *, texts: bool = False) -> Any:
+def numbers(node: Any, where: str, file_bytes: int, *, texts: bool = False) -> Hdf5Column:
     """Return a dataset of numbers, checked: it can be read in bounded memory, and lies in the file.
 
     It has a row for each step, and with `texts` may hold bytes of one length in place of numbers.
     """
-    h5py = import_h5py()
-    if not isinstance(node, h5py.Dataset):
+    if not isinstance(node, import_h5py().Dataset):
         raise SchemaError(f"{where}: expected a dataset, found a {type(node).__name__}.")
     shape, dtype = node.id.shape, node.id.dtype
-    if not shape or not 0 < shape[0] <= MOST_ROWS or not 0 < math.prod(shape[1:]) <= LARGEST_ROW:
+    if not shape or not shape[0] or not 0 < math.prod(shape[1:]) <= LARGEST_ROW:
         raise SchemaError(f"{where}: expected one row for each step, found shape {shape}.")
     is_text = texts and dtype.kind == "S" and len(shape) == 1 and dtype.itemsize <= LARGEST_ROW
     is_number = dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype.subdtype is None
@@ -268,38 +254,33 @@ def _check_stored(
     node: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, file_bytes: int
 ) -> None:
     h5py = import_h5py()
+    of_z = h5py.h5z
+    packed = {of_z.FILTER_DEFLATE, of_z.FILTER_LZF}
     stored = node.get_create_plist()
-    if stored.get_external_count() or stored.get_layout() == h5py.h5d.VIRTUAL:
+    layout = stored.get_layout()
+    if stored.get_external_count() or layout == h5py.h5d.VIRTUAL:
         raise SchemaError(f"{where}: its values lie outside of the file.")
     filters = {stored.get_filter(number)[0] for number in range(stored.get_nfilters())}
-    known = {
-        h5py.h5z.FILTER_SHUFFLE,
-        h5py.h5z.FILTER_DEFLATE,
-        h5py.h5z.FILTER_FLETCHER32,
-        h5py.h5z.FILTER_LZF,
-    }
     # Others would be looked for among plug-ins, which are programs.
-    if not filters <= known:
-        raise SchemaError(f"{where}: the filters {sorted(filters - known)} are not used.")
-    note_array(h5py.h5z.FILTER_FLETCHER32 in filters)
+    others = filters - packed - {of_z.FILTER_SHUFFLE, of_z.FILTER_FLETCHER32}
+    if others:
+        raise SchemaError(f"{where}: the filters {sorted(others)} are not used.")
     # What is claimed but not stored takes no room in the file, and all there is here.
     size = math.prod(shape)
     stored_bytes = node.get_storage_size()
-    if stored.get_layout() == h5py.h5d.CHUNKED:
+    if layout == h5py.h5d.CHUNKED:
         chunks = stored.get_chunk()
         if math.prod(chunks) * dtype.itemsize > LARGEST_CHUNK:
             raise SchemaError(f"{where}: chunks of shape {chunks} are too large.")
         claimed = math.prod(-(-rows // chunk) for rows, chunk in zip(shape, chunks, strict=True))
         whole = node.get_num_chunks() == claimed or not size
-        if h5py.h5z.FILTER_FLETCHER32 in filters:
-            packed = not filters.isdisjoint({h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_LZF})
-            _check_chunks(
-                node, None if packed else math.prod(chunks) * node.get_type().get_size(), where
-            )
+        if of_z.FILTER_FLETCHER32 in filters:
+            unpacked = math.prod(chunks) * node.get_type().get_size()
+            _check_chunks(node, unpacked if packed.isdisjoint(filters) else None, where)
     else:
         whole = stored_bytes == size * dtype.itemsize
     if not whole and stored_bytes == 0 and size * dtype.itemsize <= LARGEST_UNWRITTEN:
-        whole = note_unwritten(where)
+        whole = note_blank("HDF5", where, size)
     if not whole or stored_bytes > file_bytes:
         raise SchemaError(f"{where}: the file does not hold the shape {shape} that it claims.")
 
@@ -314,8 +295,7 @@ def _check_chunks(node: Any, unpacked: int | None, where: str) -> None:
     for chunk in chunks:
         values = chunk.size - CHECKSUM_BYTES
         # A chunk may have been written without some filters; its mask says so.
-        any_size = unpacked is None or chunk.filter_mask
-        if values < 0 or not (any_size or values == unpacked):
+        if values < 0 or (values != unpacked and unpacked is not None and not chunk.filter_mask):
             raise IntegrityError(
                 f"{where}: cannot be read as HDF5: its chunk at row {chunk.chunk_offset[0]:,} claims "
                 f"{chunk.size} bytes, which is not the size of its values and their checksum.",

@@ -20,7 +20,7 @@ from orlog.datasets.formats._shared.arrow_files import arrow_names
 from orlog.datasets.formats._shared.hdf5_files import is_hdf5, names_in, open_hdf5
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.npz_files import is_npz, open_npz
-from orlog.datasets.formats._shared.zarr_arrays import attributes_in_zarr, is_zarr
+from orlog.datasets.formats._shared.zarr_arrays import is_zarr, open_zarr
 from orlog.errors import OrlogError
 
 ATTRIBUTE, INSIDE, FILE = "@", ":", "./"
@@ -120,7 +120,8 @@ def _inside(path: Path) -> list[str] | None:
     """Return the names in a file; None for one that is not looked into."""
     ending = path.suffix.lower()
     if is_zarr(path):
-        return attributes_in_zarr(path)
+        with open_zarr(path, str(path)) as store:
+            return store.inventory()
     if is_hdf5(path):
         with open_hdf5(path, str(path)) as file:
             return list(_hdf5_names(file, ""))

@@ -8,6 +8,8 @@ one shape and dtype.
 
 With one row more of observations than of actions the last one is the final observation; otherwise
 `_shared/episode_cutter.py` says what becomes of the last row. Observations that are PNG or JPEG files become frames.
+
+All files are looked at first, by their headers, flags and ends alone, and then read.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import fnmatch
 import functools
 import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,22 +27,19 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.axis_names import (
+from orlog.datasets.formats._shared.beside_arrays import (
+    Reordered,
+    attributes_read,
     check_names,
     column_of,
     dimension_names,
-    in_order,
-)
-from orlog.datasets.formats._shared.conventions import about_pictures
-from orlog.datasets.formats._shared.episode_arrays import are_episodes, lengths_by
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episode_values import (
-    attributes_read,
     in_all,
     of_episodes,
     of_steps,
     values_of_place,
 )
+from orlog.datasets.formats._shared.conventions import about_pictures
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import (
     FLAGS,
@@ -68,7 +66,7 @@ from orlog.errors import IntegrityError, SchemaError
 FLOAT64 = np.dtype(np.float64)
 BLOCK_BYTES = 2**22
 LARGEST_ROW_BYTES = 2**26
-MOST_EPISODES = 2**22
+FEWEST_STEPS = 8  # of arrays [episodes, time, ..]; fewer are agents, or frames that are stacked
 MOST_TOLD = 100
 ONE_NUMBER = ("reward", *FLAGS)
 About = Callable[[Place], tuple[Mapping[str, Any], int | None]]
@@ -96,6 +94,9 @@ class ArrayLayout:
         beside: Names of arrays outside of episodes that `about` reads; patterns.
         notes: What to know about every import of it.
         without_observations: What to do about files without observations, after a semicolon.
+        codes: Codes of the notes about rewards that are not there and about arrays that are left out.
+        ends_first: Whether the note about unknown ends stands before that about rewards; versions hold them in this
+            order.
     """
 
     columns: Mapping[str, str]
@@ -110,38 +111,38 @@ class ArrayLayout:
     beside: Sequence[str] = ()
     notes: Sequence[Note] = ()
     without_observations: str = ""
+    codes: tuple[str, str] = ("rewards_no_array", "left_out_unnamed")
+    ends_first: bool = False
 
 
 MAPPED = ArrayLayout(columns={})
 """That of which the user says everything."""
 
 
-class _Stored(NamedTuple):
-    """Where a place is: its piece with that one's number, the number in it, its rows, and what errors call it."""
+class _File(NamedTuple):
+    """A file as `Places` has it, what errors call it, and the rows of each place in it."""
 
-    piece: tuple[int, Any]
-    number: int
-    rows: int
+    file: Any
     where: str
+    rows: list[int]
 
 
 @dataclasses.dataclass
 class _Survey:
-    """What a first look at all places gives, by their headers, flags and ends alone.
+    """What a first look at all places gives.
 
     Attributes:
         columns: Names of arrays by role.
         where: What errors call the first place.
         left_out: Names that are not read.
+        files: What is to be read.
         lengths: Rows of each episode.
-        places: Where each place is.
         kinds: Dtype and shape of a row, by role.
         metadata: Values of each episode.
         seeds: Seed of each, where it is known.
         success: Whether each succeeded, where its place states it.
         has_final: Whether observations have one row more than actions.
-        lowest: The lowest action, where actions are single integers.
-        highest: The highest one.
+        actions: The lowest and the highest action, where actions are single integers.
         names: What the numbers in a row are called, by array, as the first place says.
         sources: The lists that say it.
         pictures: Roles whose rows are pictures.
@@ -151,15 +152,14 @@ class _Survey:
     columns: dict[str, list[str]]
     where: str
     left_out: list[str]
+    files: list[_File] = dataclasses.field(default_factory=list)
     lengths: list[int] = dataclasses.field(default_factory=list)
-    places: list[_Stored] = dataclasses.field(default_factory=list)
     kinds: dict[str, Kind] = dataclasses.field(default_factory=dict)
     metadata: list[Mapping[str, Any]] = dataclasses.field(default_factory=list)
     seeds: list[int | None] = dataclasses.field(default_factory=list)
     success: list[bool | None] = dataclasses.field(default_factory=list)
     has_final: bool = False
-    lowest: int = 0
-    highest: int = 0
+    actions: tuple[int, int] = (0, 0)
     names: dict[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     sources: set[str] = dataclasses.field(default_factory=set)
     pictures: dict[str, None] = dataclasses.field(default_factory=dict)
@@ -170,6 +170,11 @@ class _Survey:
         """Roles of observations: `observation`, or those of its parts."""
         return [role for role in self.columns if base_role(role) == "observation"]
 
+    @property
+    def used(self) -> set[str]:
+        """Names of all arrays that are read."""
+        return {name for names in self.columns.values() for name in names}
+
 
 @contextlib.contextmanager
 def open_layout(layout: ArrayLayout, asked: Asked) -> Iterator[Opened]:
@@ -178,15 +183,18 @@ def open_layout(layout: ArrayLayout, asked: Asked) -> Iterator[Opened]:
     Raises SchemaError if arrays are missing, or do not fit together; IntegrityError if one is damaged.
     """
     columns = {**asked.options.columns, **layout.columns}
-    said = dataclasses.replace(asked.options, columns=columns, episode=layout.episode)
-    with open_mapped(dataclasses.replace(asked, options=said), layout) as opened:
+    options = dataclasses.replace(asked.options, columns=columns, episode=layout.episode)
+    with open_mapped(dataclasses.replace(asked, options=options), layout) as opened:
         opened.notes += layout.notes
         yield opened
 
 
 @contextlib.contextmanager
 def open_mapped(asked: Asked, layout: ArrayLayout = MAPPED) -> Iterator[Opened]:
-    """Read the arrays that the options name, of which a `layout` may leave some out."""
+    """Read the arrays that the options name, of which a `layout` may leave some out.
+
+    Raises as `open_layout` does.
+    """
     survey, options, where = _look(asked, layout), asked.options, asked.sources[0]
     parts = {
         role.removeprefix("observation/"): unbounded_space(*survey.kinds[role])
@@ -196,9 +204,7 @@ def open_mapped(asked: Asked, layout: ArrayLayout = MAPPED) -> Iterator[Opened]:
     rewards = survey.kinds.get("reward", (FLOAT64, ()))[0]
     schema = Schema(
         observation_space=parts["observation"] if is_whole else gymnasium.spaces.Dict(parts),
-        action_space=mapped_action_space(
-            survey.kinds["action"], survey.lowest, survey.highest, where
-        ),
+        action_space=mapped_action_space(survey.kinds["action"], *survey.actions, where),
         reward_dtype=np.dtype(np.float32 if rewards == np.float32 else np.float64),
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=sum(survey.lengths))
@@ -206,17 +212,15 @@ def open_mapped(asked: Asked, layout: ArrayLayout = MAPPED) -> Iterator[Opened]:
     survey.metadata, opened.notes = in_all(survey.metadata)
     opened.notes += put_success(survey.metadata, survey.success, options, where)
     opened.notes += survey.notes
+    no_rewards, left_out = layout.codes
     lacks: list[Note] = []
     if "reward" not in survey.columns and not options.reward:
-        lacks.append(Note("rewards_none" if layout.keeps_rest else "rewards_no_array"))
+        lacks.append(Note(no_rewards))
     if not {*FLAGS} & survey.columns.keys():
         names = {*survey.columns, *(f"episodes/{name}" for name in survey.metadata[0])}
         lacks += unknown_ends(options, where, names)
-    # The order of robomimic's sentences stands in digests.
-    opened.notes += reversed(lacks) if layout.keeps_rest else lacks
-    if survey.left_out:
-        code = "left_out_no_row" if layout.keeps_rest else "left_out_unnamed"
-        opened.notes.append(Note(code, survey.left_out))
+    opened.notes += reversed(lacks) if layout.ends_first else lacks
+    opened.notes += [Note(left_out, survey.left_out)] if survey.left_out else []
     for role, arrays in survey.columns.items():
         named = dimension_names(arrays, survey.names)
         is_kept = base_role(role) in ("observation", "action", "infos")
@@ -237,20 +241,22 @@ def _look(asked: Asked, layout: ArrayLayout) -> _Survey:
     survey: _Survey | None = None
     rest: dict[str, Kind] = {}
     more, own, options = set[str](), set[str](), asked.options
-    for piece, number, place in layout.places.find(asked):
-        if survey is None:
-            survey, own = _survey(place, options, layout), {*place.names}
-        more |= {*place.names, *place.outside} - own
-        _check_arrays(place, survey, layout)
-        with place.reading(place.where):
-            _take_names(place, survey)
-            rows = _look_at(place, survey, options, layout.about(place))
-            if layout.keeps_rest:
-                rest = _rows_besides(place, survey, rest, rows)
-        survey.notes += [note for note in place.notes if note not in survey.notes]
-        survey.places.append(_Stored(piece, number, rows, place.where))
-        if len(survey.lengths) > MOST_EPISODES:
-            raise SchemaError(f"{place.where}: more than {MOST_EPISODES:,} episodes.")
+    for file in layout.places.files(asked):
+        rows: list[int] = []
+        for place in layout.places.open(file, options):
+            if survey is None:
+                survey, own = _survey(place, options, layout), {*place.names}
+            elif own != {*place.names}:
+                _check_arrays(place, survey, layout)
+            more |= {*place.names, *place.outside} - own
+            with place.reading(place.where):
+                _take_names(place, survey)
+                rows.append(_look_at(place, survey, options, layout.about(place)))
+                if layout.keeps_rest:
+                    rest = _rows_besides(place, survey, rest, rows[-1])
+            survey.notes += [note for note in place.notes if note not in survey.notes]
+            if len(rows) == 1:
+                survey.files.append(_File(place.file or file, place.where, rows))
     if survey is None:
         raise SchemaError(f"{asked.sources[0]}: holds no episode with a step.")
     for role in survey.observations:
@@ -261,13 +267,12 @@ def _look(asked: Asked, layout: ArrayLayout) -> _Survey:
         survey.columns[f"infos/{name}"], survey.kinds[f"infos/{name}"] = [name], rest[name]
     episode = "" if options.episode == FILE else options.episode  # an array may be called so
     read = {episode, *rest, *survey.sources, *of_episodes(options.columns).values()}
-    left = [name for name in survey.left_out if name not in read]
     others = [
         name
         for name in sorted(more - survey.sources)
         if not any(fnmatch.fnmatchcase(name, pattern) for pattern in layout.beside)
     ]
-    survey.left_out = left + others[:MOST_TOLD]
+    survey.left_out = [name for name in survey.left_out if name not in read] + others[:MOST_TOLD]
     return survey
 
 
@@ -277,8 +282,8 @@ def _survey(place: Place, options: Options, layout: ArrayLayout) -> _Survey:
     if layout.columns:
         columns = columns_there(columns, place.names)
         for base in ("observation", "action"):
-            names = [one for role, one in layout.columns.items() if base_role(role) == base]
             if not any(base_role(role) == base for role in columns):
+                names = [name for role, name in layout.columns.items() if base_role(role) == base]
                 hint = layout.without_observations if base == "observation" else ""
                 raise SchemaError(f"{place.where}: has no {' or '.join(names)}{hint or '.'}")
     options = dataclasses.replace(options, episode="", length="", columns=columns)
@@ -295,10 +300,9 @@ def _survey(place: Place, options: Options, layout: ArrayLayout) -> _Survey:
 
 def _check_arrays(place: Place, survey: _Survey, layout: ArrayLayout) -> None:
     """Refuse a place that lacks an array of the first one, or of which a known one would be left out."""
-    for names in survey.columns.values():
-        for name in names:
-            if name not in place.names and name not in place.later.values():
-                raise SchemaError(f"{place.where}: has no array {name!r}, and {survey.where} has.")
+    lacking = survey.used - {*place.names, *place.later.values()}
+    if lacking:
+        raise SchemaError(f"{place.where}: has no array {min(lacking)!r}, and {survey.where} has.")
     for role, name in layout.columns.items():
         if role not in survey.columns and name in place.names:
             raise SchemaError(f"{place.where}: has {name}, and {survey.where} has not.")
@@ -306,34 +310,35 @@ def _check_arrays(place: Place, survey: _Survey, layout: ArrayLayout) -> None:
 
 def _take_names(place: Place, survey: _Survey) -> None:
     """Note what the numbers in a row are called, by the first place; others have the same names, in any order."""
-    for array in sorted({name for names in survey.columns.values() for name in names}):
-        if not survey.places:
-            texts, source = place.names_of(array)
+    for array in sorted(survey.names if survey.lengths else survey.used):
+        texts, source = place.names_of(array)
+        if survey.lengths:
+            check_names(texts, survey.names[array], array, place.where)
+        else:
             survey.names |= {array: texts} if texts else {}
             survey.sources.add(source)
-        elif array in survey.names:
-            check_names(place.names_of(array).texts, survey.names[array], array, place.where)
 
 
 def _rows_besides(
     place: Place, survey: _Survey, before: dict[str, Kind], rows: int
 ) -> dict[str, Kind]:
     """Return the other arrays of numbers with a row a step, those of which all places before have the same ones."""
-    used = {name for names in survey.columns.values() for name in names}
-    found: dict[str, Kind] = {}
-    for name in {*place.names} - used if not survey.places else before.keys() & {*place.names}:
+    is_first = place.where == survey.where
+    kinds: dict[str, Kind] = {}
+    for name in {*place.names} - survey.used if is_first else before.keys() & {*place.names}:
         with contextlib.suppress(SchemaError):  # texts
             column = place.column(name)
             kind = (column.dtype, tuple(column.shape[1:]))
-            if len(column) == rows and column.dtype.kind in "biuf":
-                found |= {name: kind} if before.get(name, kind) == kind else {}
-    return found
+            is_same = len(column) == rows and before.get(name, kind) == kind
+            kinds |= {name: kind} if is_same and column.dtype.kind in "biuf" else {}
+    return kinds
 
 
 def _look_at(
     place: Place, survey: _Survey, options: Options, about: tuple[Mapping[str, Any], int | None]
 ) -> int:
     """Note what a place holds, and return its rows."""
+    is_first = not survey.lengths
     columns = columns_by_role(place, survey.columns)
     rows = len(columns["action"][0])
     if options.episode == FILE:
@@ -341,7 +346,7 @@ def _look_at(
     lengths = _lengths(place, columns, options, rows)
     finals = {len(column) == rows + 1 for role in survey.observations for column in columns[role]}
     has_final = options.episode != "" and lengths == [rows] and finals == {True}
-    if survey.places and has_final != survey.has_final:
+    if not is_first and has_final != survey.has_final:
         raise SchemaError(
             f"{place.where}: has {'a' if has_final else 'no'} final observation, unlike {survey.where}."
         )
@@ -349,27 +354,42 @@ def _look_at(
     for role, several in columns.items():
         expected = rows + (has_final and base_role(role) == "observation")
         for name, column in zip(survey.columns[role], several, strict=True):
-            where, shape = f"{place.where}, {name}", tuple(column.shape[1:])
             if len(column) != expected:
-                raise SchemaError(f"{where}: expected {expected} rows, found {len(column)}.")
-            if role in ONE_NUMBER and shape not in ((), (1,)):
-                raise SchemaError(f"{where}: expected one number a row, found rows of {shape}.")
+                raise SchemaError(
+                    f"{place.where}, {name}: expected {expected} rows, found {len(column)}."
+                )
+            if role in ONE_NUMBER and tuple(column.shape[1:]) not in ((), (1,)):
+                raise SchemaError(
+                    f"{place.where}, {name}: expected one number a row, found rows of {tuple(column.shape[1:])}."
+                )
         if isinstance(several[0], PictureColumn):
             survey.pictures[role] = None
-        survey.kinds[role] = _same_kind(role, _kind(role, several), survey, place.where)
+        kind = _kind(role, several)
+        if kind != survey.kinds.setdefault(role, kind):
+            survey.kinds[role] = _common_kind(role, kind, survey, place.where)
     if survey.kinds["action"] == (np.dtype(np.int64), ()):
+        ends = [] if is_first else [*survey.actions]
         for start in range(0, rows, BLOCK_BYTES):
             values = np.asarray(columns["action"][0][start : min(rows, start + BLOCK_BYTES)])
-            ends = [int(values.min()), int(values.max())]
-            ends += [survey.lowest, survey.highest] if survey.places or start else []
-            survey.lowest, survey.highest = min(ends), max(ends)
+            ends += [int(values.min()), int(values.max())]
+        survey.actions = min(ends), max(ends)
     metadata, seed = about
-    said = of_episodes(options.columns)
-    survey.metadata += values_of_place(said, place, len(lengths), metadata)
+    wanted = of_episodes(options.columns)
+    survey.metadata += values_of_place(wanted, place, len(lengths), metadata)
     survey.seeds += [seed] * len(lengths)
     survey.success += [place.success if len(lengths) == 1 else None] * len(lengths)
     survey.lengths += lengths
     return rows
+
+
+def are_episodes(observations: Sequence[Any], action: Any) -> bool:
+    """Return whether arrays look like [episodes, time, ..]: observations and actions have two axes in common."""
+    axes = tuple(action.shape[:2])
+    has_steps = len(action.shape) > 2 or (len(axes) == 2 and action.dtype.kind in "iu")
+    if not has_steps or axes[0] < 2 or axes[1] < FEWEST_STEPS:
+        return False
+    fitting = (axes, (axes[0], axes[1] + 1))
+    return all(len(one.shape) > 2 and tuple(one.shape[:2]) in fitting for one in observations)
 
 
 def _check_axes(place: Place, columns: Mapping[str, list[Any]], survey: _Survey) -> None:
@@ -391,7 +411,7 @@ def _lengths(place: Place, columns: dict[str, list[Any]], options: Options, rows
     if place.lengths:
         return [*place.lengths]
     if episode in place.names and episode != FILE:
-        return lengths_by(place.column(episode), rows, f"{place.where}, {episode}")
+        return _lengths_by(place.column(episode), rows, f"{place.where}, {episode}")
     if episode:
         return [rows]
     named = [role for role in FLAGS if role in columns]
@@ -407,18 +427,46 @@ def _lengths(place: Place, columns: dict[str, list[Any]], options: Options, rows
             raise SchemaError(f"{place.where}, {role}: expected one flag a row.")
         ends |= flags_of(values, role, place.where, first=0)
     ends[-1] = True
-    lengths = np.diff(np.flatnonzero(ends), prepend=-1).tolist()
+    lengths: list[int] = np.diff(np.flatnonzero(ends), prepend=-1).tolist()
     if "truncated" in named or options.horizon is None:
-        return lengths  # type: ignore[no-any-return]
+        return lengths
     most = options.horizon  # nothing else says where a time limit ended an episode
     return [min(most, length - start) for length in lengths for start in range(0, length, most)]
 
 
+def _lengths_by(column: Any, rows: int, where: str) -> list[int]:
+    """Return the rows of each episode by an array with the number of an episode in each row, or of ends that grow.
+
+    Raises SchemaError if it is neither, or the rows of an episode do not follow each other.
+    """
+    if column.shape not in ((len(column),), (len(column), 1)):
+        raise SchemaError(f"{where}: expected one number a row, found {column.shape}.")
+    values = np.asarray(column[: len(column)]).reshape(-1)
+    if values.dtype.kind == "f" and not (np.isfinite(values) & (values % 1 == 0)).all():
+        raise SchemaError(f"{where}: expected whole numbers.")
+    if len(values) != rows or rows == 1:
+        ends = values.astype(np.int64)
+        if not len(ends) or (np.diff(ends, prepend=0) <= 0).any() or ends[-1] != rows:
+            raise SchemaError(
+                f"{where}: expected the number of an episode in each of {rows} rows, or "
+                f"ends that grow up to {rows}."
+            )
+    else:
+        ends = np.flatnonzero(np.append(values[1:] != values[:-1], True)) + 1
+        numbers, times = np.unique(values[ends - 1], return_counts=True)
+        if (times > 1).any():
+            again = numbers[times > 1][0]
+            raise SchemaError(f"{where}: the rows of episode {again} do not follow each other.")
+    lengths: list[int] = np.diff(ends, prepend=0).tolist()
+    return lengths
+
+
 def _kind(role: str, columns: list[Any]) -> Kind:
     """Return dtype and shape of a row of what has a role."""
-    shapes = [tuple(column.shape[1:]) for column in columns]
+    shape = tuple(columns[0].shape[1:])
+    if len(columns) > 1:
+        shape = (sum(math.prod(column.shape[1:]) for column in columns),)
     dtype = np.result_type(*(column.dtype.newbyteorder("=") for column in columns))
-    shape = shapes[0] if len(shapes) == 1 else (sum(map(math.prod, shapes)),)
     if role == "action" and dtype.kind in "iu" and shape in ((), (1,)):
         return np.dtype(np.int64), ()
     base = base_role(role)
@@ -432,16 +480,14 @@ def _kind(role: str, columns: list[Any]) -> Kind:
     return FLOAT64 if is_number else kept_dtype(dtype), shape or (1,)
 
 
-def _same_kind(role: str, kind: Kind, survey: _Survey, where: str) -> Kind:
+def _common_kind(role: str, kind: Kind, survey: _Survey, where: str) -> Kind:
     """Return the dtype and shape of rows of all places so far; refuse what does not fit those before."""
-    before = survey.kinds.get(role, kind) if survey.places else kind
-    if kind != before and _is_wide(role, kind) and _is_wide(role, before):
-        kind, before = (FLOAT64, kind[1]), (FLOAT64, before[1])
-    if kind != before:
-        raise SchemaError(
-            f"{where}: {role} has rows of {kind[0]} {kind[1]}, and {survey.where} of {before[0]} {before[1]}."
-        )
-    return kind
+    before = survey.kinds[role]
+    if kind[1] == before[1] and _is_wide(role, kind) and _is_wide(role, before):
+        return FLOAT64, kind[1]
+    raise SchemaError(
+        f"{where}: {role} has rows of {kind[0]} {kind[1]}, and {survey.where} of {before[0]} {before[1]}."
+    )
 
 
 def _is_wide(role: str, kind: Kind) -> bool:
@@ -466,8 +512,6 @@ def _steps(asked: Asked, layout: ArrayLayout, survey: _Survey, opened: Opened) -
     row_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in survey.kinds.values())
     if row_bytes > LARGEST_ROW_BYTES:
         raise SchemaError(f"{where}: {row_bytes:,} bytes per step are too many.")
-    by_file = itertools.groupby(survey.places, lambda place: place.piece[0])
-    files = [list(places) for _, places in by_file]
     reader = _Reader(
         columns=survey.columns,
         kinds=survey.kinds,
@@ -478,27 +522,22 @@ def _steps(asked: Asked, layout: ArrayLayout, survey: _Survey, opened: Opened) -
         names=survey.names,
     )
     read = functools.partial(_read_files, layout.places, asked.options, reader)
-    for block in read_pieces(asked, read, files):
+    for block in read_pieces(asked, read, survey.files):
         block["reward"] = block["reward"].astype(opened.schema.reward_dtype, copy=False)
         yield from cutter.add(block)
     opened.notes += cutter.notes()
 
 
 def _read_files(
-    places: Places, options: Options, reader: _Reader, files: Iterable[Sequence[_Stored]]
+    places: Places, options: Options, reader: _Reader, files: Iterable[_File]
 ) -> Iterator[Rows]:
     """Yield rows in blocks."""
-    for several in files:
-        wanted = deque(several)
-        where, (_, piece) = wanted[0].where, wanted[0].piece
-        with contextlib.closing(places.open(piece, options)) as opened:
-            for number, place in enumerate(opened):
-                if wanted[0].number == number:
-                    yield from reader.blocks(place, wanted.popleft().rows)
-                if not wanted:
-                    break
-        if wanted:
-            raise IntegrityError(f"{where}: changed while it was read.", file=where)
+    for file, where, rows in files:
+        with contextlib.closing(places.open(file, options)) as opened:
+            for place, count in itertools.zip_longest(opened, rows):
+                if place is None or count is None:
+                    raise IntegrityError(f"{where}: changed while it was read.", file=where)
+                yield from reader.blocks(place, count)
 
 
 class _Reader(NamedTuple):
@@ -513,15 +552,11 @@ class _Reader(NamedTuple):
     names: Mapping[str, Sequence[str]]
 
     def blocks(self, place: Place, rows: int) -> Iterator[Rows]:
-        """Yield all rows of a place."""
+        """Yield the rows of a place."""
         with place.reading(place.where):
             columns = {
                 role: {
-                    f"{place.where}, {name}": in_order(
-                        column, place.names_of(name).texts, self.names[name]
-                    )
-                    if name in self.names
-                    else column
+                    f"{place.where}, {name}": self._ordered(place, name, column)
                     for name, column in zip(self.columns[role], several, strict=True)
                 }
                 for role, several in columns_by_role(place, self.columns).items()
@@ -540,37 +575,39 @@ class _Reader(NamedTuple):
                         block[role], block[f"next_{role}"] = values[:-1], values[1:]
                     else:
                         block[role] = _read(named, slice(start, stop), kind)
-                if self.next_follows:
-                    self._check_next(block, columns, start, held)
+            if self.next_follows:
+                self._check_next(block, columns, start, held)
             if self.last_flag:
                 self._take_last(block, place.where, start, rows)
             yield block
+
+    def _ordered(self, place: Place, name: str, column: Any) -> Any:
+        """Return an array with its numbers in the order of the first place, where they have names."""
+        names = place.names_of(name).texts if name in self.names else ()
+        is_other = names and [*names] != [*self.names[name]]
+        return Reordered(column, names, self.names[name]) if is_other else column
 
     def _check_next(
         self, block: Rows, columns: Mapping[str, Mapping[str, Any]], start: int, held: Rows
     ) -> None:
         """Refuse next observations that are not the observations of the next rows."""
         for role in [role for role in block if f"next_{role}" in block]:
-            after, named = f"next_{role}", columns[f"next_{role}"]
-            if role not in held and start:
-                held[role] = _read(named, slice(start - 1, start), self.kinds[after])
-            before = held.get(role, block[role][:1])
-            held[role] = block[after][-1:]
-            odd = np.flatnonzero(
-                rows_differ(np.concatenate((before, block[after][:-1])), block[role])
-            )
+            after = block[f"next_{role}"]
+            expected = np.concatenate((held.get(role, block[role][:1]), after[:-1]))
+            held[role] = after[-1:]
+            odd = np.flatnonzero(rows_differ(expected, block[role]))
             if len(odd):
                 step = start + int(odd[0])
                 raise SchemaError(
-                    f"{next(iter(named))}: that of step {step - 1} is not the observation of step {step}; "
-                    f"so it is in {len(odd)} places."
+                    f"{next(iter(columns[f'next_{role}']))}: that of step {step - 1} is not the observation of step "
+                    f"{step}; so it is in {len(odd)} places."
                 )
 
     def _take_last(self, block: Rows, where: str, start: int, rows: int) -> None:
         """Let flags count at the last row of a place alone, and keep all of them."""
         for flag in {*FLAGS} & block.keys():
             values, names = block[flag], self.columns[flag]
-            if not any(one == names for role, one in self.columns.items() if role != flag):
+            if not any(other == names for role, other in self.columns.items() if role != flag):
                 block[f"infos/{flag}"] = values
             flags = flags_of(values, names[0], where, first=start)
             block[flag] = flags & (np.arange(start, start + len(flags)) == rows - 1)
@@ -583,7 +620,6 @@ def _read(columns: Mapping[str, Any], rows: slice, kind: Kind) -> np.ndarray:
         as_dtype(np.asarray(column[rows]), dtype, where, rows.start)
         for where, column in columns.items()
     ]
-    values = (
-        parts[0] if len(parts) == 1 else np.concatenate([p.reshape(count, -1) for p in parts], 1)
-    )
-    return values.reshape(count, *shape)
+    if len(parts) == 1:
+        return parts[0].reshape(count, *shape)
+    return np.concatenate([part.reshape(count, -1) for part in parts], 1).reshape(count, *shape)

@@ -1,4 +1,4 @@
-"""Reads NumPy's npz files of others, and folders of npy files, by rows, in order: no pickle, memory is bounded.
+"""Reads NumPy's npz files of others, and folders of npy files, by rows, in order, without pickle; and writes npz files.
 
 An npz file is a Zip archive of arrays. Compressed arrays cannot be read from the middle, so each
 column is a stream of its own, which gives its rows from the first to the last.
@@ -9,143 +9,109 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import shutil
+import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 
+from orlog.datasets.formats._shared.hdf5_files import begins_with
 from orlog.datasets.formats._shared.safe_reading import reading
 from orlog.errors import IntegrityError, SchemaError
 
+COPIED_BYTES = 2**20
 LARGEST_ROW_BYTES = 2**26
 LARGEST_FORTRAN_BYTES = 2**30
-MOST_ROWS = 2**40
-MOST_ARRAYS = 1024
 LARGEST_RATIO = 1032  # of Deflate
 reading_npz = functools.partial(reading, kind="npz")
+Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
+"""Shape of an array, whether it is stored column by column, and its dtype."""
 
 
 def is_npz(path: Path) -> bool:
     """Return whether a file begins as Zip archives do."""
-    try:
-        with path.open("rb") as file:
-            return file.read(4) == b"PK\x03\x04"
-    except OSError:
-        return False
-
-
-@contextlib.contextmanager
-def open_npz(path: Path, where: str) -> Iterator[NpzFile]:
-    """Open a file to read from it; an IntegrityError if it is no sound Zip archive."""
-    with contextlib.ExitStack() as stack:
-        with reading_npz(where):
-            archive = stack.enter_context(zipfile.ZipFile(path))
-        yield NpzFile(archive, where, stack)
-
-
-class NpzFile:
-    """The arrays of a file.
-
-    Attributes:
-        where: What errors call the file.
-        names: Names of all arrays, in the order of the file.
-    """
-
-    def __init__(self, archive: zipfile.ZipFile, where: str, stack: contextlib.ExitStack) -> None:
-        """List the arrays.
-
-        Raises SchemaError if there are none, or too many.
-        """
-        self.where = where
-        self._archive, self._stack = archive, stack
-        self._members = {
-            item.filename.removesuffix(".npy"): item
-            for item in archive.infolist()
-            if item.filename.endswith(".npy")
-        }
-        self.names = list(self._members)
-        packed = [item.filename for item in archive.infolist() if item.filename.endswith(".npy")]
-        if len(packed) != len(self.names):
-            twice = next(name for number, name in enumerate(packed) if name in packed[:number])
-            raise SchemaError(
-                f"{where}: holds {twice} twice, and nothing says which is meant; save it again."
-            )
-        if not 0 < len(self.names) <= MOST_ARRAYS:
-            raise SchemaError(f"{where}: expected arrays, found {len(self.names)}.")
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of an array."""
-        return self._described(name)[0]
-
-    def dtype(self, name: str) -> np.dtype[Any]:
-        """Return the dtype of an array."""
-        return self._described(name)[2]
-
-    def _described(self, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-        where = f"{self.where}, {name}"
-        item = self._members[name]
-        self._check_stored(item, where)
-        with reading_npz(where), self._archive.open(item) as stream:
-            return npy_header(stream, where)
-
-    def _check_stored(self, item: zipfile.ZipInfo, where: str) -> None:
-        """Refuse an array that NumPy would not pack so, or that claims more than it can hold."""
-        if item.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise SchemaError(
-                f"{where}: is packed in a way that NumPy does not use ({item.compress_type}), expected "
-                "stored or deflated."
-            )
-        most = 1 if item.compress_type == zipfile.ZIP_STORED else LARGEST_RATIO
-        if item.file_size > item.compress_size * most:
-            raise IntegrityError(
-                f"{where}: claims {item.file_size:,} bytes, and {item.compress_size:,} packed ones "
-                "cannot hold them.",
-                file=self.where,
-            )
-
-    def column(self, name: str) -> NpzColumn:
-        """Return an array of numbers with a row for each step, as a stream of its own.
-
-        Raises SchemaError if there is none of that name, or it holds other things than numbers;
-        IntegrityError if it is damaged.
-        """
-        where = f"{self.where}, {name}"
-        item = self._members.get(name)
-        if item is None:
-            raise SchemaError(f"{where}: there is no such array; found {', '.join(self.names)}.")
-        self._check_stored(item, where)
-        with reading_npz(where):
-            stream = self._stack.enter_context(self._archive.open(item))
-        return _column_in(stream, item.file_size, where, self.where)
+    return begins_with(path, b"PK\x03\x04")
 
 
 def is_npy_folder(path: Path) -> bool:
     """Return whether a folder holds arrays in npy files."""
-    return path.is_dir() and any(one.suffix == ".npy" and one.is_file() for one in path.iterdir())
+    return path.is_dir() and any(file.suffix == ".npy" for file in path.iterdir())
 
 
 @contextlib.contextmanager
-def open_npy(folder: Path, where: str) -> Iterator[NpyFolder]:
-    """Open the npy files of a folder, to read from them."""
+def open_npz(path: Path, where: str) -> Iterator[NpzFile]:
+    """Open an npz file to read from it; errors call it `where`.
+
+    Raises SchemaError if it holds no arrays, or one twice; IntegrityError if it is no sound Zip archive.
+    """
     with contextlib.ExitStack() as stack:
-        yield NpyFolder(folder, where, stack)
+        with reading_npz(where):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+        packed = [item for item in archive.infolist() if item.filename.endswith(".npy")]
+        members = {item.filename.removesuffix(".npy"): item for item in packed}
+        if len(packed) != len(members):
+            (twice, _), *_ = Counter(item.filename for item in packed).most_common(1)
+            raise SchemaError(f"{where}: holds {twice} twice; save it again.")
+        if not packed:
+            raise SchemaError(f"{where}: expected arrays, found none.")
+
+        def open_member(name: str) -> tuple[IO[bytes], int]:
+            item = members[name]
+            if item.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise SchemaError(
+                    f"{where}, {name}: is packed in a way that NumPy does not use ({item.compress_type}), expected "
+                    "stored or deflated."
+                )
+            most = 1 if item.compress_type == zipfile.ZIP_STORED else LARGEST_RATIO
+            if item.file_size > item.compress_size * most:
+                raise IntegrityError(
+                    f"{where}, {name}: claims {item.file_size:,} bytes, and {item.compress_size:,} packed ones "
+                    "cannot hold them.",
+                    file=where,
+                )
+            return archive.open(item), item.file_size
+
+        yield NpzFile([*members], where, stack, open_member)
 
 
-class NpyFolder:
-    """The arrays of a folder with a file for each.
+@contextlib.contextmanager
+def open_npy(folder: Path, where: str) -> Iterator[NpzFile]:
+    """Open the npy files of a folder as the arrays of an npz file."""
+
+    def open_file(name: str) -> tuple[IO[bytes], int]:
+        path = folder / f"{name}.npy"
+        if path.is_symlink():
+            raise SchemaError(f"{where}, {name}: a link, which is not followed.")
+        return path.open("rb"), path.stat().st_size
+
+    with contextlib.ExitStack() as stack:
+        names = sorted(file.stem for file in folder.iterdir() if file.suffix == ".npy")
+        yield NpzFile(names, where, stack, open_file)
+
+
+class NpzFile:
+    """The arrays of a file, or of a folder with a file for each.
 
     Attributes:
-        where: What errors call the folder.
-        names: Names of all arrays: those of the files without `.npy`.
+        where: What errors call it.
+        names: Names of all arrays, in the order of the file.
     """
 
-    def __init__(self, folder: Path, where: str, stack: contextlib.ExitStack) -> None:
-        self.where = where
-        self._folder, self._stack = folder, stack
-        self.names = sorted(one.stem for one in folder.iterdir() if one.suffix == ".npy")
+    def __init__(
+        self,
+        names: list[str],
+        where: str,
+        stack: contextlib.ExitStack,
+        open_array: Callable[[str], tuple[IO[bytes], int]],
+    ) -> None:
+        """Take the names of arrays, and what opens one as a stream and says its bytes; a stack closes the streams."""
+        self.names, self.where = names, where
+        self._stack, self._open = stack, open_array
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an array."""
@@ -155,40 +121,46 @@ class NpyFolder:
         """Return the dtype of an array."""
         return self._header(name)[2]
 
-    def _header(self, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-        where = f"{self.where}/{name}.npy"
-        with reading_npz(where), (self._folder / f"{name}.npy").open("rb") as stream:
+    def _header(self, name: str) -> Header:
+        where = f"{self.where}, {name}"
+        with reading_npz(where), self._open(name)[0] as stream:
             return npy_header(stream, where)
 
+    def whole(self, name: str) -> np.ndarray:
+        """Return an array as it is, which may hold texts; one of objects is a pickle and refused."""
+        if name not in self.names:
+            raise SchemaError(f"{self.where}: has no array {name!r}.")
+        with reading_npz(f"{self.where}, {name}"), self._open(name)[0] as stream:
+            values: np.ndarray = npy.read_array(stream, allow_pickle=False)
+            return values
+
     def column(self, name: str) -> NpzColumn:
-        """Return an array as `NpzFile.column` does, and raise as it does."""
-        where, path = f"{self.where}/{name}.npy", self._folder / f"{name}.npy"
-        if path.is_symlink():
-            raise SchemaError(f"{where}: a link, which is not followed.")
+        """Return an array of numbers with a row for each step, as a stream of its own.
+
+        Raises SchemaError if there is none of that name, or it holds other things than numbers;
+        IntegrityError if it is damaged.
+        """
+        where = f"{self.where}, {name}"
+        if name not in self.names:
+            raise SchemaError(f"{where}: there is no such array; found {', '.join(self.names)}.")
         with reading_npz(where):
-            stream = self._stack.enter_context(path.open("rb"))
-        return _column_in(stream, path.stat().st_size, where, where)
-
-
-def _column_in(stream: IO[bytes], size: int, where: str, file: str) -> NpzColumn:
-    """Return the array that a stream of so many bytes holds, numbers with a row for each step."""
-    with reading_npz(where):
-        shape, is_fortran, dtype = npy_header(stream, where)
-        header_bytes = stream.tell()
-    if dtype.kind not in "biuf" or dtype.itemsize > 8:
-        what = "Python objects, which are not read" if dtype.kind == "O" else str(dtype)
-        raise SchemaError(f"{where}: expected numbers, found {what}.")
-    row_bytes = dtype.itemsize * math.prod(shape[1:])
-    if not shape or not 0 < shape[0] <= MOST_ROWS or not 0 < row_bytes <= LARGEST_ROW_BYTES:
-        raise SchemaError(f"{where}: expected one row for each step, found shape {shape}.")
-    if size - header_bytes != shape[0] * row_bytes:
-        raise IntegrityError(
-            f"{where}: the shape {shape} takes {shape[0] * row_bytes:,} bytes, but the file "
-            f"holds {size - header_bytes:,}.",
-            file=file,
-        )
-    column = NpzColumn(stream, where, shape, dtype)
-    return column.transposed() if is_fortran and len(shape) > 1 else column
+            stream, size = self._open(name)
+            self._stack.enter_context(stream)
+            shape, is_fortran, dtype = npy_header(stream, where)
+            size -= stream.tell()
+        if dtype.kind not in "biuf" or dtype.itemsize > 8:
+            what = "Python objects, which are not read" if dtype.kind == "O" else str(dtype)
+            raise SchemaError(f"{where}: expected numbers, found {what}.")
+        row_bytes = dtype.itemsize * math.prod(shape[1:])
+        if not shape or not shape[0] or not 0 < row_bytes <= LARGEST_ROW_BYTES:
+            raise SchemaError(f"{where}: expected one row for each step, found shape {shape}.")
+        if size != shape[0] * row_bytes:
+            raise IntegrityError(
+                f"{where}: the shape {shape} takes {shape[0] * row_bytes:,} bytes, but the file holds {size:,}.",
+                file=self.where,
+            )
+        column = NpzColumn(stream, where, shape, dtype)
+        return column.transposed() if is_fortran and len(shape) > 1 else column
 
 
 class NpzColumn:
@@ -202,6 +174,7 @@ class NpzColumn:
     def __init__(
         self, stream: IO[bytes], where: str, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> None:
+        """Take a stream of values, what errors call it, and their shape and dtype."""
         self.shape, self.dtype = shape, dtype
         self._stream, self._where = stream, where
         self._next = 0
@@ -251,11 +224,47 @@ class NpzColumn:
         return values
 
 
-def npy_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether it is stored column by column, and dtype."""
+def npy_header(stream: IO[bytes], where: str) -> Header:
+    """Return what the header of an npy file says."""
     version = npy.read_magic(stream)
     if version == (1, 0):
         return npy.read_array_header_1_0(stream)
     if version == (2, 0):
         return npy.read_array_header_2_0(stream)
     raise SchemaError(f"{where}: the header has version {version}, expected 1.0 or 2.0.")
+
+
+@contextlib.contextmanager
+def npz_writer(path: Path) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
+    """Yield what adds rows to the columns of a compressed npz file, which appears when the context ends without an error.
+
+    All rows of a column have one dtype and shape. Rows lie in unnamed files of the same folder until then, since one
+    member of a ZIP archive is written after the other; memory does not grow with the dataset.
+    """
+    files: dict[str, IO[bytes]] = {}
+    kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+    counts = Counter[str]()
+    with contextlib.ExitStack() as stack:
+
+        def add(rows: Mapping[str, np.ndarray]) -> None:
+            for name, values in rows.items():
+                if name not in files:
+                    files[name] = stack.enter_context(tempfile.TemporaryFile(dir=path.parent))
+                    kinds[name] = values.dtype, values.shape[1:]
+                assert kinds[name] == (values.dtype, values.shape[1:])
+                files[name].write(np.ascontiguousarray(values).tobytes())
+                counts[name] += len(values)
+
+        yield add
+        with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
+            for name, file in files.items():
+                dtype, shape = kinds[name]
+                header = {
+                    "descr": npy.dtype_to_descr(dtype),
+                    "fortran_order": False,
+                    "shape": (counts[name], *shape),
+                }
+                file.seek(0)
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    npy.write_array_header_1_0(member, header)
+                    shutil.copyfileobj(file, member, COPIED_BYTES)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from orlog.base.jobs import check_seen, do_jobs
-from orlog.datasets.formats._shared.carried_sums import CarriedSums, note_all, noted_sums
+from orlog.datasets.formats._shared.blanks import Blanks, note_all, noted_blanks
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.notes import Note
 from orlog.errors import SchemaError
@@ -44,8 +44,8 @@ def read_pieces(
     folders = sorted({file if file.is_dir() else file.parent for file in asked.files})
     jobs = ([file] for file in files)
     there = functools.partial(_read_there, read, folders)
-    for parts, sums in do_jobs(there, jobs, **asked.sharing._asdict()):
-        note_all(sums)
+    for parts, blanks in do_jobs(there, jobs, **asked.sharing._asdict()):
+        note_all(blanks)
         yield from parts
 
 
@@ -73,11 +73,11 @@ def warn_of_one_process(asked: Asked, why: str) -> None:
 
 def _read_there(
     read: Callable[[Iterable[File]], Iterable[Part]], folders: Sequence[Path], files: Sequence[File]
-) -> tuple[list[Part], CarriedSums]:
+) -> tuple[list[Part], Blanks]:
     """Read files in a process that may be on another machine, with what was noted about their values."""
     check_seen(*folders)
-    with noted_sums() as sums:
-        return [*read(files)], sums
+    with noted_blanks() as blanks:
+        return [*read(files)], blanks
 
 
 @contextlib.contextmanager

@@ -1,7 +1,10 @@
 """Arrays of HDF5, npz, npy and Zarr, by the places where they lie together: a group, a file, a folder.
 
 Some places are made of what lies in one: arrays of one number (`states_3`, `actions_3`), and arrays [episodes, time, ..], whose
-rows are episodes.
+rows are episodes, one after the other, without what fills them up:
+
+    obs (6, 20, 4)   actions (6, 20, 2)   mask (6, 20)     6 episodes of up to 20 steps
+    obs (6, 21, 4)                                         the same, with the final observation of each
 """
 
 from __future__ import annotations
@@ -20,19 +23,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orlog.datasets.formats._shared.arrow_files import ENDINGS
-from orlog.datasets.formats._shared.axis_names import NO_NAMES, AxisNames, Lists
-from orlog.datasets.formats._shared.carried_sums import CarriedSums, sums_here
-from orlog.datasets.formats._shared.episode_arrays import (
-    PaddedColumn,
-    spans_of_episodes,
-    usual_lengths,
+from orlog.datasets.formats._shared.beside_arrays import (
+    NO_NAMES,
+    AttributesAt,
+    AxisNames,
+    Lists,
+    of_steps,
 )
-from orlog.datasets.formats._shared.episode_values import AttributesAt, of_steps
 from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats._shared.flags import SUCCESS, outcome_of
 from orlog.datasets.formats._shared.hdf5_files import (
     Hdf5Column,
-    attribute,
     check_heaps,
     check_stored,
     child,
@@ -59,11 +60,16 @@ from orlog.datasets.formats._shared.roles import alike, base_role, by_numbers, m
 from orlog.datasets.formats._shared.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, SchemaError
-from orlog.manifests.names import did_you_mean
+from orlog.manifests.names import counted, did_you_mean
 
 FILE, ROW, NUMBER = "file", "row", "#"
 LAYOUT = "arrays that --map could name"
 LARGEST_WHOLE = 2**20  # numbers or texts
+LENGTHS = (
+    *("mask", "masks", "valid", "traj_mask"),
+    *("length", "lengths", "episode_lengths", "traj_lengths"),
+)
+"""Usual names of arrays that say how long episodes are."""
 
 
 class Taken(NamedTuple):
@@ -98,6 +104,7 @@ class Place:
         lengths: The steps of each episode, where the place says it.
         later: Names of the same arrays a step later, where they have one step more than actions.
         notes: What to know about it.
+        file: The file that it lies in, with what opens it again sooner; None where nothing does.
     """
 
     where: str
@@ -114,6 +121,22 @@ class Place:
     lengths: Sequence[int] = ()
     later: Mapping[str, str] = dataclasses.field(default_factory=dict)
     notes: Sequence[Note] = ()
+    file: ArrayFile | None = None
+
+
+class Listing(NamedTuple):
+    """The arrays of an HDF5 file: their paths, sorted, and shape and dtype of those that were checked."""
+
+    names: list[str]
+    checked: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+
+
+class ArrayFile(NamedTuple):
+    """A file of arrays, what errors call it, and its arrays where they are known."""
+
+    path: Path
+    where: str
+    listing: Listing | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,18 +144,12 @@ class Places:
     """How the places of files are found; processes of other machines open them likewise.
 
     Attributes:
-        pieces: Lists what can be opened on its own, such as files with what errors call them.
-        open: Yields each place of such a piece while that is open.
+        files: Lists what can be opened on its own, such as files with what errors call them.
+        open: Yields each place of such a file while that is open.
     """
 
-    pieces: Callable[[Asked], Iterable[Any]]
+    files: Callable[[Asked], Iterable[Any]]
     open: Callable[[Any, Options], Generator[Place]]
-
-    def find(self, asked: Asked) -> Iterator[tuple[tuple[int, Any], int, Place]]:
-        """Yield each place while it is open, with its piece, that one's number, and its own number in it."""
-        for numbered in enumerate(self.pieces(asked)):
-            for number, place in enumerate(self.open(numbered[1], asked.options)):
-                yield numbered, number, place
 
 
 def columns_by_role(place: Place, names_of: Mapping[str, list[str]]) -> dict[str, list[Any]]:
@@ -147,16 +164,15 @@ def _numbers(place: Place, role: str, name: str) -> Any:
 
     Raises SchemaError if it holds other bytes.
     """
-    column, where = place.column(name), f"{place.where}, {name}"
+    column = place.column(name)
     is_text = column.dtype.kind == "S"
-    may_be = is_text or (column.dtype == np.uint8 and len(column.shape) == 2)
-    may_be = (
-        may_be and base_role(role).endswith("observation") and not isinstance(column, NpzColumn)
-    )
-    if may_be and begins_a_picture(column[0:1][0]):
-        return PictureColumn(column, where)
-    if is_text:
-        raise SchemaError(f"{where}: expected numbers or frames, found {column.dtype}.")
+    if is_text or (column.dtype == np.uint8 and len(column.shape) == 2):
+        where = f"{place.where}, {name}"
+        may_be = base_role(role).endswith("observation") and not isinstance(column, NpzColumn)
+        if may_be and begins_a_picture(column[0:1][0]):
+            return PictureColumn(column, where)
+        if is_text:
+            raise SchemaError(f"{where}: expected numbers or frames, found {column.dtype}.")
     return column
 
 
@@ -219,10 +235,10 @@ def in_order(given: Iterable[tuple[Path, str]]) -> list[tuple[Path, str]]:
     return sorted(given, key=lambda file: [by_numbers(part) for part in file[0].parts])
 
 
-def files_of_arrays(asked: Asked) -> list[tuple[Path, str]]:
+def files_of_arrays(asked: Asked) -> list[ArrayFile]:
     """Return the files, those of a folder and of folders in it too, in the order of the numbers in their paths.
 
-    Beside each is what errors call it. Raises SchemaError if a folder holds no such file.
+    Raises SchemaError if a folder holds no such file.
     """
     given = list(zip(asked.files, asked.sources, strict=True))
     for file, source in given:
@@ -235,160 +251,135 @@ def files_of_arrays(asked: Asked) -> list[tuple[Path, str]]:
         given = files_below(folder, source, holds_arrays)
         if not given:
             raise SchemaError(f"{source}: holds no HDF5, no npz, no npy and no Zarr.")
-    return in_order(given)
+    return [ArrayFile(*each) for each in in_order(given)]
 
 
-def open_arrays(given: tuple[Path, str], options: Options) -> Generator[Place]:
+def open_arrays(file: ArrayFile, options: Options) -> Generator[Place]:
     """Yield each place of a file; groups come in the order of the numbers in their names.
 
     Raises SchemaError if nothing has the name that `--episode` gives; IntegrityError if the file is damaged.
     """
-    file, where = given
-    if is_zarr(file):
-        with open_zarr(file, where) as arrays:
-            lists = Lists(arrays.names, arrays.attributes_at, arrays.whole)
+    path, where, _ = file
+    if is_zarr(path):
+        with open_zarr(path, where) as store:
+            lists = Lists(store.names, store.attributes, store.whole)
             whole = Place(
                 where,
-                arrays.names,
-                arrays.column,
+                store.names,
+                store.column,
                 reading_zarr,
-                names_of=lambda name: lists.names_of(name, arrays.column(name).shape),
-                attributes=arrays.attributes_at,
-                whole=arrays.whole,
+                names_of=lambda name: lists.names_of(name, store.column(name).shape),
+                attributes=store.attributes,
+                whole=store.whole,
             )
             yield from _places_in(whole, options)
-    elif is_npz(file) or is_npy_folder(file):
-        with open_npz(file, where) if is_npz(file) else open_npy(file, where) as archive:
-            read = functools.partial(_whole_in_npz, file, where)
-            lists = Lists(archive.names, lambda _path: {}, read)
+    elif is_npz(path) or is_npy_folder(path):
+        with open_npz(path, where) if is_npz(path) else open_npy(path, where) as archive:
+            lists = Lists(archive.names, lambda _path: {}, archive.whole)
             whole = Place(
                 where,
                 archive.names,
                 archive.column,
                 reading_npz,
                 names_of=lambda name: lists.names_of(name, archive.shape(name)),
-                whole=read,
+                whole=archive.whole,
             )
             yield from _places_in(whole, options)
     else:
-        yield from _places_in_hdf5(file, where, options)
-
-
-def _whole_in_npz(file: Path, where: str, name: str) -> Any:
-    """Return an array of a file or folder, which may hold texts; arrays of objects are pickles, and not read."""
-    with reading_npz(where):
-        if file.is_dir():
-            return np.load(file / f"{name}.npy", allow_pickle=False)
-        with np.load(file, allow_pickle=False) as arrays:
-            return arrays[name]
-
-
-class _Listing(NamedTuple):
-    """A file that was listed last, since it is opened twice: to look at it, and to read it.
-
-    Attributes:
-        key: Another one for each version of a file.
-        names: The paths of all arrays, sorted.
-        sums: What was told of the checksums of those that were checked.
-        checked: Their shapes and dtypes, by path.
-    """
-
-    key: object
-    names: list[str]
-    sums: CarriedSums | None
-    checked: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
-
-
-_latest: list[_Listing] = []
-
-
-def _listed(opened: Any, where: str, key: object) -> _Listing:
-    """Return the arrays in an open file."""
-    if not _latest or _latest[0].key != key:
-        names = sorted(path for path, _ in datasets_in(opened, where, LAYOUT))
-        _latest[:] = [_Listing(key, names, sums_here(), {})]
-    elif _latest[0].sums is not sums_here():  # another import, which is told of checksums too
-        _latest[:] = [_Listing(key, _latest[0].names, sums_here(), {})]
-    return _latest[0]
-
-
-def _places_in_hdf5(file: Path, where: str, options: Options) -> Generator[Place]:
-    h5py = import_h5py()
-    with open_hdf5(file, where) as opened:
-        status = file.stat()
-        size = status.st_size
-        with reading(where):
-            listed = _listed(opened, where, (file, where, size, status.st_mtime_ns))
-            names = [*listed.names]
-        check = functools.cache(lambda: check_heaps(file, opened, where))
-
-        def dataset(path: str) -> Any:
-            """Return a dataset as `opened[path]` does, in half the time."""
-            return h5py.Dataset(h5py.h5d.open(opened.id, path.encode()), readonly=True)
-
-        def column(path: str) -> Hdf5Column:
-            if path not in listed.checked:
-                found: Hdf5Column = numbers(dataset(path), f"{where}, {path}", size, texts=True)
-                listed.checked[path] = found.shape, found.dtype
-                return found
-            return Hdf5Column(dataset(path), *listed.checked[path])
-
-        def read_attribute(node: Any, name: str) -> Any:
-            if node.attrs.get_id(name).dtype.kind == "O":  # texts of any length
-                check()
-            with reading(where):
-                return attribute(node, name, where)
-
-        @functools.lru_cache(maxsize=64)
-        def node_at(path: str) -> Any:
-            group, _, name = path.rpartition("/")
-            node = node_at(group) if path else opened
-            is_inside = bool(path) and has_child(node, name)
-            return child(node, name, where, "attributes") if is_inside else None if path else node
-
-        @functools.lru_cache(maxsize=64)
-        def attributes_at(path: str) -> Mapping[str, Callable[[], Any]]:
-            node = node_at(path)
-            attributes = () if node is None else node.attrs
-            return {name: functools.partial(read_attribute, node, name) for name in attributes}
-
-        def read_whole(path: str) -> Any:
-            node, at = opened, f"{where}, {path}"
-            for part in path.split("/"):
-                node = child(node, part, where, f"an array {path}")
-            if getattr(node, "size", None) is None or node.size > LARGEST_WHOLE:
-                raise SchemaError(f"{at}: expected an array with a row for each episode.")
-            if node.dtype.kind != "O":
-                check_stored(node, at, size)
-            elif node.chunks is not None or node.is_virtual or node.external:
-                raise SchemaError(f"{at}: texts that are stored in chunks are not read.")
-            else:
-                check()
-            with reading(where):
-                return node[()]
-
-        lists = Lists(names, attributes_at, read_whole)
-        whole = Place(
-            where,
-            names,
-            column,
-            reading,
-            names_of=lambda path: lists.names_of(path, dataset(path).shape),
-            attributes=attributes_at,
-            whole=read_whole,
-        )
-        for place in _places_in(whole, options):
-            success = None
-            if place.path or place.where == where:  # not of arrays of one number
-                node = opened[place.path] if place.path else opened
-                success = flag_attribute(node, SUCCESS, place.where)
-            if success is None and place.where == where:
-                success = outcome_of(file.absolute().as_posix())
-            yield dataclasses.replace(place, success=success)
+        with open_hdf5(path, where) as opened:
+            yield from _places_in_hdf5(file, opened, options)
 
 
 ARRAYS = Places(files_of_arrays, open_arrays)
 """Files of HDF5, npz and Zarr, and folders of npy."""
+
+
+class _Attributes(Mapping[str, Any]):
+    """The attributes of a group or array of HDF5; heaps of texts are looked at before one of them is read."""
+
+    def __init__(self, node: Any, where: str, check: Callable[[], object]) -> None:
+        self._node, self._where, self._check = node, where, check
+        self._names = list(node.attrs)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        if self._node.attrs.get_id(name).dtype.kind == "O":  # texts of any length
+            self._check()
+        with reading(self._where):
+            return self._node.attrs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _places_in_hdf5(file: ArrayFile, opened: Any, options: Options) -> Iterator[Place]:
+    h5py, where = import_h5py(), file.where
+    size = file.path.stat().st_size
+    listing = file.listing
+    if listing is None:
+        with reading(where):
+            listing = Listing(sorted(path for path, _ in datasets_in(opened, where, LAYOUT)), {})
+    names, checked = listing
+    check = functools.cache(lambda: check_heaps(file.path, opened, where))
+
+    def dataset(path: str) -> Any:
+        """Return a dataset as `opened[path]` does, in half the time."""
+        return h5py.Dataset(h5py.h5d.open(opened.id, path.encode()), readonly=True)
+
+    def column(path: str) -> Hdf5Column:
+        if path in checked:
+            return Hdf5Column(dataset(path), *checked[path])
+        values = numbers(dataset(path), f"{where}, {path}", size, texts=True)
+        checked[path] = values.shape, values.dtype
+        return values
+
+    @functools.lru_cache(maxsize=64)
+    def attributes_at(path: str) -> Mapping[str, Any]:
+        node = opened
+        for part in filter(None, path.split("/")):
+            if not has_child(node, part):
+                return {}
+            node = child(node, part, where, "attributes")
+        return _Attributes(node, where, check)
+
+    def read_whole(path: str) -> Any:
+        node, at = opened, f"{where}, {path}"
+        for part in path.split("/"):
+            node = child(node, part, where, f"an array {path}")
+        if getattr(node, "size", None) is None or node.size > LARGEST_WHOLE:
+            raise SchemaError(f"{at}: expected an array with a row for each episode.")
+        if node.dtype.kind != "O":
+            check_stored(node, at, size)
+        elif node.chunks is not None or node.is_virtual or node.external:
+            raise SchemaError(f"{at}: texts that are stored in chunks are not read.")
+        else:
+            check()
+        with reading(where):
+            return node[()]
+
+    lists = Lists(names, attributes_at, read_whole)
+    whole = Place(
+        where,
+        names,
+        column,
+        reading,
+        names_of=lambda path: lists.names_of(path, dataset(path).shape),
+        attributes=attributes_at,
+        whole=read_whole,
+        file=file._replace(listing=listing),
+    )
+    for place in _places_in(whole, options):
+        success = None
+        if place.path or place.where == where:  # not of arrays of one number
+            node = opened[place.path] if place.path else opened
+            success = flag_attribute(node, SUCCESS, place.where)
+        if success is None and place.where == where:
+            success = outcome_of(file.path.absolute().as_posix())
+        yield dataclasses.replace(place, success=success)
 
 
 def _places_in(whole: Place, options: Options) -> Iterator[Place]:
@@ -400,12 +391,14 @@ def _places_in(whole: Place, options: Options) -> Iterator[Place]:
         yield _rows_of(whole, options)
         return
     if options.episode == NUMBER and NUMBER not in whole.names:
-        parts, outside = _by_number(whole, options)
+        parts = _by_number(whole, options)
     elif options.episode in ("", FILE, *whole.names):
         yield whole
         return
     else:
-        parts, outside = _groups(whole, options.episode)
+        parts = _groups(whole, options.episode)
+    used = {path for paths in parts.values() for path in paths.values()}
+    outside = [path for path in whole.names if path not in used]
     for part in sorted(parts, key=by_numbers):
         yield _part_of(whole, part, parts[part], outside)
         outside = []
@@ -430,23 +423,17 @@ def _part_of(whole: Place, part: str, paths: Mapping[str, str], outside: Sequenc
     )
 
 
-Parts = tuple[dict[str, dict[str, str]], list[str]]
-"""The arrays of each place, by their names in it and in the file, and those that are in none."""
-
-
-def _by_number(whole: Place, options: Options) -> Parts:
-    """Return the arrays of each number: `states_3` and `actions_3`, which `--map` names `states_#` and `actions_#`."""
+def _by_number(whole: Place, options: Options) -> dict[str, dict[str, str]]:
+    """Return the arrays of each number, `states_3` and `actions_3`, by their names in `--map`: `states_#` and `actions_#`."""
     wanted = ",".join(of_steps(options.columns).values()).split(",")
     parts: dict[str, dict[str, str]] = {}
     for name in wanted:
         start, sign, end = name.partition(NUMBER)
-        its = re.compile(rf"{re.escape(start)}(\d+){re.escape(end)}")
-        fitting = {
-            match[1]: path for path in whole.names if sign and (match := its.fullmatch(path))
-        }
-        for number, path in fitting.items():
-            parts.setdefault(number, {})[name] = path
-        if not fitting:
+        pattern = re.compile(rf"{re.escape(start)}(\d+){re.escape(end)}")
+        matches = [match for path in whole.names if sign and (match := pattern.fullmatch(path))]
+        for match in matches:
+            parts.setdefault(match[1], {})[name] = match[0]
+        if not matches:
             raise SchemaError(
                 f"{whole.where}: episode='#': no array is called {name} with a number for #"
                 + _instead(name, {alike(path) for path in whole.names}, whole)
@@ -456,34 +443,30 @@ def _by_number(whole: Place, options: Options) -> Parts:
             if name not in paths:
                 lacks, has = name.replace(NUMBER, number), next(iter(paths.values()))
                 raise SchemaError(f"{whole.where}: has {has}, and no {lacks}.")
-    used = {path for paths in parts.values() for path in paths.values()}
-    return parts, [path for path in whole.names if path not in used]
+    return parts
 
 
-def _groups(whole: Place, pattern: str) -> Parts:
-    """Return the arrays in each group that a pattern means."""
+def _groups(whole: Place, pattern: str) -> dict[str, dict[str, str]]:
+    """Return the arrays in each group that a pattern means, by their names in it."""
     wanted = pattern.split("/")
     parts: dict[str, dict[str, str]] = {}
-    outside = []
     for path in whole.names:
         names = path.split("/")
         for end in range(len(wanted), len(names)):
             if all(map(fnmatch.fnmatchcase, names[end - len(wanted) : end], wanted)):
                 parts.setdefault("/".join(names[:end]), {})["/".join(names[end:])] = path
                 break
-        else:
-            outside.append(path)
     if not parts:
         groups = {path[:at] for path in whole.names for at in range(len(path)) if path[at] == "/"}
         raise SchemaError(
             f"{whole.where}: episode={pattern!r}: no group and no array has such a name"
             + _instead(pattern, [*groups, *whole.names], whole, sorted(groups, key=by_numbers))
         )
-    return parts, outside
+    return parts
 
 
 def _instead(name: str, others: Iterable[str], whole: Place, groups: Sequence[str] = ()) -> str:
-    """Return what to say of a name that means nothing."""
+    """Return what an error says of a name that means nothing."""
     its = f"groups are {spanned(groups)}" if groups else f"arrays are {spanned(whole.names)}"
     return did_you_mean(name, others) or f"; its {its}."
 
@@ -505,36 +488,34 @@ def _rows_of(whole: Place, options: Options) -> Place:
         raise SchemaError(
             f"{where}: episode='row' needs actions [episodes, time, ..]; name them as columns={{'action': 'ARRAY'}}."
         )
-    said, notes = options.length, list[Note]()
-    if not said:
-        free = {name: shape for name, shape in shapes.items() if name not in mapped}
-        said = usual_lengths(free, axes)
-        notes += [Note("lengths_by_name", [said])] if said else []
-    elif said not in names:
+    length, notes = options.length, list[Note]()
+    if length and length not in names:
         raise SchemaError(
-            f"{where}: length={said!r}: there is no such array{_instead(said, names, whole)}"
+            f"{where}: length={length!r}: there is no such array{_instead(length, names, whole)}"
         )
+    if not length:
+        fitting = (axes, axes[:1], (axes[0], 1))
+        free = [name for name in shapes if name not in mapped and shapes[name][:2] in fitting]
+        usual = [name for name in free if name.rpartition("/")[2].lower() in LENGTHS]
+        length = usual[0] if usual else ""
+        notes += [Note("lengths_by_name", [length])] if usual else []
     with whole.reading(where):
-        lengths = whole.column(said) if said else None
-        spans = spans_of_episodes(lengths, axes, f"{where}, {said}")
+        lengths = whole.column(length) if length else None
+        spans = _spans_of_episodes(lengths, axes, f"{where}, {length}")
     has_steps = spans[:, 1] > spans[:, 0]
     empty = int((~has_steps).sum())
     notes += [Note("rows_without_steps", rows=empty)] if empty else []
-    later = {
-        name: f"{name}, a step later"
-        for name, shape in shapes.items()
-        if shape[:2] == (axes[0], axes[1] + 1)
-    }
+    longer = (axes[0], axes[1] + 1)
+    later = {name: f"{name}, a step later" for name in shapes if shapes[name][:2] == longer}
     of_later = {after: name for name, after in later.items()}
 
     def column(name: str) -> Any:
         values = whole.column(of_later.get(name, name))
-        steps = axes[1] + (of_later.get(name, name) in later)
-        if tuple(values.shape[:2]) != (axes[0], steps):
+        if tuple(values.shape[:2]) != (longer if of_later.get(name, name) in later else axes):
             raise SchemaError(
                 f"{where}, {name}: expected [{axes[0]}, {axes[1]}, ..] as of {action}, found {tuple(values.shape)}."
             )
-        return PaddedColumn(values, spans, after=name in of_later)
+        return _PaddedColumn(values, spans, after=name in of_later)
 
     def values_of_episodes(name: str) -> Any:
         values = np.asarray(whole.whole(name))
@@ -542,7 +523,7 @@ def _rows_of(whole: Place, options: Options) -> Place:
 
     return dataclasses.replace(
         whole,
-        names=[name for name in names if name != said or name in mapped],
+        names=[name for name in names if name != length or name in mapped],
         column=column,
         names_of=lambda _name: NO_NAMES,
         whole=values_of_episodes,
@@ -550,3 +531,77 @@ def _rows_of(whole: Place, options: Options) -> Place:
         later=later,
         notes=notes,
     )
+
+
+class _PaddedColumn:
+    """The steps of an array [episodes, time, ..], which can be sliced by rows.
+
+    Attributes:
+        shape: Its shape: that of a step after the number of steps.
+        dtype: What numbers it holds.
+    """
+
+    def __init__(self, column: Any, spans: np.ndarray, *, after: bool) -> None:
+        """Take an array, and from which step on, and before which one, each episode lies; `after` is a step later."""
+        self._column, self._starts = column, spans[:, 0] + after
+        self._lengths = spans[:, 1] - spans[:, 0]
+        self._ends = np.cumsum(self._lengths)
+        self.shape = (len(self), *column.shape[2:])
+        self.dtype = column.dtype
+        self._held: tuple[int, Any] = (-1, None)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        start, stop, _ = rows.indices(len(self))
+        values, done = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype), start
+        while done < stop:
+            episode = int(np.searchsorted(self._ends, done, side="right"))
+            step = done - int(self._ends[episode] - self._lengths[episode])
+            count = min(stop - done, int(self._lengths[episode]) - step)
+            first = int(self._starts[episode]) + step
+            values[done - start :][:count] = self._steps(episode)[first : first + count]
+            done += count
+        return values
+
+    def _steps(self, episode: int) -> Any:
+        if self._held[0] != episode:
+            # What can only be read in order is read up to there.
+            first = self._held[0] + 1 if isinstance(self._column, NpzColumn) else episode
+            self._held = episode, np.asarray(self._column[first : episode + 1])[-1]
+        return self._held[1]
+
+
+def _spans_of_episodes(column: Any, axes: Sequence[int], where: str) -> np.ndarray:
+    """Return from which step on, and before which one, each episode lies, by its lengths or a mask of its steps.
+
+    Without an array all are as long as the axis of time. Raises SchemaError if it is neither, or no episode has a step.
+    """
+    count, steps = axes
+    values = np.full(count, steps) if column is None else np.asarray(column[0 : len(column)])
+    if values.size == count == len(values) and values.dtype.kind in "iu":
+        lengths = values.reshape(-1).astype(np.int64)
+        odd = np.flatnonzero((lengths < 0) | (lengths > steps))
+        if len(odd):
+            raise SchemaError(
+                f"{where}: says {lengths[odd[0]]} steps of episode {odd[0]}, and its arrays have {steps}."
+            )
+        starts = np.zeros_like(lengths)
+    else:
+        is_mask = values.size == count * steps and len(values) == count
+        if not is_mask or not np.isin(values, (0, 1)).all():
+            raise SchemaError(
+                f"{where}: expected the steps of each of {counted(count, 'episode')}, or 0 and 1 for each of {steps} "
+                f"steps, found {values.dtype} {values.shape}."
+            )
+        mask = values.reshape(count, steps) != 0
+        begins = (np.diff(mask.astype(np.int8), prepend=0, axis=1) > 0).sum(1)
+        if (begins > 1).any():
+            raise SchemaError(
+                f"{where}: the steps of episode {np.argmax(begins > 1)} do not follow each other."
+            )
+        starts, lengths = np.argmax(mask, axis=1), mask.sum(1)
+    if not lengths.any():
+        raise SchemaError(f"{where}: says that no episode has a step.")
+    return np.stack([starts, starts + lengths], 1)

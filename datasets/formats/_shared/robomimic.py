@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.bounds import Bounds, count_outside, describe_outside, merge_outside
-from orlog.datasets.formats._shared.episode_values import plain
+from orlog.datasets.formats._shared.beside_arrays import plain
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats._shared.hdf5_files import (
     attribute,
@@ -65,6 +65,8 @@ ROBOMIMIC = ArrayLayout(
     next_follows=True,
     keeps_rest=True,
     beside=("mask/*",),
+    codes=("rewards_none", "left_out_no_row"),
+    ends_first=True,
     without_observations=", only states; let robomimic's dataset_states_to_obs.py make observations from them.",
 )
 
@@ -79,24 +81,24 @@ def open_robomimic(asked: Asked) -> Iterator[Opened]:
         demos = [name for name in names_in(data) if name.startswith("demo_")]
         demos.sort(key=by_numbers)
         masks = _masks(file, where, size)
-        arguments = attribute(data, "env_args", where, "")
+        arguments = attribute(data, "env_args", "")
         actions = {}
         for name in demos:
             demo = child(data, name, where, NAME)
             if has_child(demo, "actions"):
                 node = child(demo, "actions", where, NAME)
                 actions[name] = numbers(node, f"{where}, {name}, actions", size)
-            count = attribute(demo, "num_samples", where)
+            count = attribute(demo, "num_samples")
             if name in actions and count is not None and int(count) != len(actions[name]):
                 raise SchemaError(
                     f"{where}, {name}: num_samples says {int(count)}, and actions holds "
                     f"{len(actions[name])} rows."
                 )
-        total = attribute(data, "total", where)
+        total = attribute(data, "total")
         for lack in _lacks(where, actions, masks, total):
             tell_lack(asked.options, lacks, lack)
         is_bounded, told = _unit_actions(arguments, actions)
-        convention = plain(attribute(data, "macros_image_convention", where, ""))
+        convention = plain(attribute(data, "macros_image_convention", ""))
         first = child(data, demos[0], where, NAME) if demos else {}
         has_dones, lag = has_child(first, "dones"), _lag(first, where, asked.options)
 

@@ -22,7 +22,7 @@ from typing import Any
 import numcodecs
 import numpy as np
 
-from orlog.datasets.formats._shared.carried_sums import note_filled
+from orlog.datasets.formats._shared.blanks import note_blank
 from orlog.datasets.formats._shared.npz_files import is_npz
 from orlog.datasets.formats._shared.safe_reading import reading
 from orlog.errors import OrlogError, SchemaError, needing
@@ -30,10 +30,9 @@ from orlog.errors import OrlogError, SchemaError, needing
 LARGEST_CHUNK = 2**28
 LARGEST_FILL = 2**30  # bytes of an array whose chunks are not stored
 LARGEST_ROW = 2**26
-MOST_ROWS = 2**40
-VERSION_2, VERSION_3 = ".zarray", "zarr.json"
+ATTRIBUTES, VERSION_2, VERSION_3 = ".zattrs", ".zarray", "zarr.json"
 GROUPS = (".zgroup", VERSION_3)
-OWN = (VERSION_2, *GROUPS, ".zattrs", ".zmetadata")
+OWN = (VERSION_2, *GROUPS, ATTRIBUTES, ".zmetadata")
 CODECS = {
     *("blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset", "gzip", "lz4"),
     *("lzma", "sharding_indexed", "shuffle", "transpose", "zlib", "zstd"),
@@ -49,12 +48,10 @@ def is_zarr(path: Path) -> bool:
         return any(
             (one / name).is_file() for one in (path, *inner) for name in (*GROUPS, VERSION_2)
         )
-    if not is_npz(path):
-        return False
-    with contextlib.suppress(zipfile.BadZipFile, NotImplementedError, OSError, ValueError):
-        with zipfile.ZipFile(path) as archive:
+    if is_npz(path):
+        with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-        return any(name.rpartition("/")[2] in (VERSION_2, VERSION_3) for name in names)
+            return any(name.rpartition("/")[2] in (VERSION_2, VERSION_3) for name in names)
     return False
 
 
@@ -63,12 +60,6 @@ def names_in_zarr(path: Path) -> set[str]:
     with contextlib.suppress(OrlogError, OSError), open_zarr(path, str(path)) as file:
         return set(file.names)
     return set()
-
-
-def attributes_in_zarr(path: Path) -> list[str]:
-    """Return the names of arrays, and of the attributes of arrays and groups, `data@name`."""
-    with open_zarr(path, str(path)) as file:
-        return [*file.names, *file.attributes(), *file.others()]
 
 
 @contextlib.contextmanager
@@ -91,14 +82,13 @@ def open_zarr(path: Path, where: str) -> Iterator[ZarrFile]:
                 names = [item.filename for item in archive.infolist() if not item.is_dir()]
                 store = sync(zarr.storage.ZipStore.open(path, mode="r"))
             stack.callback(store.close)
-            files = set(names)
-            if len(files) < len(names):
+            if len({*names}) < len(names):
                 raise SchemaError(f"{where}: holds a file twice, and nothing says which is meant.")
 
             def read(name: str) -> bytes:
                 return (path / name).read_bytes() if path.is_dir() else archive.read(name)
 
-            opened = ZarrFile(store, files, read, where)
+            opened = ZarrFile(store, {*names}, read, where)
         yield opened
 
 
@@ -119,8 +109,7 @@ class ZarrFile:
 
     Attributes:
         where: What errors call it.
-        names: Paths of all arrays, below the folder that holds all of them.
-        root: That folder, such as `data/`; nothing where it is the whole.
+        names: Paths of all arrays, below the folder that holds all of them, such as `data`.
     """
 
     def __init__(
@@ -142,9 +131,11 @@ class ZarrFile:
             raise SchemaError(f"{where}: expected arrays of Zarr, found none.")
         tops = [name.rpartition("/")[0] for name in sorted(files) if name.endswith(GROUPS)]
         root = min((top for top in tops if top not in described), key=len, default="")
-        start = f"{root}/" if root and all(one.startswith(f"{root}/") for one in described) else ""
-        self.root = start
-        self._described = {folder.removeprefix(start): name for folder, name in described.items()}
+        is_common = root and all(folder.startswith(f"{root}/") for folder in described)
+        self._root = f"{root}/" if is_common else ""
+        self._described = {
+            folder.removeprefix(self._root): name for folder, name in described.items()
+        }
         self.names = sorted(self._described)
 
     def _document(self, name: str) -> dict[str, Any]:
@@ -155,39 +146,30 @@ class ZarrFile:
             raise SchemaError(f"{where}: holds no object of JSON.")
         return body
 
-    def attributes(self) -> list[str]:
-        """Return the names of attributes, `data@name`."""
-        return [
-            f"{folder.removeprefix(self.root)}@{one}"
-            for folder, _, last in (name.rpartition("/") for name in sorted(self._files))
-            if last in (".zattrs", VERSION_3)
-            for one in self._attributes_in(f"{folder}/{last}".lstrip("/"))
-            if not one.startswith("_ARRAY_")
-        ]
-
-    def _attributes_in(self, document: str) -> dict[str, Any]:
-        body = self._document(document)
-        inner = body if document.endswith(".zattrs") else body.get("attributes", {})
-        return inner if isinstance(inner, dict) else {}
-
-    def attributes_at(self, path: str) -> dict[str, Callable[[], Any]]:
-        """Return what reads each attribute of the group or array at a path."""
-        found: dict[str, Callable[[], Any]] = {}
-        for last in (".zattrs", VERSION_3):
-            name = f"{self.root}{path}/{last}" if path else f"{self.root}{last}"
+    def attributes(self, path: str) -> dict[str, Any]:
+        """Return the attributes of the group or array at a path."""
+        attributes: dict[str, Any] = {}
+        for last in (ATTRIBUTES, VERSION_3):
+            name = f"{self._root}{path}/{last}" if path else f"{self._root}{last}"
             if name in self._files:
-                inner = self._attributes_in(name)
-                found |= {key: functools.partial(inner.__getitem__, key) for key in inner}
-        return found
+                body = self._document(name)
+                inner = body if last == ATTRIBUTES else body.get("attributes")
+                attributes |= inner if isinstance(inner, dict) else {}
+        return attributes
 
-    def others(self) -> list[str]:
-        """Return the files that are neither of Zarr nor in the folder of an array, `./data/readme.txt`."""
-        folders = tuple(f"{name.rpartition('/')[0]}/" for name in self._described.values())
-        return [
-            f"./{name.removeprefix(self.root)}"
-            for name in sorted(self._files)
-            if name.rpartition("/")[2] not in OWN and not name.startswith(folders)
-        ]
+    def inventory(self) -> list[str]:
+        """Return the names of arrays, of attributes, `data@name`, and of files that are not Zarr's, `./data/readme.txt`."""
+        arrays = tuple(f"{name.rpartition('/')[0]}/" for name in self._described.values())
+        names = [*self.names]
+        folders = {f"{name.rpartition('/')[0]}/" for name in self._files}
+        for inner in sorted({one.removeprefix(self._root).rstrip("/") for one in folders}):
+            names += [
+                f"{inner}@{key}" for key in self.attributes(inner) if not key.startswith("_ARRAY_")
+            ]
+        for name in sorted(self._files):
+            if name.rpartition("/")[2] not in OWN and not name.startswith(arrays):
+                names.append(f"./{name.removeprefix(self._root)}")
+        return names
 
     def whole(self, name: str) -> Any:
         """Return all values of a small array, which may be texts.
@@ -205,11 +187,15 @@ class ZarrFile:
 
         Raises SchemaError if it holds other things than numbers, or is packed by a codec that is not read.
         """
-        where, body = f"{self.where}, {name}", self._document(self._described[name])
-        kind = body.get("data_type", body.get("dtype"))
-        if not _is_of_numbers(kind):
-            raise SchemaError(f"{where}: expected numbers, found {str(kind)[:50]}.")
-        folder = self._described[name].rpartition("/")[0]
+        where, described = f"{self.where}, {name}", self._described[name]
+        body = self._document(described)
+        kind = str(body.get("data_type", body.get("dtype")))
+        dtype = np.dtype("O")
+        with contextlib.suppress(SyntaxError, TypeError, ValueError):
+            dtype = np.dtype(kind)
+        if dtype.kind not in "biuf" or dtype.itemsize > 8:
+            raise SchemaError(f"{where}: expected numbers, found {kind[:50]}.")
+        folder = described.rpartition("/")[0]
         return ZarrColumn(self._array(name, CODECS), self._files, folder, where)
 
     def _array(self, name: str, codecs: set[str]) -> Any:
@@ -228,17 +214,9 @@ class ZarrFile:
                     "with Blosc, zstd or without a codec, or leave it out by naming others (columns={..})."
                 )
             kind = ArrayV2Metadata if described.endswith(VERSION_2) else ArrayV3Metadata
-            described_by: Any = _with_checked_blosc(kind.from_dict(body))
+            metadata: Any = _with_checked_blosc(kind.from_dict(body))
             path = StorePath(self._store, described.rpartition("/")[0])
-            return zarr.Array(AsyncArray(metadata=described_by, store_path=path))
-
-
-def _is_of_numbers(kind: object) -> bool:
-    try:
-        dtype = np.dtype(kind if isinstance(kind, str) else "O")
-    except (SyntaxError, TypeError, ValueError):
-        return False
-    return dtype.kind in "biuf" and dtype.itemsize <= 8
+            return zarr.Array(AsyncArray(metadata=metadata, store_path=path))
 
 
 def _codecs_in(body: Any) -> Iterator[str]:
@@ -310,13 +288,14 @@ class ZarrColumn:
         self._array, self._files, self._where = array, files, where
         self._start = f"{folder}/" if folder else ""
         self.shape, self.dtype = tuple(array.shape), array.dtype.newbyteorder("=")
-        self._chunks = tuple(array.shards or array.chunks)
-        shape, chunks = self.shape, self._chunks
-        row_bytes = math.prod(shape[1:]) * self.dtype.itemsize
-        if not shape or not 0 < shape[0] <= MOST_ROWS or not 0 < row_bytes <= LARGEST_ROW:
-            raise SchemaError(f"{where}: expected one row for each step, found shape {shape}.")
-        if len(chunks) != len(shape) or min(chunks) < 1:
-            raise SchemaError(f"{where}: chunks of shape {chunks} do not fit the shape {shape}.")
+        self._chunks = chunks = tuple(array.shards or array.chunks)
+        row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
+        if not self.shape or not self.shape[0] or not 0 < row_bytes <= LARGEST_ROW:
+            raise SchemaError(f"{where}: expected one row for each step, found shape {self.shape}.")
+        if len(chunks) != len(self.shape) or min(chunks) < 1:
+            raise SchemaError(
+                f"{where}: chunks of shape {chunks} do not fit the shape {self.shape}."
+            )
         chunk_bytes = math.prod(chunks) * self.dtype.itemsize
         if max(chunk_bytes, chunks[0] * row_bytes) > LARGEST_CHUNK:
             raise SchemaError(f"{where}: chunks of shape {chunks} are too large.")
@@ -333,14 +312,14 @@ class ZarrColumn:
         """
         start, stop, _ = rows.indices(len(self))
         length = self._chunks[0]
-        found = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        values = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
         for number in range(start // length, -(-stop // length)):
             first = number * length
             low, high = max(start, first), min(stop, first + length)
             if number != self._number:
                 self._held, self._number = self._rows_of(number), number
-            found[low - start : high - start] = self._held[low - first : high - first]
-        return found
+            values[low - start : high - start] = self._held[low - first : high - first]
+        return values
 
     def _rows_of(self, number: int) -> np.ndarray:
         """Return the rows whose chunks have this number along the first axis, and note those that are not stored."""
@@ -354,13 +333,14 @@ class ZarrColumn:
                 sides = zip(place, sizes, strict=True)
                 missing += math.prod(min(n, size - at * n) for at, (size, n) in sides)
         if missing:
-            values, total = missing * (stop - start), math.prod(self.shape)
-            self._filled += values * self.dtype.itemsize
+            missing *= stop - start
+            self._filled += missing * self.dtype.itemsize
             if self._filled > LARGEST_FILL:
                 raise SchemaError(
                     f"{self._where}: the files do not hold the shape {self.shape} that it claims."
                 )
-            note_filled(self._where, (start, stop), values, total, self._array.fill_value)
+            total, fill = math.prod(self.shape), self._array.fill_value
+            note_blank("Zarr", self._where, total, (start, stop), missing, fill)
         with reading_zarr(f"{self._where}, the chunk at row {start}"):
             held: np.ndarray = self._array[start:stop]
         return held

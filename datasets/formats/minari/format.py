@@ -207,7 +207,7 @@ class _OpenEpisode:
                     f"{where}, {name}: expected {count} flags, of which only the last one may be true."
                 )
             self._ended.append(bool(values[-1]))
-        stated = attribute(group, "total_steps", where, count)
+        stated = attribute(group, "total_steps", count)
         if int(stated) != count:
             raise IntegrityError(
                 f"{where}: total_steps says {int(stated)}, and rewards holds {count}."
@@ -269,7 +269,7 @@ class _OpenEpisode:
 
     def _detail(self, name: str) -> Any:
         """Return an attribute as a number, an array or a text."""
-        value = attribute(self._group, name, self._where)
+        value = attribute(self._group, name)
         if isinstance(value, bytes | str):
             return value if isinstance(value, str) else value.decode()
         array = np.asarray(value)
@@ -293,11 +293,11 @@ class _OpenEpisode:
                     raise SchemaError(
                         f"{self._where}, {name}: {part} is an option and holds options."
                     )
-            place[last] = np.asarray(attribute(self._group, name, self._where)).tolist()
+            place[last] = np.asarray(attribute(self._group, name)).tolist()
         return options
 
     def _seed(self) -> int | None:
-        seed = attribute(self._group, "seed", self._where)
+        seed = attribute(self._group, "seed")
         if seed is not None and np.asarray(seed).dtype.kind not in "iu":
             raise SchemaError(
                 f"{self._where}: expected a seed that is an integer, found {seed!r:.50}."

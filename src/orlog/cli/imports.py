@@ -238,14 +238,9 @@ def _show_found(found: Found) -> None:
 
 
 def _checksums(found: Found) -> str:
-    """Say which checksums were compared: of whole files, and of columns inside of them."""
-    inside = str(found.carried_sums)
     if found.has_checksums:
-        return f"compared, and right{'; ' if inside else ''}{inside}"
-    if not inside:
-        return "none beside the files, so damage inside of them may go unnoticed"
-    risk = ", so damage may go unnoticed" if found.carried_sums.bare else ", compared"
-    return f"none beside the files; {inside}{risk}"
+        return "compared, and right"
+    return "none beside the files, so damage inside of them may go unnoticed"
 
 
 @command("orlog export lab/robot-v3 ./out --to lerobot")

@@ -14,8 +14,6 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.cli import imports
-from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats import npz, table
 from orlog.datasets.formats._shared.episodes import Found, Options
 from orlog.datasets.formats._shared.flags import flags_of
@@ -151,43 +149,6 @@ def add(path: Path, text: str) -> None:
     path.write_text(path.read_text("utf-8") + text, "utf-8")
 
 
-def carried(path: Path, **options: Any) -> str:
-    """Return what an import says about the checksums inside of files."""
-    said: list[Found] = []
-    orlog.import_dataset(path, "lab/said-v1", dry_run=True, on_found=said.append, **options)
-    return str(said[0].carried_sums)
-
-
-@pytest.mark.parametrize("to", ["d4rl", "d3rlpy", "robomimic", "minari", "npz"])
-def test_an_import_says_which_checksums_an_export_carries_inside(tmp_path: Path, to: str) -> None:
-    out = export(tmp_path / "out", to)
-    path = out if to == "minari" else next(one for one in out.iterdir() if one.suffix)
-    assert carried(path, format=to) == ("" if to == "npz" else "fletcher32 inside for all columns")
-
-
-@pytest.mark.parametrize(
-    ("covered", "parts"),
-    [
-        ((), "no"),
-        (("rewards",), "some"),
-        (("observations", "actions", "rewards", "terminals"), "all"),
-    ],
-)
-def test_an_import_says_which_arrays_of_a_stranger_carry_fletcher32(
-    tmp_path: Path, covered: tuple[str, ...], parts: str
-) -> None:
-    arrays: dict[str, Any] = {
-        "observations": np.zeros((10, 2), "f4"),
-        "actions": np.zeros((10, 1), "f4"),
-        "rewards": np.zeros(10, "f4"),
-        "terminals": np.arange(10) % 5 == 4,
-    }
-    with h5py.File(tmp_path / "a.hdf5", "w") as file:
-        for name, values in arrays.items():
-            file.create_dataset(name, data=values, fletcher32=name in covered)
-    assert carried(tmp_path / "a.hdf5", horizon=100) == f"fletcher32 inside for {parts} columns"
-
-
 @pytest.mark.parametrize("inside", ["", "lab", "lab/sums-v1", "lab/sums-v1/data"])
 def test_a_list_above_a_part_of_an_export_is_compared(tmp_path: Path, inside: str) -> None:
     out = export(tmp_path / "out", "minari")
@@ -228,30 +189,6 @@ def test_the_list_above_a_folder_counts_for_what_is_in_it_alone(tmp_path: Path) 
     above.symlink_to(tmp_path / "list")  # a link is not followed, so nothing is compared
     orlog.import_dataset(out, "lab/back-v1", **options)
     assert [one.has_checksums for one in said] == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("is_listed", "parts", "line"),
-    [
-        (True, [], "compared, and right"),
-        (True, [False], "compared, and right; fletcher32 inside for no columns"),
-        (False, [], "none beside the files, so damage inside of them may go unnoticed"),
-        (False, [True], "none beside the files; fletcher32 inside for all columns, compared"),
-        (
-            False,
-            [True, False],
-            "none beside the files; fletcher32 inside for some columns, so damage may go unnoticed",
-        ),
-    ],
-)
-def test_an_import_shows_which_checksums_were_compared(
-    is_listed: bool, parts: list[bool], line: str
-) -> None:
-    box = spaces.Box(-1, 1, (1,))
-    found = Found(schema=Schema(observation_space=box, action_space=box), has_checksums=is_listed)
-    for is_covered in parts:
-        found.carried_sums.note(is_covered)
-    assert imports._checksums(found) == line
 
 
 @pytest.mark.parametrize("to", ["d3rlpy", "robomimic", "minari"])

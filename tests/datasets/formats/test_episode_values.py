@@ -103,13 +103,10 @@ def test_success_that_is_mapped_is_followed(tmp_path: Path) -> None:
     ("said", "message"),
     [
         ("@ep_mta:lang", "demo_1: has no attribute 'ep_mta'; did you mean ep_meta?"),
-        (
-            "@ep_meta:language",
-            "ep_meta: has no key 'language'; its keys are lang, layout_id, fixtures",
-        ),
+        ("@ep_meta:language", "the key 'language'; its keys are lang, layout_id, fixtures"),
         ("@ep_meta", "demo_1, ep_meta: has no key"),
         ("@operator:name", "operator: expected an object of JSON with the key 'name'"),
-        ("@ep_meta:fixtures", "an object of JSON; name one of its keys: drawer"),
+        ("@ep_meta:fixtures", "holds an object; name a key: drawer"),
         ("labels", "has no labels"),
     ],
 )

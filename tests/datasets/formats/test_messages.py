@@ -162,6 +162,7 @@ def test_what_nobody_wrote_does_not_fill_the_disk(
     with h5py.File(path, "w") as file:
         file.create_dataset("observations", (40, 3), "f4")
         file["actions"] = np.zeros((40, 1), np.float32)
+        file["rewards"], file["terminals"] = np.zeros(40), np.arange(40) == 39
     with pytest.raises(SchemaError, match="does not hold the shape"):
         orlog.import_dataset(path, "lab/bomb-v1", format="d4rl")
 

@@ -15,7 +15,7 @@ import pytest
 
 import orlog
 from orlog.base.jobs import execute_here
-from orlog.datasets.formats._shared.carried_sums import noted_sums
+from orlog.datasets.formats._shared.blanks import noted_blanks
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
 from orlog.datasets.formats._shared.notes import sentences
@@ -107,9 +107,8 @@ def made_of(sample: Sample, how: Sharing | None, folder: Path) -> tuple[Any, Fou
         sharing=how,
     )
     wanted = Wanted(name="lab/test-v0", version="1.0.0", tells_names=True)
-    with noted_sums() as sums:
+    with noted_blanks():
         manifest, found = read_version(formats()[sample.format], asked, folder, wanted)
-    found.carried_sums = sums
     return manifest, found
 
 
