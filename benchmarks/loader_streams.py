@@ -145,8 +145,9 @@ def column_rate(dataset: Any) -> float:
 
 def read_chunks(dataset: Any) -> tuple[list[bytes], Any]:
     """Return the compressed frames of a dataset, and their encoding."""
+    from orlog.datasets.store.encoding import read_encoding
+    from orlog.datasets.store.objects import shard_path
     from orlog.datasets.store.shards import Shard
-    from orlog.datasets.store.zarr_metadata import read_encoding, shard_path
 
     spec = dataset.schema.columns()["observations"]
     metadata = (dataset.folder / "observations" / "zarr.json").read_bytes()

@@ -10,8 +10,7 @@ import numpy as np
 from orlog.base.jobs import check_seen
 from orlog.datasets.download.http import bringing_queries
 from orlog.datasets.reading.conversions import to_rows
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.episode_ranges import episode_ranges
+from orlog.datasets.reading.dataset import Dataset, episode_ranges
 from orlog.errors import SchemaError, needing
 
 BLOCK_BYTES = 2**26

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.columns.blocks import episode_blocks
+from orlog.datasets.columns.values import episode_blocks
 from orlog.datasets.reading.opening import Given
 from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.arrays.gathering import gather_rows

@@ -29,7 +29,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
-from orlog.datasets.columns.blocks import episode_blocks
+from orlog.datasets.columns.values import episode_blocks
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.datasets.reading.selection import seeded_order

@@ -21,15 +21,13 @@ from orlog.datasets.audit.findings import SEVERITIES, Audit, Check, Facts, Findi
 from orlog.datasets.audit.pieces import optional_columns, pieces
 from orlog.datasets.home.folders import is_partial, is_whole, present_objects
 from orlog.datasets.reading import opening
-from orlog.datasets.reading.combining import combine_datasets
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.episode_ranges import episode_ranges
+from orlog.datasets.reading.dataset import Dataset, episode_ranges
 from orlog.datasets.reading.finding import as_folder, find_part, find_stored, holds_manifest, pinned
-from orlog.datasets.reading.opening import Choice, Given, as_dataset
+from orlog.datasets.reading.opening import Choice, Given, as_dataset, combine_datasets
 from orlog.datasets.reading.selection import episode_column
+from orlog.datasets.store.objects import column_of
 from orlog.datasets.store.verify import DamageFinder
 from orlog.datasets.store.version import schema_of_manifest
-from orlog.datasets.store.zarr_metadata import column_of
 from orlog.errors import IntegrityError, LockError, NotFoundError, SchemaError, clause
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import counted, parse_name

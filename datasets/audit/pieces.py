@@ -22,10 +22,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from orlog.datasets.columns.blocks import Block, episode_blocks, slice_block
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.episode_ranges import row_bytes_of
+from orlog.datasets.columns.values import Block, episode_blocks, slice_block
+from orlog.datasets.reading.dataset import Dataset, row_bytes_of
 from orlog.manifests.columns import axis_of, has_offsets, is_offsets, is_part, offsets_of
 from orlog.manifests.spaces import named_parts
 

@@ -44,10 +44,13 @@ class Bounds:
         """Return the bounds as text; where elements differ, the range of each bound."""
         if self.low.ndim == 0:
             return f"[{self.low:g}, {self.high:g}]"
-        return (
-            "the bounds of its own element (lower bounds "
-            f"{_range(self.low)}, upper bounds {_range(self.high)})"
+        low, high = (
+            f"from {bound.min():g} to {bound.max():g}"
+            if bound.min() < bound.max()
+            else f"{bound.min():g}"
+            for bound in (self.low, self.high)
         )
+        return f"the bounds of its own element (lower bounds {low}, upper bounds {high})"
 
 
 def bounds_of(
@@ -63,11 +66,10 @@ def bounds_of(
         low, high = leaf.low, leaf.high
         kind: Any = np.finfo if leaf.dtype.kind == "f" else np.iinfo
         limits = kind(leaf.dtype)
-        if low.size == 0 or ((low <= limits.min).all() and (high >= limits.max).all()):
-            continue
-        if (low == low.flat[0]).all() and (high == high.flat[0]).all():
-            low, high = low.reshape(-1)[0], high.reshape(-1)[0]
-        bounds[name] = Bounds(np.asarray(low), np.asarray(high))
+        if (low > limits.min).any() or (high < limits.max).any():
+            if (low == low.flat[0]).all() and (high == high.flat[0]).all():
+                low, high = low.reshape(-1)[0], high.reshape(-1)[0]
+            bounds[name] = Bounds(np.asarray(low), np.asarray(high))
     return bounds
 
 
@@ -119,19 +121,17 @@ def count_outside(values: np.ndarray, bounds: Bounds) -> Outside | None:
 
 def merge_outside(counts: Iterable[Mapping[str, Outside]]) -> dict[str, Outside]:
     """Return the combined counts of several parts, by column."""
-    merged: dict[str, Outside] = {}
+    by_column: dict[str, list[Outside]] = {}
     for name, part in (pair for count in counts for pair in count.items()):
-        before = merged.get(name)
-        merged[name] = (
-            part
-            if before is None
-            else Outside(
-                numbers=part.numbers + before.numbers,
-                lowest=min(part.lowest, before.lowest),
-                highest=max(part.highest, before.highest),
-            )
+        by_column.setdefault(name, []).append(part)
+    return {
+        name: Outside(
+            numbers=sum(part.numbers for part in parts),
+            lowest=min(part.lowest for part in parts),
+            highest=max(part.highest for part in parts),
         )
-    return merged
+        for name, parts in by_column.items()
+    }
 
 
 def refuse_outside(
@@ -168,8 +168,3 @@ def describe_outside(outside: Outside, bounds: Bounds | None) -> str:
         return text
     each = "" if bounds.low.ndim == 0 else " each"
     return f"{text},{each} outside of {bounds}"
-
-
-def _range(values: np.ndarray) -> str:
-    lowest, highest = values.min(), values.max()
-    return f"{lowest:g}" if lowest == highest else f"from {lowest:g} to {highest:g}"

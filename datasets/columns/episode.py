@@ -22,7 +22,6 @@ from orlog.manifests.names import counted
 Columns: TypeAlias = Any
 
 LAST_OBSERVATION = "; observations have one row more than actions, the last one being what followed the last action"
-_WIDTH = 100
 _MOST_KEYS = 8
 _ARRAY = "__array__"
 
@@ -141,25 +140,20 @@ def as_numbers(values: Any) -> Any:
 
 
 def as_infos(infos: Any) -> dict[str, Columns]:
-    """Return extra columns of steps, given as columns or as a list with a dict for each step.
-
-    Raises TypeError if they are neither columns nor a list of dicts; SchemaError if two steps differ in their names or
-    types.
-    """
+    """Return extra columns of steps, given as columns or as a list with a dict for each step."""
     if isinstance(infos, Mapping):
         return infos if isinstance(infos, dict) else dict(infos)
     if not isinstance(infos, list | tuple) or not all(isinstance(one, Mapping) for one in infos):
         raise wrong_type("infos", "a dict of columns, or a list with a dict for each step", infos)
+    names = infos[0].keys() if infos else ()
     for step, one in enumerate(infos):
-        if one.keys() != infos[0].keys():
-            missing = sorted(map(str, infos[0].keys() ^ one.keys()))
+        if one.keys() != names:
+            missing = sorted(map(str, names ^ one.keys()))
             raise SchemaError(
                 f"infos: step 0 and step {step} do not have the same names; {missing[0]!r} is in one "
                 "of them only. Give every step the same names, or leave that one out."
             )
-    return {
-        name: as_column(name, [one[name] for one in infos]) for name in (infos[0] if infos else ())
-    }
+    return {name: as_column(name, [one[name] for one in infos]) for name in names}
 
 
 def as_column(name: str, values: list[Any]) -> Columns:
@@ -200,7 +194,7 @@ def summary(value: object) -> str:
 def fields_summary(name: str, fields: Mapping[str, object]) -> str:
     """Return the `repr` of a record: its name and fields, a few lines at most."""
     text = f"{name}({', '.join(f'{key}={summary(one)}' for key, one in fields.items())})"
-    return "\n".join(textwrap.wrap(text, _WIDTH, subsequent_indent="    ", break_long_words=False))
+    return "\n".join(textwrap.wrap(text, 100, subsequent_indent="    ", break_long_words=False))
 
 
 def options_to_text(options: Mapping[str, Any] | None) -> str:
@@ -219,10 +213,7 @@ def options_to_text(options: Mapping[str, Any] | None) -> str:
 
 
 def options_from_text(text: str) -> dict[str, Any] | None:
-    """Return the options that a text of `options_to_text` holds; None if there were none.
-
-    Raises SchemaError if it is no such text.
-    """
+    """Return the options that a text of `options_to_text` holds; None if there were none."""
     if not text:
         return None
     try:

@@ -16,9 +16,8 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 
-from orlog.datasets.columns.blocks import Block, describe
 from orlog.datasets.columns.episode import Columns, Episode, as_infos, as_numbers
-from orlog.datasets.columns.values import INT, flatten, space_columns, unflatten
+from orlog.datasets.columns.values import INT, Block, describe, flatten, space_columns, unflatten
 from orlog.errors import SchemaError, clause
 from orlog.manifests.columns import (
     ALWAYS,
@@ -86,16 +85,11 @@ class Schema:
     def with_extras(
         self, infos: Mapping[str, Any], metadata: Mapping[str, Any], where: str
     ) -> Schema:
-        """Return this schema with the extra columns of a dataset's first episode.
-
-        Raises:
-            SchemaError: a name or a type that cannot be stored.
-        """
+        """Return this schema with the extra columns of a dataset's first episode."""
         extras, variable = dict(self.extras), dict(self.variable)
-        given: list[tuple[str, object, Any]] = [
-            *((f"infos/{name}", name, values) for name, values in infos.items()),
-            *((f"episodes/{name}", name, _one_row(value)) for name, value in metadata.items()),
-        ]
+        rows = {name: _one_row(value) for name, value in metadata.items()}
+        given = [(f"infos/{name}", name, infos[name]) for name in infos]
+        given += [(f"episodes/{name}", name, rows[name]) for name in rows]
         for column, name, values in given:
             if type(name) is not str or not can_be_named(column):
                 raise SchemaError(
@@ -105,17 +99,12 @@ class Schema:
             extras[column], kind = _spec_of(column, values, where)
             if kind is not None:
                 variable[column] = kind
-        extras = dict(sorted(extras.items()))
-        made = dataclasses.replace(self, extras=extras, variable=variable)
+        made = dataclasses.replace(self, extras=dict(sorted(extras.items())), variable=variable)
         made.check(where)
         return made
 
     def check(self, where: str) -> None:
-        """Refuse columns that cannot be stored together.
-
-        Raises:
-            SchemaError: two columns need the same path, or offsets count no values.
-        """
+        """Refuse columns that cannot be stored together."""
         names = {*self.columns(), *self.extras}
         counters = {offsets_of(name) for name in names}
         folded: dict[str, str] = {}
@@ -138,12 +127,7 @@ class Schema:
                 )
 
     def block_of(self, episode: Episode, where: str) -> Block:
-        """Return the rows of all columns of a whole episode.
-
-        Raises:
-            SchemaError: something does not fit; the message names dataset, episode, column,
-                expected and found.
-        """
+        """Return the rows of all columns of a whole episode."""
         steps = count_rewards(episode.rewards, where)
         if steps == 0:
             raise SchemaError(f"{where}: has no steps.")

@@ -13,7 +13,7 @@ path P are stored as:
     OneOf                                        P@choice (int64) and, for each option, a sequence
                                                  of 0 or 1 values at P@option0, P@option1, ..
 
-A block is a dict of columns that hold the same whole episodes, so its offsets start at 0.
+A block is a dict of columns that hold the same whole episodes, so its offsets start at 0; blocks are cut and joined.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.columns.blocks import Block, describe, misfit
 from orlog.datasets.columns.episode import LAST_OBSERVATION, Columns
 from orlog.errors import SchemaError
 from orlog.manifests.columns import (
     ColumnSpec,
     axis_of,
+    is_offsets,
     offsets_column,
     offsets_of,
     part_column,
@@ -39,6 +39,7 @@ from orlog.manifests.columns import (
 )
 from orlog.manifests.spaces import named_parts
 
+Block: TypeAlias = dict[str, np.ndarray]
 Space: TypeAlias = gymnasium.Space[Any]
 
 INT = np.dtype(np.int64)
@@ -46,15 +47,12 @@ _LINKS = spaces.Box(0, np.iinfo(np.int64).max, (2,), np.int64)
 
 
 def space_columns(space: Space, path: str) -> list[ColumnSpec]:
-    """Return every stored column of a space, Dict keys in sorted order.
-
-    Raises SchemaError if values of such a space cannot be stored.
-    """
+    """Return every stored column of a space, Dict keys in sorted order; a SchemaError if it cannot be stored."""
     offsets = ColumnSpec(offsets_column(path), INT, ())
     match space:
         case spaces.Dict() | spaces.Tuple():
-            parts = [(f"{path}/{name}", part) for _, name, part in named_parts(space)]
-            return [spec for name, part in parts for spec in space_columns(part, name)]
+            parts = {f"{path}/{name}": part for _, name, part in named_parts(space)}
+            return [spec for name, part in parts.items() for spec in space_columns(part, name)]
         case spaces.Text():
             return [offsets, ColumnSpec(values_column(path), np.dtype(np.uint8), ())]
         case spaces.Sequence():
@@ -64,19 +62,24 @@ def space_columns(space: Space, path: str) -> list[ColumnSpec]:
             return (choice if isinstance(space, spaces.OneOf) else []) + [
                 spec
                 for name, part in _sequences(space, path).items()
-                for spec in space_columns(spaces.Sequence(part), name)
+                for spec in space_columns(part, name)
             ]
     return [ColumnSpec(path, *_numbers_of(space, path))]
 
 
-def _sequences(space: spaces.Graph | spaces.OneOf, path: str) -> dict[str, Space]:
-    """Return the spaces of which a graph or a choice of spaces holds sequences, by column."""
+def _sequences(space: spaces.Graph | spaces.OneOf, path: str) -> dict[str, spaces.Sequence]:
+    """Return the sequences that a graph or a choice of spaces holds, by column."""
     parts: dict[str, Space | None]
     if isinstance(space, spaces.Graph):
         parts = {"nodes": space.node_space, "links": _LINKS, "edges": space.edge_space}
     else:
         parts = {f"option{index}": part for index, part in enumerate(space.spaces)}
-    return {part_column(path, name): part for name, part in parts.items() if part is not None}
+    is_graph = isinstance(space, spaces.Graph)
+    return {
+        part_column(path, name): spaces.Sequence(part, stack=is_graph)
+        for name, part in parts.items()
+        if part is not None
+    }
 
 
 def _numbers_of(space: Space, path: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
@@ -110,8 +113,7 @@ def flatten(space: Space, path: str, values: object, rows: int) -> Block:
         case spaces.Text():
             return _flatten_text(space, path, _samples(path, values, rows))
         case spaces.Sequence():
-            samples = _samples(path, values, rows)
-            return _flatten_sequence(space.feature_space, path, samples, stack=space.stack)
+            return _flatten_sequence(space, path, _samples(path, values, rows))
         case spaces.Graph():
             return _flatten_graph(space, path, _samples(path, values, rows))
         case spaces.OneOf():
@@ -163,13 +165,30 @@ def _flatten_numbers(space: Space, name: str, values: object, rows: int) -> np.n
     dtype, shape = _numbers_of(space, name)
     if isinstance(values, list | tuple):
         values = _stack(name, _samples(name, values, rows), dtype, shape)
-    expected = dtype, (rows, *shape)
-    if not isinstance(values, np.ndarray) or (values.dtype, values.shape) != expected:
+    if not isinstance(values, np.ndarray) or (values.dtype, values.shape) != (
+        dtype,
+        (rows, *shape),
+    ):
         hint = ""
         if isinstance(values, np.ndarray) and values.shape[1:] == shape and values.ndim:
             hint = _row_hint(name, rows, len(values))
         raise misfit(name, f"{dtype} {(rows, *shape)}", describe(values) + hint)
-    _check_range(space, name, values)
+    low: Any
+    high: Any
+    match space:
+        case spaces.Discrete():
+            low, high = int(space.start), int(space.start) + int(space.n) - 1
+        case spaces.MultiDiscrete():
+            low, high = space.start, space.start + (space.nvec - 1)
+        case spaces.MultiBinary():
+            low, high = 0, 1
+        case _:
+            return values
+    outside = (values < low) | (values > high)
+    if outside.any():
+        place = np.unravel_index(int(outside.argmax()), outside.shape)
+        least, most = (np.broadcast_to(bound, values.shape)[place] for bound in (low, high))
+        raise misfit(f"{name}, row {place[0]}", f"{least} to {most}", values[place])
     return values
 
 
@@ -191,26 +210,6 @@ def _stack(
     if shape and samples:
         return np.stack(samples)
     return np.array(samples, dtype).reshape(len(samples), *shape)
-
-
-def _check_range(space: Space, name: str, values: np.ndarray) -> None:
-    """Refuse values outside a discrete space."""
-    low: Any
-    high: Any
-    match space:
-        case spaces.Discrete():
-            low, high = int(space.start), int(space.start) + int(space.n) - 1
-        case spaces.MultiDiscrete():
-            low, high = space.start, space.start + (space.nvec - 1)
-        case spaces.MultiBinary():
-            low, high = 0, 1
-        case _:
-            return
-    outside = (values < low) | (values > high)
-    if outside.any():
-        place = np.unravel_index(int(outside.argmax()), outside.shape)
-        least, most = (np.broadcast_to(bound, values.shape)[place] for bound in (low, high))
-        raise misfit(f"{name}, row {place[0]}", f"{least} to {most}", values[place])
 
 
 def _ends(counts: Sequence[int]) -> np.ndarray:
@@ -239,9 +238,9 @@ def _flatten_text(space: spaces.Text, path: str, texts: Sequence[Any]) -> Block:
     }
 
 
-def _flatten_sequence(inner: Space, path: str, entries: Sequence[Any], *, stack: bool) -> Block:
-    name = values_column(path)
-    joined, counts = _join(inner, name, entries) if stack else _chain(path, entries)
+def _flatten_sequence(space: spaces.Sequence, path: str, entries: Sequence[Any]) -> Block:
+    inner, name = space.feature_space, values_column(path)
+    joined, counts = _join(inner, name, entries) if space.stack else _chain(path, entries)
     # Stacked values of an empty Dict or Tuple are not counted.
     ends = _ends([0] * len(entries) if counts is None else counts)
     total = int(ends[-1]) if len(ends) else 0
@@ -285,35 +284,36 @@ def _join(space: Space, path: str, entries: Sequence[Any]) -> tuple[Any, list[in
 
 def _flatten_graph(space: spaces.Graph, path: str, graphs: Sequence[Any]) -> Block:
     for row, graph in enumerate(graphs):
-        _check_graph(space, f"{path}, row {row}", graph)
+        where = f"{path}, row {row}"
+        if not isinstance(graph, spaces.GraphInstance):
+            raise misfit(where, "a GraphInstance", describe(graph))
+        links: Any = graph.edge_links
+        if space.edge_space is None and graph.edges is not None:
+            raise misfit(where, "None for edges, as there is no edge space", describe(graph.edges))
+        if space.edge_space is not None and (graph.edges is None) != (links is None):
+            lacking = "links without edges" if graph.edges is None else "edges without links"
+            raise misfit(where, "edges with links, or None for both", lacking)
+        is_pairs = isinstance(links, np.ndarray) and links.dtype.kind in "iu" and links.ndim == 2
+        if links is not None and not is_pairs:
+            raise misfit(where, "links as integers (.., 2)", describe(links))
     no_links = np.empty((0, 2), INT)
-    links = [no_links if one.edge_links is None else one.edge_links.astype(INT) for one in graphs]
-    stacks = {"nodes": [graph.nodes for graph in graphs], "links": links}
+    entries = {
+        "nodes": [graph.nodes for graph in graphs],
+        "links": [
+            no_links if graph.edge_links is None else graph.edge_links.astype(INT)
+            for graph in graphs
+        ],
+    }
     if space.edge_space is not None:
         specs = space_columns(space.edge_space, "")
         nothing = {spec.name: np.empty((0, *spec.shape), spec.dtype) for spec in specs}
         no_edges = _cut(space.edge_space, unflatten(space.edge_space, "", nothing), 0, 0)
-        stacks["edges"] = [no_edges if one.edges is None else one.edges for one in graphs]
+        entries["edges"] = [no_edges if graph.edges is None else graph.edges for graph in graphs]
     block: Block = {}
     for name, part in _sequences(space, path).items():
-        entries = stacks[name.rpartition("@")[2]]
-        block |= _flatten_sequence(part, name, entries, stack=True)
+        block |= _flatten_sequence(part, name, entries[name.rpartition("@")[2]])
     _check_links(block, path)
     return block
-
-
-def _check_graph(space: spaces.Graph, where: str, graph: object) -> None:
-    if not isinstance(graph, spaces.GraphInstance):
-        raise misfit(where, "a GraphInstance", describe(graph))
-    links: Any = graph.edge_links
-    if space.edge_space is None and graph.edges is not None:
-        raise misfit(where, "None for edges, as there is no edge space", describe(graph.edges))
-    if space.edge_space is not None and (graph.edges is None) != (links is None):
-        lacking = "links without edges" if graph.edges is None else "edges without links"
-        raise misfit(where, "edges with links, or None for both", lacking)
-    is_pairs = isinstance(links, np.ndarray) and links.dtype.kind in "iu" and links.ndim == 2
-    if links is not None and not is_pairs:
-        raise misfit(where, "links as integers (.., 2)", describe(links))
 
 
 def _check_links(block: Mapping[str, np.ndarray], path: str) -> None:
@@ -345,7 +345,7 @@ def _flatten_one_of(space: spaces.OneOf, path: str, pairs: Sequence[Any]) -> Blo
     block = {part_column(path, "choice"): np.array([pair[0] for pair in pairs], INT)}
     for index, (name, part) in enumerate(_sequences(space, path).items()):
         entries = [(value,) if chosen == index else () for chosen, value in pairs]
-        block |= _flatten_sequence(part, name, entries, stack=False)
+        block |= _flatten_sequence(part, name, entries)
     return block
 
 
@@ -358,8 +358,8 @@ def unflatten(
     spaces give a list with a sample per row, in the form of the space's own `sample`. A graph
     without edges has None for them. `rows` is the number of rows, if it is known.
 
-    Raises KeyError if the block lacks a column; SchemaError if offsets, choices or links do not fit the
-    columns they count; UnicodeDecodeError if a text is not UTF-8.
+    Raises SchemaError if offsets, choices or links do not fit the columns they count; UnicodeDecodeError if a
+    text is not UTF-8.
     """
     match space:
         case spaces.Dict() | spaces.Tuple():
@@ -373,7 +373,13 @@ def unflatten(
             data = _column(block, values_column(path), total).tobytes()
             return [data[start:stop].decode() for start, stop in ranges]
         case spaces.Sequence():
-            return _unflatten_sequence(space.feature_space, path, block, rows, stack=space.stack)
+            ranges, total = _ranges(block, path, rows)
+            inner = space.feature_space
+            columns = unflatten(inner, values_column(path), block, total)
+            if space.stack:
+                return [_cut(inner, columns, start, stop) for start, stop in ranges]
+            samples = _split(inner, columns, total)
+            return [tuple(samples[start:stop]) for start, stop in ranges]
         case spaces.Graph():
             return _unflatten_graph(space, path, block, rows)
         case spaces.OneOf():
@@ -395,21 +401,9 @@ def _ranges(
     name = offsets_column(path)
     bounds = [0, *_column(block, name, rows).tolist()]
     ranges = list(itertools.pairwise(bounds))
-    decrease = next((row for row, (start, stop) in enumerate(ranges) if start > stop), None)
-    if decrease is not None:
-        raise misfit(name, "offsets that never decrease", f"a decrease at row {decrease}")
+    if any(start > stop for start, stop in ranges):
+        raise misfit(name, "offsets that never decrease", "others")
     return ranges, bounds[-1]
-
-
-def _unflatten_sequence(
-    inner: Space, path: str, block: Mapping[str, np.ndarray], rows: int | None, *, stack: bool
-) -> list[Any]:
-    ranges, total = _ranges(block, path, rows)
-    columns = unflatten(inner, values_column(path), block, total)
-    if stack:
-        return [_cut(inner, columns, start, stop) for start, stop in ranges]
-    samples = _split(inner, columns, total)
-    return [tuple(samples[start:stop]) for start, stop in ranges]
 
 
 def _cut(space: Space, columns: Any, start: int, stop: int) -> Any:
@@ -443,11 +437,10 @@ def _unflatten_graph(
 ) -> list[Any]:
     rows = len(block[offsets_column(part_column(path, "nodes"))]) if rows is None else rows
     nodes, all_links, *others = (
-        _unflatten_sequence(part, name, block, rows, stack=True)
-        for name, part in _sequences(space, path).items()
+        unflatten(part, name, block, rows) for name, part in _sequences(space, path).items()
     )
     _check_links(block, path)
-    links = [one.astype(np.int32) if len(one) else None for one in all_links]
+    links = [each.astype(np.int32) if len(each) else None for each in all_links]
     edges = others[0] if others else [None] * rows
     return [
         spaces.GraphInstance(node, None if link is None else edge, link)
@@ -464,11 +457,82 @@ def _unflatten_one_of(
     if ((choice < 0) | (choice >= len(space.spaces))).any():
         raise misfit(name, f"0 to {len(space.spaces) - 1}", "other numbers")
     for index, (option, part) in enumerate(_sequences(space, path).items()):
-        entries = _unflatten_sequence(part, option, block, len(choice), stack=False)
-        for row, entry in enumerate(entries):
+        for row, entry in enumerate(unflatten(part, option, block, len(choice))):
             if len(entry) != (choice[row] == index):
                 expected = "one value where the option is chosen, else none"
                 raise misfit(f"{option}, row {row}", expected, len(entry))
             if entry:
                 values[row] = entry[0]
     return list(zip(choice, values, strict=True))
+
+
+def episode_blocks(ends: np.ndarray, rows: int) -> np.ndarray:
+    """Return the first episode of each block of whole episodes, then the number of episodes.
+
+    `ends` is the row after each episode's last one; a block spans `rows`, unless an episode is longer.
+    """
+    return np.flatnonzero(np.diff(ends // rows, prepend=-1, append=np.iinfo(np.int64).max))
+
+
+def slice_block(
+    block: Mapping[str, np.ndarray], lengths: np.ndarray, first: int, last: int
+) -> Block:
+    """Return episodes `first` to `last - 1` of a block, whose episodes have these `lengths`, as a block of their own.
+
+    Columns other than offsets are views.
+    """
+    start = int(lengths[:first].sum())
+    stop = start + int(lengths[first:last].sum())
+    rows: dict[str, tuple[int, int]] = {
+        "step": (start, stop),
+        "observation": (start + first, stop + last),
+        "episode": (first, last),
+    }
+
+    def rows_of(name: str) -> tuple[int, int]:
+        counter = offsets_of(name)
+        if counter is None:
+            return rows[axis_of(name)]
+        if counter not in rows:
+            begin, end = (int(block[counter][row - 1]) if row else 0 for row in rows_of(counter))
+            rows[counter] = begin, end
+        return rows[counter]
+
+    sliced = {}
+    for name, values in block.items():
+        begin, end = rows_of(name)
+        sliced[name] = values[begin:end]
+        if is_offsets(name) and begin:
+            sliced[name] = sliced[name] - values[begin - 1]
+    return sliced
+
+
+def concatenate_blocks(blocks: Sequence[Mapping[str, np.ndarray]]) -> Block:
+    """Return one block that holds the episodes of all, in order; all have the same columns."""
+    joined = {}
+    for name in blocks[0]:
+        pieces = [block[name] for block in blocks]
+        if is_offsets(name):
+            counts = [piece[-1] if len(piece) else 0 for piece in pieces]
+            starts = itertools.accumulate(counts, initial=0)
+            pieces = [piece + start for piece, start in zip(pieces, starts, strict=False)]
+        joined[name] = np.concatenate(pieces)
+    return joined
+
+
+def misfit(name: str, expected: object, found: object) -> SchemaError:
+    """Return the error for a column that differs from what is expected."""
+    return SchemaError(f"column {name}: expected {expected}, found {found}.")
+
+
+def describe(value: object) -> str:
+    """Return what a value is, for messages: its dtype and shape, its type and length, or itself."""
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype} {value.shape}"
+    if isinstance(value, list | tuple) and value:
+        return f"a {type(value).__name__} of {len(value)} {type(value[0]).__name__}"
+    if isinstance(value, list | tuple | Mapping):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, str | int | float):
+        return f"{type(value).__name__} {value!r:.80}"
+    return f"a {type(value).__name__}"

@@ -54,32 +54,28 @@ class Vocabulary:
 
         Raises OutsideVocabularyError for the first text of which something is no token, or a mark.
         """
-        token = getattr(self._tokenizer.model, "unk_token", None)
-        unknown = None if token is None else self._tokenizer.token_to_id(token)
-        refused = (unknown, self.action, self.end)
-        tokens = []
-        for place, (text, encoded) in enumerate(zip(texts, self._encoded(texts), strict=True)):
-            ids: list[int] = encoded.ids
-            for token_id, span in zip(ids, encoded.offsets, strict=True):
-                if token_id in refused:
-                    raise OutsideVocabularyError(place, text, *span)
-            left = _left_out(text, encoded.offsets)
-            if left is not None:
-                raise OutsideVocabularyError(place, text, left, left + 1)
-            tokens.append(ids)
-        return tokens
-
-    def _encoded(self, texts: Sequence[str]) -> Any:
-        """Return the library's encodings; some models raise where they lack a token for what is unknown."""
+        texts = list(texts)
+        unknown = getattr(self._tokenizer.model, "unk_token", None)
+        refused = {self.action, self.end} | {self._tokenizer.token_to_id(unknown or "")}
         try:
-            return self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        except Exception:  # the library raises plain ones
+            encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        except (
+            Exception
+        ):  # the library raises plain ones, some models where they lack a token for what is unknown
             for place, text in enumerate(texts):
                 try:
                     self._tokenizer.encode(text, add_special_tokens=False)
                 except Exception as error:
                     raise OutsideVocabularyError(place, text, 0, len(text)) from error
             raise
+        for place, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
+            for token, span in zip(encoding.ids, encoding.offsets, strict=True):
+                if token in refused:
+                    raise OutsideVocabularyError(place, text, *span)
+            left = _left_out(text, encoding.offsets)
+            if left is not None:
+                raise OutsideVocabularyError(place, text, left, left + 1)
+        return [encoding.ids for encoding in encodings]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens; marks are left out."""

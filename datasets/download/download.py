@@ -64,7 +64,8 @@ from orlog.datasets.reading.opening import (
     wanted_objects,
 )
 from orlog.datasets.recording.finishing import finish_version
-from orlog.datasets.store.verify import Problem, find_link, verify_folder
+from orlog.datasets.store.objects import Problem, find_link
+from orlog.datasets.store.verify import verify_folder
 from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import (
     IntegrityError,

@@ -46,7 +46,7 @@ from orlog.datasets.download.http import (
 )
 from orlog.datasets.home.folders import stored_objects
 from orlog.datasets.home.records import Source
-from orlog.datasets.store.verify import find_link
+from orlog.datasets.store.objects import find_link
 from orlog.errors import IntegrityError, NotFoundError, StorageError, TransferError, clause
 from orlog.manifests.manifest import StoredObject
 

@@ -31,13 +31,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.reading.selection import (
-    MOST_EPISODES,
-    ROUNDING,
-    Selection,
-    Source,
-    episode_column,
-)
+from orlog.datasets.reading.selection import MOST_EPISODES, ROUNDING, Selection, episode_column
 from orlog.datasets.store.shards import Place
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_reader import placed
@@ -50,6 +44,7 @@ from orlog.manifests.spaces import space_to_json
 
 if TYPE_CHECKING:
     from orlog.datasets.download.in_place import Coming
+    from orlog.datasets.reading.dataset import Dataset
 
 TASKS = "tasks"
 """The weights with which each task is as likely as any other."""
@@ -57,15 +52,11 @@ VALID = "infos/valid/"
 _SPACES = {"observations": "observation_space", "actions": "action_space"}
 
 
-def combine(parents: Sequence[Source], value: Any) -> tuple[Selection, Schema]:
+def combine(parents: Sequence[Dataset], value: Any) -> tuple[Selection, Schema]:
     """Return the episodes of all datasets, one dataset after the other, and their columns."""
     weights, pad = value["weights"], value.get("pad", False)
     is_weighted = weights in (None, TASKS) or _are_weights(weights, len(parents))
-    if (
-        not {"weights"} <= {*value} <= {"weights", "pad"}
-        or type(pad) is not bool
-        or not is_weighted
-    ):
+    if {*value} - {"weights", "pad"} or type(pad) is not bool or not is_weighted:
         raise ValueError(
             f"combine takes a weight for each dataset, none negative, which sum to 1, or {TASKS!r}; found "
             f"{value!r:.99}."
@@ -81,45 +72,44 @@ def combine(parents: Sequence[Source], value: Any) -> tuple[Selection, Schema]:
     else:
         for parent in parents[1:]:
             _check_alike(parents[0], parent)
+    selections = [parent.selection() for parent in parents]
     versions: dict[str, StoredVersion] = {}
-    sources, indices = [], []
-    for parent in parents:
-        selection = parent.selection()
+    sources = []
+    for selection in selections:
         used = [padded.get(stored.identity, stored) for stored in selection.versions]
         for stored in used:
             versions.setdefault(stored.identity, stored)
         places = {identity: number for number, identity in enumerate(versions)}
-        sources.append(np.array([places[one.identity] for one in used])[selection.source])
-        indices.append(selection.index)
+        sources.append(np.array([places[stored.identity] for stored in used])[selection.source])
     if weights == TASKS:
         component, shares = _each_task_alike(parents, words)
     else:
-        component, shares = _weighted(parents, weights)
-    selection = Selection(
-        versions=tuple(versions.values()),
-        source=np.concatenate(sources),
-        index=np.concatenate(indices),
-        component=component,
-        weights=shares,
-    )
-    return selection, schema
+        component, shares = _weighted(selections, weights)
+    indices = np.concatenate([selection.index for selection in selections])
+    made = Selection(tuple(versions.values()), np.concatenate(sources), indices, component, shares)
+    return made, schema
 
 
-def _words_of_episodes(dataset: Source) -> list[str]:
+def _words_of_episodes(dataset: Dataset) -> list[str]:
     """Return the task of each episode, in words."""
     texts, numbers = (
-        next((one for one in columns_with(dataset.roles, role) if axis_of(one) == "episode"), None)
+        [name for name in columns_with(dataset.roles, role) if axis_of(name) == "episode"]
         for role in ("task_words", "task")
     )
-    if texts is not None:
-        return [words or dataset.name for words in episode_column(dataset, texts).tolist()]
-    if numbers is not None:
-        return [f"{dataset.name} task {number}" for number in dataset.column(numbers).tolist()]
+    if texts:
+        return [words or dataset.name for words in episode_column(dataset, texts[0]).tolist()]
+    if numbers:
+        return [f"{dataset.name} task {number}" for number in dataset.column(numbers[0]).tolist()]
     return [dataset.name] * dataset.total_episodes
 
 
+def _numbers_of(words: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Return the number of each task, in the order in which they come."""
+    return {task: number for number, task in enumerate(dict.fromkeys(itertools.chain(*words)))}
+
+
 def _each_task_alike(
-    parents: Sequence[Source], words: list[list[str]]
+    parents: Sequence[Dataset], words: list[list[str]]
 ) -> tuple[np.ndarray, tuple[float, ...]]:
     """Return the task of each episode and equal weights of all tasks."""
     for parent in parents:
@@ -133,21 +123,15 @@ def _each_task_alike(
     return np.array(component, np.int64), (1 / max(1, len(numbers)),) * len(numbers)
 
 
-def _numbers_of(words: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Return the number of each task, in the order in which they come."""
-    return {task: number for number, task in enumerate(dict.fromkeys(itertools.chain(*words)))}
-
-
 def _weighted(
-    parents: Sequence[Source], weights: list[float] | None
+    selections: Sequence[Selection], weights: list[float] | None
 ) -> tuple[np.ndarray, tuple[float, ...]]:
     """Return the component of each episode, and the weights of components; none without weights."""
     if weights is None:
-        return np.zeros(sum(parent.total_episodes for parent in parents), np.int64), ()
+        return np.zeros(sum(len(one.index) for one in selections), np.int64), ()
     components = []
     shares: list[float] = []
-    for parent, weight in zip(parents, weights, strict=True):
-        selection = parent.selection()
+    for selection, weight in zip(selections, weights, strict=True):
         # A mixture inside a mixture keeps its proportions within its own share.
         inner = selection.weights or (1.0,)
         flat = selection.component if len(inner) > 1 else np.zeros_like(selection.component)
@@ -165,7 +149,7 @@ def _are_weights(weights: Any, count: int) -> bool:
     )
 
 
-def _check_alike(first: Source, other: Source) -> None:
+def _check_alike(first: Dataset, other: Dataset) -> None:
     """Refuse to combine datasets with different spaces or columns."""
     where = f"{first.name} and {other.name} cannot be combined"
     for kind in _SPACES.values():
@@ -184,15 +168,11 @@ def _check_alike(first: Source, other: Source) -> None:
             )
 
 
-def _padded_schema(parents: Sequence[Source], words: Sequence[Sequence[str]]) -> Schema:
-    """Return the columns of several datasets whose spaces may differ.
-
-    Raises SchemaError if spaces are neither equal, nor vectors, nor choices; or if two datasets have a task of
-    one name in unequal spaces.
-    """
+def _padded_schema(parents: Sequence[Dataset], words: Sequence[Sequence[str]]) -> Schema:
+    """Return the columns of several datasets whose spaces may differ."""
     _check_tasks(parents, words)
     first, *others = (parent.schema for parent in parents)
-    observations, actions = (_padded_space(parents, kind) for kind in _SPACES.values())
+    made = {root: _padded_space(parents, kind) for root, kind in _SPACES.items()}
     extras = {
         name: spec
         for name, spec in first.extras.items()
@@ -201,19 +181,19 @@ def _padded_schema(parents: Sequence[Source], words: Sequence[Sequence[str]]) ->
             for other in others
         )
     }
-    flag = np.dtype(np.bool_)
-    for root, space in zip(_SPACES, (observations, actions), strict=True):
+    for root, space in made.items():
         if isinstance(space, spaces.Box) and len(space.shape) == 1:
-            extras[VALID + root] = ColumnSpec(VALID + root, flag, space.shape)
+            extras[VALID + root] = ColumnSpec(VALID + root, np.dtype(np.bool_), space.shape)
+    actions = made["actions"]
     if isinstance(actions, spaces.Discrete):
-        extras[CHOICES] = ColumnSpec(CHOICES, flag, (int(actions.n),))
+        extras[CHOICES] = ColumnSpec(CHOICES, np.dtype(np.bool_), (int(actions.n),))
     extras[NUMBER] = ColumnSpec(NUMBER, np.dtype(np.int64), ())
     extras[WORDS] = ColumnSpec(WORDS, np.dtype(np.uint8), ())
     kept = {
         name: kind for name, kind in first.variable.items() if name in extras and name != NUMBER
     }
     schema = Schema(
-        observation_space=observations,
+        observation_space=made["observations"],
         action_space=actions,
         reward_dtype=np.result_type(first.reward_dtype, *(one.reward_dtype for one in others)),
         extras=dict(sorted(extras.items())),
@@ -223,11 +203,59 @@ def _padded_schema(parents: Sequence[Source], words: Sequence[Sequence[str]]) ->
     return schema
 
 
+def _check_tasks(parents: Sequence[Dataset], words: Sequence[Sequence[str]]) -> None:
+    """Refuse tasks of one name in unequal spaces: a policy could not tell which one it plays."""
+    owner: dict[str, Dataset] = {}
+    for parent, some in zip(parents, words, strict=True):
+        for task in dict.fromkeys(some):
+            other = owner.setdefault(task, parent)
+            for kind in _SPACES.values():
+                before, now = getattr(other, kind), getattr(parent, kind)
+                if before != now:
+                    raise SchemaError(
+                        f"{other.name} and {parent.name} both have the task {task!r:.60}, with {kind} "
+                        f"{_in_short(before)} and {_in_short(now)}; tasks of one name have the same spaces: save "
+                        f"one of the datasets with another name, or record the task in words ({WORDS})."
+                    )
+
+
+def _in_short(space: Any) -> str:
+    """Return a space in a line: bounds of many numbers would fill a page."""
+    if isinstance(space, spaces.Box):
+        return f"Box of {space.shape} {space.dtype}"
+    return f"{space!s:.200}"
+
+
+def _padded_space(parents: Sequence[Dataset], kind: str) -> gymnasium.Space[Any]:
+    """Return the space that holds the values of several, filled up."""
+    given: list[Any] = [getattr(parent, kind) for parent in parents]
+    if all(space == given[0] for space in given):
+        first: gymnasium.Space[Any] = given[0]
+        return first
+    if all(isinstance(space, spaces.Discrete) for space in given):
+        start = min(int(space.start) for space in given)
+        end = max(int(space.start + space.n) for space in given)
+        return spaces.Discrete(end - start, start=start)
+    for parent, space in zip(parents, given, strict=True):
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1 or space.dtype.kind != "f":
+            raise SchemaError(
+                f"{parent.name}: {kind} {_in_short(space)} cannot be filled up to that of another dataset; pad=True "
+                "takes vectors of floats, or choices (Discrete), in all of them."
+            )
+    width = max(space.shape[0] for space in given)
+    dtype = np.result_type(*(space.dtype for space in given))
+    # Zeros stand where a dataset has no number, so they lie within the bounds there.
+    low, high = (
+        np.stack([np.pad(bound.astype(dtype), (0, width - len(bound))) for bound in bounds])
+        for bounds in ([space.low for space in given], [space.high for space in given])
+    )
+    return spaces.Box(low.min(axis=0), high.max(axis=0), dtype=dtype.type)
+
+
 def _padded_versions(
-    parents: Sequence[Source], words: Sequence[Sequence[str]], schema: Schema
+    parents: Sequence[Dataset], words: Sequence[Sequence[str]], schema: Schema
 ) -> dict[str, PaddedVersion]:
     """Return the versions that fill up those of some datasets, by the identity of these."""
-    numbers = _numbers_of(words)
     versions: dict[str, StoredVersion] = {}
     tasks: dict[str, list[str]] = {}
     for parent, some in zip(parents, words, strict=True):
@@ -238,6 +266,7 @@ def _padded_versions(
         places = zip(selection.source.tolist(), selection.index.tolist(), some, strict=True)
         for source, index, task in places:
             tasks[selection.versions[source].identity][index] = task
+    numbers = _numbers_of(words)
     return {
         identity: PaddedVersion(stored, schema, tasks[identity], numbers)
         for identity, stored in versions.items()
@@ -262,11 +291,14 @@ class PaddedVersion(StoredVersion):
             offsets_column(WORDS): np.cumsum([len(text) for text in texts], dtype=np.int64),
             values_column(WORDS): np.frombuffer(b"".join(texts), np.uint8),
         }
-        real = {root: self._real(kind) for root, kind in _SPACES.items()}
-        self._flags = {VALID + root: flags for root, flags in real.items()}
-        self._flags[CHOICES] = real["actions"]
-        own = stored.schema.columns()
-        self._same = {name for name, spec in schema.columns().items() if own.get(name) == spec}
+        here: Any = stored.schema.action_space
+        everywhere: Any = schema.action_space
+        is_choice = isinstance(everywhere, spaces.Discrete)
+        self._first_choice = int(here.start) - int(everywhere.start) if is_choice else 0
+        self._flags = {VALID + root: self._real(kind) for root, kind in _SPACES.items()}
+        self._flags[CHOICES] = self._flags[VALID + "actions"]
+        own, specs = stored.schema.columns(), schema.columns()
+        self._same = {name for name, spec in specs.items() if own.get(name) == spec}
         self._same -= self._made.keys()
         self.manifest = self._padded_manifest()
         steps, episodes = stored.manifest.total_steps, len(words)
@@ -281,39 +313,46 @@ class PaddedVersion(StoredVersion):
                 rows=rows.get(name, rows[axis_of(name)]),
                 blake3="",
             )
-            for name, spec in schema.columns().items()
+            for name, spec in specs.items()
         }
         self._gap_bytes = 0  # of a partial download no rows are read that were not asked for
         body = {
             "of": stored.identity,
             "spaces": [space_to_json(getattr(schema, name)) for name in _SPACES.values()],
-            "columns": sorted(schema.columns()),
+            "columns": sorted(specs),
             "tasks": [*words],
             "numbers": numbers,
         }
         self._identity = hashlib.sha256(canonical_json(body)).hexdigest()
 
+    def _real(self, kind: str) -> np.ndarray:
+        """Return which numbers or choices of a space the stored version has."""
+        here, everywhere = getattr(self._stored.schema, kind), getattr(self.schema, kind)
+        if isinstance(everywhere, spaces.Discrete):
+            choices = np.arange(everywhere.n) - self._first_choice
+            return np.asarray((choices >= 0) & (choices < here.n))
+        if not isinstance(everywhere, spaces.Box) or len(everywhere.shape) != 1:
+            return np.ones(0, np.bool_)
+        return np.asarray(np.arange(everywhere.shape[0]) < here.shape[0])
+
     def _padded_manifest(self) -> Any:
         """Return the manifest without what no longer holds."""
         given = self._stored.manifest
-        has_other_spaces = any(
-            getattr(self.schema, name) != getattr(self._stored.schema, name)
-            for name in _SPACES.values()
-        )
-        by_column = {
-            field: {name: entry for name, entry in entries.items() if name in self._same}
-            for field, entries in (
-                ("dimension_names", given.dimension_names),
-                ("outside_bounds", given.outside_bounds),
-            )
+        changes: dict[str, Any] = {
+            field: {name: one for name, one in getattr(given, field).items() if name in self._same}
+            for field in ("dimension_names", "outside_bounds")
         }
-        roles = {
+        changes["roles"] = {
             name: role
             for name, role in given.roles.items()
             if role not in ("task", "task_words") and name not in (NUMBER, WORDS, CHOICES)
         }
-        others = {"environment": None, "benchmark": ""} if has_other_spaces else {}
-        return msgspec.structs.replace(given, roles=roles, **by_column, **others)
+        if any(
+            getattr(self.schema, name) != getattr(self._stored.schema, name)
+            for name in _SPACES.values()
+        ):
+            changes |= {"environment": None, "benchmark": ""}
+        return msgspec.structs.replace(given, **changes)
 
     @property
     def identity(self) -> str:
@@ -324,12 +363,7 @@ class PaddedVersion(StoredVersion):
         self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None
     ) -> np.ndarray:
         """Return rows of a column; see `StoredVersion.read`."""
-        column = self._columns[name]
-        stop = column.rows if stop is None else stop
-        if not 0 <= start <= stop <= column.rows:
-            raise IndexError(
-                f"{name}: expected rows within 0 to {column.rows}, found {start} to {stop}."
-            )
+        stop = self._stop(name, start, stop)
         if name in self._same:
             return self._stored.read(name, start, stop, out=out)
         if name in self._made:
@@ -347,6 +381,17 @@ class PaddedVersion(StoredVersion):
         if name not in self._stored.schema.columns():
             return np.tile(self._flags[name], (len(rows), 1))
         return self._filled(name, self._stored.read_rows(name, rows))
+
+    def _filled(self, name: str, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        spec = self.schema.columns()[name]
+        filled = np.empty((len(values), *spec.shape), spec.dtype) if out is None else out
+        if values.shape[1:] == spec.shape:
+            filled[...] = values
+            return filled
+        first = self._first_choice if name == CHOICES else 0
+        last = first + values.shape[1]
+        filled[:, :first], filled[:, first:last], filled[:, last:] = 0, values, 0
+        return filled
 
     def bring(
         self,
@@ -370,80 +415,3 @@ class PaddedVersion(StoredVersion):
         if name not in self._same:
             raise NotFoundError(f"{name}: its rows are filled up as they are read.")
         return self._stored.place(name, row)
-
-    def _filled(self, name: str, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        spec = self.schema.columns()[name]
-        filled = np.empty((len(values), *spec.shape), spec.dtype) if out is None else out
-        if values.shape[1:] == spec.shape:
-            filled[...] = values
-            return filled
-        first = self._first_choice() if name == CHOICES else 0
-        last = first + values.shape[1]
-        filled[:, :first], filled[:, first:last], filled[:, last:] = 0, values, 0
-        return filled
-
-    def _first_choice(self) -> int:
-        """Return which of all choices the first one of the stored version is."""
-        here: Any = self._stored.schema.action_space
-        everywhere: Any = self.schema.action_space
-        return int(here.start) - int(everywhere.start)
-
-    def _real(self, kind: str) -> np.ndarray:
-        """Return which numbers or choices of a space the stored version has."""
-        here, everywhere = getattr(self._stored.schema, kind), getattr(self.schema, kind)
-        if isinstance(everywhere, spaces.Discrete):
-            first, count = self._first_choice(), int(here.n)
-            return np.isin(np.arange(everywhere.n), np.arange(first, first + count))
-        if not isinstance(everywhere, spaces.Box) or len(everywhere.shape) != 1:
-            return np.ones(0, np.bool_)
-        real: np.ndarray = np.arange(everywhere.shape[0]) < here.shape[0]
-        return real
-
-
-def _check_tasks(parents: Sequence[Source], words: Sequence[Sequence[str]]) -> None:
-    """Refuse tasks of one name in unequal spaces: a policy could not tell which one it plays."""
-    owner: dict[str, Source] = {}
-    for parent, some in zip(parents, words, strict=True):
-        for task in dict.fromkeys(some):
-            other = owner.setdefault(task, parent)
-            for kind in _SPACES.values():
-                before, now = getattr(other, kind), getattr(parent, kind)
-                if before != now:
-                    raise SchemaError(
-                        f"{other.name} and {parent.name} both have the task {task!r:.60}, with {kind} "
-                        f"{_in_short(before)} and {_in_short(now)}; tasks of one name have the same spaces: save "
-                        f"one of the datasets with another name, or record the task in words ({WORDS})."
-                    )
-
-
-def _in_short(space: Any) -> str:
-    """Return a space in a line: bounds of many numbers would fill a page."""
-    if isinstance(space, spaces.Box):
-        return f"Box of {space.shape} {space.dtype}"
-    return f"{space!s:.200}"
-
-
-def _padded_space(parents: Sequence[Source], kind: str) -> gymnasium.Space[Any]:
-    """Return the space that holds the values of several, filled up."""
-    given: list[Any] = [getattr(parent, kind) for parent in parents]
-    if all(space == given[0] for space in given):
-        first: gymnasium.Space[Any] = given[0]
-        return first
-    if all(isinstance(space, spaces.Discrete) for space in given):
-        start = min(int(space.start) for space in given)
-        end = max(int(space.start + space.n) for space in given)
-        return spaces.Discrete(end - start, start=start)
-    for parent, space in zip(parents, given, strict=True):
-        if not isinstance(space, spaces.Box) or len(space.shape) != 1 or space.dtype.kind != "f":
-            raise SchemaError(
-                f"{parent.name}: {kind} {_in_short(space)} cannot be filled up to that of another dataset; pad=True takes "
-                "vectors of floats, or choices (Discrete), in all of them."
-            )
-    width = max(space.shape[0] for space in given)
-    dtype = np.result_type(*(space.dtype for space in given))
-    # Zeros stand where a dataset has no number, so they lie within the bounds there.
-    low, high = (
-        np.stack([np.pad(bound.astype(dtype), (0, width - len(bound))) for bound in bounds])
-        for bounds in ([space.low for space in given], [space.high for space in given])
-    )
-    return spaces.Box(low.min(axis=0), high.max(axis=0), dtype=dtype.type)

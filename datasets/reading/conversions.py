@@ -7,19 +7,21 @@ final observation of an episode is there too. Files of other tools are written b
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+import itertools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Columns, Episode
-from orlog.datasets.reading.selection import Source
 from orlog.errors import MissingExtraError, SchemaError
 
+if TYPE_CHECKING:
+    from orlog.datasets.reading.dataset import Dataset
 
-def to_dict(dataset: Source, episodes: Iterable[int] | None = None) -> dict[str, Any]:
+
+def to_dict(dataset: Dataset, episodes: Iterable[int] | None = None) -> dict[str, Any]:
     """Return all transitions as arrays; see `Dataset.to_dict`."""
     chosen = list(dataset.iterate_episodes(episodes))
     if not chosen:
@@ -36,7 +38,7 @@ def to_dict(dataset: Source, episodes: Iterable[int] | None = None) -> dict[str,
     return columns
 
 
-def to_pandas(dataset: Source, episodes: Iterable[int] | None = None) -> Any:
+def to_pandas(dataset: Dataset, episodes: Iterable[int] | None = None) -> Any:
     """Return a row for each step; see `Dataset.to_pandas`."""
     pandas = _library("pandas", dataset)
     columns = to_dict(dataset, episodes)
@@ -53,60 +55,50 @@ def to_pandas(dataset: Source, episodes: Iterable[int] | None = None) -> Any:
     return pandas.DataFrame(flat, index=index)
 
 
-def to_hf(dataset: Source) -> Any:
+def to_hf(dataset: Dataset) -> Any:
     """Return a dataset of Hugging Face, a row for each step; see `Dataset.to_hf`."""
     library = _library("datasets", dataset, "Dataset")
     return library.Dataset.from_dict(to_rows(dataset)).with_format("numpy")
 
 
-def to_rows(dataset: Source, episodes: Iterable[int] | None = None) -> dict[str, Any]:
+def to_rows(dataset: Dataset, episodes: Iterable[int] | None = None) -> dict[str, Any]:
     """Return columns with a row for each step, as `to_dict` has them, parts of a space by their path."""
     return _by_path(to_dict(dataset, episodes))
 
 
-def to_ray(dataset: Source) -> Any:
-    """Return a Ray Dataset that reads in place; see `Dataset.to_ray`."""
-    return importlib.import_module("orlog.datasets.to_ray").to_ray(dataset)
-
-
-def to_torchrl(dataset: Source) -> Any:
+def to_torchrl(dataset: Dataset) -> Any:
     """Return a TensorDict as TorchRL lays it out; see `Dataset.to_torchrl`."""
     tensordict, torch = _library("tensordict", dataset), _library("torch", dataset)
     columns = to_dict(dataset)
     count = len(columns["rewards"])
 
     def part(values: Columns) -> Any:
-        if isinstance(values, dict):
-            return tensordict.TensorDict(
-                {key: part(one) for key, one in values.items()}, batch_size=[count]
-            )
         if isinstance(values, tuple):
-            return part({str(number): one for number, one in enumerate(values)})
+            values = {str(number): each for number, each in enumerate(values)}
+        if isinstance(values, dict):
+            parts = {key: part(each) for key, each in values.items()}
+            return tensordict.TensorDict(parts, batch_size=[count])
         if isinstance(values, list):
             raise SchemaError(
                 f"{dataset.name}: TorchRL's tensors hold no texts or values of any length."
             )
         return torch.from_numpy(np.ascontiguousarray(values))
 
-    def column(values: np.ndarray) -> Any:
-        return part(values)[:, None]
+    def ends(terminated: np.ndarray, truncated: np.ndarray) -> dict[str, Any]:
+        flags = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+        return {name: part(values)[:, None] for name, values in flags.items()}
 
-    terminated, truncated = columns["terminations"], columns["truncations"]
     after = {
         "observation": part(columns["next_observations"]),
-        "reward": column(columns["rewards"].astype(np.float32)),
-        "terminated": column(terminated),
-        "truncated": column(truncated),
-        "done": column(terminated | truncated),
+        "reward": part(columns["rewards"].astype(np.float32))[:, None],
+        **ends(columns["terminations"], columns["truncations"]),
     }
     false = np.zeros(count, bool)
     return tensordict.TensorDict(
         {
             "observation": part(columns["observations"]),
             "action": part(columns["actions"]),
-            "terminated": column(false),
-            "truncated": column(false),
-            "done": column(false),
+            **ends(false, false),
             "collector": {"traj_ids": part(columns["episodes"])},
             "next": after,
         },
@@ -114,31 +106,25 @@ def to_torchrl(dataset: Source) -> Any:
     )
 
 
-def to_d3rlpy(dataset: Source) -> Any:
+def to_d3rlpy(dataset: Dataset) -> Any:
     """Return a replay buffer of d3rlpy; see `Dataset.to_d3rlpy`."""
     library = _library("d3rlpy", dataset)
     spaces = gymnasium.spaces
-    if not isinstance(dataset.observation_space, spaces.Box | spaces.Tuple):
-        raise SchemaError(
-            f"{dataset.name}: d3rlpy takes observations that are a Box or a Tuple of them, found "
-            f"{dataset.observation_space}."
-        )
-    actions = dataset.action_space
+    observations, actions = dataset.observation_space, dataset.action_space
     discrete = isinstance(actions, spaces.Discrete)
+    if not isinstance(observations, spaces.Box | spaces.Tuple):
+        raise SchemaError(
+            f"{dataset.name}: d3rlpy takes observations that are a Box or a Tuple, found {observations}."
+        )
     if not discrete and not isinstance(actions, spaces.Box):
         raise SchemaError(
-            f"{dataset.name}: d3rlpy takes actions that are a Box or Discrete, found "
-            f"{dataset.action_space}."
+            f"{dataset.name}: d3rlpy takes actions that are a Box or Discrete, found {actions}."
         )
-    episodes = [
-        _d3rlpy_episode(library, episode, discrete) for episode in dataset.iterate_episodes()
-    ]
-    size = int(actions.n) if isinstance(actions, spaces.Discrete) else None
     return library.dataset.ReplayBuffer(
         library.dataset.InfiniteBuffer(),
-        episodes=episodes,
+        episodes=[_d3rlpy_episode(library, episode, discrete) for episode in dataset],
         action_space=library.ActionSpace.DISCRETE if discrete else library.ActionSpace.CONTINUOUS,
-        action_size=size,
+        action_size=int(actions.n) if isinstance(actions, spaces.Discrete) else None,
     )
 
 
@@ -160,7 +146,7 @@ def _d3rlpy_episode(library: Any, episode: Episode, discrete: bool) -> Any:
     return library.dataset.Episode(observations, actions, rewards[:, None], terminated)
 
 
-def to_minari(dataset: Source, dataset_id: str) -> Any:
+def to_minari(dataset: Dataset, dataset_id: str) -> Any:
     """Make a dataset of Minari under its own folder; see `Dataset.to_minari`."""
     library = _library("minari", dataset)
     collector = importlib.import_module("minari.data_collector")
@@ -186,18 +172,8 @@ def to_minari(dataset: Source, dataset_id: str) -> Any:
     )
 
 
-def export(dataset: Source, folder: str | Path, to: str, options: Mapping[str, Any]) -> Path:
-    """Write the files of another tool; see `Dataset.export`."""
-    # What writes them builds on datasets, so it is looked up when it is needed.
-    exporting = importlib.import_module("orlog.datasets.exporting")
-    return exporting.export_dataset(dataset, folder, to=to, **options)  # type: ignore[no-any-return]
-
-
-def _library(name: str, dataset: Source, needed: str = "") -> Any:
-    """Return another library.
-
-    Raises MissingExtraError if it is not installed.
-    """
+def _library(name: str, dataset: Dataset, needed: str = "") -> Any:
+    """Return another library."""
     try:
         library = importlib.import_module(name)
     except ImportError as error:
@@ -216,9 +192,9 @@ def _rows(values: Columns, rows: slice) -> Columns:
     """Return some rows of the values of a space."""
     if isinstance(values, dict):
         return {key: _rows(part, rows) for key, part in values.items()}
-    if isinstance(values, tuple):
-        return tuple(_rows(part, rows) for part in values)
-    return values[rows]
+    return (
+        tuple(_rows(part, rows) for part in values) if isinstance(values, tuple) else values[rows]
+    )
 
 
 def _joined(parts: list[Columns]) -> Columns:
@@ -227,10 +203,8 @@ def _joined(parts: list[Columns]) -> Columns:
     if isinstance(first, dict):
         return {key: _joined([part[key] for part in parts]) for key in first}
     if isinstance(first, tuple):
-        return tuple(_joined([part[number] for part in parts]) for number in range(len(first)))
-    if isinstance(first, list):
-        return [one for part in parts for one in part]
-    return np.concatenate(parts)
+        return tuple(map(_joined, map(list, zip(*parts, strict=True))))
+    return [*itertools.chain(*parts)] if isinstance(first, list) else np.concatenate(parts)
 
 
 def _by_path(columns: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import itertools
+import math
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -10,22 +13,21 @@ from typing import TYPE_CHECKING, Any, overload
 import gymnasium
 import numpy as np
 
-from orlog.datasets.columns.blocks import Block, concatenate_blocks, slice_block
 from orlog.datasets.columns.episode import Episode, summary
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.columns.values import Block, concatenate_blocks, episode_blocks, slice_block
 from orlog.datasets.home.consent import check_environment
 from orlog.datasets.looking.card_picture import notebook_html
 from orlog.datasets.looking.figures import dataset_picture
-from orlog.datasets.reading import conversions
-from orlog.datasets.reading.lazy_rows import lazy_block
-from orlog.datasets.reading.selection import Operation, Selection, seeded_order
-from orlog.datasets.reading.views import as_ranges, derive, operation_text, positions_of, save_view
+from orlog.datasets.reading import conversions, views
+from orlog.datasets.reading.selection import Selection, lazy_block, seeded_order
+from orlog.datasets.reading.views import Operation, no_column
 from orlog.datasets.store.version import StoredVersion
-from orlog.datasets.store.zarr_reader import placed
 from orlog.errors import IntegrityError, NotFoundError, SchemaError, clause, wrong_type
-from orlog.manifests.columns import has_offsets, row_ends
+from orlog.manifests.columns import axis_of
+from orlog.manifests.documents import canonical_json
 from orlog.manifests.manifest import EnvironmentRecord, Manifest, Parent
-from orlog.manifests.names import counted, did_you_mean
+from orlog.manifests.names import counted
 from orlog.manifests.rebuilds import version_of
 from orlog.manifests.roles import roles_of
 
@@ -67,13 +69,12 @@ class Dataset:
         self.schema: Schema = stored.schema
         self.operation: Operation | None = None
         self.parents: tuple[Dataset, ...] = ()
-        self._versions: tuple[StoredVersion, ...] = (stored,)
-        self._selection: Selection | None = None
         self.view_file: Path | None = None
+        self._selection = Selection.of(stored)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what follows from the rest: it would travel with each job."""
-        derived = {"columns", "episode_lengths", "episode_starts"}
+        derived = {"columns", "episode_starts"}
         return {name: vars(self)[name] for name in vars(self).keys() - derived}
 
     @classmethod
@@ -83,11 +84,9 @@ class Dataset:
         Raises ValueError, TypeError, IndexError, NotFoundError or SchemaError if the operation is not one of them.
         """
         made = cls.__new__(cls)
-        made.digest, selection, made.schema = derive(operation, parents)
+        made.digest, made._selection, made.schema = views.derive(operation, parents)
         made.operation = operation
         made.parents = tuple(parents)
-        made._versions = selection.versions
-        made._selection = selection
         made.view_file = None
         return made
 
@@ -116,8 +115,8 @@ class Dataset:
 
         Raises NotFoundError for a view that was not saved.
         """
-        if self._selection is None:
-            return self._versions[0].folder
+        if self.operation is None:
+            return self._first.folder
         if self.view_file is None:
             raise NotFoundError(
                 f"this view of {self.name} is saved nowhere; call .save(path) first."
@@ -127,7 +126,7 @@ class Dataset:
     @property
     def in_place(self) -> bool:
         """Whether it, or a part of a view, is read where it is: its rows are fetched when they are needed."""
-        return any(stored.elsewhere is not None for stored in self._versions)
+        return any(stored.elsewhere is not None for stored in self._selection.versions)
 
     def fetch_ahead(
         self,
@@ -153,13 +152,13 @@ class Dataset:
             return
         wanted = self.columns if columns is None else [*columns]
         names = [one for one in self.columns if {one, one.partition("@")[0]} & {*wanted}]
-        for stored, some in self._runs(episodes):
+        for stored, some in self._selection.runs(episodes):
             stored.bring(names, some, names if indexes else (), ahead)
 
     @property
     def manifest(self) -> Manifest:
         """Manifest of the stored version; for a view, of the first version it was made from."""
-        return self._versions[0].manifest
+        return self._first.manifest
 
     @property
     def name(self) -> str:
@@ -174,13 +173,13 @@ class Dataset:
     @property
     def environment(self) -> EnvironmentRecord | None:
         """What recorded the data; None if it is not known, or differs between parts of a view."""
-        records = [stored.manifest.environment for stored in self._versions]
+        records = [stored.manifest.environment for stored in self._selection.versions]
         return records[0] if all(record == records[0] for record in records) else None
 
     @property
     def benchmark(self) -> str:
         """Name of the benchmark's dataset whose references hold; empty if none, or parts differ."""
-        names = {stored.manifest.benchmark for stored in self._versions}
+        names = {stored.manifest.benchmark for stored in self._selection.versions}
         return names.pop() if len(names) == 1 else ""
 
     @property
@@ -199,7 +198,7 @@ class Dataset:
         return roles_of(self.stated_roles, self.schema.held())
 
     def _agreed(self, field: str, kept: Container[str]) -> dict[str, Any]:
-        first, *others = (getattr(stored.manifest, field) for stored in self._versions)
+        first, *others = (getattr(stored.manifest, field) for stored in self._selection.versions)
         same = {name for name in first if all(one.get(name) == first[name] for one in others)}
         return {name: value for name, value in first.items() if name in same and name in kept}
 
@@ -218,7 +217,7 @@ class Dataset:
         """Datasets it was derived from: those in a version's manifest, or a view's parents."""
         if self.operation is None:
             return self.manifest.lineage
-        text = operation_text(self.operation)
+        text = canonical_json(self.operation).decode()
         return [Parent(digest=parent.digest, operation=text) for parent in self.parents]
 
     @functools.cached_property
@@ -229,25 +228,17 @@ class Dataset:
     @property
     def total_episodes(self) -> int:
         """Number of episodes E."""
-        if self._selection is None:
-            return self.manifest.total_episodes
         return len(self._selection.index)
 
     @property
     def total_steps(self) -> int:
         """Number of steps S."""
-        if self._selection is None:
-            return self.manifest.total_steps
         return int(self.episode_lengths.sum())
 
-    @functools.cached_property
+    @property
     def episode_lengths(self) -> np.ndarray:
         """Steps of each episode, (E,) int64."""
-        if self._selection is None:
-            return self._versions[0].lengths
-        lengths = self._selection.lengths()
-        lengths.flags.writeable = False
-        return lengths
+        return self._selection.lengths
 
     @functools.cached_property
     def episode_starts(self) -> np.ndarray:
@@ -259,9 +250,8 @@ class Dataset:
     @property
     def mixture(self) -> tuple[np.ndarray, tuple[float, ...]] | None:
         """Component of each episode, weight of each component; None unless steps are weighted."""
-        if self._selection is None or not self._selection.weights:
-            return None
-        return self._selection.component, self._selection.weights
+        chosen = self._selection
+        return (chosen.component, chosen.weights) if chosen.weights else None
 
     def column(
         self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None
@@ -283,17 +273,13 @@ class Dataset:
             IntegrityError: a file is damaged.
         """
         self._check_column(name)
-        if self._selection is None:
-            stored = self._versions[0]
-            stop = self._check_target(name, start, stop, stored.rows(name), out)
-            return stored.read(name, start, stop, out=out)
-        if has_offsets(name):
-            values = self._selection.read(name, np.arange(self.total_episodes))
-            stop = self._check_target(name, start, stop, len(values), out)
-            return placed(values[start:stop], out)
-        ends = row_ends(name, self.episode_lengths)
-        stop = self._check_target(name, start, stop, int(ends[-1]) if len(ends) else 0, out)
-        return self._selection.read_range(name, ends, start, stop, out)
+        count = self._selection.count_rows(name)
+        stop = count if stop is None else stop
+        if not 0 <= start <= stop <= count:
+            raise IndexError(f"{name}: expected rows within 0 to {count}, found {start} to {stop}.")
+        if out is not None:
+            self._check_target(name, start, stop, out)
+        return self._selection.read(name, start, stop, out)
 
     def rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for.
@@ -307,16 +293,12 @@ class Dataset:
         """
         self._check_column(name)
         rows = np.asarray(rows, np.int64)
-        if self._selection is None:
-            return self._versions[0].read_rows(name, rows)
-        values = self.column(name) if has_offsets(name) else None
-        ends = row_ends(name, self.episode_lengths) if values is None else np.array([len(values)])
-        count = int(ends[-1]) if len(ends) else 0
+        count = self._selection.count_rows(name)
         if len(rows) and not (rows.min() >= 0 and rows.max() < count):
             raise IndexError(
                 f"{name}: it has {count} rows, found rows {rows.min()} to {rows.max()}."
             )
-        return self._selection.read_rows(name, ends, rows) if values is None else values[rows]
+        return self._selection.read_rows(name, rows)
 
     def __len__(self) -> int:
         """Return the number of episodes."""
@@ -336,10 +318,10 @@ class Dataset:
         if isinstance(index, bool):
             index = np.asarray(index)  # a mask, which has another shape
         if not isinstance(index, int | np.integer):
-            return self.view([self], {"episodes": as_ranges(positions_of(self, index))})
+            return self.view([self], {"episodes": views.as_ranges(views.positions_of(self, index))})
         position = self._position(int(index))
         if self.in_place:
-            ((stored, (inside,)),) = self._runs(np.array([position]))
+            ((stored, (inside,)),) = self._selection.runs(np.array([position]))
             return self._episode(lazy_block(stored, int(inside), self.columns), position)
         return self._episode(self._block(np.array([position])), position)
 
@@ -379,17 +361,16 @@ class Dataset:
         """Yield (columns, lengths) of whole episodes: about 16 MiB, and at least one, at a time."""
         wanted = np.arange(self.total_episodes) if episodes is None else episodes
         lengths = self.episode_lengths[wanted]
+        versions = self._selection.versions
         total_bytes = sum(
-            column.rows * max(1, int(np.prod(column.shape))) * np.dtype(column.dtype).itemsize
-            for stored in self._versions
+            column.rows * max(1, math.prod(column.shape)) * np.dtype(column.dtype).itemsize
+            for stored in versions
             for column in stored.manifest.columns
             if column.name in self.columns
         )
-        step_bytes = total_bytes / max(1, sum(one.manifest.total_steps for one in self._versions))
-        steps_per_block = max(1, int(BLOCK_BYTES / step_bytes))
-        block_of = lengths.cumsum() // steps_per_block
-        edges = np.flatnonzero(np.diff(block_of, prepend=-1, append=np.iinfo(np.int64).max))
-        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        step_bytes = total_bytes / max(1, sum(one.manifest.total_steps for one in versions))
+        edges = episode_blocks(lengths.cumsum(), max(1, int(BLOCK_BYTES / step_bytes)))
+        for first, last in itertools.pairwise(edges.tolist()):
             yield self._block(wanted[first:last]), lengths[first:last]
 
     def filter_episodes(self, condition: str | Callable[[Episode], bool]) -> Dataset:
@@ -470,7 +451,7 @@ class Dataset:
 
     def to_ray(self) -> Any:
         """Return a Ray Dataset with the rows of `to_hf`; its tasks read some episodes each, where they are."""
-        return conversions.to_ray(self)
+        return importlib.import_module("orlog.datasets.to_ray").to_ray(self)
 
     def to_torchrl(self) -> Any:
         """Return a TensorDict [steps] with the keys of TorchRL, for a storage of its replay buffers.
@@ -511,7 +492,9 @@ class Dataset:
             to: Name of the format; `orlog import --list` lists them.
             options: As of `orlog.export_dataset`, which says what it raises: `lossy`, `observation`, `video`, `rate`.
         """
-        return conversions.export(self, folder, to, options)
+        # What writes them builds on datasets, so it is looked up when it is needed.
+        exporting = importlib.import_module("orlog.datasets.exporting")
+        return Path(exporting.export_dataset(self, folder, to=to, **options))
 
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
         """Save a view as a small JSON file that `load_dataset` opens; return its path.
@@ -525,7 +508,7 @@ class Dataset:
             VersionExistsError: the file holds another view or something else.
             StorageError: the file cannot be written.
         """
-        self.view_file = save_view(self, Path(path), replace=replace)
+        self.view_file = views.save_view(self, Path(path), replace=replace)
         return self.view_file
 
     def recover_environment(self, *, trust_environment: bool = False) -> gymnasium.Env[Any, Any]:
@@ -549,7 +532,7 @@ class Dataset:
 
     def checked_environment(self, *, trust_environment: bool = False) -> EnvironmentRecord:
         """Return `environment`, if making it is allowed; errors are those of `recover_environment`."""
-        versions = [(one.manifest, one.folder) for one in self._versions]
+        versions = [(one.manifest, one.folder) for one in self._selection.versions]
         return check_environment(
             self.name, self.environment, versions, trust_environment=trust_environment
         )
@@ -580,13 +563,11 @@ class Dataset:
 
     def selection(self) -> Selection:
         """Return the episodes as positions in stored versions."""
-        if self._selection is not None:
-            return self._selection
-        count = self.total_episodes
-        zeros = np.zeros(count, np.int64)
-        return Selection(
-            versions=self._versions, source=zeros, index=np.arange(count), component=zeros
-        )
+        return self._selection
+
+    @property
+    def _first(self) -> StoredVersion:
+        return self._selection.versions[0]
 
     def _check_column(self, name: str) -> None:
         if name in self.columns:
@@ -596,11 +577,7 @@ class Dataset:
                 f"{self.name}: column {name!r} has values of any length, such as texts or lists, "
                 f"which are read by episode: {_by_episode(name)}."
             )
-        raise NotFoundError(
-            f"{self.name}: no column {name!r:.100}"
-            + (did_you_mean(name, self.columns) or ".")
-            + f" It has: {', '.join(self.columns)}."
-        )
+        raise no_column(self.name, name, self.columns)
 
     def _position(self, index: int) -> int:
         if not -self.total_episodes <= index < self.total_episodes:
@@ -609,22 +586,8 @@ class Dataset:
             )
         return index % self.total_episodes
 
-    def _runs(self, episodes: np.ndarray) -> Iterator[tuple[StoredVersion, np.ndarray]]:
-        """Yield (version, its episodes) for each run of episodes of one version."""
-        if self._selection is None:
-            return iter([(self._versions[0], episodes)])
-        return self._selection.runs(episodes)
-
-    def _check_target(self, name: str, start: int, stop: int | None, rows: int, out: object) -> int:
-        """Return `stop`, or `rows` if it is None, after checking the range and that it fits `out`.
-
-        Decoders write to the memory of `out` without checks, so it must fit and be writeable.
-        """
-        stop = rows if stop is None else stop
-        if not 0 <= start <= stop <= rows:
-            raise IndexError(f"{name}: expected rows within 0 to {rows}, found {start} to {stop}.")
-        if out is None:
-            return stop
+    def _check_target(self, name: str, start: int, stop: int, out: object) -> None:
+        """Refuse memory that rows do not fit: decoders write to it without checks."""
         spec = self.schema.columns()[name]
         shape = (stop - start, *spec.shape)
         where = f"{self.name}: column {name}: rows {start} to {stop} go into a"
@@ -637,10 +600,11 @@ class Dataset:
                 f"{out.shape}{'' if contiguous else ', not contiguous'}"
                 f"{'' if writeable else ', read-only'}."
             )
-        return stop
 
     def _block(self, episodes: np.ndarray) -> Block:
-        blocks = [stored.read_block(some, self.columns) for stored, some in self._runs(episodes)]
+        blocks = [
+            stored.read_block(some, self.columns) for stored, some in self._selection.runs(episodes)
+        ]
         return blocks[0] if len(blocks) == 1 else dict(concatenate_blocks(blocks))
 
     def _episode(self, block: Block, index: int) -> Episode:
@@ -660,3 +624,17 @@ def _by_episode(name: str) -> str:
     if root == "observations":
         return "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"
     return f"ds[0].{root.partition('@')[0]}"
+
+
+def row_bytes_of(dataset: Dataset) -> int:
+    """Return about how many bytes a step has in memory; values of any length count as one number a step."""
+    specs = dataset.schema.columns()
+    names = [name for name in dataset.columns if axis_of(name) != "episode"]
+    return sum(specs[name].dtype.itemsize * math.prod(specs[name].shape) for name in names)
+
+
+def episode_ranges(dataset: Dataset, size_bytes: int) -> list[range]:
+    """Return ranges of all episodes in their order, each of about so many bytes in memory."""
+    ends = dataset.episode_lengths.cumsum() * max(1, row_bytes_of(dataset))
+    edges = episode_blocks(ends, size_bytes).tolist()
+    return [range(*pair) for pair in itertools.pairwise(edges)]

@@ -38,7 +38,7 @@ ALLOWED = (
 
 Value: TypeAlias = "np.ndarray | bool | int | float | str"
 
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+_COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
@@ -46,7 +46,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+_ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -77,8 +77,6 @@ def evaluate(
             numbers, or text as `str`. Called once for each name.
         names: Names of the existing columns, without `episodes/`.
         count: Number of episodes.
-
-    Raises SchemaError if the text is not a condition on these columns; the message shows where and why.
     """
     text = expression.strip().replace("\r\n", "\n").replace("\r", "\n")
     evaluation = _Evaluation(text, columns, names, count)
@@ -88,22 +86,19 @@ def evaluate(
 
 
 def _parse(text: str) -> ast.expr:
-    where = f"expression {_shorten(text)}"
-    if len(text) > LONGEST:
-        raise SchemaError(f"{where}: expected at most {LONGEST} characters, found {len(text)}.")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python warns about odd literals
-            return ast.parse(text, mode="eval").body
-    except SyntaxError as error:
-        place = f", character {error.offset}" if error.offset else ""
-        # `return` is a word of Python's own, so it never becomes an unknown name.
-        hint = "; did you mean returns?" if re.search(r"\breturn\b", text) else "."
-        problem = f"{where}{place}: cannot be read: {error.msg}{hint} {ALLOWED}."
-        raise SchemaError(problem) from error
-    except (ValueError, RecursionError, MemoryError) as error:
-        why = str(error) or "nested too deeply"
-        raise SchemaError(f"{where}: cannot be read: {why}. {ALLOWED}.") from error
+    why = f"expected at most {LONGEST} characters, found {len(text)}"
+    if len(text) <= LONGEST:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Python warns about odd literals
+                return ast.parse(text, mode="eval").body
+        except SyntaxError as error:
+            # `return` is a word of Python's own, so it never becomes an unknown name.
+            hint = "; did you mean returns?" if re.search(r"\breturn\b", text) else ""
+            why = f"character {error.offset or 1}: cannot be read: {error.msg}{hint}"
+        except (ValueError, RecursionError, MemoryError) as error:
+            why = f"cannot be read: {str(error) or 'nested too deeply'}"
+    raise SchemaError(f"expression {_shorten(text)}: {why}. {ALLOWED}.")
 
 
 class _Evaluation:
@@ -116,8 +111,12 @@ class _Evaluation:
         self.read: dict[str, np.ndarray] = {}
 
     def error(self, node: ast.AST, problem: str) -> SchemaError:
-        where = f"expression {_shorten(self.text)}, {_place(self.text, node)}"
-        return SchemaError(f"{where}: {problem}. {ALLOWED}.")
+        line, byte = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        lines = self.text.split("\n")
+        before = [*lines[: line - 1], lines[line - 1].encode()[:byte].decode()]
+        part = _shorten(ast.get_source_segment(self.text, node) or "")
+        place = f"character {len(chr(10).join(before)) + 1} ({part})"
+        return SchemaError(f"expression {_shorten(self.text)}, {place}: {problem}. {ALLOWED}.")
 
     def value(self, node: ast.expr, depth: int) -> Value:
         """Return the value of a node."""
@@ -136,9 +135,7 @@ class _Evaluation:
                 return np.arange(self.count)
             case ast.Name(id=name):
                 return self.column(node, name)
-            case ast.Call(
-                func=ast.Name(id="column"), args=[ast.Constant(value=str(name))], keywords=[]
-            ):
+            case ast.Call(ast.Name("column"), [ast.Constant(value=str(name))], []):
                 return self.column(node, name.removeprefix("episodes/"))
             case ast.BoolOp(op=op, values=nodes):
                 join = operator.and_ if isinstance(op, ast.And) else operator.or_
@@ -152,9 +149,8 @@ class _Evaluation:
                 return self.arithmetic(node, ast.Sub, 0, self.number(node.operand, below))
             case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
                 if isinstance(op, ast.Pow) and not _is_small(node.right):
-                    raise self.error(
-                        node, f"an exponent must be a plain number up to {LARGEST_EXPONENT}"
-                    )
+                    problem = f"an exponent must be a plain number up to {LARGEST_EXPONENT}"
+                    raise self.error(node, problem)
                 left, right = self.number(node.left, below), self.number(node.right, below)
                 return self.arithmetic(node, type(op), left, right)
             case ast.Compare(ops=[ast.In() | ast.NotIn() as op], comparators=[choices]):
@@ -162,9 +158,9 @@ class _Evaluation:
                 return self.membership(self.value(node.left, below), choices, is_negated)
             case ast.Compare(ops=ops) if all(type(op) in _COMPARISONS for op in ops):
                 return self.comparison(node, below)
-            case ast.Call(func=ast.Name(id="isfinite"), args=[argument], keywords=[]):
+            case ast.Call(ast.Name("isfinite"), [argument], []):
                 return _plain(np.isfinite(self.number(argument, below)))
-            case ast.Call(func=ast.Name(id="abs"), args=[argument], keywords=[]):
+            case ast.Call(ast.Name("abs"), [argument], []):
                 operand = self.number(argument, below)
                 if operand.dtype.kind == "i" and operand.min(initial=0) == -(2**63):
                     raise self.error(node, "abs of -2^63 does not fit into a 64-bit whole number")
@@ -175,28 +171,20 @@ class _Evaluation:
 
     def column(self, node: ast.AST, name: str) -> np.ndarray:
         """Return a column of episodes, which is read once."""
-        if name in self.read:
-            return self.read[name]
         if name not in self.names:
             known = ", ".join(sorted(self.names))[:1000]
             near = did_you_mean(name, self.names) or "."
-            raise self.error(
-                node, f"no column episodes/{name:.100}{near} Columns of episodes here: {known}"
-            )
-        values = self.columns(name)
-        what = f"column episodes/{name}"
-        if values.ndim > 1:
-            raise self.error(
-                node,
-                f"{what} has rows of shape {values.shape[1:]}; a condition needs one value per "
-                "episode: store the number you need in a column of its own",
-            )
-        if values.shape != (self.count,):
-            raise self.error(node, f"{what}: expected {self.count} rows, found {values.shape}")
-        if values.dtype.kind not in "biufUTO":
-            raise self.error(node, f"{what}: expected numbers or text, found {values.dtype}")
-        self.read[name] = values
-        return values
+            problem = f"no column episodes/{name:.100}{near} Columns of episodes here: {known}"
+            raise self.error(node, problem)
+        if name not in self.read:
+            values = self.columns(name)
+            what = f"column episodes/{name}: expected"
+            if values.shape != (self.count,):
+                raise self.error(node, f"{what} one value per episode, found {values.shape}")
+            if values.dtype.kind not in "biufUTO":
+                raise self.error(node, f"{what} numbers or text, found {values.dtype}")
+            self.read[name] = values
+        return self.read[name]
 
     def condition(self, node: ast.expr, depth: int) -> np.ndarray | bool:
         value = self.value(node, depth)
@@ -211,13 +199,11 @@ class _Evaluation:
         if _is_text(value):
             raise self.error(node, "this is text, not a number")
         array = np.asarray(value)
-        if array.dtype.kind == "f":
-            return array.astype(np.float64, copy=False)
         if array.dtype.kind == "u" and array.max(initial=0) >= 2**63:
             raise self.error(node, "whole numbers of 2^63 and more can only be compared")
-        return array.astype(np.int64, copy=False)
+        return array.astype(np.float64 if array.dtype.kind == "f" else np.int64, copy=False)
 
-    def arithmetic(self, node: ast.expr, kind: type[ast.operator], left: Any, right: Any) -> Value:
+    def arithmetic(self, node: ast.expr, kind: type[ast.AST], left: Any, right: Any) -> Value:
         compute = _ARITHMETIC[kind]
         left, right = np.asarray(left), np.asarray(right)
         if left.dtype.kind == right.dtype.kind == "i" and kind is not ast.Div:
@@ -226,10 +212,8 @@ class _Evaluation:
                 if not right.all():  # integers cannot express a division by zero
                     return _plain(floats)
             elif np.abs(floats).max(initial=0) >= 2**63 - 2**12:  # floats may be off by 3,072
-                raise self.error(
-                    node,
-                    "the result does not fit into a 64-bit whole number; multiply by 1.0 first",
-                )
+                problem = "the result does not fit into a 64-bit whole number"
+                raise self.error(node, f"{problem}; multiply by 1.0 first")
         return _plain(compute(left, right))
 
     def comparison(self, node: ast.Compare, depth: int) -> Value:
@@ -238,9 +222,8 @@ class _Evaluation:
         for op, right_node in zip(node.ops, node.comparators, strict=True):
             right = self.value(right_node, depth)
             if _is_text(left) != _is_text(right):
-                raise self.error(
-                    node, "a number is compared with text; write text in quotes and numbers without"
-                )
+                problem = "a number is compared with text; write text in quotes and numbers without"
+                raise self.error(node, problem)
             if _is_text(left) and not isinstance(op, ast.Eq | ast.NotEq):
                 raise self.error(node, "text is compared by ==, != or in [..]")
             result = result & _COMPARISONS[type(op)](left, right)
@@ -250,9 +233,7 @@ class _Evaluation:
         return _plain(result)
 
     def membership(self, value: Value, node: ast.expr, is_negated: bool) -> Value:
-        wanted = self.choices(node)
-        if wanted and _is_text(value) != isinstance(next(iter(wanted)), str):
-            raise self.error(node, "`in` compares numbers with text")
+        wanted = self.choices(node, _is_text(value))
         is_member: Any
         if isinstance(value, np.ndarray) and _is_text(value):
             is_member = np.fromiter((text in wanted for text in value.tolist()), bool, self.count)
@@ -266,30 +247,27 @@ class _Evaluation:
             is_member = np.logical_not(is_member) & _is_number(value)
         return _plain(is_member)
 
-    def choices(self, node: ast.expr) -> set[Any]:
+    def choices(self, node: ast.expr, are_texts: bool) -> set[Any]:
         """Return the members of a literal list."""
         try:
             members = ast.literal_eval(node)
         except (ValueError, TypeError, RecursionError, MemoryError):
             members = None
-        is_plain = isinstance(members, list | tuple | set) and all(
-            isinstance(member, str | float) or (isinstance(member, int) and abs(member) < 2**63)
-            for member in members
-        )
-        if not is_plain:
-            raise self.error(
-                node, "expected a list of plain numbers or texts after `in`, as in [1, 2]"
-            )
-        if len({isinstance(member, str) for member in members}) > 1:
-            raise self.error(node, "the list mixes numbers and text")
+        if not isinstance(members, list | tuple | set) or not all(
+            isinstance(member, str) if are_texts else _is_plain_number(member) for member in members
+        ):
+            kind = "texts" if are_texts else "plain numbers"
+            raise self.error(node, f"expected a list of {kind} after `in`, as in [1, 2]")
         return set(members)
 
 
+def _is_plain_number(value: object) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+
 def _is_small(node: ast.expr) -> bool:
-    return (
-        isinstance(node, ast.Constant)
-        and isinstance(node.value, int | float)
-        and 0 <= node.value <= LARGEST_EXPONENT
+    return isinstance(node, ast.Constant) and (
+        isinstance(node.value, int | float) and 0 <= node.value <= LARGEST_EXPONENT
     )
 
 
@@ -312,11 +290,3 @@ def _plain(value: Any) -> Value:
 
 def _shorten(text: str) -> str:
     return repr(text if len(text) <= 200 else f"{text[:200]}...")
-
-
-def _place(text: str, node: ast.AST) -> str:
-    line, byte = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
-    lines = text.split("\n")
-    before = sum(len(other) + 1 for other in lines[: line - 1])
-    before += len(lines[line - 1].encode()[:byte].decode())
-    return f"character {before + 1} ({_shorten(ast.get_source_segment(text, node) or '')})"

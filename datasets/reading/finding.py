@@ -53,16 +53,14 @@ from orlog.manifests.rebuilds import (
 from orlog.manifests.shipped import listed_versions, recorded_manifests, shipped_names
 
 FILES = (".json", ".hdf5", ".h5")
-HDF5_START = b"\x89HDF\r\n\x1a\n"
 
 
 def find_part(wanted: DatasetName) -> Path | None:
     """Return the folder of the newest matching version that was downloaded in part."""
     for version, folder in partial_versions(wanted.name).items():
-        if wanted.version in ("", version):
-            digest = read_manifest(folder / MANIFEST_FILE).digest
-            if digest.startswith(wanted.digest):
-                return folder
+        is_meant = wanted.version in ("", version)
+        if is_meant and read_manifest(folder / MANIFEST_FILE).digest.startswith(wanted.digest):
+            return folder
     return None
 
 
@@ -73,16 +71,11 @@ def pinned(wanted: DatasetName) -> DatasetName:
 
 
 def as_folder(name: str | Path) -> Path | None:
-    """Return the absolute path if a path is given, or None for a dataset's name.
-
-    Raises NotFoundError if it is an HDF5 file; the message says what to do with it.
-    """
+    """Return the absolute path if a path is given, or None for a dataset's name."""
     is_path = isinstance(name, Path) or name.startswith(("/", ".", "~")) or name.endswith(FILES)
     if not is_path and (is_name(str(name)) or not _is_there(Path(name))):
         return None
-    path = absolute_path(name)
-    refuse_hdf5(path)
-    return path
+    return absolute_path(name)
 
 
 def _is_there(path: Path) -> bool:
@@ -102,19 +95,12 @@ def holds_manifest(folder: Path) -> bool:
 
 
 def find_dataset(name: str | Path) -> Path:
-    """Return the folder of a dataset that is on this machine.
-
-    Raises InvalidNameError if the name does not follow the grammar; NotFoundError if it is not here; the
-    message says what to run; SchemaError if it is a view's file.
-    """
+    """Return the folder of a dataset that is on this machine."""
     return find_stored(name)[0]
 
 
 def find_whole_or_part(name: str | Path) -> Path:
-    """Return the folder of a dataset as `find_dataset` does, or of a version downloaded in part.
-
-    Raises as `find_dataset` does.
-    """
+    """Return the folder of a dataset as `find_dataset` does, or of a version downloaded in part."""
     try:
         return find_dataset(name)
     except NotFoundError:
@@ -125,20 +111,14 @@ def find_whole_or_part(name: str | Path) -> Path:
 
 
 def stored_folder(name: str | Path) -> Path:
-    """Return the folder of the stored version that a name or folder stands for.
-
-    `orlog.lock` applies. Raises as `find_dataset` does.
-    """
-    if as_folder(name) is not None:
-        return find_dataset(name)
-    return find_dataset(str(pinned(parse_name(str(name)))))
+    """Return the folder of the stored version that a name or folder stands for; `orlog.lock` applies."""
+    return find_dataset(name if as_folder(name) else str(pinned(parse_name(str(name)))))
 
 
 def stored_folders(name: str | Path) -> list[Path]:
     """Return the folders of the stored versions that a name, folder or view's file stands for.
 
-    Only a view's file is opened. Raises as `find_dataset` does, and ManifestError for a view
-    that is malformed.
+    Only a view's file is opened. Raises ManifestError for a view that is malformed.
     """
     path = as_folder(name)
     if path is not None and is_file(path):
@@ -147,10 +127,7 @@ def stored_folders(name: str | Path) -> list[Path]:
 
 
 def folders_to_verify(name: str | Path) -> list[Path]:
-    """Return folders as `stored_folders` does, or the folder of a version downloaded in part.
-
-    Raises as `stored_folders` does.
-    """
+    """Return folders as `stored_folders` does, or the folder of a version downloaded in part."""
     try:
         return stored_folders(name)
     except NotFoundError:
@@ -160,10 +137,7 @@ def folders_to_verify(name: str | Path) -> list[Path]:
 
 
 def folders_to_repair(name: str) -> list[Path]:
-    """Return the folders of stored versions that a name, a folder or a view's file stands for.
-
-    Unlike `stored_folders`, it also finds versions whose manifest is missing or damaged.
-    """
+    """Return folders as `folders_to_verify` does, also of versions whose manifest is missing or damaged."""
     if as_folder(name) is None:
         wanted = parse_name(name)
         for version in stored_versions(wanted.name):
@@ -184,10 +158,7 @@ def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifes
             raise SchemaError(not_a_version(folder))
         if not holds_manifest(folder):
             raise NotFoundError(f"{folder}: no dataset: there is no {MANIFEST_FILE} in it.")
-        if opens:
-            mark_used(folder)
-        with unless_deleted(folder):
-            return folder, read_manifest(folder / MANIFEST_FILE)
+        return folder, _read_manifest(folder, opens)
     wanted = parse_name(str(name))
     versions = installed_versions(wanted.name)
     history = read_history(wanted.name)
@@ -200,22 +171,19 @@ def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifes
         candidates = [one for one in versions if not wanted.version or one in names]
     for version in candidates:
         folder = version_folder(wanted.name, version)
-        if opens:
-            # Before reading it, so that a process that removes versions sees it in time.
-            mark_used(folder)
         try:
-            with unless_deleted(folder):
-                manifest = read_manifest(folder / MANIFEST_FILE)
+            manifest = _read_manifest(folder, opens)
         except NotFoundError:
             continue
         marked = version_of(manifest)
         if manifest.name != wanted.name or version not in (manifest.version, marked):
+            expected, found = f"{wanted.name}@{version}", f"{manifest.name}@{manifest.version}"
             raise ManifestError(
-                f"{folder}: expected {wanted.name}@{version}, found {manifest.name}@"
-                f"{manifest.version}; move the folder away, then run: orlog build {wanted.name}",
+                f"{folder}: expected {expected}, found {found}; move the folder away, then run: "
+                f"orlog build {wanted.name}",
                 file=MANIFEST_FILE,
-                expected=f"{wanted.name}@{version}",
-                found=f"{manifest.name}@{manifest.version}",
+                expected=expected,
+                found=found,
             )
         if wanted.version in ("", marked) and manifest.digest.startswith(wanted.digest):
             message = status_message(wanted.name, version, history)
@@ -229,7 +197,23 @@ def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifes
         manifest = read_manifest(part / MANIFEST_FILE)
         if is_whole(part, manifest):
             return part, manifest
-    raise NotFoundError(_why_not_here(wanted, versions))
+    raise NotFoundError(_why_not_here(wanted, versions, part))
+
+
+def _read_manifest(folder: Path, opens: bool) -> Manifest:
+    if opens:  # before reading it, so that a process that removes versions sees it in time
+        mark_used(folder)
+    with unless_deleted(folder):
+        return read_manifest(folder / MANIFEST_FILE)
+
+
+def read_installed(name: str) -> list[Manifest]:
+    """Return the manifests of a dataset's versions on this machine, newest first, if readable."""
+    manifests = []
+    for version in installed_versions(name):
+        with contextlib.suppress(IntegrityError, FormatVersionError):
+            manifests.append(read_manifest(version_folder(name, version) / MANIFEST_FILE))
+    return manifests
 
 
 def known_names() -> set[str]:
@@ -245,11 +229,11 @@ def near_names(text: str) -> str:
     owner, _, last = wanted.rpartition("/")
     if owner == "lerobot":
         return f" {how_to_fetch(wanted)}"
-    search = f" To find names like it, run: orlog list --remote --search {shlex.quote(last)}"
     if versioned(wanted) == wanted:
         close = nearest(wanted, sorted(known))
     else:
         close = [name for name in sorted(known) if name.rpartition("/")[2].startswith(f"{last}-v")]
+    search = f" To find names like it, run: orlog list --remote --search {shlex.quote(last)}"
     # In a group of the user's own, other groups' names are not meant.
     group, others = f"{wanted.partition('/')[0]}/", known.difference(installed_names())
     if owner and not any(name.startswith(group) for name in others):
@@ -270,17 +254,12 @@ def how_to_fetch(repository: str) -> str:
     )
 
 
-def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
+def _why_not_here(wanted: DatasetName, versions: list[str], part: Path | None) -> str:
+    """Return why a dataset is not found, and what brings it."""
     absent = f"{wanted} is not on this machine"
     if wanted.name in shipped_names() and not versions:
         repository = next(iter(listed_versions(wanted.name).values())).hub_folder
-        if repository:
-            return f"{absent}. {how_to_fetch(repository)}"
-        return (
-            f"{absent} yet; run: orlog download {wanted} "
-            f'(or in Python: orlog.load_dataset("{wanted}", download=True)).'
-        )
-    part = find_part(wanted)
+        return f"{absent}. {how_to_fetch(repository)}" if repository else _run("download", wanted)
     if part is not None:
         manifest = read_manifest(part / MANIFEST_FILE)
         here = len(present_objects(part, manifest))
@@ -289,9 +268,8 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
             f"files); run: orlog download {wanted} (or name the episodes or columns)."
         )
     if versions:
-        # Rebuilds are marked as such.
         installed = read_installed(wanted.name)
-        names = [version_of(manifest) for manifest in installed]
+        names = [version_of(manifest) for manifest in installed]  # rebuilds are marked as such
         recorded = recorded_build(wanted.name, wanted.version)
         if recorded is not None and _matches(recorded, wanted):
             return (
@@ -304,56 +282,30 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
     if recordings:
         return (
             f"{wanted} is not finished: its recording in {recordings[0].parent} still runs or was "
-            "interrupted. Ending it makes the version; orlog.record(.., resume=True) or the writer goes "
-            "on."
+            "interrupted. Ending it makes the version; orlog.record(.., resume=True) or the writer goes on."
         )
     built = {one.name: one for one in recorded_manifests() if one.recipe is not None}
     entry = built.get(wanted.name)
-    if entry is not None and _matches(entry, wanted):
-        return (
-            f"{absent} yet; run: orlog build {wanted} "
-            f'(or in Python: orlog.load_dataset("{wanted}", build=True)).'
-        )
     if entry is not None:
+        if _matches(entry, wanted):
+            return _run("build", wanted)
         return f"{wanted} is not known; the recipe of this orlog builds version {entry.version}."
-    registries = [registry.name for registry in read_registries()]
-    asked = (
-        f" If it is in a registry of yours ({', '.join(registries)}), run: orlog download {wanted}."
-        if registries
-        else ""
-    )
+    names = [registry.name for registry in read_registries()]
+    why = f"{wanted.name} is not {'on this machine' if names else 'known'}"
+    why += did_you_mean(wanted.name, known_names()) or "."
+    if names:
+        why += (
+            f" If it is in a registry of yours ({', '.join(names)}), run: orlog download {wanted}."
+        )
+    return f"{why} To see all, run: orlog list"
+
+
+def _run(what: str, wanted: DatasetName) -> str:
     return (
-        f"{wanted.name} is not {'on this machine' if registries else 'known'}"
-        + (did_you_mean(wanted.name, known_names()) or ".")
-        + asked
-        + " To see all, run: orlog list"
+        f"{wanted} is not on this machine yet; run: orlog {what} {wanted} "
+        f'(or in Python: orlog.load_dataset("{wanted}", {what}=True)).'
     )
-
-
-def refuse_hdf5(path: Path) -> None:
-    """Raise for an HDF5 file, which is neither a version's folder nor a view, with advice."""
-    if not is_file(path) or path.suffix == ".json":
-        return
-    with path.open("rb") as file:
-        if file.read(len(HDF5_START)) != HDF5_START:
-            return
-    if holds_manifest(path.parent):
-        raise NotFoundError(f"{path}: a file of the dataset in {path.parent}; give that folder.")
-    raise NotFoundError(
-        f"{path}: an HDF5 file, not a dataset yet. If it has D4RL's layout (observations, actions, "
-        f"rewards, terminals), import it: orlog import {shlex.quote(str(path))} lab/NAME-v1 --format d4rl"
-    )
-
-
-def read_installed(name: str) -> list[Manifest]:
-    """Return the manifests of a dataset's versions on this machine, newest first, if readable."""
-    found = []
-    for version in installed_versions(name):
-        with contextlib.suppress(IntegrityError, FormatVersionError):
-            found.append(read_manifest(version_folder(name, version) / MANIFEST_FILE))
-    return found
 
 
 def _matches(manifest: Manifest, wanted: DatasetName) -> bool:
-    """Return whether a version matches a name."""
     return wanted.version in ("", manifest.version) and manifest.digest.startswith(wanted.digest)

@@ -1,4 +1,4 @@
-"""Opens datasets on this machine: stored versions, whole or in part, and saved views; and arguments that name one.
+"""Opens, splits and combines datasets on this machine: stored versions, whole or in part, and saved views.
 
 A function that takes a dataset takes `Given`: a name, a path or a `Dataset`, in all functions alike.
 """
@@ -6,13 +6,15 @@ A function that takes a dataset takes `Given`: a name, a path or a `Dataset`, in
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from orlog.datasets.home.folders import is_partial, mark_used, read_partial, unless_deleted
+from orlog.datasets.reading.combination import TASKS
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import (
     as_folder,
@@ -23,11 +25,10 @@ from orlog.datasets.reading.finding import (
     is_file,
     pinned,
 )
-from orlog.datasets.reading.views import fewer_columns, open_view
-from orlog.datasets.store.verify import DamageFinder, Problem, verify_folder
-from orlog.datasets.store.verify_values import check_opening
+from orlog.datasets.reading.views import fewer_columns, open_view, split_counts
+from orlog.datasets.store.objects import Problem, column_of
+from orlog.datasets.store.verify import DamageFinder, check_opening, verify_folder
 from orlog.datasets.store.version import schema_of_manifest
-from orlog.datasets.store.zarr_metadata import column_of
 from orlog.errors import IntegrityError, NotFoundError, SchemaError, wrong_type
 from orlog.manifests.benchmarks import as_listed
 from orlog.manifests.columns import is_offsets
@@ -63,11 +64,7 @@ class Choice:
 
 
 def choose(episodes: Sequence[int] | None, columns: Sequence[str] | None) -> Choice:
-    """Return a choice, after checking its arguments.
-
-    Raises TypeError if columns are a single text, or episodes are not integers; ValueError if no episode is
-    chosen.
-    """
+    """Return a choice, after checking its arguments."""
     if isinstance(columns, str):
         raise TypeError(f"columns must be a list of names, found the text {columns!r:.60}.")
     if episodes is not None:
@@ -84,10 +81,6 @@ def open_dataset(name: str | Path) -> Dataset:
     """Return a dataset that is on this machine, by name, by version or digest, or by path.
 
     An `orlog.lock` in the current folder or above it pins names to digests.
-
-    Raises InvalidNameError if the name does not follow the grammar; NotFoundError if it is not here; the
-    message says what to run; IntegrityError if a file is missing, cut or altered; LockError if `orlog.lock`
-    pins the name to another digest.
     """
     path = as_folder(name)
     if path is not None:
@@ -120,11 +113,7 @@ def _open_stored(name: str | Path) -> Dataset:
 
 
 def open_part(folder: Path, choice: Choice) -> Dataset:
-    """Return the chosen episodes and columns of a version that was downloaded in part.
-
-    Raises NotFoundError if some of them are not here, or the version has no such column; SchemaError if the
-    version has no such episodes; IntegrityError if a file is missing, cut or altered.
-    """
+    """Return the chosen episodes and columns of a version that was downloaded in part."""
     mark_used(folder)
     with unless_deleted(folder):
         manifest = read_manifest(folder / MANIFEST_FILE)
@@ -144,10 +133,7 @@ def open_part(folder: Path, choice: Choice) -> Dataset:
 
 
 def check_choice(manifest: Manifest, choice: Choice, folder: Path) -> set[str]:
-    """Return the names of the columns that a choice keeps.
-
-    Raises SchemaError if the version has no such episodes; NotFoundError if the version has no such column.
-    """
+    """Return the names of the columns that a choice keeps."""
     what = f"{manifest.name}@{manifest.version}"
     if choice.episodes is not None:
         positions = np.asarray(choice.episodes)
@@ -193,10 +179,7 @@ def wanted_objects(
 
 
 def as_dataset(given: Given, parameter: str = "dataset") -> Dataset:
-    """Return the dataset that a name or path stands for; a `Dataset` is returned as it is.
-
-    Raises TypeError if it is neither a name, nor a path, nor a dataset; OrlogError as `open_dataset`.
-    """
+    """Return the dataset that a name or path stands for; a `Dataset` is returned as it is."""
     if isinstance(given, Dataset):
         return given
     if not isinstance(given, str | Path):
@@ -205,10 +188,7 @@ def as_dataset(given: Given, parameter: str = "dataset") -> Dataset:
 
 
 def with_all_files(dataset: Dataset) -> Dataset:
-    """Return a dataset whose files are all here, and refuse others.
-
-    Raises NotFoundError that says what to download.
-    """
+    """Return a dataset whose files are all here, and refuse others."""
     if dataset.in_place or is_partial(dataset.folder):
         where = "it is read in place" if dataset.in_place else "only a part of it was downloaded"
         raise NotFoundError(
@@ -241,10 +221,7 @@ def as_stored_folder(
 
 
 def as_name(given: Given, parameter: str = "name") -> str:
-    """Return a name as given, or the name and version of a `Dataset`.
-
-    Raises TypeError if it is neither a name nor a dataset.
-    """
+    """Return a name as given, or the name and version of a `Dataset`."""
     if isinstance(given, Dataset):
         return f"{given.name}@{given.version}"
     if not isinstance(given, str):
@@ -281,3 +258,88 @@ def verify_store(
     stored = as_stored_folder(folder, folders_to_verify)
     manifest, problems = verify_folder(stored, quick=quick, progress=progress)
     return manifest, problems or check_opening(stored, manifest)
+
+
+def split_dataset(
+    dataset: Given, sizes: Sequence[float], *, seed: int | None = None
+) -> list[Dataset]:
+    """Return disjoint views of whole episodes, so that no episode leaks from one to another.
+
+    Args:
+        dataset: What to split.
+        sizes: Numbers of episodes, or fractions of all of them, which sum to at most 1.
+        seed: Decides at random which episodes go where; without one, the first episodes go to the
+            first view. Episodes keep their order within a view.
+
+    Raises:
+        ValueError: sizes are negative, or exceed the dataset.
+    """
+    dataset = as_dataset(dataset)
+    given: object = sizes
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise wrong_type("sizes", "a sequence such as [0.9, 0.1]", sizes)
+    counts = split_counts(dataset, list(sizes))
+    split = {"sizes": counts, "seed": None if seed is None else int(seed)}
+    return [
+        Dataset.view([dataset], {"split": {**split, "part": part}}) for part in range(len(counts))
+    ]
+
+
+def combine_datasets(
+    datasets: Iterable[Given],
+    *,
+    weights: Sequence[float] | Literal["tasks"] | None = None,
+    pad: bool = False,
+) -> Dataset:
+    """Return a view of all episodes of several datasets, one dataset after the other.
+
+    Datasets that are weighted combinations themselves keep their weights, multiplied by those given
+    here.
+
+    Args:
+        datasets: What to combine; spaces and columns must be the same, unless `pad` is true.
+        weights: For each dataset, the probability that a sampled step comes from it (scaled to sum
+            to 1); or `tasks`: each task is as likely as any other. By default, each counts by its number of
+            steps, so all steps are equally likely unless a dataset is weighted itself. Tasks are told apart by
+            the column of episodes that has the role `task_words` (docs/families.md), else by the names of
+            datasets.
+        pad: Whether spaces may differ: vectors are filled up with zeros to the length of the longest, and choices
+            (Discrete) to the number of the most. The infos `valid/observations` and `valid/actions` of a step
+            flag what its own dataset has, `legal_actions` the choices. Each episode has the number of its task,
+            `episodes/task`, and the task in words, `episodes/instruction`. Of other columns those stay that
+            all datasets have alike.
+
+    Raises:
+        SchemaError: spaces or columns differ, the message says where; with `pad`, spaces that cannot be filled
+            up, or tasks of one name in unequal spaces.
+        ValueError: weights that are negative, all zero, or not one for each dataset; `tasks` of datasets that
+            are weighted themselves.
+    """
+    if isinstance(datasets, str | Path | Dataset) or not isinstance(datasets, Iterable):
+        raise wrong_type("datasets", "a sequence of datasets", datasets)
+    parents = [as_dataset(dataset, "datasets") for dataset in datasets]
+    if not parents:
+        raise ValueError("combine_datasets needs at least one dataset.")
+    if isinstance(weights, str) and weights != TASKS:
+        raise wrong_type("weights", f"a number for each dataset, or {TASKS!r}", weights)
+    if weights is None and any(one.mixture is not None and one.total_steps for one in parents):
+        # A saved view without weights ignores those of its parents, and has to keep that meaning
+        # and its digest. So the shares are written into the operation.
+        weights = [dataset.total_steps for dataset in parents]
+    value: dict[str, Any] = {"weights": weights}
+    if weights is not None and not isinstance(weights, str):
+        value["weights"] = _shares(weights, len(parents))
+    if pad:  # without it the operation is what it always was, and so are digests
+        value["pad"] = True
+    return Dataset.view(parents, {"combine": value})
+
+
+def _shares(weights: Sequence[float], count: int) -> list[float]:
+    """Return weights scaled to sum to 1."""
+    numbers = [float(weight) for weight in weights]
+    if len(numbers) != count or not all(math.isfinite(one) and one >= 0 for one in numbers):
+        raise ValueError(f"expected {count} weights that are not negative, found {numbers}.")
+    total = math.fsum(numbers)
+    if total <= 0:
+        raise ValueError("weights are all zero.")
+    return [number / total for number in numbers]

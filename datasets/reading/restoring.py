@@ -41,10 +41,7 @@ class Simulator(NamedTuple):
 
 
 def simulator_of(env: gymnasium.Env[Any, Any]) -> Simulator:
-    """Return how the state of an environment's simulator is read and put back.
-
-    Raises SchemaError if the environment has none that is known.
-    """
+    """Return how the state of an environment's simulator is read and put back."""
     inner = env.unwrapped
     for held in (inner, *vars(inner).values()):
         holder = held.unwrapped if isinstance(held, gymnasium.Env) else held

@@ -29,7 +29,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -41,9 +41,7 @@ from orlog.datasets.reading.expressions import evaluate
 from orlog.datasets.reading.selection import (
     MOST_EPISODES,
     ROUNDING,
-    Operation,
     Selection,
-    Source,
     episode_column,
     seeded_order,
     success_column,
@@ -65,16 +63,19 @@ from orlog.manifests.documents import canonical_json, parse_json, read_small_fil
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.spaces import named_parts
 
+if TYPE_CHECKING:
+    from orlog.datasets.reading.dataset import Dataset
+
+Operation: TypeAlias = dict[str, Any]
+
 VIEW_VERSION = 1
 LARGEST_VIEW = 64 * 2**20
 DEEPEST = 64
 SUCCESS = "success"
 """A name in expressions: the column of episodes, else what the column with this role says."""
 
-SourceT = TypeVar("SourceT", bound=Source)
 
-
-def derive(operation: Operation, parents: Sequence[Source]) -> tuple[str, Selection, Schema]:
+def derive(operation: Operation, parents: Sequence[Dataset]) -> tuple[str, Selection, Schema]:
     """Return digest, episodes and columns of the view that an operation makes of its parents."""
     if len(operation) != 1:
         raise ValueError(f"an operation has one name, found {sorted(operation)!r:.99}.")
@@ -95,11 +96,6 @@ def derive(operation: Operation, parents: Sequence[Source]) -> tuple[str, Select
     return f"sha256:{hashlib.sha256(canonical_json(body)).hexdigest()}", selection, schema
 
 
-def operation_text(operation: Operation) -> str:
-    """Return an operation as canonical JSON, for a lineage."""
-    return canonical_json(operation).decode()
-
-
 def operation_words(text: str) -> str:
     """Return an operation of a lineage in words; what is no view's operation as it is."""
     try:
@@ -117,13 +113,14 @@ def _combined_words(value: Any) -> str:
     return words + (", unequal spaces padded" if value.get("pad") else "")
 
 
+def _ranges_words(ranges: Any) -> str:
+    shown = [str(a) if b - a == 1 else f"{a} to {b - 1}" for a, b in ranges[:20]]
+    return f"episodes {', '.join(shown + ['..'] * (len(ranges) > 20))}"
+
+
 _WORDS: dict[str, Callable[[Any], str]] = {
     "filter": lambda value: f"episodes with {value}",
-    "episodes": lambda value: (
-        "episodes "
-        + ", ".join(str(a) if b - a == 1 else f"{a} to {b - 1}" for a, b in value[:20])
-        + (", .." if len(value) > 20 else "")
-    ),
+    "episodes": _ranges_words,
     "split": lambda value: (
         f"part {value['part'] + 1} of a split into "
         + " : ".join(f"{size:g}" for size in value["sizes"])
@@ -136,11 +133,8 @@ _WORDS: dict[str, Callable[[Any], str]] = {
 }
 
 
-def episodes_where(dataset: Source, expression: Any) -> np.ndarray:
-    """Return which episodes meet an expression, (E,) bool.
-
-    Raises SchemaError if it cannot be read, or names no column of episodes.
-    """
+def episodes_where(dataset: Dataset, expression: Any) -> np.ndarray:
+    """Return which episodes meet an expression, (E,) bool."""
     if not isinstance(expression, str):
         raise TypeError(f"filter takes an expression, found {expression!r:.60}.")
     prefix = "episodes/"
@@ -163,11 +157,8 @@ def episodes_where(dataset: Source, expression: Any) -> np.ndarray:
     return evaluate(expression, column, names, dataset.total_episodes)
 
 
-def positions_of(dataset: Source, index: slice | Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return the positions that a slice, positions (negative: from the end) or a mask choose.
-
-    Raises IndexError if there are no such episodes.
-    """
+def positions_of(dataset: Dataset, index: slice | Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return the positions that a slice, positions (negative: from the end) or a mask choose."""
     count = dataset.total_episodes
     if isinstance(index, slice):
         return np.arange(count)[index]
@@ -200,7 +191,7 @@ def as_ranges(positions: np.ndarray) -> list[list[int]]:
     return [[first, last + 1] for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)]
 
 
-def _from_ranges(dataset: Source, ranges: Any) -> np.ndarray:
+def _from_ranges(dataset: Dataset, ranges: Any) -> np.ndarray:
     total, count = 0, dataset.total_episodes
     for first, last in ranges:
         if type(first) is not int or type(last) is not int or not 0 <= first < last <= count:
@@ -212,7 +203,7 @@ def _from_ranges(dataset: Source, ranges: Any) -> np.ndarray:
     return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
 
-def _best(dataset: Source, value: Any) -> np.ndarray:
+def _best(dataset: Dataset, value: Any) -> np.ndarray:
     percent, by = value["percent"], value["by"]
     if set(value) != {"percent", "by"} or type(percent) is not float or not 1 <= percent <= 100:
         raise ValueError(f"top takes a percentage in [1, 100], found {percent!r:.60}.")
@@ -231,7 +222,7 @@ def best_positions(values: np.ndarray, percent: float) -> np.ndarray:
     return np.sort(order[: max(1, count)])
 
 
-def _split_part(dataset: Source, value: Any) -> np.ndarray:
+def _split_part(dataset: Dataset, value: Any) -> np.ndarray:
     counts, seed, part = split_counts(dataset, value["sizes"]), value["seed"], value["part"]
     is_seed = seed is None or type(seed) is int
     is_part_of = type(part) is int and 0 <= part < len(counts)
@@ -243,11 +234,8 @@ def _split_part(dataset: Source, value: Any) -> np.ndarray:
     return np.sort(order[first : first + counts[part]])
 
 
-def split_counts(dataset: Source, sizes: list[Any]) -> list[int]:
-    """Return the number of episodes of each part of a split.
-
-    Raises TypeError if a size is not a number; ValueError if sizes are negative, or exceed the dataset.
-    """
+def split_counts(dataset: Dataset, sizes: list[Any]) -> list[int]:
+    """Return the number of episodes of each part of a split."""
     total = dataset.total_episodes
     counts = []
     for size in sizes:
@@ -267,7 +255,7 @@ def split_counts(dataset: Source, sizes: list[Any]) -> list[int]:
 
 
 # By operation: which episodes of a dataset its value means.
-_EPISODES: dict[str, Callable[[Source, Any], np.ndarray]] = {
+_EPISODES: dict[str, Callable[[Dataset, Any], np.ndarray]] = {
     "filter": lambda dataset, value: np.flatnonzero(episodes_where(dataset, value)),
     "episodes": _from_ranges,
     "split": _split_part,
@@ -275,11 +263,14 @@ _EPISODES: dict[str, Callable[[Source, Any], np.ndarray]] = {
 }
 
 
-def fewer_columns(schema: Schema, names: Any, name_of_dataset: str) -> Schema:
-    """Return a schema without the optional columns that are not named.
+def no_column(dataset: str, name: str, known: Sequence[str]) -> NotFoundError:
+    """Return the error for a column that a dataset of some name does not have."""
+    near = did_you_mean(name, known) or "."
+    return NotFoundError(f"{dataset}: no column {name!r:.100}{near} It has: {', '.join(known)}.")
 
-    Raises NotFoundError if there is no such column.
-    """
+
+def fewer_columns(schema: Schema, names: Any, name_of_dataset: str) -> Schema:
+    """Return a schema without the optional columns that are not named."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"columns takes a list of names, found {names!r:.60}.")
     space = schema.observation_space
@@ -289,11 +280,7 @@ def fewer_columns(schema: Schema, names: Any, name_of_dataset: str) -> Schema:
     known = {*keys, *schema.extras, *ALWAYS, *FLAGS, "observations", "actions", "rewards"}
     for name in names:
         if name not in known:
-            raise NotFoundError(
-                f"{name_of_dataset}: no column {name!r:.100}"
-                + (did_you_mean(name, known) or ".")
-                + f" It has: {', '.join(sorted(known))}."
-            )
+            raise no_column(name_of_dataset, name, sorted(known))
     kept = [key for key in keys if key in names]
     if isinstance(space, gymnasium.spaces.Dict) and kept and "observations" not in names:
         space = gymnasium.spaces.Dict({keys[key]: space[keys[key]] for key in kept})
@@ -305,7 +292,7 @@ def fewer_columns(schema: Schema, names: Any, name_of_dataset: str) -> Schema:
     )
 
 
-def save_view(dataset: Source, path: Path, *, replace: bool = False) -> Path:
+def save_view(dataset: Dataset, path: Path, *, replace: bool = False) -> Path:
     """Write a view's JSON in one step; see `Dataset.save`."""
     if dataset.operation is None:
         raise ValueError(
@@ -313,12 +300,7 @@ def save_view(dataset: Source, path: Path, *, replace: bool = False) -> Path:
             f"to save; refer to it as {dataset.name}@{dataset.digest[:19]}."
         )
     path = absolute_path(path)
-    if _depth(dataset) > DEEPEST:
-        raise SchemaError(
-            f"{dataset.name}: views are nested more than {DEEPEST} deep; store one of them first, "
-            "with save_dataset."
-        )
-    body = {"view_version": VIEW_VERSION, "digest": dataset.digest, **_to_json(dataset)}
+    body = {"view_version": VIEW_VERSION, "digest": dataset.digest, **_to_json(dataset, 0)}
     data = (json.dumps(body, allow_nan=False) + "\n").encode()
     if len(data) > LARGEST_VIEW:
         raise SchemaError(
@@ -327,18 +309,26 @@ def save_view(dataset: Source, path: Path, *, replace: bool = False) -> Path:
         )
     with storage_errors(path):
         make_folder(path.parent)
-        _check_replaceable(path, dataset.digest, replace=replace)
+        if os.path.lexists(path):
+            _check_replaceable(path, dataset.digest, replace=replace)
         replace_file(path, data, alone=False)
     return path
 
 
-def _check_replaceable(path: Path, digest: str, *, replace: bool) -> None:
-    """Refuse to overwrite a file unless it is this view, or, with `replace`, any view.
+def _to_json(dataset: Dataset, depth: int) -> dict[str, Any]:
+    if depth > DEEPEST:
+        raise SchemaError(
+            f"{dataset.name}: views are nested more than {DEEPEST} deep; store one of them first, "
+            "with save_dataset."
+        )
+    if dataset.operation is None:
+        return {"dataset": f"{dataset.name}@{dataset.digest}"}
+    parents = [_to_json(parent, depth + 1) for parent in dataset.parents]
+    return {"operation": dataset.operation, "parents": parents}
 
-    Raises VersionExistsError if it is another view, or not a view.
-    """
-    if not os.path.lexists(path):
-        return
+
+def _check_replaceable(path: Path, digest: str, *, replace: bool) -> None:
+    """Refuse to overwrite a file unless it is this view, or, with `replace`, any view."""
     try:
         stated = _read_view(path)[1]
     except FormatVersionError:  # a view, though a newer one
@@ -357,33 +347,27 @@ def _check_replaceable(path: Path, digest: str, *, replace: bool) -> None:
 
 def open_view(
     path: Path,
-    find: Callable[[str], SourceT],
-    view: Callable[[Sequence[SourceT], Operation], SourceT],
-) -> SourceT:
-    """Return the view of a JSON file; `find` opens the stored versions it names, `view` derives from them.
-
-    Raises ManifestError if it is malformed, or its content does not match the digest that it states;
-    FormatVersionError if it was written by a newer orlog; NotFoundError if a parent is not on this machine.
-    """
+    find: Callable[[str], Dataset],
+    view: Callable[[Sequence[Dataset], Operation], Dataset],
+) -> Dataset:
+    """Return the view of a JSON file; `find` opens the stored versions it names, `view` derives from them."""
     body, stated = _read_view(path)
     find = functools.cache(find)
 
-    def made_of(part: Any, depth: int) -> SourceT:
+    def made_of(part: Any, depth: int) -> Dataset:
         if depth > DEEPEST:
             raise ValueError(f"views are nested more than {DEEPEST} deep.")
-        if isinstance(part, dict) and set(part) == {"dataset"} and isinstance(part["dataset"], str):
-            name, _, digest = part["dataset"].partition("@")
-            if not digest.startswith("sha256:") or len(digest) != 71:
-                raise ValueError(
-                    f"a parent is named by its whole digest, found {part['dataset']!r:.99}."
-                )
-            return find(f"{name}@{digest}")
-        if not isinstance(part, dict) or set(part) != {"operation", "parents"}:
-            raise ValueError(f"a view has an operation and parents, found {part!r:.99}.")
-        operation, parents = part["operation"], part["parents"]
-        if not isinstance(operation, dict) or not isinstance(parents, list) or not parents:
-            raise ValueError("a view has an operation and at least one parent.")
-        return view([made_of(parent, depth + 1) for parent in parents], operation)
+        match part:
+            case {"dataset": str(named), **others} if not others:
+                name, _, digest = named.partition("@")
+                if not digest.startswith("sha256:") or len(digest) != 71:
+                    raise ValueError(f"a parent is named by its whole digest, found {named!r:.99}.")
+                return find(f"{name}@{digest}")
+            case {"operation": dict(operation), "parents": [_, *_] as parents, **others} if (
+                not others
+            ):
+                return view([made_of(parent, depth + 1) for parent in parents], operation)
+        raise ValueError(f"a view has an operation and parents, found {part!r:.99}.")
 
     try:
         dataset = made_of(body, 0)
@@ -403,20 +387,19 @@ def open_view(
 
 
 def view_sources(path: Path) -> list[str]:
-    """Return the stored versions that a view's file names, without opening them.
-
-    Raises ManifestError if it is malformed; FormatVersionError if it was written by a newer orlog.
-    """
+    """Return the stored versions that a view's file names, without opening them."""
     names: set[str] = set()
     waiting: list[Any] = [_read_view(path)[0]]
     while waiting:
-        body = waiting.pop()
-        if isinstance(body, dict) and isinstance(body.get("dataset"), str):
-            names.add(body["dataset"])
-        elif isinstance(body, dict) and isinstance(body.get("parents"), list):
-            waiting += body["parents"]
-        else:
-            raise ManifestError(f"{path}: no view: a part of it names neither dataset nor parents.")
+        match waiting.pop():
+            case {"dataset": str(name)}:
+                names.add(name)
+            case {"parents": [*parents]}:
+                waiting += parents
+            case _:
+                raise ManifestError(
+                    f"{path}: no view: a part of it names neither dataset nor parents."
+                )
     return sorted(names)
 
 
@@ -440,16 +423,3 @@ def _read_view(path: Path) -> tuple[dict[str, Any], object]:
         raise ManifestError(f"{path}: expected a view_version, which a saved view has.")
     refuse_newer({"view_version": version}, {"view_version": VIEW_VERSION}, str(path))
     return body, stated
-
-
-def _depth(dataset: Source) -> int:
-    return 1 + max(map(_depth, dataset.parents), default=-1)
-
-
-def _to_json(dataset: Source) -> dict[str, Any]:
-    if dataset.operation is None:
-        return {"dataset": f"{dataset.name}@{dataset.digest}"}
-    return {
-        "operation": dataset.operation,
-        "parents": [_to_json(parent) for parent in dataset.parents],
-    }

@@ -29,8 +29,8 @@ import numpy as np
 from blake3 import blake3
 
 from orlog.base.files import storage_errors, sync, sync_folders, write_durably
-from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.columns.values import Block
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.encoding import Encoding
 from orlog.datasets.store.zarr_writer import ColumnWriter

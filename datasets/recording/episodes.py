@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.bounds import bounds_of, refuse_outside
 from orlog.datasets.columns.episode import Episode, as_infos, check_rows
 from orlog.datasets.columns.schema import Schema, check_flags, count_rewards, return_of
+from orlog.datasets.columns.values import Block
 from orlog.datasets.store.encoding import Encoding
 from orlog.datasets.store.zarr_writer import WrittenPart, ZarrWriter
 from orlog.errors import SchemaError

@@ -30,7 +30,7 @@ from orlog.datasets.store.chunk_hashes import (
     read_chunk_hashes,
     write_chunk_hashes,
 )
-from orlog.datasets.store.verify_values import check_values
+from orlog.datasets.store.verify import check_values
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_writer import WrittenPart
 from orlog.errors import IntegrityError, VersionExistsError

@@ -18,9 +18,8 @@ from typing import NamedTuple
 import blake3
 
 from orlog.base.files import make_folder, storage_errors, write_durably
+from orlog.datasets.store.objects import check_object, column_of, mismatch
 from orlog.datasets.store.shards import index_bytes_of, places_in
-from orlog.datasets.store.zarr_metadata import column_of
-from orlog.errors import IntegrityError
 from orlog.manifests.manifest import Manifest, StoredObject
 
 CHUNKS_FILE = "chunk_hashes/chunks"
@@ -102,30 +101,16 @@ def read_chunk_hashes(
     """Return the hash of each shard of a version, and those of its chunks one after the other, by path.
 
     `places` is what `layouts` returns of it.
-
-    Raises IntegrityError if a file of hashes is missing, damaged or of other shards.
     """
     check_sizes(manifest, places)
-    sums = {item.path: item.sha256 for item in manifest.objects}
-    content = {}
-    for path in (CHUNKS_FILE, SHARDS_FILE):
-        file = folder / path
-        content[path] = file.read_bytes() if file.is_file() else b""
-        sha256 = hashlib.sha256(content[path]).hexdigest()
-        if sha256 != sums[path]:
-            raise IntegrityError(
-                f"{file}: sha256 expected {sums[path]}, found {sha256}; run: orlog verify {folder} --repair",
-                file=path,
-                expected=sums[path],
-                found=sha256,
+    for item in manifest.objects:
+        problem = check_object(folder, item) if item.path in (CHUNKS_FILE, SHARDS_FILE) else None
+        if problem is not None:
+            advice = f"run: orlog verify {folder} --repair"
+            raise mismatch(
+                f"{folder / item.path}", item.path, problem.expected, problem.found, advice
             )
-    return {
-        path: (
-            content[SHARDS_FILE][place.shard * HASH_BYTES : (place.shard + 1) * HASH_BYTES],
-            content[CHUNKS_FILE][slice(*place.of_hashes)],
-        )
-        for path, place in places.items()
-    }
+    return {path: _stated(folder, place) for path, place in places.items()}
 
 
 def write_chunk_hashes(
@@ -137,8 +122,6 @@ def write_chunk_hashes(
 
     `chunks` are as in `layouts`. Shards that are not in `known`, which is as `read_chunk_hashes` returns it, must
     have been checked.
-
-    Raises StorageError if the disk is full.
     """
     known = known or {}
     hashes = [
@@ -164,20 +147,22 @@ def shards_of_other_hashes(
 ) -> Iterator[str]:
     """Yield each shard of a column, named with its part, whose hashes are not those that the folder's files hold."""
     for path, place in places.items():
-        if path.startswith(f"{column}/c."):
-            first, stop = place.of_hashes
-            stated = (
-                _read(folder / SHARDS_FILE, place.shard * HASH_BYTES, HASH_BYTES),
-                _read(folder / CHUNKS_FILE, first, stop - first),
-            )
-            if hashes_of_shard(folder / path, place.chunks, place.room) != stated:
-                yield path
+        is_meant = path.startswith(f"{column}/c.")
+        if is_meant and _stated(folder, place) != hashes_of_shard(
+            folder / path, place.chunks, place.room
+        ):
+            yield path
 
 
-def _read(path: Path, start: int, size: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(start)
-        return file.read(size)
+def _stated(folder: Path, place: Layout) -> tuple[bytes, bytes]:
+    """Return the hash of a shard and those of its chunks that the folder's files hold."""
+    hashes = []
+    of_shard = place.shard * HASH_BYTES, (place.shard + 1) * HASH_BYTES
+    for name, (start, stop) in ((SHARDS_FILE, of_shard), (CHUNKS_FILE, place.of_hashes)):
+        with (folder / name).open("rb") as file:
+            file.seek(start)
+            hashes.append(file.read(stop - start))
+    return hashes[0], hashes[1]
 
 
 def hashes_of_shard(shard: Path, held: int, room: int) -> tuple[bytes, bytes]:
@@ -192,18 +177,10 @@ def hashes_of_shard(shard: Path, held: int, room: int) -> tuple[bytes, bytes]:
 
 
 def check_sizes(manifest: Manifest, places: Mapping[str, Layout]) -> None:
-    """Refuse files of hashes that are not of these shards.
-
-    Raises IntegrityError that names the file.
-    """
+    """Refuse files of hashes that are not of these shards."""
     chunks = sum(place.chunks for place in places.values())
     sizes = {item.path: item.size_bytes for item in manifest.objects}
     for path, count in ((CHUNKS_FILE, chunks), (SHARDS_FILE, len(places))):
         if sizes[path] != count * HASH_BYTES:
-            raise IntegrityError(
-                f"{manifest.name}@{manifest.version}: {path}: expected {count} hashes, found "
-                f"{sizes[path]} bytes.",
-                file=path,
-                expected=f"{count * HASH_BYTES} bytes",
-                found=f"{sizes[path]} bytes",
-            )
+            where, expected = f"{manifest.name}@{manifest.version}: {path}", count * HASH_BYTES
+            raise mismatch(where, path, f"{expected} bytes", f"{sizes[path]} bytes")

@@ -16,11 +16,15 @@ Measured on 64 x 64 x 3 frames: with sensor noise, LZ4HC on differences to the r
 0.56 of the raw size at 10 microseconds a frame; zstd needs 23 for 0.51. Undoing such differences
 costs a quarter of undoing those to the left, since whole rows of pixels are added at once. Rendered
 frames, with their flat areas, take 0.62 that way and 0.33 with zstd alone, at 19 microseconds.
+
+A column's `zarr.json` states its encoding, and is compared on reading. What no value depends on may differ there:
+names of dimensions, attributes, and the number for chunks that are missing, since none may be.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import struct
 from typing import Any
@@ -29,7 +33,8 @@ import numpy as np
 from numcodecs import blosc
 
 from orlog.errors import clause
-from orlog.manifests.columns import is_values
+from orlog.manifests.columns import ColumnSpec, is_values
+from orlog.manifests.documents import parse_json
 
 # A fork breaks Blosc's own pool of threads; orlog's threads work on several chunks instead.
 blosc.use_threads = False
@@ -44,6 +49,8 @@ LARGEST_CHUNK_BYTES = 2**28
 LARGEST_SHARD_BYTES = 2**30
 MOST_CHUNKS = 2**20
 _SMALLEST_SIDE = 16
+LARGEST_METADATA = 2**20
+_FREE = {"attributes", "dimension_names", "fill_value"}
 _BLOSC_SIZES = struct.Struct("<4xI4xI")  # of the decoded bytes, and of the chunk
 
 
@@ -77,19 +84,16 @@ class Encoding:
         Raises ValueError if sizes, compression or axis are not possible for these rows.
         """
         row_bytes = max(1, dtype.itemsize * math.prod(shape))
-        if not 1 <= self.chunk_rows <= max(1, LARGEST_CHUNK_BYTES // row_bytes):
+        most_rows = max(1, LARGEST_CHUNK_BYTES // row_bytes)
+        if not 1 <= self.chunk_rows <= most_rows:
             raise ValueError(
-                f"a chunk holds 1 to {max(1, LARGEST_CHUNK_BYTES // row_bytes)} rows of "
-                f"{row_bytes} bytes, found {self.chunk_rows}."
+                f"a chunk holds 1 to {most_rows} rows of {row_bytes} bytes, found {self.chunk_rows}."
             )
-        if not 1 <= self.chunks_per_shard <= MOST_CHUNKS:
+        most_chunks = min(MOST_CHUNKS, LARGEST_SHARD_BYTES // (self.chunk_rows * row_bytes))
+        if not 1 <= self.chunks_per_shard <= max(1, most_chunks):
             raise ValueError(
-                f"a shard holds 1 to {MOST_CHUNKS} chunks, found {self.chunks_per_shard}."
-            )
-        if self.chunks_per_shard > 1 and self.shard_rows * row_bytes > LARGEST_SHARD_BYTES:
-            raise ValueError(
-                f"a shard holds at most {LARGEST_SHARD_BYTES} bytes of values, found "
-                f"{self.shard_rows * row_bytes}."
+                f"a shard holds 1 to {max(1, most_chunks)} of these chunks, found "
+                f"{self.chunks_per_shard}."
             )
         if self.compression not in COMPRESSIONS:
             raise ValueError(
@@ -115,10 +119,7 @@ def compress(values: np.ndarray, encoding: Encoding) -> bytes:
 
 
 def decompress(data: bytes | memoryview, out: np.ndarray, compression: str) -> None:
-    """Decode the bytes of a chunk into a contiguous array of its size; sizes are checked, since Blosc trusts its header.
-
-    Raises ValueError or RuntimeError if the bytes are not a chunk of this size.
-    """
+    """Decode the bytes of a chunk into a contiguous array; sizes are checked, since Blosc trusts its header."""
     if compression == "none":
         if len(data) != out.nbytes:
             raise ValueError(f"expected {out.nbytes} bytes, found {len(data)}.")
@@ -203,3 +204,104 @@ def _height_axis(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int | None:
     first_is_channels = len(shape) == 3 and shape[0] < shape[2]
     axis = 1 if first_is_channels else 0
     return axis if min(shape[axis], shape[axis + 1]) >= _SMALLEST_SIDE else None
+
+
+def array_metadata(
+    spec: ColumnSpec, rows: int, encoding: Encoding, *, smallest: int = 1
+) -> dict[str, Any]:
+    """Return the content of a column's `zarr.json`, in zarr-python's order.
+
+    No side of a chunk is shorter than `smallest`: 1 by Zarr's rule, though those of rows that hold no numbers were 0
+    before.
+    """
+    dtype = spec.dtype
+    row = [max(smallest, size) for size in spec.shape]
+    little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
+    number_codec = little if dtype.itemsize > 1 else {"name": "bytes"}
+    codecs: list[dict[str, Any]] = [number_codec]
+    if encoding.difference_axis is not None:
+        axis = {"axis": encoding.difference_axis}
+        codecs.insert(0, {"name": "orlog.difference", "configuration": axis})
+    codecs += codec_metadata(encoding.compression, dtype, bit_shuffle=encoding.bit_shuffle)
+    codecs.append({"name": "crc32c"})
+    sharding = {
+        "chunk_shape": [encoding.chunk_rows, *row],
+        "codecs": codecs,
+        "index_codecs": [little, {"name": "crc32c"}],
+        "index_location": "end",
+    }
+    shard_shape = {"chunk_shape": [encoding.shard_rows, *row]}
+    zero = {"b": False, "f": 0.0}.get(dtype.kind, 0)
+    return {
+        "shape": [rows, *spec.shape],
+        "data_type": dtype.name,
+        "chunk_grid": {"name": "regular", "configuration": shard_shape},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+        "fill_value": zero,
+        "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+        "attributes": {},
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": [],
+    }
+
+
+def read_encoding(data: bytes, spec: ColumnSpec, rows: int) -> Encoding:
+    """Return the encoding that a `zarr.json` states; nothing else that values depend on may differ from format 1."""
+    try:
+        body = parse_json(data)
+        sharding = body["codecs"][0]["configuration"]
+        chunk_rows = sharding["chunk_shape"][0]
+        shard_rows = body["chunk_grid"]["configuration"]["chunk_shape"][0]
+        codecs = sharding["codecs"]
+        is_image = codecs[0]["name"] == "orlog.difference"
+        axis = codecs[0]["configuration"]["axis"] if is_image else None
+        compression, bit_shuffle = _compression_of(codecs[2 if is_image else 1 : -1], spec)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"not the metadata of an array of format 1: {error!r}.") from error
+    if type(chunk_rows) is not int or type(shard_rows) is not int or chunk_rows < 1:
+        raise ValueError("chunks without rows.")
+    encoding = Encoding(
+        chunk_rows=chunk_rows,
+        chunks_per_shard=max(1, shard_rows // chunk_rows),
+        compression=compression,
+        bit_shuffle=bit_shuffle,
+        difference_axis=axis,
+    )
+    encoding.check(spec.dtype, spec.shape)
+    stated = {"storage_transformers": [], **_without_free(body)}
+    allowed, before = (
+        _without_free(array_metadata(spec, rows, encoding, smallest=smallest))
+        for smallest in (1, 0)
+    )
+    if stated not in (allowed, before):
+        wrong = [key for key in {**allowed, **stated} if stated.get(key) != allowed.get(key)]
+        raise ValueError(
+            f"its metadata do not describe {rows} rows of {spec.dtype} {spec.shape} as format 1 does: "
+            f"see {', '.join(wrong):.200}."
+        )
+    return encoding
+
+
+def _without_free(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries that values depend on; Zarr marks further ones that readers may pass over."""
+    return {
+        key: value
+        for key, value in body.items()
+        if key not in _FREE
+        and not (isinstance(value, dict) and value.get("must_understand") is False)
+    }
+
+
+def _compression_of(described: list[Any], spec: ColumnSpec) -> tuple[str, bool]:
+    """Return the name of the codec with this description, and whether it shuffles bits."""
+    for name in COMPRESSIONS:
+        for bit_shuffle in (True, False):
+            if codec_metadata(name, spec.dtype, bit_shuffle=bit_shuffle) == described:
+                return name, bit_shuffle
+    raise ValueError(f"no codec of this orlog is described by {json.dumps(described):.200}.")
+
+
+def to_bytes(body: dict[str, Any]) -> bytes:
+    """Return the bytes of a `zarr.json`."""
+    return json.dumps(body, indent=2).encode()

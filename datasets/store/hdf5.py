@@ -12,11 +12,12 @@ chunk. gzip's levels 1 to 4 differ by 1 % in size; level 2 is as fast as level 1
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,8 +26,9 @@ import numpy as np
 
 from orlog.base.files import hash_file, make_folder, storage_errors, sync
 from orlog.datasets.store.encoding import LARGEST_CHUNK_BYTES
+from orlog.datasets.store.objects import mismatch
 from orlog.datasets.store.shards import Place
-from orlog.datasets.store.zarr_reader import ZarrReader, hash_values, placed
+from orlog.datasets.store.zarr_reader import ZarrReader, by_chunk, hash_values, placed
 from orlog.datasets.store.zarr_writer import WrittenPart
 from orlog.errors import IntegrityError, needing
 from orlog.manifests.columns import ColumnSpec
@@ -63,7 +65,22 @@ def write_hdf5(
             with h5py.File(path, "w", libver=FORMAT, rdcc_nbytes=0) as file:
                 file.attrs.create("orlog_format", 1, dtype="<i8")
                 for spec, count in rows.items():
-                    _copy_column(h5py, file, spec, count, reader, progress)
+                    encoding = reader.encoding(spec.name)
+                    dtype = h5py.h5t.py_create(spec.dtype.newbyteorder("<"), logical=True)
+                    shape = (count, *spec.shape)
+                    chunks = (min(encoding.chunk_rows, count), *spec.shape)
+                    # Without values it has no chunks, since HDF5 allows none of size 0.
+                    storage = {"chunks": chunks, **FILTERS} if math.prod(shape) else {}
+                    dataset = file.create_dataset(
+                        spec.name, shape, h5py.Datatype(dtype), track_times=False, **storage
+                    )
+                    for start in range(0, count, encoding.shard_rows):
+                        values = reader.read(
+                            spec.name, start, min(count, start + encoding.shard_rows)
+                        )
+                        if values.size:
+                            dataset[start : start + len(values)] = values
+                        progress(values.nbytes)
         except RuntimeError as error:  # HDF5's own, as about a full disk when it closes a file
             raise OSError(_first_line(error)) from error
         sync(path)
@@ -72,39 +89,13 @@ def write_hdf5(
         expected = written.part.columns[spec.name].blake3
         found = hash_values(functools.partial(copied.read, spec.name), spec, count)
         if found != expected:
-            raise IntegrityError(
-                f"{path}, column {spec.name}: blake3 expected {expected}, found {found}; the "
-                "source, the memory, the disk or HDF5 is at fault: verify the source, then run the "
-                "same command again.",
-                file=DATA_FILE,
-                expected=expected,
-                found=found,
+            advice = (
+                "the source, the memory, the disk or HDF5 is at fault: verify the source, then run "
+                "the same command again."
             )
+            where = f"{path}, column {spec.name}, blake3"
+            raise mismatch(where, DATA_FILE, expected, found, advice)
     return [StoredObject(path=DATA_FILE, size_bytes=path.stat().st_size, sha256=hash_file(path))]
-
-
-def _copy_column(
-    h5py: ModuleType,
-    file: Any,
-    spec: ColumnSpec,
-    count: int,
-    reader: ZarrReader,
-    progress: Callable[[int], None],
-) -> None:
-    """Write the rows of a column; without values it has no chunks, since HDF5 allows none of size 0."""
-    encoding = reader.encoding(spec.name)
-    dtype = h5py.h5t.py_create(spec.dtype.newbyteorder("<"), logical=True)
-    storage: dict[str, Any] = {}
-    if count and 0 not in spec.shape:
-        storage = {"chunks": (min(encoding.chunk_rows, count), *spec.shape), **FILTERS}
-    dataset = file.create_dataset(
-        spec.name, (count, *spec.shape), h5py.Datatype(dtype), track_times=False, **storage
-    )
-    for start in range(0, count, encoding.shard_rows):
-        values = reader.read(spec.name, start, min(count, start + encoding.shard_rows))
-        if values.size:
-            dataset[start : start + len(values)] = values
-        progress(values.nbytes)
 
 
 class Hdf5Reader:
@@ -127,50 +118,35 @@ class Hdf5Reader:
     def read(
         self, name: str, start: int, stop: int, *, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return rows `start` to `stop - 1` of a column, in `out` where it is given.
-
-        Raises IntegrityError if a chunk is damaged; the message names it.
-        """
+        """Return rows `start` to `stop - 1` of a column, in `out` where it is given."""
         spec, _ = self._columns[name]
         if start == stop or 0 in spec.shape:
             return np.empty((stop - start, *spec.shape), spec.dtype) if out is None else out
         dataset = self._dataset(name)
         try:
-            values = np.asarray(dataset[start:stop], spec.dtype)
-        except _UNREADABLE as error:
+            return placed(np.asarray(dataset[start:stop], spec.dtype), out)
+        except _UNREADABLE:
             rows, where = dataset.chunks[0], f"{DATA_FILE}, column {name}"
             for chunk in range(start // rows, (stop - 1) // rows + 1):
-                try:
+                with _readable(f"{where}, chunk {chunk}: damaged"):
                     dataset[chunk * rows : (chunk + 1) * rows]
-                except _UNREADABLE as damage:
-                    raise _unreadable(f"{where}, chunk {chunk}: damaged", damage) from error
-            raise _unreadable(f"{where}, rows {start} to {stop}", error) from error
-        return placed(values, out)
+            with _readable(f"{where}, rows {start} to {stop}"):
+                raise
 
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return any rows of a column, in the order asked for, reading each chunk once.
-
-        Raises IntegrityError if a chunk is damaged; the message names it.
-        """
+        """Return any rows of a column, in the order asked for, reading each chunk once."""
         spec, _ = self._columns[name]
         out = np.empty((len(rows), *spec.shape), spec.dtype)
         if out.size == 0:
             return out
-        order = np.argsort(rows, kind="stable")
-        ordered = rows[order]
-        chunk_of = ordered // self._dataset(name).chunks[0]
-        edges = np.flatnonzero(np.diff(chunk_of, prepend=-1)).tolist()
-        for first, last in zip(edges, [*edges[1:], len(rows)], strict=True):
-            start = int(ordered[first])
-            values = self.read(name, start, int(ordered[last - 1]) + 1)
-            out[order[first:last]] = values[ordered[first:last] - start]
+        for _, wanted in by_chunk(rows, int(self._dataset(name).chunks[0])):
+            start = int(rows[wanted[0]])
+            values = self.read(name, start, int(rows[wanted[-1]]) + 1)
+            out[wanted] = values[rows[wanted] - start]
         return out
 
     def place(self, name: str, row: int) -> Place:
-        """Return where a row of a column lies; reading the chunk compares it with its checksum.
-
-        Raises IntegrityError if the chunk is damaged.
-        """
+        """Return where a row of a column lies; reading the chunk compares it with its checksum."""
         self.read(name, row, row + 1)
         dataset = self._dataset(name)
         rows = int(dataset.chunks[0])
@@ -195,27 +171,20 @@ class Hdf5Reader:
         _, file, datasets = opened
         if name not in datasets:
             spec, count = self._columns[name]
-            try:
+            with _readable(f"{DATA_FILE}, column {name}"):
                 datasets[name] = _checked_dataset(import_h5py(), file, spec, count)
-            except _UNREADABLE as error:
-                raise _unreadable(f"{DATA_FILE}, column {name}", error) from error
         return datasets[name]
 
     def _open(self) -> Any:
         h5py = import_h5py()
-        try:
+        with _readable(f"{DATA_FILE}: cannot be opened"):
             if not stat.S_ISREG(self.path.lstat().st_mode):
                 raise ValueError("expected a file, found a link or folder.")
             return h5py.File(self.path, "r")
-        except _UNREADABLE as error:
-            raise _unreadable(f"{DATA_FILE}: cannot be opened", error) from error
 
 
 def import_h5py() -> ModuleType:
-    """Return h5py.
-
-    Raises MissingExtraError if it is not installed.
-    """
+    """Return h5py."""
     with needing("the hdf5 container needs h5py", "orlog[formats]"):
         import h5py
     module: ModuleType = h5py
@@ -223,10 +192,7 @@ def import_h5py() -> ModuleType:
 
 
 def _checked_dataset(h5py: ModuleType, file: Any, spec: ColumnSpec, count: int) -> Any:
-    """Return the dataset of a column, after checking it before any value is read.
-
-    Raises ValueError or TypeError or KeyError if it is not one that format 1 writes.
-    """
+    """Return the dataset of a column, after checking it before any value is read."""
     node = file
     for key in spec.name.split("/"):
         # Only the link is examined: following it could open a file elsewhere.
@@ -258,8 +224,13 @@ def _checked_dataset(h5py: ModuleType, file: Any, spec: ColumnSpec, count: int) 
     return node
 
 
-def _unreadable(what: str, error: Exception) -> IntegrityError:
-    return IntegrityError(f"{what}: {_first_line(error)}.", file=DATA_FILE)
+@contextlib.contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """Turn errors of h5py into one of orlog that says what is wrong."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise IntegrityError(f"{what}: {_first_line(error)}.", file=DATA_FILE) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -24,6 +24,7 @@ import numpy as np
 
 from orlog.base.files import refuse_too_many_files
 from orlog.datasets.store.encoding import Encoding, compress, decompress
+from orlog.datasets.store.objects import mismatch
 from orlog.errors import IntegrityError, clause
 
 SAMPLED_CHUNKS = 16
@@ -62,8 +63,6 @@ def encode_shard(values: np.ndarray, encoding: Encoding) -> Iterator[bytes]:
 
     The last chunk is padded with zeros, as Zarr does. The first one is decoded again and compared,
     so a faulty codec is found before its bytes are kept.
-
-    Raises IntegrityError if the chunk did not decode to the values given.
     """
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     rows = encoding.chunk_rows
@@ -78,7 +77,13 @@ def encode_shard(values: np.ndarray, encoding: Encoding) -> Iterator[bytes]:
             part = full
         data = _encode_chunk(part, encoding)
         if chunk == 0:
-            _check_codec(part, data, encoding)
+            decoded = np.empty_like(part)
+            decode_chunk(data, decoded, encoding)
+            if decoded.tobytes() != part.tobytes():
+                raise IntegrityError(
+                    "a chunk did not decode to the values it was made of; the memory or the codec is "
+                    "at fault. Nothing was kept; run the same command again."
+                )
         piece += [data, _crc(data)]
         index[chunk] = position, len(data) + _CRC_BYTES
         position += len(data) + _CRC_BYTES
@@ -115,8 +120,6 @@ def decode_chunk(
 
     With `undo=False` the caller has to call `undo_difference`, which is faster for many frames at
     once than for each.
-
-    Raises ValueError or RuntimeError if the bytes are not a chunk of this size.
     """
     decompress(data, out, encoding.compression)
     if undo and encoding.difference_axis is not None:
@@ -129,31 +132,15 @@ def undo_difference(frames: np.ndarray, axis: int) -> None:
         np.add(line, above, line)
 
 
-def _check_codec(values: np.ndarray, data: bytes, encoding: Encoding) -> None:
-    decoded = np.empty_like(values)
-    decode_chunk(data, decoded, encoding)
-    if not np.array_equal(_as_bytes(decoded), _as_bytes(values)):
-        raise IntegrityError(
-            "a chunk did not decode to the values it was made of; the memory or the codec is "
-            "at fault. Nothing was kept; run the same command again."
-        )
-
-
-def _as_bytes(values: np.ndarray) -> np.ndarray:
-    return values.reshape(-1).view(np.uint8)
-
-
 def _encode_chunk(values: np.ndarray, encoding: Encoding) -> bytes:
     if encoding.difference_axis is not None:
-        values = _difference(values, encoding.difference_axis)
+        differences = values.copy()
+        lines, originals = (
+            np.moveaxis(each, encoding.difference_axis, 0) for each in (differences, values)
+        )
+        lines[1:] -= originals[:-1]
+        values = differences
     return compress(values, encoding)
-
-
-def _difference(values: np.ndarray, axis: int) -> np.ndarray:
-    differences = values.copy()
-    lines, originals = np.moveaxis(differences, axis, 0), np.moveaxis(values, axis, 0)
-    lines[1:] -= originals[:-1]
-    return differences
 
 
 def _crc(data: bytes) -> bytes:
@@ -168,22 +155,15 @@ class Shard:
     """
 
     def __init__(self, path: Path, chunks: int, size_bytes: int, *, name: str) -> None:
-        """Open the file and check its index.
-
-        Raises IntegrityError if it is missing, of another size, or its index is damaged.
-        """
+        """Open the file and check its index."""
         self.name = name
         self._file = -1
         self._file = self._open(path, size_bytes)
         found = os.fstat(self._file).st_size
         index_bytes = index_bytes_of(chunks)
         if found != size_bytes or found < index_bytes:
-            raise IntegrityError(
-                f"{name}: expected {max(size_bytes, index_bytes)} bytes, found {found} bytes.",
-                file=name,
-                expected=f"{size_bytes} bytes",
-                found=f"{found} bytes",
-            )
+            expected = max(size_bytes, index_bytes)
+            raise mismatch(name, name, f"{expected} bytes", f"{found} bytes")
         self._end = found - index_bytes
         index = self._read_index(index_bytes)
         check_bytes(index, f"{name}, index of chunks", name)
@@ -195,13 +175,8 @@ class Shard:
             return os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
         except OSError as error:
             refuse_too_many_files(path, error)
-            raise IntegrityError(
-                f"{self.name}: expected {size_bytes} bytes, found no file that can be read: "
-                f"{error.strerror or error}.",
-                file=self.name,
-                expected=f"{size_bytes} bytes",
-                found="no file",
-            ) from error
+            found = f"no file that can be read: {error.strerror or error}"
+            raise mismatch(self.name, self.name, f"{size_bytes} bytes", found) from error
 
     def _read_index(self, index_bytes: int) -> bytes:
         """Return the index of chunks with its checksum, which is not compared yet."""
@@ -212,18 +187,12 @@ class Shard:
             os.close(self._file)
 
     def read(self, chunk: int) -> memoryview:
-        """Return the checked bytes of a chunk, without its checksum.
-
-        Raises IntegrityError if the chunk is damaged or missing.
-        """
+        """Return the checked bytes of a chunk, without its checksum."""
         offset, size = self.place(chunk)
         return self._checked(chunk, self._bytes(chunk, chunk + 1, offset, size))
 
     def decode(self, chunk: int, out: np.ndarray, encoding: Encoding, *, undo: bool = True) -> None:
-        """Read, check and decode a chunk into a contiguous array of its shape.
-
-        Raises IntegrityError if the chunk is damaged or missing, or not of this encoding.
-        """
+        """Read, check and decode a chunk into a contiguous array of its shape."""
         self._decode(chunk, self.read(chunk), out, encoding, undo=undo)
 
     def decode_many(self, first: int, out: np.ndarray, encoding: Encoding) -> None:
@@ -231,8 +200,6 @@ class Shard:
 
         For small chunks this is faster than one by one: neighbors in the file are read at once,
         and differences are undone for many frames together while they are in the cache.
-
-        Raises IntegrityError if a chunk is damaged or missing, or not of this encoding.
         """
         rows = encoding.chunk_rows
         chunk, end = first, first + len(out) // rows
@@ -265,10 +232,7 @@ class Shard:
         return places
 
     def place(self, chunk: int) -> tuple[int, int]:
-        """Return (offset, size) of a chunk in the file; its checksum is the last four bytes of it.
-
-        Raises IntegrityError if the chunk is missing or lies outside the shard.
-        """
+        """Return (offset, size) of a chunk in the file; its checksum is the last four bytes of it."""
         offset, size = self._index[chunk].tolist()
         if offset + size > self._end:
             raise IntegrityError(
@@ -278,10 +242,10 @@ class Shard:
 
     def places(self, chunks: Sequence[int]) -> list[tuple[int, int]]:
         """Return `place` of several chunks, which takes less time than one after the other."""
-        found = self._index[list(chunks)]
-        if (found > self._end).any() or (found.sum(1) > self._end).any():  # large ones may wrap
-            return [self.place(one) for one in chunks]  # one of which is missing
-        return list(map(tuple, found.tolist()))
+        places = self._index[list(chunks)]
+        if (places > self._end).any() or (places.sum(1) > self._end).any():  # large ones may wrap
+            return [self.place(chunk) for chunk in chunks]  # one of which is missing
+        return list(map(tuple, places.tolist()))
 
     def _checked(self, chunk: int, data: bytes) -> memoryview:
         """Compare the bytes of a chunk with their checksum, and return them without it."""
@@ -318,9 +282,4 @@ def check_bytes(data: bytes, what: str, name: str) -> None:
         raise IntegrityError(f"{what}: too short to hold a checksum.", file=name)
     stored = int.from_bytes(data[-_CRC_BYTES:], "little")
     found = int(google_crc32c.value(data[:-_CRC_BYTES]))
-    raise IntegrityError(
-        f"{what}: damaged: crc32c expected {stored:08x} found {found:08x}.",
-        file=name,
-        expected=f"{stored:08x}",
-        found=f"{found:08x}",
-    )
+    raise mismatch(f"{what}: damaged: crc32c", name, f"{stored:08x}", f"{found:08x}")

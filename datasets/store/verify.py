@@ -1,4 +1,4 @@
-"""Checks every byte of a store against its manifest, and finds which episodes a damaged file holds."""
+"""Checks every byte and every value of a version against its manifest, and finds which episodes damage touches."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from orlog.base.files import hash_file, refuse_too_many_files
 from orlog.datasets.home.folders import (
     PARTIAL_FILE,
     FolderSeen,
@@ -26,9 +25,29 @@ from orlog.datasets.home.folders import (
     unless_deleted,
 )
 from orlog.datasets.home.records import is_settled, remember_files, remembered_files, stamp_of
-from orlog.datasets.store.zarr_metadata import PATH, SHARD
+from orlog.datasets.store.chunk_hashes import (
+    CHUNKS_FILE,
+    SHARDS_FILE,
+    Layout,
+    check_sizes,
+    has_chunk_hashes,
+    layouts,
+    shards_of_other_hashes,
+)
+from orlog.datasets.store.hdf5 import DATA_FILE
+from orlog.datasets.store.objects import (
+    PATH,
+    SHARD,
+    Problem,
+    check_object,
+    check_sha256,
+    column_of,
+    group_folders,
+)
+from orlog.datasets.store.version import StoredVersion, open_reader, spec_of
 from orlog.datasets.store.zarr_reader import ZarrReader
-from orlog.errors import IntegrityError, OrlogError
+from orlog.datasets.store.zarr_writer import count_non_finite
+from orlog.errors import IntegrityError, MissingExtraError, OrlogError, clause
 from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
 from orlog.manifests.manifest import (
     MANIFEST_FILE,
@@ -42,51 +61,11 @@ from orlog.manifests.signatures import SIGNATURE_FILE
 
 THREADS = min(16, os.cpu_count() or 1)
 SECONDS_BETWEEN_REPORTS = 0.1
+SHARDS_AT_ONCE = 16  # of a version that is read in place
 
 
 class _Stopped(Exception):  # noqa: N818 (no error: it ends a thread whose result nobody waits for)
     pass
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Problem:
-    """One object, or the values of one column, that differ from the manifest.
-
-    Attributes:
-        file: Path inside the store.
-        kind: What is wrong with it. `unreadable`: the system cannot read it.
-        expected: Size, SHA-256 or BLAKE3 in the manifest.
-        found: What was found instead.
-        column: Column whose rows or metadata it holds; None if it holds none or several.
-        episodes: First and last episode whose values it holds; None if that is not known.
-    """
-
-    file: str
-    kind: Literal[
-        "missing",
-        "wrong size",
-        "damaged",
-        "unreadable",
-        "a link",
-        "not in the manifest",
-        "other values",
-        "other hashes",
-        "not of the format",
-        "of no column",
-    ]
-    expected: str
-    found: str
-    column: str | None = None
-    episodes: tuple[int, int] | None = None
-
-    def __str__(self) -> str:
-        """Return one line that names the object, the difference, and what it holds."""
-        held = [] if self.column is None else [f"column {self.column}"]
-        if self.episodes is not None:
-            first, last = self.episodes
-            held.append(f"episode {first}" if first == last else f"episodes {first} to {last}")
-        text = f"{self.file}: {self.kind}: expected {self.expected}, found {self.found}"
-        return f"{text}; it holds {', '.join(held)}" if held else text
 
 
 def verify_folder(
@@ -109,7 +88,7 @@ def verify_folder(
     ]
     progress(sum(item.size_bytes for item in objects) - sum(item.size_bytes for item in unread))
     results = _check_all(folder, unread, present, progress)
-    strangers = _find_strangers(manifest, present)
+    strangers = _find_strangers(folder, manifest, present)
     if strangers or any(results.values()):
         seen.check()
     right = {
@@ -122,9 +101,7 @@ def verify_folder(
     if right != remembered:
         remember_files(folder, manifest.digest, right)
     problems = [problem for item in unread if (problem := results[item.path]) is not None]
-    allowed = PARTIAL_FILE if is_partial(folder) else None
-    problems += [problem for problem in strangers if problem.file != allowed]
-    return manifest, locate(folder, manifest, problems)
+    return manifest, locate(folder, manifest, problems + strangers)
 
 
 def locate(folder: Path, manifest: Manifest, problems: list[Problem]) -> list[Problem]:
@@ -135,74 +112,6 @@ def locate(folder: Path, manifest: Manifest, problems: list[Problem]) -> list[Pr
         column, episodes = finder.find(problem.file)
         located.append(dataclasses.replace(problem, column=column, episodes=episodes))
     return located
-
-
-def find_link(folder: Path, path: str) -> Path | None:
-    """Return the first link in an object's path: it could lead outside the folder."""
-    here = folder
-    for part in path.split("/"):
-        here /= part
-        if here.is_symlink():
-            return here
-    return None
-
-
-def check_places(folder: Path, items: Iterable[StoredObject]) -> Problem | None:
-    """Return the first problem found without reading objects; quick for thousands of them."""
-    folders = {""}
-    root = str(folder)
-    for item in items:
-        below = item.path.rpartition("/")[0]
-        try:
-            while below not in folders:
-                if not stat.S_ISDIR(os.lstat(f"{root}/{below}").st_mode):
-                    return check_object(folder, item)
-                folders.add(below)
-                below = below.rpartition("/")[0]
-            status = os.lstat(f"{root}/{item.path}")
-        except OSError:
-            return check_object(folder, item)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != item.size_bytes:
-            return check_object(folder, item)
-    return None
-
-
-def check_object(
-    folder: Path, item: StoredObject, progress: Callable[[int], None] = lambda _: None
-) -> Problem | None:
-    """Return what is wrong with an object, after reading every byte."""
-    path, expected = folder / item.path, f"{item.size_bytes} bytes"
-    try:
-        link = find_link(folder, item.path)
-        if link is not None:
-            return Problem(item.path, "a link", expected, f"a link to {link.readlink()}")
-        if not path.is_file():
-            return Problem(item.path, "missing", expected, "no file")
-        size = path.stat().st_size
-    except OSError as error:
-        return _unreadable(item, error)
-    if size != item.size_bytes:
-        return Problem(item.path, "wrong size", expected, f"{size} bytes")
-    return check_bytes(folder, item, progress)
-
-
-def check_bytes(
-    folder: Path, item: StoredObject, progress: Callable[[int], None] = lambda _: None
-) -> Problem | None:
-    """Return what is wrong with the bytes of an object that passed `check_places`."""
-    try:
-        found = hash_file(folder / item.path, progress)
-    except OSError as error:
-        return _unreadable(item, error)
-    if found != item.sha256:
-        return Problem(item.path, "damaged", f"sha256 {item.sha256}", f"sha256 {found}")
-    return None
-
-
-def _unreadable(item: StoredObject, error: OSError) -> Problem:
-    refuse_too_many_files(item.path, error)
-    found = f"an error: {error.strerror or error}"
-    return Problem(item.path, "unreadable", f"sha256 {item.sha256}", found)
 
 
 def _check_all(
@@ -222,31 +131,24 @@ def _check_all(
 
     def check(item: StoredObject) -> Problem | None:
         status = present.get(item.path)
-        if status is None or not stat.S_ISREG(status.st_mode):
-            return check_object(folder, item, count)
-        is_whole = status.st_size == item.size_bytes
-        return (check_bytes if is_whole else check_object)(folder, item, count)
-
-    def report() -> None:
-        progress(sum(sizes.popleft() for _ in range(len(sizes))))
+        is_whole = (
+            status is not None
+            and stat.S_ISREG(status.st_mode)
+            and status.st_size == item.size_bytes
+        )
+        return (check_sha256 if is_whole else check_object)(folder, item, count)
 
     # The largest are read first, so that no thread is left alone with a large one at the end.
     largest_first = sorted(items, key=lambda item: item.size_bytes, reverse=True)
     results: dict[str, Problem | None] = {}
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         try:
-            checks = [(item.path, pool.submit(check, item)) for item in largest_first]
-            reported = time.monotonic()
-            while checks:
-                path, result = checks[len(results)]
-                with contextlib.suppress(TimeoutError):
-                    results[path] = result.result(SECONDS_BETWEEN_REPORTS)
-                is_last = len(results) == len(checks)
-                if is_last or time.monotonic() - reported >= SECONDS_BETWEEN_REPORTS:
-                    report()
-                    reported = time.monotonic()
-                if is_last:
-                    break
+            checks = {pool.submit(check, item): item.path for item in largest_first}
+            waiting = set(checks)
+            while waiting:
+                done, waiting = concurrent.futures.wait(waiting, SECONDS_BETWEEN_REPORTS)
+                results |= {checks[check]: check.result() for check in done}
+                progress(sum(sizes.popleft() for _ in range(len(sizes))))
         finally:
             stopped.set()
             pool.shutdown(cancel_futures=True)
@@ -277,10 +179,11 @@ def _list(folder: Path) -> dict[str, os.stat_result | None]:
 
 
 def _find_strangers(
-    manifest: Manifest, present: Mapping[str, os.stat_result | None]
+    folder: Path, manifest: Manifest, present: Mapping[str, os.stat_result | None]
 ) -> list[Problem]:
     """Return a problem for each file in a folder that is not in the manifest, sorted by path."""
     known = {item.path for item in manifest.objects} | {MANIFEST_FILE, SIGNATURE_FILE}
+    known |= {PARTIAL_FILE} if is_partial(folder) else set()
     problems = []
     for path, status in sorted(present.items(), key=lambda pair: pair[0]):
         if status is None:
@@ -302,17 +205,13 @@ class DamageFinder:
 
     def __init__(self, folder: Path, manifest: Manifest, damaged: Collection[str]) -> None:
         """Prepare for a store; `damaged` are the paths of all that differs from its manifest."""
-        self._folder = folder
-        self._container = manifest.container
+        self._manifest = manifest
         self._parts = parts_of(manifest)
-        self._specs = {
-            column.name: ColumnSpec(column.name, np.dtype(column.dtype), tuple(column.shape))
-            for column in manifest.columns
-        }
-        self._sizes = {item.path: item.size_bytes for item in manifest.objects}
+        self._specs = {column.name: spec_of(column) for column in manifest.columns}
+        self._paths = {item.path for item in manifest.objects}
         self._damaged = frozenset(damaged)
         self._damaged_folders = {path.rpartition("/")[0] for path in damaged}
-        self._reader = functools.cache(self._open)
+        self._reader = functools.cache(functools.partial(_zarr_reader, folder, manifest))
         self._ends = functools.lru_cache(4)(self._read_ends)
 
     def find(self, path: str) -> tuple[str | None, tuple[int, int] | None]:
@@ -329,13 +228,14 @@ class DamageFinder:
         before = sum(other.episodes for other in self._parts[:part])
         count = self._parts[part].episodes
         everything = (before, before + count - 1) if count else None
-        if self._container == "hdf5" and inside == "data.h5" and path in self._sizes:
+        is_file = path in self._paths
+        if self._manifest.container == "hdf5" and inside == DATA_FILE and is_file:
             return None, everything
         column = inside.removesuffix("/zarr.json")
-        if column in self._specs and (column == inside or path in self._sizes):
+        if column in self._specs and (column == inside or is_file):
             return column, everything
         shard = SHARD.fullmatch(inside)
-        if shard is None or shard["column"] not in self._specs or path not in self._sizes:
+        if shard is None or shard["column"] not in self._specs or not is_file:
             return None, None
         column = shard["column"]
         try:
@@ -374,12 +274,184 @@ class DamageFinder:
         reader.check_shards(name)
         return reader.read(name, 0, self._parts[part].columns[name].rows)
 
-    def _open(self, part: int) -> ZarrReader:
-        prefix = part_folder(part)
-        rows = {spec: self._parts[part].columns[name].rows for name, spec in self._specs.items()}
-        sizes = {
-            path.removeprefix(prefix): size
-            for path, size in self._sizes.items()
-            if path.startswith(prefix)
-        }
-        return ZarrReader(self._folder / prefix, rows, sizes)
+
+def _zarr_reader(folder: Path, manifest: Manifest, part: int) -> ZarrReader:
+    reader = open_reader(folder, manifest, part)
+    if not isinstance(reader, ZarrReader):
+        raise IntegrityError(f"{folder}: its columns have no files of their own.")
+    return reader
+
+
+def check_opening(folder: Path, manifest: Manifest) -> list[Problem]:
+    """Return why a version whose bytes are right cannot be read; no problem if it can, or h5py is not installed."""
+    try:
+        StoredVersion(folder, manifest)
+    except MissingExtraError:
+        return []
+    except IntegrityError as error:
+        found = clause(error).removeprefix(f"{folder}: ")
+        return [Problem(error.file, "not of the format", "store format 1", found)]
+    return []
+
+
+def check_values(
+    version: StoredVersion, progress: Callable[[int], None] = lambda _: None
+) -> list[Problem]:
+    """Decode every value and compare each column with its BLAKE3 and its count of numbers that are not finite.
+
+    This finds what files' checksums cannot: values that a codec or faulty memory changed before
+    they were stored, and what a writer stated wrongly: hashes of chunks, and files of no column. It takes
+    constant memory. `progress` is called with the bytes of values checked since its last call.
+
+    Returns:
+        The problems, by column of each part, then those of files; empty if there are none.
+    """
+    non_finite: Counter[str] = Counter()
+    problems: list[Problem] = []
+    wrong_columns = set()
+    places = _layouts(version)
+    for number, part in enumerate(parts_of(version.manifest)):
+        for name in part.columns:
+            wrong, count = _check_column(version, number, name, places, progress)
+            problems += wrong
+            non_finite[name] += count
+            if any(problem.kind != "other hashes" for problem in wrong):
+                wrong_columns.add(name)
+    stated = Counter(version.manifest.non_finite)
+    for name in sorted({*stated, *non_finite} - wrong_columns):
+        expected, found = f"non_finite {stated[name]}", f"non_finite {non_finite[name]}"
+        if expected != found:
+            problems.append(Problem(name, "other values", expected, found))
+    try:
+        if places:
+            check_sizes(version.manifest, places)
+    except IntegrityError as error:
+        problems.append(Problem(error.file, "other hashes", error.expected, error.found))
+    return [*problems, *_objects_of_no_column(version, bool(places))]
+
+
+def _check_column(
+    version: StoredVersion,
+    number: int,
+    name: str,
+    places: Mapping[str, Layout],
+    progress: Callable[[int], None],
+) -> tuple[list[Problem], int]:
+    """Return what is wrong with the values of a column of one part, and how many are not finite."""
+    expected = parts_of(version.manifest)[number].columns[name].blake3
+    where = f"{part_folder(number)}{name}"
+    non_finite = no_bool = 0
+
+    def see(values: np.ndarray) -> None:
+        nonlocal non_finite, no_bool
+        progress(values.nbytes)
+        non_finite += count_non_finite(values)
+        if values.dtype == np.bool_:
+            no_bool += int(np.count_nonzero(values.view(np.uint8) > 1))
+
+    try:
+        found = version.hash_column(number, name, see)
+    except IntegrityError as error:
+        return [Problem(where, "damaged", f"blake3 {expected}", clause(error))], 0
+    # What is read in place was compared with its hashes when it came, and may be gone from here by now.
+    stated = {} if version.elsewhere else places
+    problems = [
+        Problem(path, "other hashes", f"those in {CHUNKS_FILE} and {SHARDS_FILE}", "others")
+        for path in shards_of_other_hashes(version.folder, stated, where)
+    ]
+    if found != expected:
+        problems.append(Problem(where, "other values", f"blake3 {expected}", f"blake3 {found}"))
+    if no_bool:
+        others = f"{no_bool} other bytes"
+        problems.append(Problem(where, "other values", "bool: bytes 0 and 1", others))
+    return problems, non_finite
+
+
+def _layouts(version: StoredVersion) -> dict[str, Layout]:
+    """Return where the hashes of shards are; nothing if the version has none."""
+    return layouts(version.chunks_of_shards()) if has_chunk_hashes(version.manifest) else {}
+
+
+def _objects_of_no_column(version: StoredVersion, has_hashes: bool) -> Iterator[Problem]:
+    """Yield a problem for each object that belongs to no column, and for each group that is not there."""
+    manifest = version.manifest
+    names = [column.name for column in manifest.columns]
+    allowed = {CHUNKS_FILE, SHARDS_FILE} if has_hashes else set()
+    needed: set[str] = set()
+    for number in range(len(parts_of(manifest))):
+        folder = part_folder(number)
+        if manifest.container == "hdf5":
+            allowed.add(f"{folder}{DATA_FILE}")
+        else:
+            needed |= {f"{folder}{group}zarr.json" for group in group_folders(names)}
+            allowed |= {f"{folder}{name}/zarr.json" for name in names}
+    allowed |= {*needed, *version.chunks_of_shards()}
+    for item in manifest.objects:
+        if item.path not in allowed:
+            yield Problem(item.path, "of no column", "no such file", f"{item.size_bytes} bytes")
+    for path in sorted(needed - {item.path for item in manifest.objects}):
+        yield Problem(path, "missing", "the file of a group", "no file")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What was looked at, and what was found.
+
+    Attributes:
+        chunks: Chunks that were fetched and checked.
+        of_chunks: Chunks of the version.
+        problems: Objects that give wrong bytes, with the first chunk of each.
+    """
+
+    chunks: int
+    of_chunks: int
+    problems: list[Problem]
+
+
+def check_where_it_is(
+    version: StoredVersion,
+    share: float = 1.0,
+    *,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Checked:
+    """Fetch a share of the chunks of a version that is read in place, and check each of them.
+
+    Of each shard the index is checked and at least one chunk, whatever was kept of it before; shards that are
+    fetched whole are checked whole.
+
+    Args:
+        version: The version.
+        share: Which share of the chunks, above 0 and at most 1.
+        seed: Which chunks are drawn.
+        progress: Called with shards done and shards in all.
+    """
+    elsewhere = version.elsewhere
+    assert elsewhere is not None
+    shards = sorted(version.chunks_of_shards().items())
+    rng = np.random.default_rng(seed)
+    drawn = [
+        np.sort(rng.choice(held, max(1, round(share * held)), replace=False)).tolist()
+        for _, (held, _) in shards
+    ]
+
+    def check(path: str, room: int, chunks: list[int]) -> list[Problem]:
+        try:
+            elsewhere.check(path, room, chunks)
+        except IntegrityError as error:
+            found = error.found or clause(error)
+            return [Problem(path, "damaged", error.expected, found, column_of(path))]
+        return []
+
+    problems: list[Problem] = []
+    rooms = [room for _, (_, room) in shards]
+    with concurrent.futures.ThreadPoolExecutor(SHARDS_AT_ONCE, "orlog-verify") as pool:
+        results = pool.map(check, [path for path, _ in shards], rooms, drawn)
+        for done, wrong in enumerate(results, 1):
+            problems += wrong
+            progress(done, len(shards))
+    return Checked(
+        chunks=sum(map(len, drawn)),
+        of_chunks=sum(held for _, (held, _) in shards),
+        problems=problems,
+    )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.schema import Schema, schema_of
+from orlog.datasets.columns.values import Block
 from orlog.datasets.home.folders import FolderSeen, present_objects
 from orlog.datasets.store.chunk_hashes import (
     check_sizes,
@@ -19,10 +19,10 @@ from orlog.datasets.store.chunk_hashes import (
     layouts,
     metadata_objects,
 )
+from orlog.datasets.store.encoding import LARGEST_METADATA
 from orlog.datasets.store.hdf5 import Hdf5Reader
+from orlog.datasets.store.objects import check_places, check_sha256, mismatch
 from orlog.datasets.store.shards import Place
-from orlog.datasets.store.verify import check_bytes, check_places
-from orlog.datasets.store.zarr_metadata import LARGEST_METADATA
 from orlog.datasets.store.zarr_reader import ZarrReader, hash_values
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec, axis_of, expected_rows, is_offsets, offsets_of
@@ -30,7 +30,6 @@ from orlog.manifests.manifest import (
     MANIFEST_FILE,
     Column,
     Manifest,
-    Part,
     StoredObject,
     part_folder,
     parts_of,
@@ -49,6 +48,8 @@ class StoredVersion:
 
     Opening checks the manifest's digest, path and size of every object, the bytes of all
     metadata, and that columns, spaces, totals and lengths agree. Rows are checked as they are read.
+    Errors of reading are IntegrityError if a file is missing, cut or damaged, and NotFoundError if the
+    version was deleted since it was opened.
 
     Attributes:
         folder: Where it lies.
@@ -64,9 +65,6 @@ class StoredVersion:
         """Open the version in `folder`; pass its manifest if it has been read already.
 
         With `elsewhere`, the folder holds its metadata, and its shards are read where they are.
-
-        Raises IntegrityError if a file is missing, cut or altered, or columns do not agree; NotFoundError if
-        the version was deleted while it was opened; FormatVersionError if it was written by a newer orlog.
         """
         self.folder = folder
         self.elsewhere = elsewhere
@@ -96,12 +94,29 @@ class StoredVersion:
         # In a partial download, rows in the gap between two ranges may be missing.
         self._gap_bytes = GAP_BYTES if len(present) == len(self.manifest.objects) else 0
         _check_objects(folder, present)
-        self._readers = [self._open_part(*pair) for pair in enumerate(parts)]
+        self._readers = [self._open_part(part) for part in range(len(parts))]
         if self.elsewhere is not None and has_chunk_hashes(self.manifest):
             places = layouts(self.chunks_of_shards())
             check_sizes(self.manifest, places)
             self.elsewhere.layouts.update(places)
-        self._check_lengths()
+        steps, lengths = self.manifest.total_steps, self.lengths
+        # Each length is compared too, since a sum of larger ones could wrap around to the total.
+        if (lengths < 1).any() or (lengths > steps).any() or int(lengths.sum()) != steps:
+            where = f"{self.folder}: column episodes/lengths, at least 1 in each episode, in all"
+            raise mismatch(where, "episodes/lengths", steps, int(lengths.sum()))
+
+    def _open_part(self, part: int) -> ZarrReader | Hdf5Reader:
+        advice = ""
+        try:
+            reader = open_reader(self.folder, self.manifest, part, self.elsewhere)
+            if isinstance(reader, ZarrReader):
+                # Its metadata were compared with the manifest, so no disk is at fault.
+                advice = "ask its author for a version that follows store format 1"
+                for name in self._columns:
+                    reader.check_shards(name)
+        except IntegrityError as error:
+            raise self._located(error, part, advice) from error
+        return reader
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what can be read again: it would travel with each job."""
@@ -140,70 +155,55 @@ class StoredVersion:
     def read(
         self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return rows `start` to `stop - 1` of a column, all by default; in `out` if it is given.
-
-        Raises IntegrityError if a file is missing, cut or damaged; NotFoundError if the version was deleted
-        since it was opened.
-        """
-        column = self._columns[name]
-        stop = column.rows if stop is None else stop
-        if not 0 <= start <= stop <= column.rows:
-            raise IndexError(
-                f"{name}: expected rows within 0 to {column.rows}, found {start} to {stop}."
-            )
-        if len(self._readers) == 1 and start < stop:
-            try:
-                return self._readers[0].read(name, start, stop, out=out)
-            except IntegrityError as error:
-                raise self._located(error) from error
-        if out is None:
-            out = np.empty((stop - start, *column.shape), column.dtype)
+        """Return rows `start` to `stop - 1` of a column, all by default; in `out` if it is given."""
+        column, stop, part = self._columns[name], self._stop(name, start, stop), 0
         firsts = self._first_rows[name]
-        for part, reader in enumerate(self._readers):
-            first, last = max(start, firsts[part]), min(stop, firsts[part + 1])
-            if first < last:
-                values = out[first - start : last - start]
-                try:
+        try:
+            if len(self._readers) == 1 and start < stop:
+                return self._readers[0].read(name, start, stop, out=out)
+            if out is None:
+                out = np.empty((stop - start, *column.shape), column.dtype)
+            for part, reader in enumerate(self._readers):
+                first, last = max(start, firsts[part]), min(stop, firsts[part + 1])
+                if first < last:
+                    values = out[first - start : last - start]
                     reader.read(name, first - firsts[part], last - firsts[part], out=values)
-                except IntegrityError as error:
-                    raise self._located(error, part) from error
-                values[...] = self._rebased(name, part, values)
+                    values[...] = self._rebased(name, part, values)
+        except IntegrityError as error:
+            raise self._located(error, part) from error
         return out
 
-    def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return any rows of a column, in the order asked for.
+    def _stop(self, name: str, start: int, stop: int | None) -> int:
+        """Return the row after the last one of a range, which must lie inside the column."""
+        rows = self._columns[name].rows
+        stop = rows if stop is None else stop
+        if not 0 <= start <= stop <= rows:
+            raise IndexError(f"{name}: expected rows within 0 to {rows}, found {start} to {stop}.")
+        return stop
 
-        Raises IntegrityError if a file is missing, cut or damaged; NotFoundError if the version was deleted
-        since it was opened.
-        """
+    def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return any rows of a column, in the order asked for."""
         column = self._columns[name]
         if len(rows) and not (rows.min() >= 0 and rows.max() < column.rows):
             raise IndexError(
                 f"{name}: it has {column.rows} rows, found rows {rows.min()} to {rows.max()}."
             )
-        if len(self._readers) == 1:
-            try:
+        part, firsts = 0, self._first_rows[name]
+        try:
+            if len(self._readers) == 1:
                 return self._readers[0].read_rows(name, rows)
-            except IntegrityError as error:
-                raise self._located(error) from error
-        firsts = self._first_rows[name]
-        out = np.empty((len(rows), *column.shape), column.dtype)
-        for part, reader in enumerate(self._readers):
-            inside = (rows >= firsts[part]) & (rows < firsts[part + 1])
-            if inside.any():
-                try:
+            out = np.empty((len(rows), *column.shape), column.dtype)
+            for part, reader in enumerate(self._readers):
+                inside = (rows >= firsts[part]) & (rows < firsts[part + 1])
+                if inside.any():
                     values = reader.read_rows(name, rows[inside] - firsts[part])
-                except IntegrityError as error:
-                    raise self._located(error, part) from error
-                out[inside] = self._rebased(name, part, values)
+                    out[inside] = self._rebased(name, part, values)
+        except IntegrityError as error:
+            raise self._located(error, part) from error
         return out
 
     def place(self, name: str, row: int) -> Place:
-        """Return where a row of a column lies, after comparing its chunk with its checksum.
-
-        Raises IntegrityError if a file is missing, cut or damaged; NotFoundError if the version was deleted
-        since it was opened, or if the column's rows hold no bytes.
-        """
+        """Return where a row of a column lies, after comparing its chunk with its checksum."""
         column = self._columns[name]
         if not 0 <= row < column.rows:
             raise IndexError(f"{name}: it has {column.rows} rows, found row {row}.")
@@ -249,10 +249,7 @@ class StoredVersion:
         return {name: self.read_episodes(name, episodes) for name in names}
 
     def chunks_of_shards(self) -> dict[str, tuple[int, int]]:
-        """Return how many chunks each shard holds and has room for, by its path in the version.
-
-        There are none in the container hdf5.
-        """
+        """Return how many chunks each shard holds and has room for, by its path; none in the container hdf5."""
         return {
             part_folder(part) + path: counts
             for part, reader in enumerate(self._readers)
@@ -272,8 +269,6 @@ class StoredVersion:
         For a version that is read in place: what is read afterwards is here. Else nothing is done. Of columns in
         `indexes` only that is fetched which says where their chunks are. With `ahead`, rows are not waited for:
         their requests are added to it.
-
-        Raises IntegrityError, TransferError or StorageError as reading does.
         """
         if self.elsewhere is None or not len(episodes):
             return
@@ -292,20 +287,17 @@ class StoredVersion:
                         reader.chunks_of(name, max(start, begin) - begin, min(stop, end) - begin)
                         for start, stop in rows
                     )
-                    wanted[name] = sorted({chunk for some in chunks for chunk in some})
+                    wanted[name] = sorted({*itertools.chain(*chunks)})
                 reader.bring(wanted, indexes, ahead)
 
     def hash_column(
         self, part: int, name: str, see: Callable[[np.ndarray], None] = lambda _: None
     ) -> str:
-        """Return the hex BLAKE3 of all values of a column of one part, in constant memory; `see` gets each block.
-
-        Raises IntegrityError if they cannot be read; NotFoundError if the version was deleted meanwhile.
-        """
+        """Return the hex BLAKE3 of all values of a column of one part, in constant memory; `see` gets each block."""
         rows = parts_of(self.manifest)[part].columns[name].rows
         read = functools.partial(self._readers[part].read, name)
         try:
-            return hash_values(read, _spec(self._columns[name]), rows, see)
+            return hash_values(read, spec_of(self._columns[name]), rows, see)
         except IntegrityError as error:
             self._seen.check(error)
             raise
@@ -375,7 +367,7 @@ class StoredVersion:
         rebased: np.ndarray = values + self._first_rows[counted][part]
         return rebased
 
-    def _located(self, error: IntegrityError, part: int = 0, advice: str = "") -> IntegrityError:
+    def _located(self, error: IntegrityError, part: int, advice: str = "") -> IntegrityError:
         """Return an error of a part that names the folder and the command to run; a deletion is raised instead."""
         if self.elsewhere is not None:
             raise error  # it names the places already
@@ -388,57 +380,25 @@ class StoredVersion:
             found=error.found,
         )
 
-    def _open_part(self, part: int, totals: Part) -> ZarrReader | Hdf5Reader:
-        prefix = part_folder(part)
-        folder = self.folder / prefix
-        rows = {
-            _spec(column): totals.columns[column.name].rows for column in self._columns.values()
-        }
-        sizes = {
-            item.path.removeprefix(prefix): item.size_bytes
-            for item in self.manifest.objects
-            if item.path.startswith(prefix)
-        }
-        try:
-            if self.manifest.container == "hdf5":
-                return Hdf5Reader(folder, rows)
-        except IntegrityError as error:
-            raise self._located(error, part) from error
-        reader = ZarrReader(folder, rows, sizes, self.elsewhere, prefix)
-        for spec in rows:
-            if f"{spec.name}/zarr.json" not in sizes:
-                raise ManifestError(
-                    f"{self.folder}: column {prefix}{spec.name} has no metadata among the "
-                    "manifest's files.",
-                    file=MANIFEST_FILE,
-                )
-            try:
-                reader.check_shards(spec.name)
-            except IntegrityError as error:
-                # Its bytes were compared with the manifest, so no disk is at fault.
-                advice = "ask its author for a version that follows store format 1"
-                raise self._located(error, part, advice) from error
-        return reader
 
-    def _check_lengths(self) -> None:
-        steps = self.manifest.total_steps
-        lengths = self.lengths
-        # Each length is compared too, since a sum of larger ones could wrap around to the total.
-        if (lengths < 1).any() or (lengths > steps).any() or int(lengths.sum()) != steps:
-            raise IntegrityError(
-                f"{self.folder}: column episodes/lengths: expected at least one step in each "
-                f"episode and {steps} in all, found {int(lengths.sum())}.",
-                file="episodes/lengths",
-                expected=str(steps),
-                found=str(int(lengths.sum())),
-            )
+def open_reader(
+    folder: Path, manifest: Manifest, part: int, elsewhere: Elsewhere | None = None
+) -> ZarrReader | Hdf5Reader:
+    """Return what reads the columns of a part."""
+    prefix, totals = part_folder(part), parts_of(manifest)[part].columns
+    rows = {spec_of(column): totals[column.name].rows for column in manifest.columns}
+    if manifest.container == "hdf5":
+        return Hdf5Reader(folder / prefix, rows)
+    sizes = {
+        item.path.removeprefix(prefix): item.size_bytes
+        for item in manifest.objects
+        if item.path.startswith(prefix)
+    }
+    return ZarrReader(folder / prefix, rows, sizes, elsewhere, prefix)
 
 
 def schema_of_manifest(manifest: Manifest, folder: Path) -> Schema:
-    """Return the schema of a version, after comparing columns with spaces and totals.
-
-    Raises ManifestError if they do not agree; the message names `folder`.
-    """
+    """Return the schema of a version, after comparing columns with spaces and totals."""
     for column in manifest.columns:
         if offsets_of(column.name) is not None:
             continue
@@ -450,17 +410,16 @@ def schema_of_manifest(manifest: Manifest, folder: Path) -> Schema:
                     f"{folder}: column {column.name}: the totals require {rows} rows, the manifest "
                     f"lists {listed}.",
                     file=MANIFEST_FILE,
-                    expected=str(rows),
-                    found=str(listed),
                 )
-    specs = [_spec(column) for column in manifest.columns]
+    specs = [spec_of(column) for column in manifest.columns]
     try:
         return schema_of(*manifest.spaces, specs, manifest.variable_columns)
     except SchemaError as error:
         raise ManifestError(f"{folder}: {clause(error)}.", file=MANIFEST_FILE) from error
 
 
-def _spec(column: Column) -> ColumnSpec:
+def spec_of(column: Column) -> ColumnSpec:
+    """Return a column of a manifest as it is stored."""
     return ColumnSpec(column.name, np.dtype(column.dtype), tuple(column.shape))
 
 
@@ -476,15 +435,10 @@ def _check_objects(folder: Path, objects: Sequence[StoredObject]) -> None:
                 f"found {item.size_bytes}.",
                 file=item.path,
             )
-        problem = problem or check_bytes(folder, item)
+        problem = problem or check_sha256(folder, item)
     if problem is not None:
-        raise IntegrityError(
-            f"{folder}: {problem.file}: expected {problem.expected}, found {problem.found}; "
-            f"run: orlog verify {folder}",
-            file=problem.file,
-            expected=problem.expected,
-            found=problem.found,
-        )
+        where, advice = f"{folder}: {problem.file}", f"run: orlog verify {folder}"
+        raise mismatch(where, problem.file, problem.expected, problem.found, advice)
 
 
 def _joined(starts: np.ndarray, stops: np.ndarray) -> list[tuple[int, int]]:

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import blake3
 import google_crc32c
 import numpy as np
 
-from orlog.datasets.store.encoding import Encoding
+from orlog.datasets.store.encoding import LARGEST_METADATA, Encoding, read_encoding
+from orlog.datasets.store.objects import mismatch, shard_path
 from orlog.datasets.store.shards import Place, Shard, undo_difference
-from orlog.datasets.store.zarr_metadata import LARGEST_METADATA, read_encoding, shard_path
 from orlog.errors import IntegrityError, clause
 from orlog.manifests.columns import ColumnSpec, little_endian_bytes
 
@@ -37,6 +38,17 @@ VALUES_AT_ONCE = 2**25  # bytes
 # Shared by all readers, since the number of open files is limited per process.
 _open_shards: dict[tuple[object, str], Shard] = {}
 _opening: dict[tuple[int, object, str], threading.Lock] = {}
+
+
+class _Column(NamedTuple):
+    """A column that is read: its rows as they are, and as they are stored."""
+
+    spec: ColumnSpec
+    encoding: Encoding
+
+    def rows(self, count: int) -> np.ndarray:
+        """Return memory for some rows."""
+        return np.empty((count, *self.spec.shape), self.spec.dtype)
 
 
 class ZarrReader:
@@ -59,10 +71,9 @@ class ZarrReader:
         """
         self.folder = folder
         self._elsewhere, self._prefix = elsewhere, prefix
-        self._specs = {spec.name: spec for spec in rows}
-        self._rows = {spec.name: count for spec, count in rows.items()}
+        self._rows = {spec.name: (spec, count) for spec, count in rows.items()}
         self._sizes = sizes
-        self._encodings: dict[str, Encoding] = {}
+        self._columns: dict[str, _Column] = {}
         self._key = object()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,58 +89,51 @@ class ZarrReader:
             _open_shards.pop(place, None)
 
     def encoding(self, name: str) -> Encoding:
-        """Return how a column is stored.
+        """Return how a column is stored."""
+        return self._column(name).encoding
 
-        Raises IntegrityError if its metadata do not follow format 1, or do not fit the manifest.
-        """
-        if name not in self._encodings:
+    def _column(self, name: str) -> _Column:
+        if name not in self._columns:
+            spec, rows = self._rows[name]
             path = f"{name}/zarr.json"
             is_listed = self._sizes.get(path, LARGEST_METADATA + 1) <= LARGEST_METADATA
             try:
                 data = (self.folder / path).read_bytes() if is_listed else b""
-                self._encodings[name] = read_encoding(data, self._specs[name], self._rows[name])
+                self._columns[name] = _Column(spec, read_encoding(data, spec, rows))
             except (OSError, ValueError) as error:
                 raise IntegrityError(
                     f"{path}: column {name} cannot be opened: {clause(error)}.", file=path
                 ) from error
-        return self._encodings[name]
+        return self._columns[name]
 
     def check_shards(self, name: str) -> None:
-        """Compare the number of rows with the existing shards, before anything is allocated.
-
-        Raises IntegrityError if shards are missing from the manifest, or there are too many.
-        """
-        spec, encoding = self._specs[name], self.encoding(name)
+        """Compare the number of rows with the existing shards, before anything is allocated."""
+        (spec, encoding), (_, rows) = self._column(name), self._rows[name]
         numbers = spec.dtype.itemsize * math.prod(spec.shape)
-        count = -(-self._rows[name] // encoding.shard_rows) if numbers else 0
+        count = -(-rows // encoding.shard_rows) if numbers else 0
         listed = sum(1 for path in self._sizes if path.startswith(f"{name}/c."))
         paths = (shard_path(spec, shard) for shard in range(count))
         if listed != count or not all(path in self._sizes for path in paths):
-            raise IntegrityError(
-                f"column {name}: {self._rows[name]} rows take {count} shards, the manifest lists "
-                f"{listed}.",
-                file=f"{name}/zarr.json",
-                expected=f"{count} shards",
-                found=f"{listed} shards",
+            where = f"column {name}, {rows} rows"
+            raise mismatch(
+                where, f"{name}/zarr.json", f"{count} shards", f"{listed} in the manifest"
             )
 
     def read(
         self, name: str, start: int, stop: int, *, out: np.ndarray | None = None
     ) -> np.ndarray:
         """Return rows `start` to `stop - 1` of a column, in `out` if given: contiguous and of their shape and dtype."""
-        spec, encoding = self._specs[name], self.encoding(name)
-        if out is None:
-            out = np.empty((stop - start, *spec.shape), spec.dtype)
+        column = self._column(name)
+        out = column.rows(stop - start) if out is None else out
         if start == stop or out.nbytes == 0:
             return out
-        rows = encoding.chunk_rows
-        chunks = range(start // rows, (stop - 1) // rows + 1)
+        chunks = self.chunks_of(name, start, stop)
         if self._elsewhere is not None:
             self.bring({name: chunks})
         if out.nbytes // len(chunks) < SMALL_CHUNK_BYTES:
-            self._read_small(spec, encoding, out, start, stop)
+            self._read_small(column, out, start, stop)
             return out
-        decode = functools.partial(self._decode_into, spec, encoding, out, start, stop)
+        decode = functools.partial(self._decode_into, column, out, start, stop)
         if len(chunks) < CHUNKS_FOR_THREADS or THREADS == 1:
             for chunk in chunks:
                 decode(chunk)
@@ -140,49 +144,39 @@ class ZarrReader:
         return out
 
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return any rows of a column, in the order asked for.
-
-        Raises IntegrityError if a file is missing, cut or damaged.
-        """
-        spec, encoding = self._specs[name], self.encoding(name)
-        out = np.empty((len(rows), *spec.shape), spec.dtype)
+        """Return any rows of a column, in the order asked for."""
+        column = self._column(name)
+        out = column.rows(len(rows))
         if out.nbytes == 0:
             return out
+        encoding = column.encoding
         if self._elsewhere is not None:
             self.bring({name: np.unique(rows // encoding.chunk_rows).tolist()})
         if encoding.chunk_rows == 1:
             for position, chunk in enumerate(rows.tolist()):
-                self._decode(spec, encoding, chunk, out[position : position + 1], undo=False)
+                self._decode(column, chunk, out[position : position + 1], undo=False)
             if encoding.difference_axis is not None:
                 undo_difference(out, encoding.difference_axis)
             return out
-        scratch = np.empty((encoding.chunk_rows, *spec.shape), spec.dtype)
-        order = np.argsort(rows, kind="stable")
-        chunk_of = rows[order] // encoding.chunk_rows
-        edges = np.flatnonzero(np.diff(chunk_of, prepend=-1)).tolist()
-        for first, last in zip(edges, [*edges[1:], len(rows)], strict=True):
-            chunk = int(chunk_of[first])
-            self._decode(spec, encoding, chunk, scratch)
-            wanted = order[first:last]
+        scratch = column.rows(encoding.chunk_rows)
+        for chunk, wanted in by_chunk(rows, encoding.chunk_rows):
+            self._decode(column, chunk, scratch)
             out[wanted] = scratch[rows[wanted] - chunk * encoding.chunk_rows]
         return out
 
     def place(self, name: str, row: int) -> Place:
-        """Return where a row of a column lies, after comparing its chunk with its checksum.
-
-        Raises IntegrityError if a file is missing, cut or damaged.
-        """
-        spec, encoding = self._specs[name], self.encoding(name)
-        chunk = row // encoding.chunk_rows
-        number, inside = divmod(chunk, encoding.chunks_per_shard)
-        shard = self._shard(spec, encoding, number)
+        """Return where a row of a column lies, after comparing its chunk with its checksum."""
+        column = self._column(name)
+        rows = column.encoding.chunk_rows
+        number, inside = divmod(row // rows, column.encoding.chunks_per_shard)
+        shard = self._shard(column, number)
         checksum = google_crc32c.value(bytes(shard.read(inside)))
         offset, size = shard.place(inside)
         return Place(
-            file=shard_path(spec, number),
+            file=shard_path(column.spec, number),
             chunk=inside,
-            first_row=chunk * encoding.chunk_rows,
-            rows=encoding.chunk_rows,
+            first_row=row // rows * rows,
+            rows=rows,
             offset=offset,
             size_bytes=size,
             checksum=f"CRC32C {checksum:08x}",
@@ -191,10 +185,10 @@ class ZarrReader:
     def shards(self) -> dict[str, tuple[int, int]]:
         """Return how many chunks each shard holds and has room for, by path."""
         counts = {}
-        for name, spec in self._specs.items():
+        for name, (spec, rows) in self._rows.items():
             encoding = self.encoding(name)
             room = encoding.chunks_per_shard
-            chunks = -(-self._rows[name] // encoding.chunk_rows)
+            chunks = -(-rows // encoding.chunk_rows)
             for number in range(-(-chunks // room)):
                 path = shard_path(spec, number)
                 if path in self._sizes:
@@ -216,83 +210,67 @@ class ZarrReader:
 
         Of columns in `indexes` nothing else is fetched. With `ahead`, chunks are not waited for: their requests are
         added to it.
-
-        Raises IntegrityError, TransferError or StorageError as `RemoteShard.fetch` does.
         """
         if self._elsewhere is None:
             return
         wanted: dict[tuple[str, int], list[int]] = {}
         for name, numbers in chunks.items():
-            if math.prod(self._specs[name].shape):
-                per_shard = self.encoding(name).chunks_per_shard
+            spec, encoding = self._column(name)
+            if math.prod(spec.shape):
                 for chunk in numbers:
-                    inside = wanted.setdefault((name, chunk // per_shard), [])
+                    shard, place = divmod(chunk, encoding.chunks_per_shard)
+                    inside = wanted.setdefault((name, shard), [])
                     if name not in indexes:
-                        inside.append(chunk % per_shard)
+                        inside.append(place)
 
         def opened(key: tuple[str, int]) -> Shard:
-            return self._shard(self._specs[key[0]], self.encoding(key[0]), key[1])
+            return self._shard(self._column(key[0]), key[1])
 
         self._elsewhere.bring(opened, wanted, ahead)
 
-    def _read_small(
-        self, spec: ColumnSpec, encoding: Encoding, out: np.ndarray, start: int, stop: int
-    ) -> None:
+    def _read_small(self, column: _Column, out: np.ndarray, start: int, stop: int) -> None:
         """Decode many small neighboring chunks, most of them whole."""
-        rows = encoding.chunk_rows
+        rows, room = column.encoding.chunk_rows, column.encoding.chunks_per_shard
         first, last = -(-start // rows), stop // rows
         for chunk in {start // rows, (stop - 1) // rows}:
             if not first <= chunk < last:
-                self._decode_into(spec, encoding, out, start, stop, chunk)
+                self._decode_into(column, out, start, stop, chunk)
         while first < last:
-            shard, inside = divmod(first, encoding.chunks_per_shard)
-            end = min(last, (shard + 1) * encoding.chunks_per_shard)
+            shard, inside = divmod(first, room)
+            end = min(last, (shard + 1) * room)
             part = out[first * rows - start : end * rows - start]
-            self._shard(spec, encoding, shard).decode_many(inside, part, encoding)
+            self._shard(column, shard).decode_many(inside, part, column.encoding)
             first = end
 
     def _decode_into(
-        self,
-        spec: ColumnSpec,
-        encoding: Encoding,
-        out: np.ndarray,
-        start: int,
-        stop: int,
-        chunk: int,
+        self, column: _Column, out: np.ndarray, start: int, stop: int, chunk: int
     ) -> None:
         """Decode the part of a chunk that lies between rows `start` and `stop` into `out`."""
-        first_row = chunk * encoding.chunk_rows
-        first, last = max(start, first_row), min(stop, first_row + encoding.chunk_rows)
+        rows = column.encoding.chunk_rows
+        first_row = chunk * rows
+        first, last = max(start, first_row), min(stop, first_row + rows)
         part = out[first - start : last - start]
-        if len(part) == encoding.chunk_rows:
-            self._decode(spec, encoding, chunk, part)
+        if len(part) == rows:
+            self._decode(column, chunk, part)
         else:
-            scratch = np.empty((encoding.chunk_rows, *spec.shape), spec.dtype)
-            self._decode(spec, encoding, chunk, scratch)
+            scratch = column.rows(rows)
+            self._decode(column, chunk, scratch)
             part[...] = scratch[first - first_row : last - first_row]
 
-    def _decode(
-        self,
-        spec: ColumnSpec,
-        encoding: Encoding,
-        chunk: int,
-        out: np.ndarray,
-        *,
-        undo: bool = True,
-    ) -> None:
-        shard, inside = divmod(chunk, encoding.chunks_per_shard)
-        self._shard(spec, encoding, shard).decode(inside, out, encoding, undo=undo)
+    def _decode(self, column: _Column, chunk: int, out: np.ndarray, *, undo: bool = True) -> None:
+        shard, inside = divmod(chunk, column.encoding.chunks_per_shard)
+        self._shard(column, shard).decode(inside, out, column.encoding, undo=undo)
 
-    def _shard(self, spec: ColumnSpec, encoding: Encoding, number: int) -> Shard:
+    def _shard(self, column: _Column, number: int) -> Shard:
         """Return a shard, which stays open for a while."""
-        name = shard_path(spec, number)
+        name = shard_path(column.spec, number)
         key = self._key, name
         shard = _open_shards.get(key)
         if shard is not None:
             return shard
         if name not in self._sizes:
             raise IntegrityError(f"{name}: not in the manifest.", file=name)
-        room, elsewhere = encoding.chunks_per_shard, self._elsewhere
+        room, elsewhere = column.encoding.chunks_per_shard, self._elsewhere
         if elsewhere is None:
             return _kept_open(key, Shard(self.folder / name, room, self._sizes[name], name=name))
         # Opened once, or what is on its way would be asked for twice. A fork would copy a held lock.
@@ -311,6 +289,15 @@ def _kept_open(key: tuple[object, str], shard: Shard) -> Shard:
         _open_shards.pop(next(iter(list(_open_shards))), None)
     _open_shards[key] = shard
     return shard
+
+
+def by_chunk(rows: np.ndarray, chunk_rows: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each chunk that holds some of the rows, and which of the rows it holds."""
+    order = np.argsort(rows, kind="stable")
+    chunk_of = rows[order] // chunk_rows
+    edges = [*np.flatnonzero(np.diff(chunk_of, prepend=-1)).tolist(), len(rows)]
+    for first, last in itertools.pairwise(edges):
+        yield int(chunk_of[first]), order[first:last]
 
 
 def placed(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:

@@ -24,9 +24,15 @@ import numpy as np
 from orlog.base.files import make_folder, storage_errors
 from orlog.datasets.columns.bounds import Bounds, count_outside, lies_inside, merge_outside
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.store.encoding import SHARD_BYTES, Encoding, choose_encoding
+from orlog.datasets.store.encoding import (
+    SHARD_BYTES,
+    Encoding,
+    array_metadata,
+    choose_encoding,
+    to_bytes,
+)
+from orlog.datasets.store.objects import group_folders, shard_path
 from orlog.datasets.store.shards import Shard, choose_for_images, encode_shard
-from orlog.datasets.store.zarr_metadata import array_metadata, group_metadata, shard_path, to_bytes
 from orlog.errors import SchemaError, StorageError, clause
 from orlog.manifests.columns import ColumnSpec, little_endian_bytes
 from orlog.manifests.manifest import Outside, Part, StoredObject
@@ -119,11 +125,7 @@ class ZarrWriter:
         return column
 
     def append(self, block: Mapping[str, np.ndarray]) -> None:
-        """Append rows to each of the columns that the block names.
-
-        Raises SchemaError if rows have another dtype or shape than the column; StorageError if the disk is
-        full.
-        """
+        """Append rows to each of the columns that the block names."""
         with self._all_or_broken():
             try:
                 for name, rows in block.items():
@@ -152,7 +154,7 @@ class ZarrWriter:
                 )
                 for column in largest_first:
                     column.write_rest()
-                groups = [self._write_group(name) for name in group_metadata(list(self.columns))]
+                groups = [self._write_group(name) for name in group_folders(self.columns)]
                 written = [self.columns[name].finish() for name in sorted(self.columns)]
                 self._workers.wait_for_disk()
             finally:
@@ -301,10 +303,7 @@ class ColumnWriter:
         return self._buffer[: self._filled]
 
     def restore(self, full_shards: int, pending: np.ndarray) -> None:
-        """Continue after full shards that are on disk, with the rows that follow them.
-
-        Raises IntegrityError if a shard is missing or damaged.
-        """
+        """Continue after full shards that are on disk, with the rows that follow them."""
         encoding = self.encoding
         for shard in range(full_shards):
             values, item = self.read_shard(shard, encoding.shard_rows)
@@ -315,10 +314,7 @@ class ColumnWriter:
         self.append(pending)
 
     def read_shard(self, shard: int, rows: int) -> tuple[np.ndarray, StoredObject]:
-        """Return the first rows of a shard on disk, and its `StoredObject`.
-
-        Raises IntegrityError if it is missing or damaged.
-        """
+        """Return the first rows of a shard on disk, and its `StoredObject`."""
         name = shard_path(self.spec, shard)
         path = self._folder / name
         size = path.stat().st_size if path.is_file() else 0

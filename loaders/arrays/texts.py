@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int64
 
-from orlog.datasets.columns.blocks import episode_blocks
+from orlog.datasets.columns.values import episode_blocks
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import offsets_column, row_ends, values_column

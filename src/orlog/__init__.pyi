@@ -7,9 +7,9 @@ from orlog.datasets.importing import import_dataset as import_dataset
 from orlog.datasets.listing import list_datasets as list_datasets
 from orlog.datasets.loading import load_dataset as load_dataset
 from orlog.datasets.publish.publish import publish_dataset as publish_dataset
-from orlog.datasets.reading.combining import combine_datasets as combine_datasets
-from orlog.datasets.reading.combining import split_dataset as split_dataset
 from orlog.datasets.reading.dataset import Dataset as Dataset
+from orlog.datasets.reading.opening import combine_datasets as combine_datasets
+from orlog.datasets.reading.opening import split_dataset as split_dataset
 from orlog.datasets.reading.opening import verify_store as verify_store
 from orlog.datasets.recording.parallel import record_parallel as record_parallel
 from orlog.datasets.recording.recorder import record as record

@@ -14,8 +14,7 @@ from orlog.base import jobs
 from orlog.datasets.audit import audit as audits
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import publish_dataset
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.episode_ranges import episode_ranges
+from orlog.datasets.reading.dataset import Dataset, episode_ranges
 from orlog.datasets.recording.saving import convert_dataset
 from orlog.errors import MissingExtraError, SchemaError
 from tests.command_line import orlog as run

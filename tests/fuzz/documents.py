@@ -37,8 +37,7 @@ from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.recording.writer import DatasetWriter
-from orlog.datasets.store.verify import DamageFinder, verify_folder
-from orlog.datasets.store.verify_values import check_values
+from orlog.datasets.store.verify import DamageFinder, check_values, verify_folder
 from orlog.datasets.store.version import StoredVersion
 from orlog.manifests.index import Index, index_from_json
 from orlog.manifests.lock import LockedDataset, read_lock, write_lock

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.columns.values import Block
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import make_manifest

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.opening import combine_datasets
 from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.batch import ChunkBatch
 from orlog.loaders.chunks import ChunkSampler, action_chunks

@@ -15,8 +15,8 @@ from scipy import stats
 from torch.utils.data import DataLoader
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.opening import combine_datasets
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.episodes import EpisodeBatch, EpisodeSampler, PackedEpisodeBatch, episodes
 from tests.batches import columns

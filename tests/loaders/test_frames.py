@@ -16,8 +16,8 @@ from scipy import stats
 from torch.utils.data import DataLoader
 
 from orlog.datasets.columns.episode import Columns, Episode
-from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.opening import combine_datasets
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf, read_arrays
 from orlog.loaders.frames import FrameSampler, frame_stacks

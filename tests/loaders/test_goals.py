@@ -15,8 +15,8 @@ from scipy import stats
 
 import orlog
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.opening import combine_datasets
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.batch import GoalBatch
 from orlog.loaders.goals import GoalMixture, GoalSampler, goals

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.opening import combine_datasets
 from orlog.errors import IntegrityError, SchemaError
 from orlog.loaders import streaming
 from orlog.loaders.arrays.arrays import read_arrays

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.opening import combine_datasets
 from orlog.loaders.arrays.alias import AliasTable, alias_table
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.transitions import transitions

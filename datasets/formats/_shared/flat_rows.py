@@ -21,8 +21,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.columns.values import Block
 from orlog.datasets.formats._shared.episode_cutter import MISSING, EpisodeCutter, Rows
 from orlog.datasets.formats._shared.episodes import Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import UnknownEnds

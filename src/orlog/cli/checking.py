@@ -23,7 +23,7 @@ from orlog.manifests.names import counted, is_url
 if TYPE_CHECKING:
     from orlog.datasets.audit.findings import Audit
     from orlog.datasets.reading.dataset import Dataset
-    from orlog.datasets.store.verify import Problem
+    from orlog.datasets.store.objects import Problem
     from orlog.manifests.manifest import Manifest
 
 _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
@@ -99,8 +99,7 @@ def _verify(
     from orlog.datasets.download.sources import confirm_version
     from orlog.datasets.home.folders import how_much, is_whole, present_objects, unless_deleted
     from orlog.datasets.home.records import was_downloaded
-    from orlog.datasets.store.verify import verify_folder
-    from orlog.datasets.store.verify_values import check_opening
+    from orlog.datasets.store.verify import check_opening, verify_folder
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
     from orlog.manifests.rebuilds import rebuild_text, version_of
 
@@ -189,7 +188,7 @@ def _repair(name: str, transfer: dict[str, Any], as_json: bool) -> bool:
 def _verify_in_place(name: str, sample: str | None, whole_files: bool, as_json: bool) -> bool:
     from orlog.datasets.download.in_place import open_in_place
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
-    from orlog.datasets.store.verify_values import check_where_it_is
+    from orlog.datasets.store.verify import check_where_it_is
 
     share = 1.0 if sample is None else _share(sample)
     version = open_in_place(name, whole_files=whole_files).selection().versions[0]
@@ -244,8 +243,7 @@ def _how_to_mend(folder: Path, name: str, manifest: Manifest) -> str:
 def _find_wrong_values(folder: Path) -> list[Problem]:
     """Decode all values of a version whose bytes are right, and return the problems found."""
     from orlog.datasets.home.folders import is_whole
-    from orlog.datasets.store.verify import locate
-    from orlog.datasets.store.verify_values import check_values
+    from orlog.datasets.store.verify import check_values, locate
     from orlog.datasets.store.version import StoredVersion
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 

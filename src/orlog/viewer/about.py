@@ -12,7 +12,7 @@ from orlog.datasets.facts import columns_of, facts_of, versions_of
 from orlog.datasets.home.folders import installed_names
 from orlog.datasets.home.records import known_versions, read_origin
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.views import operation_text, operation_words
+from orlog.datasets.reading.views import operation_words
 from orlog.errors import NotFoundError, OrlogError
 from orlog.manifests.diff import diff_manifests
 from orlog.manifests.manifest import Manifest
@@ -112,7 +112,7 @@ class _Lineage:
         if parents is None:
             return
         if dataset.operation is not None:
-            words = operation_words(operation_text(dataset.operation))
+            words = operation_words(dataset.lineage[0].operation)
             for parent in dataset.parents:
                 self._add_dataset(parent, parents, words, level + 1)
             return

@@ -127,8 +127,8 @@ class Shown:
         column = OWN + name
         if name not in self.texts:
             return [_cell(one) for one in self.dataset.rows(column, positions).tolist()]
-        ends = self.selection.read(offsets_column(column), positions).tolist()
-        values = self.selection.read(values_column(column), positions)
+        ends = self.selection.read_episodes(offsets_column(column), positions).tolist()
+        values = self.selection.read_episodes(values_column(column), positions)
         cut = [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         if self.dataset.schema.variable[column] == "text":
             return [one.tobytes().decode() for one in cut]

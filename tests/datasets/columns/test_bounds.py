@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from typer.testing import CliRunner
 
 import orlog
-from orlog.cli import app
 from orlog.datasets.columns import bounds as bounds_module
 from orlog.datasets.columns.bounds import Bounds, bounds_of, count_outside, lies_inside
 from orlog.datasets.columns.episode import Episode
@@ -23,9 +20,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import read_arrays
-from orlog.loaders.arrays.packs import open_pack
-from orlog.loaders.streaming import stream_transitions
 from orlog.manifests.manifest import Outside, read_manifest
 from tests.episodes import whole_episode
 
@@ -101,33 +95,6 @@ def test_appended_saved_and_resumed_versions_count_all(tmp_path: Path) -> None:
     with writer_of(version="3.0.0", resume=True) as writer:
         writer.add_episode(episode_of(5))
     assert Dataset(writer.folder).manifest.outside_bounds == COUNTED
-
-
-def test_show_names_column_number_and_range() -> None:
-    record(five)
-    shown = CliRunner().invoke(app, ["show", NAME], env={"COLUMNS": "300"}).output
-    shown = " ".join(shown.split())
-    assert "outside of their Box numbers of actions: 2 from -1.5 to 5, outside of [-1, 1]" in shown
-    assert (
-        "numbers of observations/angle: 1 from 2 to 2, each outside of the bounds of its own element "
-        "(lower bounds from -3 to -1, upper bounds from 1 to 3)" in shown
-    )
-
-
-@pytest.mark.parametrize("read", [read_arrays, open_pack])
-def test_training_on_them_warns(read: Callable[..., Any]) -> None:
-    dataset = record(five)
-    with pytest.warns(UserWarning, match=f"{NAME}: it holds numbers outside of their Box") as found:
-        read(dataset, allow_non_finite=True)
-    (message,) = (str(one.message) for one in found)
-    assert "(actions: 2 from -1.5 to 5, outside of [-1, 1]; observations/angle: 1 from" in message
-    with pytest.warns(UserWarning, match="the dataset it is a view of holds"):
-        read(dataset[:1], allow_non_finite=True)
-    with pytest.warns(UserWarning, match="numbers outside of their Box"):
-        stream_transitions(dataset, 4, seed=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        read(record(lambda _: None, version="2.0.0"))
 
 
 def add_by_step(writer: DatasetWriter, episode: Episode) -> None:

@@ -10,8 +10,13 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.columns.blocks import concatenate_blocks, slice_block
-from orlog.datasets.columns.values import flatten, space_columns, unflatten
+from orlog.datasets.columns.values import (
+    concatenate_blocks,
+    flatten,
+    slice_block,
+    space_columns,
+    unflatten,
+)
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
 from tests.datasets.recorded_samples import rows_of
@@ -119,20 +124,6 @@ def test_columns_are_taken_as_they_are_given_back(space: Space, seed: int, rows:
     assert_same(again, block)
 
 
-@settings(max_examples=scaled(150), deadline=None)
-@given(SPACES, st.integers(0, 2**31 - 1), st.integers(0, 5))
-def test_a_block_has_the_columns_of_its_space(space: Space, seed: int, rows: int) -> None:
-    block = flatten(space, "actions", draw_samples(space, seed, rows), rows)
-    specs = space_columns(space, "actions")
-    assert list(block) == [spec.name for spec in specs]
-    for spec in specs:
-        values = block[spec.name]
-        assert (values.dtype, values.shape[1:]) == (spec.dtype, spec.shape)
-        counter = offsets_of(spec.name)
-        counted = rows if counter is None else next(iter(block[counter][-1:]), 0)
-        assert len(values) == counted
-
-
 def episodes_block(space: Space, samples: list[Any], lengths: list[int]) -> dict[str, np.ndarray]:
     return {
         "episodes/lengths": np.array(lengths, np.int64),
@@ -163,15 +154,6 @@ def test_blocks_are_sliced_and_concatenated_by_episodes(
     assert_same({name: pieces[1][name] for name in middle}, middle)
     np.testing.assert_array_equal(pieces[1]["rewards"], np.arange(start, stop))
     assert_same(concatenate_blocks(pieces), block)
-
-
-def test_blocks_of_other_columns_or_types_are_not_concatenated() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        concatenate_blocks([])
-    with pytest.raises(SchemaError, match="different columns"):
-        concatenate_blocks([{"a": np.zeros(1)}, {"b": np.zeros(1)}])
-    with pytest.raises(SchemaError, match=r"column a: .* float32 .* float64"):
-        concatenate_blocks([{"a": np.zeros(1, np.float32)}, {"a": np.zeros(1)}])
 
 
 def test_names_tell_what_rows_stand_for() -> None:
@@ -225,48 +207,12 @@ def test_text_is_stored_as_utf8() -> None:
     assert unflatten(space, "infos/text", block) == texts
 
 
-def test_a_box_holds_values_outside_of_its_bounds() -> None:
-    values = np.array([[5.0], [np.nan]], np.float32)
-    block = flatten(spaces.Box(0, 1), "actions", values, 2)
-    assert block["actions"] is values
-
-
-def test_columns_of_numbers_are_not_copied() -> None:
-    space = spaces.Dict({"a": spaces.Box(0, 1, (3,)), "b": spaces.Discrete(3)})
-    values = {"a": np.zeros((9, 3), np.float32), "b": np.zeros(9, np.int64)}
-    columns = unflatten(space, "actions", flatten(space, "actions", values, 9))
-    assert isinstance(columns, dict)
-    assert all(columns[key] is values[key] for key in values)
-
-
-def test_samples_of_plain_numbers_are_taken() -> None:
-    block = flatten(spaces.Discrete(3), "actions", [0, np.int64(2), np.array(1)], 3)
-    assert_same(block["actions"], np.array([0, 2, 1]))
-    flags = flatten(spaces.Box(0, 1, (), np.bool_), "actions", [True, np.False_], 2)
-    assert_same(flags["actions"], np.array([True, False]))
-
-
-def test_columns_of_a_tuple_come_as_tuple_or_dict_and_samples_as_list() -> None:
-    space = spaces.Tuple([spaces.Discrete(3), spaces.Discrete(5)])
-    zero, one = np.array([0, 1]), np.array([3, 4])
-    expected = {"actions/0": zero, "actions/1": one}
-    for values in ((zero, one), {"0": zero, "1": one}, [(0, 3), (1, 4)]):
-        assert_same(flatten(space, "actions", values, 2), expected)
-
-
 def test_no_edges_are_none() -> None:
     space = spaces.Graph(spaces.Discrete(3), spaces.Discrete(2))
     empty = np.zeros(0, np.int64)
     graph = spaces.GraphInstance(np.array([1, 2]), empty, np.zeros((0, 2), np.int32))
     (found,) = unflatten(space, "actions", flatten(space, "actions", [graph], 1))
     assert_same(found, spaces.GraphInstance(np.array([1, 2]), None, None))
-
-
-def test_a_graph_may_have_links_without_features() -> None:
-    space = spaces.Graph(spaces.Discrete(3), None)
-    graph = spaces.GraphInstance(np.array([1, 2]), None, np.array([[0, 1]], np.int32))
-    (found,) = unflatten(space, "actions", flatten(space, "actions", [graph], 1))
-    assert_same(found, graph)
 
 
 BOX = spaces.Box(0, 1, (2,))

@@ -31,7 +31,7 @@ from orlog.datasets.download.in_place import (
 from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.lazy_rows import LazyRows
+from orlog.datasets.reading.selection import LazyRows
 from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.store import chunk_hashes
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE
@@ -146,7 +146,7 @@ def test_every_column_episode_and_view_is_that_of_the_whole_version(
 def test_indexes_of_large_columns_of_an_episode_come_with_those_of_all_others(
     served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orlog.datasets.reading.lazy_rows.LARGE_BYTES", 0)
+    monkeypatch.setattr("orlog.datasets.reading.selection.LARGE_BYTES", 0)
     ds = opened(served, whole)
     _ = ds.episode_lengths
     episode = ds[3]

@@ -13,7 +13,7 @@ import pytest
 from orlog.base.files import hash_file
 from orlog.datasets.home import records as remembered
 from orlog.datasets.home.records import is_settled, remember_files, remembered_files, stamp_of
-from orlog.datasets.store import verify
+from orlog.datasets.store import objects
 from orlog.datasets.store.verify import verify_folder
 from orlog.manifests.manifest import read_manifest
 from tests.stored_objects import change_unseen
@@ -37,7 +37,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(path.name)
         return hash_file(path, progress)
 
-    monkeypatch.setattr(verify, "hash_file", note)
+    monkeypatch.setattr(objects, "hash_file", note)
     return names
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import orlog
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.version import StoredVersion
-from orlog.errors import NotFoundError, SchemaError
+from orlog.errors import SchemaError
 from tests.levels import scaled
 
 KINDS = st.tuples(st.integers(1, 4), st.integers(1, 3), st.sampled_from(["float32", "float64"]))
@@ -214,21 +214,6 @@ def test_what_cannot_be_filled_up_is_refused_with_what_to_do() -> None:
             orlog.combine_datasets([one, one], weights=weights, pad=True)
     with pytest.raises(TypeError, match="'tasks'"):
         orlog.combine_datasets([one, one], weights="task")  # type: ignore[arg-type]
-
-
-def test_columns_that_only_one_has_are_left_out_and_the_digest_of_a_plain_combination_stays() -> (
-    None
-):
-    one = record("lab/with-v1", box(2), box(1), [2], speed=1.0)
-    other = record("lab/without-v1", box(3), box(1), [2])
-    both = orlog.combine_datasets([one, other], pad=True)
-    assert "infos/speed" not in both.columns
-    assert both.operation == {"combine": {"weights": None, "pad": True}}
-    assert orlog.combine_datasets([one, one]).operation == {"combine": {"weights": None}}
-    version = both.selection().versions[0]
-    with pytest.raises(NotFoundError, match="filled up"):
-        version.place("observations", 0)
-    assert version.place("rewards", 0).file == one.selection().versions[0].place("rewards", 0).file
 
 
 def test_a_version_that_is_filled_up_is_a_whole_version() -> None:

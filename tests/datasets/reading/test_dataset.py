@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import multiprocessing
 import operator
-import pickle
 import shutil
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,18 +13,15 @@ import orlog
 from orlog.base.files import hash_file
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.finding import find_dataset
 from orlog.datasets.store.verify import verify_folder
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.datasets.worlds.recipe import catalogue
-from orlog.errors import FormatVersionError, IntegrityError, ManifestError, NotFoundError
+from orlog.errors import IntegrityError, ManifestError, NotFoundError
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import read_manifest
-from tests.episodes import record_episodes
 
 MINI = "pointmaze/umaze-mini-v1"
 SHARD = "observations/observation/c.0.0"
-ZARR_PYTHON = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 
 Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 
@@ -77,22 +71,6 @@ def test_totals_and_columns_are_those_of_the_recipe(mini: Dataset) -> None:
     assert repr(mini).startswith(f"Dataset({MINI}@1.0.0, 67 episodes, 20,000 steps, sha256:")
 
 
-def test_an_episode_has_one_observation_more_than_steps(mini: Dataset) -> None:
-    for index, steps in ((0, 300), (66, 200)):
-        episode = mini[index]
-        assert len(episode) == steps
-        assert isinstance(episode.observations, dict)
-        shapes = {key: bits(value)[1] for key, value in episode.observations.items()}
-        assert shapes == {
-            "achieved_goal": (steps + 1, 2),
-            "desired_goal": (steps + 1, 2),
-            "observation": (steps + 1, 4),
-        }
-        assert bits(episode.actions)[:2] == (np.dtype("float32"), (steps, 2))
-        assert episode.rewards.shape == episode.terminations.shape == (steps,)
-        assert episode.infos["behavior_goal"].shape == (steps, 2)
-
-
 def test_an_episode_is_what_the_recipe_makes_to_the_bit(mini: Dataset) -> None:
     for index in (0, 33, 66):
         (made,) = catalogue()[MINI].recipe.episodes(index, index + 1)
@@ -120,41 +98,6 @@ def test_an_unknown_column_names_the_nearest_and_all(mini: Dataset) -> None:
         NotFoundError, match=r"no column 'reward'; did you mean rewards\? It has: actions, "
     ):
         mini.column("reward")
-
-
-def test_a_dataset_that_was_read_is_pickled_and_forked(mini: Dataset) -> None:
-    expected = bits(mini[3].observations)
-    copied = pickle.loads(pickle.dumps(mini))
-    assert copied.digest == mini.digest
-    assert bits(copied[3].observations) == expected
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that torch may have
-        with multiprocessing.get_context("fork").Pool(2) as pool:
-            found = pool.map(mini.__getitem__, [3, 3, 3, 3])
-    assert [bits(episode.observations) for episode in found] == [expected] * 4
-
-
-def test_a_dataset_is_found_by_name_version_digest_and_folder(
-    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    digest = read_manifest(mini_folder / "manifest.json").digest
-    monkeypatch.setenv("HOME", str(mini_folder.parent))
-    monkeypatch.chdir(mini_folder.parent)
-    for name in (
-        MINI,
-        f"{MINI}@1.0.0",
-        f"{MINI}@{digest[:13]}",
-        f"{MINI}@{digest}",
-        mini_folder,
-        str(mini_folder),
-        "~/1.0.0",
-        "./1.0.0",
-        Path("1.0.0"),
-    ):
-        dataset = orlog.load_dataset(name)
-        assert dataset.digest == digest
-        assert dataset.folder.resolve() == mini_folder.resolve()
-    assert find_dataset(MINI) == mini_folder
 
 
 def test_the_newest_version_is_meant_where_none_is_named(mini_folder: Path, reseal: Reseal) -> None:
@@ -237,18 +180,6 @@ def test_opening_refuses_an_object_that_is_not_a_file_of_its_size(
     assert f"run: orlog verify {mini_folder}" in str(caught.value)
 
 
-def test_opening_refuses_any_altered_metadata(mini_folder: Path) -> None:
-    rng = np.random.default_rng(0)
-    for path in sorted(mini_folder.rglob("zarr.json")):
-        for _ in range(3):
-            whole = flip_bit(path, rng)
-            with pytest.raises(IntegrityError) as caught:
-                orlog.load_dataset(mini_folder)
-            assert caught.value.file == path.relative_to(mini_folder).as_posix()
-            path.write_bytes(whole)
-    orlog.load_dataset(mini_folder)
-
-
 def test_one_flipped_bit_in_any_shard_stops_the_reading_of_its_column(mini_folder: Path) -> None:
     rng = np.random.default_rng(4)
     columns = orlog.load_dataset(mini_folder).columns
@@ -263,30 +194,6 @@ def test_one_flipped_bit_in_any_shard_stops_the_reading_of_its_column(mini_folde
             assert str(caught.value).endswith(f"; run: orlog verify {mini_folder} --values")
             path.write_bytes(whole)
     assert orlog.verify_store(mini_folder)[1] == []
-
-
-def test_damage_in_one_column_is_met_by_the_episode_that_needs_it(mini_folder: Path) -> None:
-    dataset = orlog.load_dataset(mini_folder)
-    flip_bit(mini_folder / "rewards/c.0", np.random.default_rng(0))
-    assert dataset.column("actions").shape == (20_000, 2)
-    with pytest.raises(IntegrityError, match=r"rewards/c\.0"):
-        dataset[0]
-
-
-def test_the_manifest_of_another_dataset_does_not_open_a_store(mini_folder: Path) -> None:
-    good = read_manifest(mini_folder / "manifest.json")
-    observation_space, action_space = good.spaces
-    record_episodes(
-        "tests/other-v1", catalogue()[MINI].recipe.episodes(0, 2), observation_space, action_space
-    )
-    other = orlog.load_dataset("tests/other-v1").folder
-    manifest = read_manifest(other / "manifest.json")
-    for folder, right, wrong in ((other, manifest, good), (mini_folder, good, manifest)):
-        (folder / "manifest.json").write_text(right.to_json(), "utf-8")
-        assert orlog.load_dataset(folder).digest == right.digest
-        (folder / "manifest.json").write_text(wrong.to_json(), "utf-8")
-        with pytest.raises(IntegrityError, match=r"expected \d+ bytes, found"):
-            orlog.load_dataset(folder)
 
 
 def drop_column(name: str) -> Callable[[dict[str, Any]], None]:
@@ -335,17 +242,6 @@ def test_opening_refuses_columns_that_do_not_agree_with_spaces_and_totals(
     assert_not_of_the_format(mini_folder, caught.value)
 
 
-def test_opening_refuses_a_column_whose_metadata_the_manifest_does_not_list(
-    mini_folder: Path, reseal: Reseal
-) -> None:
-    def change(body: dict[str, Any]) -> None:
-        body["objects"] = [item for item in body["objects"] if item["path"] != "rewards/zarr.json"]
-
-    reseal(mini_folder, change)
-    with pytest.raises(ManifestError, match="column rewards has no metadata"):
-        orlog.load_dataset(mini_folder)
-
-
 def assert_not_of_the_format(folder: Path, error: IntegrityError) -> None:
     """Check that `orlog verify` says the same as the reader about files that are as in the manifest."""
     assert verify_folder(folder)[1] == []
@@ -386,8 +282,9 @@ def rewrite_lengths(folder: Path, lengths: np.ndarray, reseal: Reseal) -> None:
         ([300] * 67, "found 20100"),
         ([300] * 65 + [500, 0], "found 20000"),
         ([300] * 65 + [501, -1], "found 20000"),
+        ([2**63 - 1] * 2 + [20_002 - 64] + [1] * 64, "found 20000"),
     ],
-    ids=["other sum", "no step", "negative"],
+    ids=["other sum", "no step", "negative", "around to the total"],
 )
 def test_opening_refuses_lengths_that_do_not_fit_the_steps(
     mini_folder: Path, reseal: Reseal, lengths: list[int], found: str
@@ -397,9 +294,3 @@ def test_opening_refuses_lengths_that_do_not_fit_the_steps(
         orlog.load_dataset(mini_folder)
     assert caught.value.file == "episodes/lengths"
     assert_not_of_the_format(mini_folder, caught.value)
-
-
-def test_a_store_of_a_newer_format_asks_for_an_upgrade(mini_folder: Path, reseal: Reseal) -> None:
-    reseal(mini_folder, lambda body: body.update(format_version=2))
-    with pytest.raises(FormatVersionError, match="upgrade"):
-        orlog.load_dataset(mini_folder)

@@ -4,7 +4,6 @@ import contextlib
 import math
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -89,19 +88,6 @@ def test_a_condition_chooses_episodes(expression: str, expected: list[int]) -> N
     assert chosen(expression) == expected
 
 
-@pytest.mark.parametrize("dtype", [object, np.dtypes.StringDType()])
-def test_text_may_come_in_every_form_of_numpy(dtype: Any) -> None:
-    columns = {"task": np.array(["door", "pen", "schräg"], dtype)}
-    for expression, expected in (
-        ("task == 'schräg'", [False, False, True]),
-        ("task != 'pen'", [True, False, True]),
-        ("task in ['pen', 'x']", [False, True, False]),
-    ):
-        mask = evaluate(expression, columns.__getitem__, columns, 3)
-        assert mask.dtype == bool
-        assert mask.tolist() == expected
-
-
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
@@ -113,18 +99,17 @@ def test_text_may_come_in_every_form_of_numpy(dtype: Any) -> None:
         ("lengths > 3 and returned > 5", r"character 17 \('returned'\): no column episodes/returned"),
         ("returned > 5", r"did you mean returns\? Columns of episodes here: goal, huge"),
         ("rewards > 0", "no column episodes/rewards"),
-        ("goal > 0", r"rows of shape \(2,\); a condition needs one value per episode"),
-        ("short > 0", r"expected 4 rows, found \(3,\)"),
+        ("goal > 0", r"expected one value per episode, found \(4, 2\)"),
+        ("short > 0", r"expected one value per episode, found \(3,\)"),
         ("raw == 'a'", "expected numbers or text"),
         ("task > 'a'", "text is compared by"),
         ("task == 1", "a number is compared with text"),
         ("returns == '1'", "a number is compared with text"),
-        ("returns in ['1']", "`in` compares numbers with text"),
-        ("task in [1]", "`in` compares numbers with text"),
-        ("task in ['a', 1]", "mixes numbers and text"),
-        ("returns in [None]", "a list of plain numbers or texts"),
-        ("returns in lengths", "a list of plain numbers or texts"),
-        ("returns in [1j]", "a list of plain numbers or texts"),
+        ("returns in ['1']", "a list of plain numbers"),
+        ("task in ['a', 1]", "a list of texts"),
+        ("returns in [None]", "a list of plain numbers"),
+        ("returns in lengths", "a list of plain numbers"),
+        ("returns in [1j]", "a list of plain numbers"),
         ("1 in [1] in [True]", "not allowed here"),
         ("task + 'a' == 'b'", r"'task'\): this is text, not a number"),
         ("abs(task) == 1", "this is text"),
@@ -203,12 +188,6 @@ def test_long_and_deep_texts_end_soon(expression: str) -> None:
     assert time.process_time() - start < 5
 
 
-def test_nesting_is_bounded_at_fifty() -> None:
-    assert chosen("not " * 48 + "success") == [1, 2]
-    with pytest.raises(SchemaError, match="nested more than 50 deep"):
-        chosen("not " * 50 + "success")
-
-
 WORDS = st.sampled_from(["returns", "lengths", "success", "task", "episode", "column('task/id')", "1", "0.5", "-2", "'door'", "True", "and", "or", "not", "in", "<", "<=", "==", "!=", "+", "-", "*", "/", "//", "%", "**", "(", ")", "[", "]", ",", "abs(", "isfinite(", ".", ":", "=", "#", ";", "lambda", "é", "not in", '\n', '\\'])  # fmt: skip
 
 
@@ -266,11 +245,6 @@ def test_each_column_is_read_once() -> None:
     evaluate("0 < returns < 5 and returns * returns < 9 or column('returns') > 7 or success",
              column, COLUMNS.keys(), 4)  # fmt: skip
     assert sorted(read) == ["returns", "success"]
-
-
-def test_the_mask_is_a_copy() -> None:
-    evaluate("success", COLUMNS.__getitem__, COLUMNS.keys(), 4)[:] = True
-    assert COLUMNS["success"].tolist() == [False, True, True, False]
 
 
 def test_no_episodes_give_an_empty_mask() -> None:

@@ -162,22 +162,6 @@ def vars_of(episode: orlog.Episode) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "rewards",
-    [[1.0, 2, 3.5], (1, 2, 3), np.array([1, 2, 3]), np.array([0.1, np.inf, np.nan], np.float32)],
-)
-def test_rewards_are_taken_where_nothing_is_lost(rewards: Any) -> None:
-    found = written(an_episode(rewards=rewards)).rewards
-    assert found.dtype == np.float64
-    assert np.array_equal(found, np.asarray(rewards, np.float64), equal_nan=True)
-
-
-def test_rewards_that_fit_float32_are_taken_into_it() -> None:
-    found = written(an_episode(rewards=[0.5, 2, -1.25]), reward_dtype=np.float32).rewards
-    assert found.dtype == np.float32
-    assert found.tolist() == [0.5, 2, -1.25]
-
-
-@pytest.mark.parametrize(
     ("rewards", "dtype"),
     [
         ([0.1, 0.2, 0.3], np.float32),

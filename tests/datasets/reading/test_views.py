@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import scipy.stats
@@ -25,8 +24,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.columns.blocks import concatenate_blocks
 from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.values import concatenate_blocks
 from orlog.datasets.reading import combination, views
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.writer import DatasetWriter
@@ -38,7 +37,6 @@ from orlog.errors import (
     NotFoundError,
     OrlogError,
     SchemaError,
-    StorageError,
     VersionExistsError,
 )
 from orlog.manifests.documents import canonical_json
@@ -270,12 +268,6 @@ def best(numbers: Sequence[int], values: Sequence[float], percent: float) -> lis
     return [numbers[place] for place in sorted(order[:count])]
 
 
-def test_a_percentage_of_many_episodes_is_not_one_too_many(rich: Dataset) -> None:
-    many = rich[np.arange(10_000) % 20]
-    assert len(many.top_episodes(7)) == 700
-    assert len(many[:100].top_episodes(7)) == 7
-
-
 REFUSED: list[tuple[Callable[[Any], object], type[Exception], str]] = [
     (lambda ds: ds.top_episodes(0), ValueError, "percentage"),
     (lambda ds: ds.top_episodes(100.1), ValueError, "percentage"),
@@ -332,14 +324,6 @@ def test_splits_are_disjoint_complete_and_in_order(
         assert [part.digest for part in again] == [part.digest for part in parts]
 
 
-def test_datasets_are_combined_one_after_the_other(rich: Dataset, more: Dataset) -> None:
-    check_view(orlog.combine_datasets([rich[:0], more[2:3]]), [22])
-    older = orlog.load_dataset("lab/rich-v1@1.0.0")
-    check_view(orlog.combine_datasets([older[10:], rich[10:14]]), [10, 11, 10, 11, 12, 13])
-    nested = orlog.combine_datasets([orlog.combine_datasets([more, older[:2]]), rich[5:6]])
-    check_view(nested, [*range(20, 26), 0, 1, 5])
-
-
 def test_what_is_not_alike_is_not_combined(
     rich: Dataset, more: Dataset, plain: list[Dataset]
 ) -> None:
@@ -355,19 +339,6 @@ def test_what_is_not_alike_is_not_combined(
     assert ids(alike) == list(range(26))
     with pytest.raises(ValueError, match="at least one"):
         orlog.combine_datasets([])
-
-
-def test_weights_are_scaled_and_may_come_from_numpy(plain: list[Dataset]) -> None:
-    expected = orlog.combine_datasets(plain[:2], weights=[1, 3])
-    assert expected.mixture is not None
-    assert expected.mixture[1] == (0.25, 0.75)
-    for weights in ([0.25, 0.75], np.array([2, 6]), np.array([1, 3], np.float32), (10.0, 30.0)):
-        found = orlog.combine_datasets(plain[:2], weights=weights)  # type: ignore[arg-type] # as users do
-        assert found.digest == expected.digest
-    assert orlog.combine_datasets(plain[:2]).mixture is None
-    assert orlog.combine_datasets(plain[:2], weights=[1, 1]).digest != (
-        orlog.combine_datasets(plain[:2]).digest
-    )
 
 
 def test_blocks_are_as_large_as_the_columns_of_the_view() -> None:
@@ -598,14 +569,6 @@ def test_a_view_never_writes_over_anything_else(rich: Dataset, home: Path) -> No
     assert link.is_symlink()
 
 
-def test_a_stored_version_is_not_saved_as_a_view(rich: Dataset, home: Path) -> None:
-    with pytest.raises(ValueError, match="is a stored version, not a view"):
-        rich.save(home / "x.json")
-    (home / "file").touch()
-    with pytest.raises(StorageError, match="cannot write"):
-        rich[:2].save(home / "file/x.json")
-
-
 def seal(body: dict[str, Any]) -> str:
     """Return the digest that a view of this JSON has, as anyone can work it out."""
     if "dataset" in body:
@@ -647,13 +610,6 @@ def test_a_file_that_was_edited_is_refused(rich: Dataset, more: Dataset, home: P
         path.write_text(text.replace(old, new, 1), "utf-8")
         with pytest.raises(ManifestError, match=r"x\.json: "):
             orlog.load_dataset(path)
-
-
-def test_a_view_of_a_newer_orlog_asks_for_an_upgrade(rich: Dataset, home: Path) -> None:
-    path = rich[:2].save(home / "x.json")
-    path.write_text(path.read_text("utf-8").replace('_version": 1', '_version": 2'), "utf-8")
-    with pytest.raises(FormatVersionError, match="upgrade"):
-        orlog.load_dataset(path)
 
 
 def test_a_file_that_is_no_view_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -779,52 +735,7 @@ def test_views_from_outside_that_grow_without_bound_are_refused(
         orlog.load_dataset(write_view(path, {"combine": {"weights": None}}, many, many))
 
 
-def test_a_view_whose_parent_is_not_here_says_so(
-    rich: Dataset, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = rich[:2].save(home / "x.json")
-    monkeypatch.setenv("ORLOG_HOME", str(home / "empty"))
-    with pytest.raises(NotFoundError, match="lab/rich-v1"):
-        orlog.load_dataset(path)
-
-
 # --- what takes a dataset takes a view
-
-
-def test_batches_of_a_view_are_those_of_its_episodes(plain: list[Dataset]) -> None:
-    view = orlog.combine_datasets([plain[1][3:7], plain[0][[8, 2]]])
-    packed = orlog.transitions(view, seed=0).packed
-    rows = []
-    for component, number in [(1, 3), (1, 4), (1, 5), (1, 6), (0, 8), (0, 2)]:
-        episode = make_plain(number, component)
-        assert isinstance(episode.observations, np.ndarray)
-        for step in range(len(episode)):
-            observation = episode.observations[step]
-            rows.append([*observation, *observation / 8, number, 0, step == len(episode) - 1])
-    found = packed.rows.numpy()[packed.step_rows()]
-    np.testing.assert_array_equal(found, np.array(rows, np.float32))
-    batch = orlog.transitions(view, 512, seed=0).batch(3)
-    steps = batch.next_observations - batch.observations
-    assert torch.equal(steps, torch.tensor([0.0, 0.0, 1.0]).expand(512, 3))
-
-
-def test_a_batch_is_a_function_of_digest_seed_size_and_number(plain: list[Dataset]) -> None:
-    def make() -> Dataset:
-        mixture = orlog.combine_datasets([plain[0][2:], plain[1]], weights=[1, 3])
-        return orlog.combine_datasets([mixture, plain[2]], weights=[1, 1])
-
-    stream = orlog.transitions(make(), 16, seed=5)
-    first = list(itertools.islice(stream, 70))
-    other = orlog.transitions(make(), 16, seed=5, start=65)
-    for number, batch in zip((65, 66, 67), other, strict=False):
-        assert torch.equal(batch.observations, first[number].observations)
-        assert torch.equal(batch.observations, other.batch(number).observations)
-    for different in (
-        orlog.transitions(make(), 16, seed=6),
-        orlog.transitions(make()[:], 16, seed=5),
-        orlog.transitions(orlog.combine_datasets([make()], weights=[1]), 16, seed=5),
-    ):
-        assert not torch.equal(different.batch(0).observations, first[0].observations)
 
 
 def counted(dataset: Dataset, batches: int = 200) -> dict[tuple[int, ...], int]:
@@ -882,19 +793,6 @@ def test_combining_without_weights_keeps_those_inside(plain: list[Dataset], home
     assert orlog.combine_datasets([mixture[:0], plain[2]]).mixture is None
 
 
-def test_weights_stay_with_the_episodes_of_their_dataset(plain: list[Dataset]) -> None:
-    mixture = orlog.combine_datasets(plain[:2], weights=[9, 1])
-    counts = counted(mixture.filter_episodes("lengths > 5")[::-1])
-    found = [sum(n for key, n in counts.items() if key[0] == at) for at in range(2)]
-    assert scipy.stats.chisquare(found, np.array([0.9, 0.1]) * sum(found)).pvalue > 1e-6
-    with pytest.raises(SchemaError, match=r"component 1 .* weight 0\.1 but no steps"):
-        orlog.transitions(mixture[:10], seed=0)
-    with pytest.raises(SchemaError, match="no steps"):
-        orlog.transitions(orlog.combine_datasets([plain[0][:0], plain[1]], weights=[1, 1]), seed=0)
-    only = orlog.combine_datasets([plain[0][:0], plain[1]], weights=[0, 1])
-    assert {key[0] for key in counted(only, 2)} == {1}
-
-
 LOAD = """
 import pickle, sys
 dataset = pickle.load(open(sys.argv[1], "rb"))
@@ -920,15 +818,6 @@ def test_datasets_and_views_are_pickled(rich: Dataset, more: Dataset, home: Path
     assert done.stdout.split() == [mixture.digest, str(rewards), "11", "4"]
 
 
-def test_views_are_read_after_a_fork(rich: Dataset) -> None:
-    view = rich[::-2]
-    expected = view.column("rewards").tobytes()
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if view.column("rewards").tobytes() == expected else 1)
-    assert os.waitpid(child, 0)[1] == 0
-
-
 def test_episodes_are_iterated_and_sampled(rich: Dataset) -> None:
     view = rich[5:15]
     wanted = [3, -1, 3, 0]
@@ -946,31 +835,6 @@ def test_episodes_are_iterated_and_sampled(rich: Dataset) -> None:
     for count in (11, -1):
         with pytest.raises(ValueError, match=f"its 10 episodes, found {count}"):
             view.sample_episodes(count, seed=0)
-
-
-def test_environments_are_made_again(
-    home: Path, plain: list[Dataset], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ORLOG_HOME", str(home))
-    env = gymnasium.make("CartPole-v1", max_episode_steps=40)
-    episode = whole_episode(np.zeros((3, 4), np.float32), np.zeros(2, np.int64), end="")
-    dataset = record("lab/cartpole-v1", [episode] * 3, environment=env)
-    for view in (dataset, dataset[1:], orlog.combine_datasets([dataset, dataset[:1]])):
-        made = view.recover_environment()
-        assert made.spec is not None
-        assert (made.spec.id, made.spec.max_episode_steps) == ("CartPole-v1", 40)
-        made.close()
-    bare = record(
-        "lab/bare-v1",
-        [episode],
-        observation_space=env.observation_space,
-        action_space=env.action_space,
-    )
-    for view in (plain[0], plain[0][:2], orlog.combine_datasets([dataset, bare])):
-        assert view.environment is None
-        with pytest.raises(NotFoundError, match="names no environment"):
-            view.recover_environment()
-    env.close()
 
 
 def test_memory_for_any_column_has_its_rows_and_may_change(rich: Dataset, more: Dataset) -> None:
@@ -1016,17 +880,3 @@ def test_a_seed_means_the_same_episodes_for_ever(rich: Dataset) -> None:
     assert len(train) == 16
     drawn = [episode.seed for episode in rich.sample_episodes(3, seed=0)]
     assert drawn == [17, 3, 1]
-
-
-def test_an_operation_is_said_in_words(rich: Dataset) -> None:
-    made: dict[str, Dataset] = {
-        "episodes with returns > 0": rich.filter_episodes("returns > 0"),
-        "episodes 0 to 2, 7": rich[[0, 1, 2, 7]],
-        "the best 10 % by returns": rich.top_episodes(10),
-        "part 2 of a split into 15 : 5, seed 3": orlog.split_dataset(rich, [15, 5], seed=3)[1],
-        "combined, weights 0.25 : 0.75": orlog.combine_datasets([rich, rich], weights=[1, 3]),
-    }
-    for words, view in made.items():
-        assert views.operation_words(view.lineage[0].operation) == words
-    for text in ("append", "read a.hdf5", "[]", '{"filter": 1, "top": 2}', '{"top": 1}'):
-        assert views.operation_words(text) == text

@@ -11,9 +11,8 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.views import operation_text
+from orlog.datasets.reading.opening import combine_datasets
 from orlog.datasets.recording import saving
 from orlog.datasets.recording.saving import convert_dataset, save_dataset
 from orlog.datasets.recording.writer import DatasetWriter
@@ -193,7 +192,7 @@ def test_a_view_is_stored_with_its_lineage() -> None:
     same_rows(view, saved)
     assert saved.episode_lengths.tolist() == [5, 3]
     assert (saved.manifest.version, saved.manifest.description) == ("0.2.0", "Two.")
-    operation = operation_text(view.operation)
+    operation = view.lineage[0].operation
     assert saved.lineage == [Parent(digest=dataset.digest, operation=operation)]
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +13,9 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.store import encoding
+from orlog.datasets.store.objects import shard_path
 from orlog.datasets.store.verify import DamageFinder, verify_folder
 from orlog.datasets.store.version import StoredVersion
-from orlog.datasets.store.zarr_metadata import shard_path
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.manifests.manifest import part_folder, parts_of, read_manifest
 from tests.episodes import whole_episode
@@ -105,14 +103,6 @@ def test_each_shard_holds_the_episodes_whose_rows_are_in_it(three_parts: Path) -
     assert shards == sum(not path.endswith("zarr.json") for path in objects) > 100
 
 
-def test_metadata_stand_for_all_episodes_of_their_part(three_parts: Path) -> None:
-    finder = DamageFinder(three_parts, read_manifest(three_parts / "manifest.json"), [])
-    assert finder.find("rewards/zarr.json") == ("rewards", (0, 2))
-    assert finder.find("parts/1/rewards/zarr.json") == ("rewards", (3, 3))
-    assert finder.find("parts/2/observations/speed/zarr.json") == ("observations/speed", (4, 7))
-    assert finder.find("parts/2/rewards") == ("rewards", (4, 7))  # a column's values
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -178,34 +168,6 @@ def test_what_is_damaged_itself_is_not_asked(store: Path, how: str) -> None:
         "rewards/c.0": None,
         "rewards/zarr.json": (0, 2),
     }
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_damage_of_any_kind_anywhere_never_raises(store: Path, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    objects = read_manifest(store / "manifest.json").objects
-    hit = set()
-    for index in rng.choice(len(objects), 40, replace=False):
-        damage(store / objects[index].path, ["flipped", "cut", "missing", "pipe"][rng.integers(4)])
-        hit.add(objects[index].path)
-    problems = verify_folder(store)[1]
-    assert {problem.file for problem in problems} == hit | {
-        problem.file for problem in problems if problem.kind == "not in the manifest"
-    }
-
-
-def test_a_manifest_without_lengths_gives_no_episodes(
-    store: Path, reseal: Callable[[Path, Callable[[dict[str, Any]], object]], Path]
-) -> None:
-    def change(body: dict[str, Any]) -> None:
-        body["columns"] = [one for one in body["columns"] if one["name"] != "episodes/lengths"]
-        for part in body["parts"]:
-            del part["columns"]["episodes/lengths"]
-
-    reseal(store, change)
-    damage(store / "rewards/c.0", "cut")
-    (problem,) = verify_folder(store)[1]
-    assert (problem.column, problem.episodes) == ("rewards", None)
 
 
 def test_a_file_of_hdf5_holds_the_episodes_of_its_part(mini_folder: Path) -> None:

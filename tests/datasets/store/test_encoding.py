@@ -95,16 +95,6 @@ def test_small_pictures_and_other_numbers_are_no_images(dtype: str, shape: tuple
     assert (encoding.compression, encoding.difference_axis) == ("zstd", None)
 
 
-def test_text_is_not_shuffled() -> None:
-    text = choose_encoding("infos/instruction@values", BYTES, ())
-    assert text == Encoding(
-        chunk_rows=2**20, chunks_per_shard=16, compression="zstd", bit_shuffle=False
-    )
-    assert choose_encoding("infos/levels", BYTES, ()).bit_shuffle
-    assert choose_encoding("observations@values", np.dtype(np.int8), ()).bit_shuffle
-    assert choose_encoding("observations@values", BYTES, (2,)).bit_shuffle
-
-
 def test_an_author_may_choose_rows_and_compression() -> None:
     image: tuple[Any, ...] = ("observations", BYTES, (64, 64, 3))
     assert choose_encoding(*image, compression="zstd") == Encoding(
@@ -128,7 +118,3 @@ def test_chunks_of_no_rows_or_too_many_are_refused(rows: int) -> None:
     ):
         choose_encoding("rewards", FLOAT, (), chunk_rows=rows)
     assert choose_encoding("rewards", FLOAT, (), chunk_rows=2**25).chunks_per_shard == 1
-
-
-def test_a_row_larger_than_any_chunk_is_one_chunk() -> None:
-    assert choose_encoding("x", FLOAT, (2**26,)) == Encoding(chunk_rows=1, chunks_per_shard=1)

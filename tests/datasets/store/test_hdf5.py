@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from orlog.datasets.columns.blocks import concatenate_blocks
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.columns.values import concatenate_blocks
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.writer import DatasetWriter
@@ -125,18 +125,6 @@ def test_every_column_reads_back(part: tuple[Path, dict[ColumnSpec, int]]) -> No
     assert reader.read("infos/contact", 2, 7).tolist() == expected["infos/contact"][2:7].tolist()
 
 
-def test_any_rows_come_in_the_order_asked_for(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
-    folder, rows = part
-    reader = Hdf5Reader(folder, rows)
-    wanted = np.array([7, 0, 7, 3, 9])
-    for name in ("observations/cameras/gray", "rewards", "infos/contact", "actions/0"):
-        expected = expected_block()[name][wanted]
-        np.testing.assert_array_equal(reader.read_rows(name, wanted), expected)
-    assert reader.read_rows("rewards", np.empty(0, np.int64)).shape == (0,)
-    # More than one chunk, each holding several of the rows.
-    assert reader.read_rows("observations/half", np.arange(13)[::-1]).shape == (13, 2)
-
-
 def test_rows_without_numbers(tmp_path: Path) -> None:
     space = spaces.Box(-1, 1, (0, 2), np.float32)
     writer = EpisodeWriter(
@@ -158,17 +146,6 @@ def test_equal_rows_give_equal_bytes(original: tuple[Path, WrittenPart], tmp_pat
     assert (tmp_path / "data.h5").read_bytes() == (root / "hdf5" / "data.h5").read_bytes()
     assert again.path == "data.h5"
     assert again.size_bytes == (tmp_path / "data.h5").stat().st_size
-
-
-def test_the_file_has_filters_that_every_hdf5_has(original: tuple[Path, WrittenPart]) -> None:
-    with h5py.File(original[0] / "hdf5" / "data.h5") as file:
-        assert file.attrs["orlog_format"] == 1
-        frames = file["observations/cameras/color"]
-        assert frames.chunks == (2, 32, 32, 3)
-        assert (frames.shuffle, frames.compression, frames.fletcher32) == (True, "gzip", True)
-        assert file["rewards"].chunks == (10,)
-        assert file["infos/never@values"].shape == (0, 2)
-        assert file["infos/contact"].dtype == np.bool_
 
 
 def flip_chunk(path: Path, name: str, chunk: int) -> None:
@@ -227,13 +204,6 @@ def test_a_truncated_file_is_refused(part: tuple[Path, dict[ColumnSpec, int]], k
     folder, rows = part
     data = (folder / "data.h5").read_bytes()
     (folder / "data.h5").write_bytes(data[: int(kept * len(data))])
-    with pytest.raises(IntegrityError, match=r"data\.h5: cannot be opened: "):
-        Hdf5Reader(folder, rows)
-
-
-def test_a_missing_file_is_refused(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
-    folder, rows = part
-    (folder / "data.h5").unlink()
     with pytest.raises(IntegrityError, match=r"data\.h5: cannot be opened: "):
         Hdf5Reader(folder, rows)
 

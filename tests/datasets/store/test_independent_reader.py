@@ -20,7 +20,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 import orlog
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.store.verify_values import check_values
+from orlog.datasets.store.verify import check_values
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_codec import DifferenceCodec
 from orlog.errors import OrlogError

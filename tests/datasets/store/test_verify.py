@@ -15,11 +15,10 @@ import pytest
 
 import orlog
 from orlog.base.files import hash_file
-from orlog.datasets.store import verify
+from orlog.datasets.store import objects
 from orlog.datasets.store.encoding import choose_encoding
 from orlog.datasets.store.shards import encode_shard
-from orlog.datasets.store.verify import verify_folder
-from orlog.datasets.store.verify_values import check_values
+from orlog.datasets.store.verify import check_values, verify_folder
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, ManifestError, StorageError
 from orlog.manifests.manifest import MANIFEST_FILE, Container, read_manifest
@@ -32,21 +31,10 @@ def problems(folder: Path) -> list[tuple[str, str]]:
     return [(problem.file, problem.kind) for problem in verify_folder(folder)[1]]
 
 
-def test_a_registrys_signature_beside_the_manifest_is_no_stranger(mini_folder: Path) -> None:
-    (mini_folder / "manifest.json.sig").write_text("{}", "utf-8")
-    assert problems(mini_folder) == []
-
-
 def test_every_byte_is_counted_once(mini_folder: Path) -> None:
     seen: list[int] = []
     manifest, _ = verify_folder(mini_folder, progress=seen.append)
     assert sum(seen) == manifest.size_bytes
-
-
-def test_progress_is_called_by_the_calling_thread(mini_folder: Path) -> None:
-    threads = set()
-    verify_folder(mini_folder, progress=lambda _: threads.add(threading.get_ident()))
-    assert threads == {threading.get_ident()}
 
 
 def test_an_error_of_progress_ends_the_verification(mini_folder: Path) -> None:
@@ -60,19 +48,6 @@ def test_an_error_of_progress_ends_the_verification(mini_folder: Path) -> None:
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("threads", [1, 2, 9])
-def test_problems_come_in_the_order_of_the_manifest(
-    mini_folder: Path, monkeypatch: pytest.MonkeyPatch, threads: int
-) -> None:
-    monkeypatch.setattr(verify, "THREADS", threads)
-    paths = [item.path for item in read_manifest(mini_folder / MANIFEST_FILE).objects]
-    for path in paths:
-        data = bytearray((mini_folder / path).read_bytes())
-        data[0] ^= 1
-        (mini_folder / path).write_bytes(data)
-    assert problems(mini_folder) == [(path, "damaged") for path in paths]
-
-
 def test_an_object_that_cannot_be_read_is_named(
     mini_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +56,7 @@ def test_an_object_that_cannot_be_read_is_named(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return hash_file(path, progress)
 
-    monkeypatch.setattr(verify, "hash_file", fail)
+    monkeypatch.setattr(objects, "hash_file", fail)
     (problem,) = verify_folder(mini_folder)[1]
     assert (problem.file, problem.kind) == (SHARD, "unreadable")
     assert problem.found == f"an error: {os.strerror(errno.EIO)}"
@@ -93,7 +68,7 @@ def test_too_many_open_files_are_no_damage(
     def fail(_path: Path, _progress: Callable[[int], None]) -> str:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(verify, "hash_file", fail)
+    monkeypatch.setattr(objects, "hash_file", fail)
     with pytest.raises(StorageError, match="too many files are open"):
         verify_folder(mini_folder)
 
@@ -290,18 +265,6 @@ def test_a_link_in_place_of_a_folder_condemns_all_below_it(
         ("actions/c.0.0", "a link"),
         ("actions/zarr.json", "a link"),
         ("actions", "not in the manifest"),
-    ]
-
-
-def test_several_problems_are_all_reported(mini_folder: Path) -> None:
-    (mini_folder / "rewards/c.0").unlink()
-    (mini_folder / "extra").write_text("x")
-    with (mini_folder / "actions/zarr.json").open("ab") as file:
-        file.write(b" ")
-    assert problems(mini_folder) == [
-        ("actions/zarr.json", "wrong size"),
-        ("rewards/c.0", "missing"),
-        ("extra", "not in the manifest"),
     ]
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,8 +17,8 @@ import zarr
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.values import Block
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store import version as version_module
 from orlog.datasets.store.encoding import Encoding, choose_encoding
@@ -30,7 +29,6 @@ from orlog.errors import IntegrityError
 from orlog.manifests.manifest import part_folder
 from tests.episodes import whole_episode
 from tests.levels import scaled
-from tests.programs import run_program
 from tests.stored_objects import make_objects
 
 Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
@@ -279,17 +277,6 @@ def test_episodes_come_back_as_they_were_given(versions: tuple[Dataset, Dataset]
                     assert same(getattr(one, field.name), getattr(two, field.name)), field.name
 
 
-def test_the_parts_that_were_there_before_are_shared_and_stay_as_they_are(
-    three_parts: Dataset,
-) -> None:
-    for number in range(3):
-        dataset = orlog.load_dataset(three_parts.folder.with_name(f"1.{number}.0"))
-        assert len(dataset) == sum(map(len, LENGTHS[: number + 1]))
-        assert orlog.verify_store(dataset.folder)[1] == []
-        for item in dataset.manifest.objects:
-            assert (three_parts.folder / item.path).samefile(dataset.folder / item.path)
-
-
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_damage_in_a_part_names_the_file_in_that_part(copied: Path, part: int) -> None:
     path = f"{part_folder(part)}rewards/c.0"
@@ -303,18 +290,6 @@ def test_damage_in_a_part_names_the_file_in_that_part(copied: Path, part: int) -
     assert str(caught.value).endswith(f"; run: orlog verify {copied} --values")
     (problem,) = orlog.verify_store(copied)[1]
     assert problem.file == path
-
-
-@pytest.mark.parametrize("part", [0, 1, 2])
-def test_altered_metadata_in_a_part_are_named(
-    copied: Path, part: int, replace_object: Callable[[Path, str, bytes], None]
-) -> None:
-    path = f"{part_folder(part)}rewards/zarr.json"
-    data = (copied / path).read_bytes()
-    replace_object(copied, path, data.replace(b'"zstd"', b'"zlib"'))
-    with pytest.raises(IntegrityError, match="column rewards cannot be opened") as caught:
-        orlog.load_dataset(copied)
-    assert caught.value.file == path
 
 
 def move(parts: list[dict[str, Any]], key: str) -> None:
@@ -395,19 +370,6 @@ def test_text_that_is_not_utf_8_is_an_integrity_error(
         list(orlog.load_dataset(one_part))
 
 
-@pytest.mark.parametrize("rows", [0, 10**9])
-def test_values_of_another_number_than_their_metadata_say_are_refused(
-    one_part: Path, reseal: Reseal, rows: int
-) -> None:
-    def change(body: dict[str, Any]) -> None:
-        (column,) = (one for one in body["columns"] if one["name"] == "infos/said@values")
-        column["rows"] = rows
-
-    reseal(one_part, change)
-    with pytest.raises(IntegrityError, match="infos/said@values"):
-        orlog.load_dataset(one_part)
-
-
 @pytest.mark.filterwarnings("ignore:Object at .* is not recognized")
 @pytest.mark.parametrize(
     "pipeline", ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"]
@@ -430,23 +392,6 @@ def test_zarr_itself_reads_every_part(three_parts: Dataset, pipeline: str) -> No
 # --- what a review found
 
 
-def test_lengths_that_wrap_around_to_the_total_are_refused(
-    reseal: Callable[..., Path], mini_folder: Path
-) -> None:
-    manifest = json.loads((mini_folder / "manifest.json").read_text("utf-8"))
-    steps, episodes = manifest["total_steps"], manifest["total_episodes"]
-    lengths = np.ones(episodes, np.int64)
-    lengths[:2] = 2**63 - 1
-    lengths[2] = steps + 2 - (episodes - 3)
-    with np.errstate(over="ignore"):
-        assert int(lengths.sum()) == steps
-    column = Forger(mini_folder)
-    column.replace("episodes/lengths", lengths)
-    reseal(mini_folder, column.relist)
-    with pytest.raises(IntegrityError, match="episodes/lengths"):
-        orlog.load_dataset(mini_folder)
-
-
 def test_rows_that_no_shards_hold_are_refused_before_anything_is_allocated(
     reseal: Callable[..., Path], mini_folder: Path
 ) -> None:
@@ -467,7 +412,7 @@ def test_rows_that_no_shards_hold_are_refused_before_anything_is_allocated(
             body["shape"][0] = huge + (67 if name.startswith("observations") else 0)
             path.write_text(json.dumps(body, indent=2), "utf-8")
     reseal(mini_folder, store.relist)
-    with pytest.raises(IntegrityError, match="shards, the manifest lists 1"):
+    with pytest.raises(IntegrityError, match="shards, found 1 in the manifest"):
         orlog.load_dataset(mini_folder)
 
 
@@ -489,25 +434,3 @@ class Forger:
             for item in make_objects(self.folder)
             if item.path != "manifest.json"
         ]
-
-
-@pytest.mark.thorough
-def test_many_parts_need_few_open_files() -> None:
-    code = """
-import resource, sys
-import numpy as np, orlog
-from gymnasium import spaces
-resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
-episode = orlog.Episode(observations=np.zeros((3, 1), np.float32), actions=np.zeros(2, np.int64),
-    rewards=np.zeros(2), terminations=np.zeros(2, bool), truncations=np.zeros(2, bool))
-box = spaces.Box(-1, 1, (1,), np.float32)
-with orlog.DatasetWriter("lab/x-v1", observation_space=box, action_space=spaces.Discrete(2)) as w:
-    w.add_episode(episode)
-for _ in range(24):
-    with orlog.DatasetWriter.append(orlog.load_dataset("lab/x-v1")) as w:
-        w.add_episode(episode)
-ds = orlog.load_dataset("lab/x-v1")
-print(len(ds), sum(len(ds.column(name)) for name in ds.columns), len(list(ds)))
-"""
-    found = run_program([sys.executable, "-c", code])
-    assert found.stdout.split()[0] == "25", found.stderr

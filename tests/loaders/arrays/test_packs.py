@@ -22,11 +22,11 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.reading.combining import combine_datasets
+from orlog.datasets.columns.values import Block
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.opening import combine_datasets
 from orlog.errors import SchemaError, StorageError
 from orlog.loaders.arrays import filling, pack_writer
 from orlog.loaders.arrays.arrays import Arrays, read_arrays

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader
 
 import orlog
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.opening import combine_datasets
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import pack_writer, packs, texts
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
