@@ -4,12 +4,24 @@ A layout is a row of `FORMATS`. `_shared/mapped_arrays.py` reads all of them; a 
 names alone do not say: a file beside the arrays, steps in files of their own, a row for the reset. A layout of
 one's own is such a row too (examples/formats/my_layout.py).
 
+robomimic's layout, which LIBERO, MimicGen, RoboCasa and Isaac Lab write too:
+
+    /data/demo_0, demo_1, ..   by their numbers, which may have gaps
+        actions (T, n)   rewards (T,)   dones (T,)   states (T, ..)
+        obs/NAME (T, ..)   [next_obs/NAME (T, ..)]   attributes num_samples, model_file, ..
+    /data attribute env_args     JSON of the environment, kept in the description
+    /mask/NAME                   names of demonstrations: `episodes/mask/NAME`
+
+`dones` may mean success or the end of the recording, as the file's maker chose: a demonstration whose last one is 1 is
+taken to have ended, and all of them are kept as `infos/done`. Demonstrations in masks named `train` and `valid` get
+`episodes/split`.
+
 ALOHA and ACT: https://github.com/tonyzhaozh/act. CALVIN: http://calvin.cs.uni-freiburg.de.
 DQN replay, as Dopamine writes it: https://research.google/resources/datasets/dqn-replay.
 ExoRL, V-D4RL, DreamerV2: https://github.com/denisyarats/exorl, https://github.com/danijar/dreamerv2.
 ManiSkill: https://maniskill.readthedocs.io/en/latest/user_guide/datasets/demos.html.
-robomimic and those that write as it does (LIBERO, MimicGen, RoboCasa, Isaac Lab):
-https://robomimic.github.io/docs/datasets/overview.html. Diffusion Policy: https://github.com/real-stanford/diffusion_policy.
+robomimic: https://robomimic.github.io/docs/datasets/overview.html.
+Diffusion Policy: https://github.com/real-stanford/diffusion_policy.
 """
 
 from __future__ import annotations
@@ -19,22 +31,48 @@ import dataclasses
 import fnmatch
 import functools
 import gzip
+import json
+import math
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
+import numcodecs
 import numpy as np
+from gymnasium import spaces
 
-from orlog.datasets.formats._shared import layout_writing as writing
-from orlog.datasets.formats._shared.beside_arrays import EPISODES
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
+from orlog.datasets.columns.bounds import Bounds, count_outside, describe_outside, merge_outside
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.formats._shared.beside_arrays import EPISODES, plain
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats._shared.flags import SUCCESS
-from orlog.datasets.formats._shared.hdf5_files import child, is_hdf5, look_inside, names_in
+from orlog.datasets.formats._shared.flat_writing import (
+    demonstration_losses,
+    file_stem,
+    flat_columns,
+    stop_losses,
+)
+from orlog.datasets.formats._shared.hdf5_files import (
+    attribute,
+    check_stored,
+    child,
+    create_hdf5,
+    has_child,
+    is_hdf5,
+    look_inside,
+    names_in,
+    numbers,
+    open_hdf5,
+    reading,
+    write_checked,
+)
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout as ArrayLayout
 from orlog.datasets.formats._shared.mapped_arrays import open_layout
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.npz_files import (
+    LazyColumn,
     NpzColumn,
     is_npz,
     npy_header,
@@ -49,14 +87,14 @@ from orlog.datasets.formats._shared.places import (
     files_of_arrays,
     open_arrays,
 )
-from orlog.datasets.formats._shared.robomimic import ROBOMIMIC, open_robomimic
 from orlog.datasets.formats._shared.roles import by_numbers, matching
 from orlog.datasets.formats._shared.safe_reading import read_json_object
 from orlog.datasets.formats._shared.zarr_arrays import is_zarr
 from orlog.datasets.formats._shared.zarr_arrays import names_in_zarr as zarr_names
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
-from orlog.errors import OrlogError, SchemaError
+from orlog.errors import OrlogError, SchemaError, needing
 
 MOST_SEED = 2**63 - 1
 STEP = "episode_{:07d}.npz"
@@ -66,6 +104,19 @@ CHECKPOINT_ARRAYS = ("observation", "action", "reward", "terminal")
 BEFORE_STEP = ("physics",)
 ENDINGS = (".h5", ".hdf5", ".npz", ".zarr", ".zip")
 OF_STEP = ("action", "reward", "is_first", "is_last", "is_terminal", "discount")
+BLOCK_BYTES = 2**24
+LONGEST_ARGUMENTS = 5000
+ROBOMIMIC_NAME = "robomimic's layout"
+SPLITS = ("train", "valid")
+JOINTS = ("obs/joint_states", "obs/robot0_joint_pos")
+ROBOSUITE, GYMNASIUM = 1, 2
+"""Robomimic's numbers of an environment (`EnvType`)."""
+OF_DEMONSTRATIONS = ("actions", "rewards", "dones", "obs", "next_obs")
+BASE = "infos/base_action"
+CHUNK_BYTES = 2**20
+Progress = Callable[[int, int], None]
+Checkpoint = tuple[str, dict[str, tuple[Path, str]]]
+"""What errors call a checkpoint of DQN, and the file of each array."""
 
 
 def layout_format(layout: ArrayLayout, **fields: Any) -> Format:
@@ -138,60 +189,37 @@ def _calvin_episodes(asked: Asked) -> list[_Episode]:
 def _open_calvin(episode: _Episode, _options: Options) -> Generator[Place]:
     """Yield an episode, a file a step."""
     folder, where, first, last = episode
-    files = []
-    for number in range(first, last + 1):
-        files.append(folder / STEP.format(number))
-        if files[-1].is_symlink() or not files[-1].is_file():
-            raise SchemaError(f"{where}: {files[-1].name} is missing, or a link.")
+    files = [folder / STEP.format(number) for number in range(first, last + 1)]
+    for file in files:
+        if file.is_symlink() or not file.is_file():
+            raise SchemaError(f"{where}: {file.name} is missing, or a link.")
     with open_npz(files[0], f"{where}/{files[0].name}") as archive:
         kinds = {name: (archive.shape(name), archive.dtype(name)) for name in archive.names}
 
-    def column(name: str) -> _FileRows:
-        return _FileRows(files, name, *kinds[name], where)
+    def column(name: str) -> LazyColumn:
+        shape, dtype = kinds[name]
+        if dtype.kind not in "biuf":
+            raise SchemaError(f"{where}/{files[0].name}, {name}: expected numbers, found {dtype}.")
+
+        def read(start: int, stop: int) -> np.ndarray:
+            values = np.empty((stop - start, *shape), dtype)
+            for row, file in zip(values, files[start:stop], strict=True):
+                with open_npz(file, f"{where}/{file.name}") as archive:
+                    stored = archive.column(name)
+                    if stored.shape != shape:
+                        raise SchemaError(
+                            f"{where}/{file.name}, {name}: expected {shape}, found {stored.shape}."
+                        )
+                    row[...] = stored[0 : len(stored)]
+            return values
+
+        return LazyColumn((len(files), *shape), dtype, read)
 
     place = f"{where}/{files[0].name} to {files[-1].name}"
     yield Place(place, sorted(kinds), column, reading_npz)
 
 
-class _FileRows:
-    """An array of which each npz file holds a row.
-
-    Attributes:
-        shape: Rows, and the shape of each.
-        dtype: What numbers they hold.
-    """
-
-    def __init__(
-        self, files: list[Path], name: str, shape: tuple[int, ...], dtype: np.dtype[Any], where: str
-    ) -> None:
-        if dtype.kind not in "biuf":
-            raise SchemaError(f"{where}/{files[0].name}, {name}: expected numbers, found {dtype}.")
-        self._files, self._name, self._where = files, name, where
-        self.shape, self.dtype = (len(files), *shape), dtype
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        """Return rows.
-
-        Raises SchemaError if a file holds another shape; IntegrityError if it is damaged.
-        """
-        files = self._files[rows]
-        values = np.empty((len(files), *self.shape[1:]), self.dtype)
-        for number, file in enumerate(files):
-            where = f"{self._where}/{file.name}"
-            with open_npz(file, where) as archive:
-                column = archive.column(self._name)
-                if column.shape != self.shape[1:]:
-                    raise SchemaError(
-                        f"{where}, {self._name}: expected {self.shape[1:]}, found {column.shape}."
-                    )
-                values[number] = column[0 : len(column)]
-        return values
-
-
-def _checkpoints(asked: Asked) -> list[tuple[str, dict[str, tuple[Path, str]]]]:
+def _checkpoints(asked: Asked) -> list[Checkpoint]:
     """Return the checkpoints of a log of DQN by their numbers: what errors call each, and the file of each array."""
     folder, where = asked.files[0], asked.sources[0]
     checkpoints: dict[int, dict[str, tuple[Path, str]]] = {}
@@ -204,9 +232,7 @@ def _checkpoints(asked: Asked) -> list[tuple[str, dict[str, tuple[Path, str]]]]:
     ]
 
 
-def _open_checkpoint(
-    checkpoint: tuple[str, dict[str, tuple[Path, str]]], _options: Options
-) -> Generator[Place]:
+def _open_checkpoint(checkpoint: Checkpoint, _options: Options) -> Generator[Place]:
     """Yield the arrays of a checkpoint, as streams."""
     where, files = checkpoint
     for name in CHECKPOINT_ARRAYS:
@@ -245,42 +271,26 @@ def _open_episode_npz(asked: Asked) -> Iterator[Opened]:
 
 
 def _open_after_reset(file: ArrayFile, options: Options) -> Generator[Place]:
-    """Yield a file, whose rows of steps begin after the reset."""
+    """Yield a file, whose rows of steps begin after the reset; of discounts whether they end the task."""
     for place in open_arrays(file, options):
 
         def column(name: str, place: Place = place) -> Any:
             values = place.column(name)
             if len(values) < 2:
                 raise SchemaError(f"{place.where}, {name}: expected the reset and a step.")
-            is_before = name in BEFORE_STEP
-            return _Shifted(values, name, is_before) if is_before or name in OF_STEP else values
+            if name not in (*BEFORE_STEP, *OF_STEP):
+                return values
+            skip = int(name in OF_STEP)
+            if skip:
+                values[:1]  # rows are read in order
+
+            def read(start: int, stop: int) -> np.ndarray:
+                rows: np.ndarray = values[start + skip : stop + skip]
+                return rows == 0 if name == "discount" else rows
+
+            return LazyColumn((len(values) - 1, *values.shape[1:]), values.dtype, read)
 
         yield dataclasses.replace(place, column=column)
-
-
-class _Shifted:
-    """An array without the row of the reset, or without the last row.
-
-    Attributes:
-        shape: Shape of these rows.
-        dtype: What numbers they hold.
-    """
-
-    def __init__(self, column: Any, name: str, is_before: bool) -> None:
-        self._column, self._name, self._start = column, name, int(not is_before)
-        self.shape: tuple[int, ...] = (len(column) - 1, *column.shape[1:])
-        self.dtype = column.dtype
-        if self._start:
-            column[:1]  # rows are read in order
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        """Return rows; of discounts whether they end the task."""
-        start, stop, _ = rows.indices(len(self))
-        values: np.ndarray = self._column[start + self._start : stop + self._start]
-        return values == 0 if self._name == "discount" else values
 
 
 MANISKILL = ArrayLayout(
@@ -342,6 +352,333 @@ def _open_maniskill(asked: Asked) -> Iterator[Opened]:
         yield opened
 
 
+ROBOMIMIC = ArrayLayout(
+    needs=("data/demo_*",),
+    episode="data/demo_*",
+    columns={
+        "action": "actions",
+        "reward": "rewards",
+        "terminated": "dones",
+        "infos/done": "dones",
+        "infos/states": "states",
+        "observation/*": "obs/*",
+        "next_observation/*": "next_obs/*",
+    },
+    last_flag=True,
+    next_follows=True,
+    keeps_rest=True,
+    beside=("mask/*",),
+    codes=("rewards_none", "left_out_no_row"),
+    ends_first=True,
+    without_observations=", only states; let robomimic's dataset_states_to_obs.py make observations from them.",
+)
+
+
+@contextlib.contextmanager
+def _open_robomimic(asked: Asked) -> Iterator[Opened]:
+    """Read a file of robomimic's layout, or of those who write as it does."""
+    path, where = asked.only_file(ROBOMIMIC_NAME)
+    lacks: list[Note] = []
+    with open_hdf5(path, where, texts=True) as file, reading(where):
+        data, size = child(file, "data", where, ROBOMIMIC_NAME), path.stat().st_size
+        demos = [name for name in names_in(data) if name.startswith("demo_")]
+        demos.sort(key=by_numbers)
+        masks = _masks(file, where, size)
+        arguments = attribute(data, "env_args", "")
+        actions = {}
+        for name in demos:
+            demo = child(data, name, where, ROBOMIMIC_NAME)
+            if has_child(demo, "actions"):
+                node = child(demo, "actions", where, ROBOMIMIC_NAME)
+                actions[name] = numbers(node, f"{where}, {name}, actions", size)
+                rows = len(actions[name])
+                count = int(attribute(demo, "num_samples", rows))
+                if count != rows:
+                    raise SchemaError(
+                        f"{where}, {name}: num_samples says {count}, and actions holds {rows} rows."
+                    )
+        for mask, names in masks.items():
+            lost = sorted(names - actions.keys())
+            if lost:
+                lack = (
+                    f"{where}, mask/{mask}: names {lost[0]!r}, which data does not hold ({len(lost):,} such). "
+                    "Copy the file again, or remove these names from the mask."
+                )
+                tell_lack(asked.options, lacks, SchemaError(lack))
+        total, steps = attribute(data, "total"), sum(map(len, actions.values()))
+        if isinstance(total, int | np.integer) and total != steps:
+            lack = (
+                f"{where}, data: total says {total:,} steps, and the demonstrations hold {steps:,}. Copy the "
+                "file again, or correct total."
+            )
+            tell_lack(asked.options, lacks, SchemaError(lack))
+        outside = _outside_of_unit(arguments, actions)
+        convention = plain(attribute(data, "macros_image_convention", ""))
+        first = child(data, demos[0], where, ROBOMIMIC_NAME) if demos else {}
+        has_dones, lag = has_child(first, "dones"), _lag(first, where, asked.options)
+
+    def about(place: Place) -> tuple[Mapping[str, Any], None]:
+        name = place.path.removeprefix("data/")
+        values: dict[str, Any] = {f"mask/{mask}": name in names for mask, names in masks.items()}
+        if {*SPLITS} <= masks.keys():
+            values["split"] = next((mask for mask in SPLITS if name in masks[mask]), "")
+        return values, None
+
+    with open_layout(dataclasses.replace(ROBOMIMIC, about=about), asked) as opened:
+        opened.notes[:0] = [Note("dones_of_robomimic")] if has_dones else []
+        opened.notes += [Note("actions_beyond_unit", outside=outside)] if outside else []
+        opened.notes += lacks
+        turned = _turned(opened.schema.observation_space, asked.options)
+        stated = [*(turned if convention == "opengl" else []), *lag]
+        opened.notes += [Note("conventions", sentence=one) for one in stated]
+        if outside == "":
+            space: Any = opened.schema.action_space
+            bounded = spaces.Box(-1, 1, space.shape, space.dtype.type)
+            opened.schema = dataclasses.replace(opened.schema, action_space=bounded)
+        if isinstance(arguments, str) and 0 < len(arguments) <= LONGEST_ARGUMENTS:
+            opened.description = f"robomimic's env_args: {' '.join(arguments.split())}"
+        yield opened
+
+
+def _masks(file: Any, where: str, file_bytes: int) -> dict[str, set[str]]:
+    """Return the names of demonstrations in each mask."""
+    if not has_child(file, "mask"):
+        return {}
+    masks, group = {}, child(file, "mask", where, ROBOMIMIC_NAME)
+    for name in names_in(group):
+        node, place = child(group, name, f"{where}, mask", ROBOMIMIC_NAME), f"{where}, mask/{name}"
+        is_array = isinstance(node, import_h5py().Dataset)
+        if not is_array or node.ndim != 1 or node.dtype.kind not in "SO":
+            raise SchemaError(f"{place}: expected names of demonstrations.")
+        check_stored(node, place, file_bytes)
+        masks[name] = {str(plain(text)) for text in node[:]}
+    return masks
+
+
+def _outside_of_unit(arguments: object, actions: Mapping[str, Any]) -> str | None:
+    """Return which actions leave [-1, 1], nothing if none does; None where the environment does not take these."""
+    first = next(iter(actions.values()), None)
+    if first is None or first.dtype.kind != "f" or not _takes_unit_actions(arguments):
+        return None
+    bounds = Bounds(np.array(-1.0), np.array(1.0))
+    rows = max(1, BLOCK_BYTES // (first.dtype.itemsize * max(1, math.prod(first.shape[1:]))))
+    outside = merge_outside(
+        {"actions": count}
+        for column in actions.values()
+        for start in range(0, len(column), rows)
+        if (count := count_outside(column[start : start + rows], bounds)) is not None
+    )
+    return describe_outside(outside["actions"], bounds) if outside else ""
+
+
+def _takes_unit_actions(arguments: object) -> bool:
+    """Return whether `env_args` say that actions lie in [-1, 1], as those of robosuite's environments do.
+
+    Each part of a robot has a controller, which cuts actions off at its `input_min` and `input_max`, -1 and 1 unless
+    they say otherwise. One that takes absolute positions (`control_delta` false, or since robosuite 1.5 `input_type`)
+    does not. https://robosuite.ai/docs/modules/controllers.html
+    """
+    try:
+        told = json.loads(arguments) if isinstance(arguments, str) else None
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(told, dict) or told.get("type") != ROBOSUITE:
+        return False
+    return all(
+        part.get("input_min", -1) == -1
+        and part.get("input_max", 1) == 1
+        and part.get("control_delta", True)
+        and part.get("input_type") != "absolute"
+        for part in _dicts_in(told.get("env_kwargs"))
+    )
+
+
+def _dicts_in(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _dicts_in(inner)
+
+
+def _lag(demo: Any, where: str, options: Options) -> list[str]:
+    """Return what to know where the joints of each row are in the state of the next one, as LIBERO records them.
+
+    A state of robosuite begins with the time, then come the joints of the robot.
+    """
+    if "action" in options.shift or not hasattr(demo.get("states"), "dtype"):
+        return []
+    states = numbers(demo["states"], where, 2**40)[:]
+    for array in JOINTS:
+        if not has_child(demo.get("obs"), array.removeprefix("obs/")):
+            continue
+        joints = numbers(demo[array], where, 2**40)[:]
+        same = states.reshape(len(states), -1)[:, 1 : 1 + joints.shape[-1]]
+        if len(joints) < 2 or joints.shape != same.shape:
+            continue
+        here, after = np.abs(joints - same).mean(), np.abs(joints[:-1] - same[1:]).mean()
+        if after < here / 10:
+            name = array.removeprefix("obs/")
+            told = f"{name} of a row is in states of the next one, as in LIBERO"
+            return [
+                f"Each observation was recorded after the action of its row: {told}. --shift action=-1 pairs them."
+            ]
+    return []
+
+
+def _turned(space: Any, options: Options) -> list[str]:
+    """Return what to know about frames of a file that states OpenGL's convention."""
+    frames = [
+        part
+        for part, one in space.items()
+        if one.dtype == np.uint8 and len(one.shape) == 3 and one.shape[-1] in (1, 3, 4)
+    ]
+    if not frames or options.flip:
+        return []
+    lines = " ".join(f"--flip observation/{part}" for part in frames)
+    return [f"Frames lie upside down, since macros_image_convention is opengl. {lines} turns them."]
+
+
+def _write_aloha(dataset: Dataset, folder: Path, progress: Progress) -> None:
+    """Write `episode_0.hdf5`, .., which ACT's training opens."""
+    for number, rows in enumerate(flat_columns(dataset, progress)):
+        with create_hdf5(folder / f"episode_{number}.hdf5") as (file, _):
+            file.attrs["sim"] = dataset.environment is not None
+            write_checked(file, "action", rows["actions"])
+            if BASE in rows:
+                write_checked(file, "base_action", rows[BASE])
+            for column, values in rows.items():
+                root, _, part = column.partition("/")
+                if root == "observations":
+                    name = part.replace("images.", "images/", 1) or "qpos"
+                    write_checked(file, f"observations/{name}", values)
+
+
+def _aloha_losses(dataset: Dataset) -> list[str]:
+    """Say what ALOHA's recordings cannot hold; raise SchemaError if observations have no joints."""
+    space = dataset.observation_space
+    if isinstance(space, spaces.Dict) and "qpos" not in space.spaces:
+        raise SchemaError(
+            f"{dataset.name}: ALOHA's recordings hold joints as qpos; the observations have {', '.join(space)}."
+        )
+    return [*demonstration_losses(dataset, "ALOHA's recordings", own=(BASE,)), "Rewards are lost."]
+
+
+def _write_zarr(dataset: Dataset, folder: Path, progress: Progress) -> None:
+    """Write `NAME.zarr`, a replay buffer in version 2, which Diffusion Policy opens.
+
+    A filter of numcodecs, as old as version 2, keeps a checksum in each chunk; every reader compares it.
+    """
+    with needing("to write Zarr needs zarr", "orlog[formats]"):
+        import zarr
+    checks: dict[str, Any] = {"filters": [numcodecs.CRC32()]}
+    root = zarr.open_group(folder / f"{file_stem(dataset)}.zarr", mode="w", zarr_format=2)
+    arrays: dict[str, Any] = {}
+    ends: list[int] = []
+    for rows in flat_columns(dataset, progress):
+        start = ends[-1] if ends else 0
+        ends.append(start + len(rows["rewards"]))
+        named = {"data/action": rows["actions"], "data/reward": rows["rewards"]}
+        for column, values in rows.items():
+            if column.startswith("observations"):
+                named[f"data/{column.partition('/')[2] or 'state'}"] = values
+        for name, values in named.items():
+            if name not in arrays:
+                row_bytes = max(1, values.dtype.itemsize * math.prod(values.shape[1:]))
+                chunk = min(dataset.total_steps, max(1, CHUNK_BYTES // row_bytes))
+                arrays[name] = root.create_array(
+                    name,
+                    shape=(dataset.total_steps, *values.shape[1:]),
+                    chunks=(chunk, *values.shape[1:]),
+                    dtype=values.dtype,
+                    **checks,
+                )
+            arrays[name][start : ends[-1]] = values
+    root.create_array("meta/episode_ends", data=np.array(ends, np.int64), **checks)
+
+
+def _zarr_losses(dataset: Dataset) -> list[str]:
+    """Say what replay buffers cannot hold."""
+    return demonstration_losses(dataset, "replay buffers", own=("action", "reward"))
+
+
+def _write_robomimic(dataset: Dataset, folder: Path, progress: Progress) -> None:
+    """Write `NAME.hdf5`."""
+    masks: dict[str, list[str]] = {}
+    done = 0
+    with create_hdf5(folder / f"{file_stem(dataset)}.hdf5", progress) as (file, progress):
+        data = file.create_group("data")
+        for number, episode in enumerate(dataset):
+            demonstration = f"demo_{number}"
+            _write_demonstration(data.create_group(demonstration), episode)
+            for key, value in episode.metadata.items():
+                if key.startswith("mask/") and value:
+                    masks.setdefault(key, []).append(demonstration)
+            done += len(episode.rewards)
+            progress(done, dataset.total_steps)
+        data.attrs["total"] = done
+        environment = dataset.environment
+        data.attrs["env_args"] = json.dumps(
+            {
+                "env_name": "" if environment is None else environment.id,
+                "type": GYMNASIUM,
+                "env_kwargs": {} if environment is None else environment.kwargs,
+            }
+        )
+        for mask, names in masks.items():
+            file.create_dataset(mask, data=np.array(names, dtype="S"))
+
+
+def _write_demonstration(group: Any, episode: Episode) -> None:
+    observations = episode.observations
+    parts = observations if isinstance(observations, dict) else {"state": observations}
+    for part, values in parts.items():
+        write_checked(group, f"obs/{part}", values[:-1])
+        write_checked(group, f"next_obs/{part}", values[1:])
+    write_checked(group, "actions", episode.actions)
+    write_checked(group, "rewards", episode.rewards)
+    dones = episode.infos.get("done", episode.terminations)
+    write_checked(group, "dones", np.asarray(dones).astype(np.int64))
+    for name, values in episode.infos.items():
+        if (
+            name != "done"
+            and isinstance(values, np.ndarray)
+            and name.split("/")[0] not in OF_DEMONSTRATIONS
+        ):
+            write_checked(group, name, values)
+    group.attrs["num_samples"] = len(episode.rewards)
+    if "success" in episode.metadata:
+        group.attrs["success"] = bool(episode.metadata["success"])
+
+
+def _robomimic_losses(dataset: Dataset) -> list[str]:
+    """Say what robomimic's files cannot hold; raise SchemaError if observations or actions have no place."""
+    space, schema = dataset.observation_space, dataset.schema
+    parts: list[gymnasium.Space[Any]] = [dataset.action_space, space]
+    if isinstance(space, spaces.Dict):
+        parts = [dataset.action_space, *space.spaces.values()]
+    if not all(isinstance(part, spaces.Box) for part in parts):
+        raise SchemaError(
+            f"{dataset.name}: robomimic's files hold a Box, or a Dict of them, and actions that are a "
+            f"Box; found {space} and {dataset.action_space}."
+        )
+    lost = [
+        name
+        for name in schema.extras
+        if name not in ("infos/done", "episodes/split", "episodes/success")
+        and not name.startswith("episodes/mask/")
+        and not (
+            name.startswith("infos/")
+            and name.split("/")[1] not in OF_DEMONSTRATIONS
+            and name not in schema.variable
+        )
+    ]
+    said = [f"These columns are lost: {', '.join(lost)}."] if lost else []
+    if "infos/done" not in schema.extras and dataset.column("truncations").any():
+        said.append("Truncations are lost: dones hold terminations alone.")
+    return [*said, *stop_losses(dataset, "truncated")]
+
+
 FORMATS = {
     "aloha": layout_format(
         ArrayLayout(
@@ -355,8 +692,8 @@ FORMATS = {
         name="aloha",
         extensions=("", ".hdf5", ".h5"),
         options=("horizon", "ends", EPISODES),
-        write=writing.write_aloha,
-        losses=writing.aloha_losses,
+        write=_write_aloha,
+        losses=_aloha_losses,
         check=lambda: import_h5py(),
         reads=("action", "observations/**", "base_action", "compress_len", "@sim", "@compress"),
     ),
@@ -412,11 +749,11 @@ FORMATS = {
     "robomimic": layout_format(
         ROBOMIMIC,
         name="robomimic-hdf5",
-        open=open_robomimic,
+        open=_open_robomimic,
         extensions=(".hdf5", ".h5"),
         options=("horizon", "ends", "partial", EPISODES),
-        write=writing.write_robomimic,
-        losses=writing.robomimic_losses,
+        write=_write_robomimic,
+        losses=_robomimic_losses,
         check=lambda: import_h5py(),
         reads=(
             "data/demo_#/**",
@@ -434,8 +771,8 @@ FORMATS = {
         name="zarr",
         extensions=("", ".zarr", ".zip"),
         options=("horizon", "ends"),
-        write=writing.write_zarr,
-        losses=writing.zarr_losses,
+        write=_write_zarr,
+        losses=_zarr_losses,
         reads=("**",),
     ),
 }

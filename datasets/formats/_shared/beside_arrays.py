@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.npz_files import LazyColumn
 from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.names import did_you_mean
 
@@ -156,21 +157,14 @@ def check_names(names: Sequence[str], expected: Sequence[str], array: str, where
         )
 
 
-class Reordered:
-    """An array whose numbers are in the order of the names that are wanted."""
-
-    def __init__(self, column: Any, names: Sequence[str], wanted: Sequence[str]) -> None:
-        """Take an array, the names of its numbers, and the same names in another order."""
-        self._column, self._order = column, [[*names].index(name) for name in wanted]
-        self.shape, self.dtype = column.shape, column.dtype
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self._column)
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        """Return rows."""
-        return np.asarray(self._column[rows])[:, self._order]
+def reordered(column: Any, names: Sequence[str], wanted: Sequence[str]) -> Any:
+    """Return an array with its numbers in the order of the names that are wanted; `names` are those that it has."""
+    if not names or [*names] == [*wanted]:
+        return column
+    order = [[*names].index(name) for name in wanted]
+    return LazyColumn(
+        column.shape, column.dtype, lambda start, stop: np.asarray(column[start:stop])[:, order]
+    )
 
 
 def of_episodes(columns: Mapping[str, str]) -> dict[str, str]:

@@ -28,7 +28,6 @@ import numpy as np
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._shared.beside_arrays import (
-    Reordered,
     attributes_read,
     check_names,
     column_of,
@@ -36,6 +35,7 @@ from orlog.datasets.formats._shared.beside_arrays import (
     in_all,
     of_episodes,
     of_steps,
+    reordered,
     values_of_place,
 )
 from orlog.datasets.formats._shared.conventions import about_pictures
@@ -556,7 +556,11 @@ class _Reader(NamedTuple):
         with place.reading(place.where):
             columns = {
                 role: {
-                    f"{place.where}, {name}": self._ordered(place, name, column)
+                    f"{place.where}, {name}": reordered(
+                        column, place.names_of(name).texts, self.names[name]
+                    )
+                    if name in self.names
+                    else column
                     for name, column in zip(self.columns[role], several, strict=True)
                 }
                 for role, several in columns_by_role(place, self.columns).items()
@@ -580,12 +584,6 @@ class _Reader(NamedTuple):
             if self.last_flag:
                 self._take_last(block, place.where, start, rows)
             yield block
-
-    def _ordered(self, place: Place, name: str, column: Any) -> Any:
-        """Return an array with its numbers in the order of the first place, where they have names."""
-        names = place.names_of(name).texts if name in self.names else ()
-        is_other = names and [*names] != [*self.names[name]]
-        return Reordered(column, names, self.names[name]) if is_other else column
 
     def _check_next(
         self, block: Rows, columns: Mapping[str, Mapping[str, Any]], start: int, held: Rows

@@ -7,6 +7,7 @@ column is a stream of its own, which gives its rows from the first to the last.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import shutil
@@ -222,6 +223,30 @@ class NpzColumn:
                 target[done : done + len(more)] = np.frombuffer(more, np.uint8)
                 done += len(more)
         return values
+
+
+@dataclasses.dataclass(frozen=True)
+class LazyColumn:
+    """An array whose rows a function reads, by the first and the one after the last.
+
+    Attributes:
+        shape: Shape of the array.
+        dtype: What numbers it holds.
+        read: That function.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[int, int], np.ndarray]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Return rows."""
+        start, stop, _ = rows.indices(self.shape[0])
+        return self.read(start, stop)
 
 
 def npy_header(stream: IO[bytes], where: str) -> Header:

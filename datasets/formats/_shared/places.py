@@ -47,6 +47,7 @@ from orlog.datasets.formats._shared.hdf5_files import (
 )
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.npz_files import (
+    LazyColumn,
     NpzColumn,
     is_npy_folder,
     is_npz,
@@ -515,7 +516,7 @@ def _rows_of(whole: Place, options: Options) -> Place:
             raise SchemaError(
                 f"{where}, {name}: expected [{axes[0]}, {axes[1]}, ..] as of {action}, found {tuple(values.shape)}."
             )
-        return _PaddedColumn(values, spans, after=name in of_later)
+        return _padded(values, spans, after=name in of_later)
 
     def values_of_episodes(name: str) -> Any:
         values = np.asarray(whole.whole(name))
@@ -533,44 +534,32 @@ def _rows_of(whole: Place, options: Options) -> Place:
     )
 
 
-class _PaddedColumn:
-    """The steps of an array [episodes, time, ..], which can be sliced by rows.
+def _padded(column: Any, spans: np.ndarray, *, after: bool) -> LazyColumn:
+    """Return the steps of an array [episodes, time, ..] as rows.
 
-    Attributes:
-        shape: Its shape: that of a step after the number of steps.
-        dtype: What numbers it holds.
+    `spans` are from which step on, and before which one, each episode lies; `after` is a step later.
     """
+    starts, lengths = spans[:, 0] + after, spans[:, 1] - spans[:, 0]
+    ends = np.cumsum(lengths)
+    held: tuple[int, Any] = (-1, None)
 
-    def __init__(self, column: Any, spans: np.ndarray, *, after: bool) -> None:
-        """Take an array, and from which step on, and before which one, each episode lies; `after` is a step later."""
-        self._column, self._starts = column, spans[:, 0] + after
-        self._lengths = spans[:, 1] - spans[:, 0]
-        self._ends = np.cumsum(self._lengths)
-        self.shape = (len(self), *column.shape[2:])
-        self.dtype = column.dtype
-        self._held: tuple[int, Any] = (-1, None)
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        start, stop, _ = rows.indices(len(self))
-        values, done = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype), start
+    def read(start: int, stop: int) -> np.ndarray:
+        nonlocal held
+        values, done = np.empty((stop - start, *column.shape[2:]), column.dtype), start
         while done < stop:
-            episode = int(np.searchsorted(self._ends, done, side="right"))
-            step = done - int(self._ends[episode] - self._lengths[episode])
-            count = min(stop - done, int(self._lengths[episode]) - step)
-            first = int(self._starts[episode]) + step
-            values[done - start :][:count] = self._steps(episode)[first : first + count]
+            episode = int(np.searchsorted(ends, done, side="right"))
+            if held[0] != episode:
+                # What can only be read in order is read up to there.
+                begin = held[0] + 1 if isinstance(column, NpzColumn) else episode
+                held = episode, np.asarray(column[begin : episode + 1])[-1]
+            step = done - int(ends[episode] - lengths[episode])
+            count = min(stop - done, int(lengths[episode]) - step)
+            first = int(starts[episode]) + step
+            values[done - start :][:count] = held[1][first : first + count]
             done += count
         return values
 
-    def _steps(self, episode: int) -> Any:
-        if self._held[0] != episode:
-            # What can only be read in order is read up to there.
-            first = self._held[0] + 1 if isinstance(self._column, NpzColumn) else episode
-            self._held = episode, np.asarray(self._column[first : episode + 1])[-1]
-        return self._held[1]
+    return LazyColumn((int(ends[-1]), *column.shape[2:]), column.dtype, read)
 
 
 def _spans_of_episodes(column: Any, axes: Sequence[int], where: str) -> np.ndarray:
