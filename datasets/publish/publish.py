@@ -21,30 +21,27 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from orlog.base.files import absolute_path
 from orlog.datasets.audit.audit import audit as audit_dataset
 from orlog.datasets.audit.findings import Audit, place_text
-from orlog.datasets.download.http import may_be_signed, missing_backend
+from orlog.datasets.download.http import may_be_signed
 from orlog.datasets.download.sources import BRIEF, read_index
 from orlog.datasets.formats.formats import find_format
 from orlog.datasets.home.folders import unless_deleted
 from orlog.datasets.home.meaning import check_linked, check_unchanged
 from orlog.datasets.home.registries import read_registries
 from orlog.datasets.publish.card import publish_card
-from orlog.datasets.publish.targets import Change, FolderTarget, RemoteTarget, Target, apply_changes
+from orlog.datasets.publish.targets import Change, Target, apply_changes, open_target
 from orlog.datasets.reading.finding import stored_folders
 from orlog.datasets.reading.opening import Given, as_stored_folder
 from orlog.datasets.store.chunk_hashes import lacks_chunk_hashes
 from orlog.errors import (
     AuditError,
     InvalidNameError,
-    NotFoundError,
     OrlogError,
     SchemaError,
     SignatureError,
     StorageError,
     VersionExistsError,
-    clause,
 )
 from orlog.manifests.documents import convert_json
 from orlog.manifests.index import INDEX_FILE, LARGEST_INDEX, ForeignEntry, Index, index_from_json
@@ -56,7 +53,7 @@ from orlog.manifests.manifest import (
     not_a_version,
     read_manifest,
 )
-from orlog.manifests.names import is_url, newest_first, parse_name
+from orlog.manifests.names import newest_first, parse_name
 from orlog.manifests.rebuilds import is_rebuild, rebuild_text, version_of
 from orlog.manifests.signatures import (
     LARGEST_SIGNATURE,
@@ -267,48 +264,6 @@ def _check_queries(name: str, entry: ForeignEntry) -> None:
                     "registry would show it to all who read it. Who downloads the file gives it "
                     f'instead: orlog download {name} --mirror "{plain}?.."'
                 )
-
-
-def open_target(target: str) -> Target:
-    """Return the target that a folder or URL names.
-
-    Raises MissingExtraError if the package that writes such URLs is not installed; NotFoundError if nothing
-    writes URLs of that kind, or there is no such repository; StorageError if it is a web server, or cannot be
-    reached.
-    """
-    if not is_url(target):
-        return FolderTarget(absolute_path(target))
-    scheme = target.partition("://")[0]
-    if scheme in ("http", "https"):
-        # Without a password and the query of a signed URL.
-        place = target.partition("://")[2].partition("?")[0].rpartition("@")[2]
-        raise StorageError(
-            f"{scheme}://{place}: cannot publish to a web server; publish to the folder or bucket it serves."
-        )
-    url = target.rstrip("/")
-    if not is_url(url):
-        raise NotFoundError(f"{target}: names no folder or bucket.")
-    import fsspec
-
-    try:
-        # A fresh one: a cached one may hold old credentials, servers and listings.
-        system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
-    except ImportError as error:
-        raise missing_backend(url, error) from error
-    except Exception as error:  # each backend of fsspec has its own errors
-        raise NotFoundError(f"{target}: cannot be opened: {clause(error)}.") from error
-    protocols = (system.protocol,) if isinstance(system.protocol, str) else system.protocol
-    if "file" in protocols:
-        return FolderTarget(Path(root))
-    if "s3" in protocols:
-        from orlog.datasets.publish.bucket import BucketTarget
-
-        return BucketTarget(system, root, url)
-    if "hf" in protocols and not root.startswith("buckets/"):
-        from orlog.datasets.publish.hub import HubTarget
-
-        return HubTarget(system, root, url)
-    return RemoteTarget(system, root, url)
 
 
 def _refuse_wrong_data(found: Audit, folder: Path) -> None:

@@ -1,29 +1,51 @@
-"""Where versions are published: a folder, an S3 bucket, or whatever else fsspec writes.
+"""Where versions are published: a folder, an S3 bucket, a repository of the Hugging Face Hub, or what else fsspec writes.
 
 A target holds small files (manifest, index, signatures), which are written conditionally, and the
 objects of versions, which are checked as they are sent. Paths in a target are relative, with
 forward slashes.
+
+A repository of the Hub is written by commits. Commits are few, since the Hub limits how many are made per hour; a
+change that depends on what was read names the commit that was read as its parent, and the Hub refuses it once there
+is a newer one:
+
+    1. add `.publishing`, which claims the version              one commit
+    2. add objects                                              one commit per 200 files or 256 MiB
+    3. add manifest.json and its signature, remove the claim    one commit
+    4. replace index.json and its signature                     one commit
+    5. add the dataset card and its picture                     one commit
 """
 
 from __future__ import annotations
 
 import abc
+import base64
 import concurrent.futures
 import contextlib
 import dataclasses
 import errno
+import functools
 import hashlib
 import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orlog.base.files import hash_file, make_folder, sync, sync_all, sync_folders, take_lock
+from orlog.base.files import (
+    absolute_path,
+    hash_file,
+    make_folder,
+    sync,
+    sync_all,
+    sync_folders,
+    take_lock,
+)
+from orlog.datasets.download.http import missing_backend
 from orlog.errors import (
     IntegrityError,
     ManifestError,
+    NotFoundError,
     OrlogError,
     StorageError,
     VersionExistsError,
@@ -31,11 +53,21 @@ from orlog.errors import (
 )
 from orlog.manifests.index import INDEX_FILE
 from orlog.manifests.manifest import StoredObject
+from orlog.manifests.names import counted, is_url
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.hf_api import RepoFile
 
 BLOCK_BYTES = 2**20
 ATTEMPTS = 30
 LONGEST_INDEX_WAIT = 60
 CLAIM_FILE = ".publishing"
+PART_BYTES = 32 * 2**20  # of an object in S3
+BATCH_FILES = 200  # of a commit to the Hub
+BATCH_BYTES = 2**28
+LARGEST_HELD = 2**24
+CONFLICTS = (409, 412)
 LARGEST_CLAIM = 2**10
 
 
@@ -123,6 +155,44 @@ class Target(abc.ABC):
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+
+
+def open_target(target: str) -> Target:
+    """Return the target that a folder or URL names.
+
+    Raises MissingExtraError if the package that writes such URLs is not installed; NotFoundError if nothing
+    writes URLs of that kind, or there is no such repository; StorageError if it is a web server, or cannot be
+    reached.
+    """
+    if not is_url(target):
+        return FolderTarget(absolute_path(target))
+    scheme = target.partition("://")[0]
+    if scheme in ("http", "https"):
+        # Without a password and the query of a signed URL.
+        place = target.partition("://")[2].partition("?")[0].rpartition("@")[2]
+        raise StorageError(
+            f"{scheme}://{place}: cannot publish to a web server; publish to the folder or bucket it serves."
+        )
+    url = target.rstrip("/")
+    if not is_url(url):
+        raise NotFoundError(f"{target}: names no folder or bucket.")
+    import fsspec
+
+    try:
+        # A fresh one: a cached one may hold old credentials, servers and listings.
+        system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
+    except ImportError as error:
+        raise missing_backend(url, error) from error
+    except Exception as error:  # each backend of fsspec has its own errors
+        raise NotFoundError(f"{target}: cannot be opened: {clause(error)}.") from error
+    protocols = (system.protocol,) if isinstance(system.protocol, str) else system.protocol
+    if "file" in protocols:
+        return FolderTarget(Path(root))
+    if "s3" in protocols:
+        return BucketTarget(system, root, url)
+    if "hf" in protocols and not root.startswith("buckets/"):
+        return HubTarget(system, root, url)
+    return RemoteTarget(system, root, url)
 
 
 def apply_changes(
@@ -367,6 +437,322 @@ class RemoteTarget(Target):
         size = self.system.info(f"{self.root}/{path}")["size"] or 0
         check_size(size, largest, f"{self.url}/{path}")
         return (self.system.cat_file(f"{self.root}/{path}", 0, size) if size else b""), "there"
+
+
+class BucketTarget(RemoteTarget):
+    """A registry in S3, which checks and stores the SHA-256 of objects and writes conditionally."""
+
+    def put(self, path: str, item: StoredObject, source: Path) -> None:
+        """Send the bytes with their SHA-256, which the service checks, unless it stores that already."""
+        if self._holds(path, item, source):
+            return
+        if item.size_bytes > PART_BYTES:
+            self._send_parts(path, checked_blocks(source, item, PART_BYTES))
+            return
+        data = b"".join(checked_blocks(source, item, PART_BYTES))
+        with target_errors(f"{self.url}/{path}"):
+            self._call("put_object", path, Body=data, **_checksum(data))
+
+    def _holds(self, path: str, item: StoredObject, source: Path) -> bool:
+        """Compare with the SHA-256 that the service stores."""
+        with target_errors(f"{self.url}/{path}"):
+            try:
+                head = self._call("head_object", path, ChecksumMode="ENABLED")
+            except FileNotFoundError:
+                return False
+        if head["ContentLength"] != item.size_bytes or "ChecksumSHA256" not in head:
+            return False
+        if item.size_bytes <= PART_BYTES:
+            return bool(head["ChecksumSHA256"] == _base64(bytes.fromhex(item.sha256)))
+        parts = [hashlib.sha256(part).digest() for part in checked_blocks(source, item, PART_BYTES)]
+        # S3 stores the SHA-256 of the parts' SHA-256 sums, followed by `-` and the number of parts.
+        whole = _base64(hashlib.sha256(b"".join(parts)).digest())
+        return bool(head["ChecksumSHA256"].partition("-")[0] == whole)
+
+    def _send_parts(self, path: str, blocks: Iterable[bytes]) -> None:
+        with target_errors(f"{self.url}/{path}"):
+            begun = self._call("create_multipart_upload", path, ChecksumAlgorithm="SHA256")
+            upload = {"UploadId": begun["UploadId"]}
+            parts = []
+            try:
+                for number, block in enumerate(blocks, 1):
+                    checksum = _checksum(block)
+                    answer = self._call(
+                        "upload_part", path, PartNumber=number, Body=block, **upload, **checksum
+                    )
+                    part = {"PartNumber": number, "ETag": answer["ETag"]}
+                    parts.append({**part, "ChecksumSHA256": checksum["ChecksumSHA256"]})
+                self._call(
+                    "complete_multipart_upload", path, MultipartUpload={"Parts": parts}, **upload
+                )
+            except BaseException:
+                with contextlib.suppress(Exception):  # the first error is the one to report
+                    self._call("abort_multipart_upload", path, **upload)
+                raise
+
+    def _write(self, path: str, data: bytes, tag: str | None) -> bool:
+        condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
+        try:
+            self._call("put_object", path, Body=data, **({} if tag is None else condition))
+        except OSError as error:
+            if not _is_refused(error):
+                raise
+            return False
+        return True
+
+    def _load(self, path: str, largest: int) -> tuple[bytes, str]:
+        from fsspec.asyn import sync as wait_for
+
+        answer = self._call("get_object", path)
+
+        async def read() -> bytes:
+            async with answer["Body"] as body:
+                check_size(answer["ContentLength"], largest, f"{self.url}/{path}")
+                return bytes(await body.read())
+
+        return wait_for(self.system.loop, read), answer["ETag"]
+
+    def _call(self, method: str, path: str, **arguments: Any) -> Any:
+        bucket, key, _ = self.system.split_path(f"{self.root}/{path}")
+        return self.system.call_s3(method, Bucket=bucket, Key=key, **arguments)
+
+
+def _checksum(data: bytes) -> dict[str, str]:
+    return {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": _base64(hashlib.sha256(data).digest())}
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _is_refused(error: OSError) -> bool:
+    """Return whether S3 refused a write: its condition failed, or another write was under way."""
+    response = getattr(error.__cause__, "response", None) or {}
+    code = response.get("Error", {}).get("Code")
+    return code in ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")
+
+
+class HubTarget(RemoteTarget):
+    """A registry in a repository of the Hub; a file's tag is the commit it was read from."""
+
+    def __init__(self, system: Any, root: str, url: str) -> None:
+        super().__init__(system, root, url)
+        from huggingface_hub import HfApi
+
+        with _hub_errors(url):
+            where = system.resolve_path(root)
+        self._folder = where.path_in_repo
+        kind = "" if where.repo_type == "model" else f"{where.repo_type}s/"
+        self._root = f"{kind}{where.repo_id}"
+        self._api = HfApi(endpoint=system.endpoint, token=system.token)
+        self._repository = {"repo_id": where.repo_id, "repo_type": where.repo_type}
+        self._branch = where.revision
+        # The Hub shows the README.md of the repository itself, not one in a folder.
+        self.shows_cards = where.repo_type == "dataset" and not self._folder
+
+    def read(self, path: str, largest: int) -> tuple[bytes | None, str]:
+        """Read a file as it is in the newest commit."""
+        from huggingface_hub.errors import EntryNotFoundError
+
+        with _hub_errors(f"{self.url}/{path}"):
+            newest = self._newest()
+            try:
+                # Without blocks, so that the file is not looked up in cached listings.
+                with self.system.open(
+                    f"{self._root}/{self._path(path)}", "rb", block_size=0, revision=newest
+                ) as file:
+                    data = file.read(largest + 1)
+            except (FileNotFoundError, EntryNotFoundError):
+                return None, newest
+        check_size(len(data), largest, f"{self.url}/{path}")
+        return data, newest
+
+    def apply(self, changes: Sequence[Change]) -> bool:
+        """Make all changes in one commit."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+        tags = {change.tag for change in changes} - {None}
+        if len(tags) > 1:  # the repository changed between two reads
+            return False
+        operations: list[CommitOperationAdd | CommitOperationDelete] = []
+        with _hub_errors(f"{self.url}/{changes[-1].path}"):
+            for change in changes:
+                path = self._path(change.path)
+                if change.data is not None:
+                    operations.append(CommitOperationAdd(path, change.data))
+                elif self._api.get_paths_info(
+                    paths=[path], revision=self._branch, **self._repository
+                ):
+                    operations.append(CommitOperationDelete(path))
+            names = ", ".join(change.path for change in changes)
+            return not operations or self._commit(operations, names, parent=next(iter(tags), None))
+
+    def send_objects(
+        self,
+        place: str,
+        objects: Iterable[StoredObject],
+        folder: Path,
+        jobs: int,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Commit the objects that are missing, then check that the Hub has all of them."""
+        missing = self._missing(place, objects, folder)
+        total = sum(item.size_bytes for item in objects)
+        done = total - sum(item.size_bytes for item in missing)
+        progress(done, total)
+        for batch in _batches(missing):
+            where = f"{self.url}/{place}"
+            with _hub_errors(where):
+                retried(functools.partial(self._send, place, batch, folder, jobs), where)
+            done += sum(item.size_bytes for item in batch)
+            progress(done, total)
+        lost = self._missing(place, missing, folder) if missing else []
+        if lost:
+            raise StorageError(
+                f"{self.url}/{place}: {lost[0].path} was sent, and the Hub does not have it as it was "
+                "sent; if a .gitignore of the repository names it, change that, then run the same "
+                "command again."
+            )
+
+    def _send(self, place: str, batch: Sequence[StoredObject], folder: Path, jobs: int) -> bool:
+        from huggingface_hub import CommitOperationAdd
+
+        operations = []
+        for item in batch:
+            source = folder / item.path
+            blocks = checked_blocks(source, item, BLOCK_BYTES)
+            # A file that is not held in memory could change before it is sent; the Hub then
+            # notices, since it compares the SHA-256.
+            content: bytes | Path = source
+            if item.size_bytes <= LARGEST_HELD:
+                content = b"".join(blocks)
+            else:
+                for _ in blocks:
+                    pass
+            operations.append(CommitOperationAdd(self._path(f"{place}/{item.path}"), content))
+        return self._commit(operations, f"{place}: {counted(len(batch), 'file')}", jobs=jobs)
+
+    def _commit(
+        self, operations: Sequence[Any], message: str, *, parent: str | None = None, jobs: int = 1
+    ) -> bool:
+        """Commit; return False if another commit got in first."""
+        from huggingface_hub.errors import HfHubHTTPError
+
+        try:
+            with _no_bars():
+                self._api.create_commit(
+                    operations=operations,
+                    commit_message=f"orlog publish: {message}",
+                    revision=self._branch,
+                    parent_commit=parent,
+                    num_threads=jobs,
+                    **self._repository,
+                )
+        except HfHubHTTPError as error:
+            if _status(error) not in CONFLICTS:
+                raise
+            return False
+        return True
+
+    def _missing(
+        self, place: str, objects: Iterable[StoredObject], folder: Path
+    ) -> list[StoredObject]:
+        from huggingface_hub.errors import EntryNotFoundError
+        from huggingface_hub.hf_api import RepoFile
+
+        with _hub_errors(f"{self.url}/{place}"):
+            try:
+                listed = self._api.list_repo_tree(
+                    path_in_repo=self._path(place),
+                    recursive=True,
+                    revision=self._branch,
+                    **self._repository,
+                )
+                held = {one.path: one for one in listed if isinstance(one, RepoFile)}
+            except EntryNotFoundError:
+                held = {}
+        return [
+            item
+            for item in objects
+            if not _is_same(held.get(self._path(f"{place}/{item.path}")), item, folder / item.path)
+        ]
+
+    def _newest(self) -> str:
+        info = self._api.repo_info(revision=self._branch, **self._repository)
+        return str(info.sha)
+
+    def _path(self, path: str) -> str:
+        return f"{self._folder}/{path}" if self._folder else path
+
+
+def _is_same(held: RepoFile | None, item: StoredObject, source: Path) -> bool:
+    """Return whether a file on the Hub has the bytes of an object, by the Hub's checksum."""
+    if held is None or held.size != item.size_bytes:
+        return False
+    if held.lfs is not None:
+        return bool(held.lfs.sha256 == item.sha256)
+    digest = hashlib.sha1(b"blob %d\0" % item.size_bytes, usedforsecurity=False)
+    for block in checked_blocks(source, item, BLOCK_BYTES):
+        digest.update(block)
+    return bool(held.blob_id == digest.hexdigest())
+
+
+def _batches(objects: Iterable[StoredObject]) -> Iterator[list[StoredObject]]:
+    """Yield objects in groups for one commit each."""
+    batch: list[StoredObject] = []
+    size = 0
+    for item in objects:
+        if batch and (len(batch) == BATCH_FILES or size + item.size_bytes > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += item.size_bytes
+    if batch:
+        yield batch
+
+
+@contextlib.contextmanager
+def _no_bars() -> Iterator[None]:
+    """Hide the progress bars of huggingface_hub."""
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    if are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+def _status(error: HfHubHTTPError) -> int | None:
+    return getattr(error.response, "status_code", None)
+
+
+@contextlib.contextmanager
+def _hub_errors(where: str) -> Iterator[None]:
+    """Turn errors of the Hub into errors that say what to do."""
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+
+    advice = "make it first, or give a token with access to it (hf auth login, or HF_TOKEN)"
+    with target_errors(where):
+        try:
+            yield
+        except RepositoryNotFoundError as error:
+            raise NotFoundError(f"{where}: there is no such repository; {advice}.") from error
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{where}: {clause(error)}; {advice}.") from error
+        except HfHubHTTPError as error:
+            if _status(error) in (401, 403):
+                raise PermissionError(
+                    f"the Hub refuses the token (HTTP {_status(error)})."
+                ) from error
+            raise
 
 
 def check_size(size: int, largest: int, where: Path | str) -> None:

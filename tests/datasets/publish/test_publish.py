@@ -20,8 +20,7 @@ import pytest
 import orlog
 from orlog.datasets.download.download import download_dataset
 from orlog.datasets.home.registries import add_registry
-from orlog.datasets.publish import bucket as s3
-from orlog.datasets.publish import hub
+from orlog.datasets.publish import targets
 from orlog.datasets.publish.publish import Sign, publish_dataset
 from orlog.errors import (
     FormatVersionError,
@@ -148,13 +147,13 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServe
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Return a list that every request to S3 is put in: its method and path."""
     seen: list[tuple[str, str]] = []
-    call = s3.BucketTarget._call
+    call = targets.BucketTarget._call
 
     def record(self: Any, method: str, path: str, **arguments: Any) -> Any:
         seen.append((method, path))
         return call(self, method, path, **arguments)
 
-    monkeypatch.setattr(s3.BucketTarget, "_call", record)
+    monkeypatch.setattr(targets.BucketTarget, "_call", record)
     return seen
 
 
@@ -423,7 +422,7 @@ def test_s3_goes_on_from_what_it_can_vouch_for(
     altered, unchecked = sent[:2]
     wrong = bytes(len(held[altered]))
     bucket.call_s3(
-        "put_object", Bucket="data", Key=f"lab/{altered}", Body=wrong, **s3._checksum(wrong)
+        "put_object", Bucket="data", Key=f"lab/{altered}", Body=wrong, **targets._checksum(wrong)
     )
     bucket.pipe_file(f"data/lab/{unchecked}", held[unchecked])
     calls.clear()
@@ -442,7 +441,7 @@ def test_large_objects_go_in_parts_and_are_known_again(
     calls: list[tuple[str, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(s3, "PART_BYTES", 5 * 2**20)
+    monkeypatch.setattr(targets, "PART_BYTES", 5 * 2**20)
     folder = variant("large", version="1.0.9")
     data = np.random.default_rng(1).bytes(11 * 2**20)
     replace_object(folder, SOME, data)
@@ -488,7 +487,7 @@ def test_errors_of_s3_are_said(
         raise PermissionError("Access Denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(s3.BucketTarget, "_call", denied)
+        patch.setattr(targets.BucketTarget, "_call", denied)
         with pytest.raises(StorageError, match="Access Denied; no permission: check"):
             publish_dataset(built_mini, "s3://data/lab")
     assert bucket_tree(bucket) == {}
@@ -564,7 +563,7 @@ def test_it_is_downloaded_by_url_by_name_and_over_http(
 def test_interrupted_at_each_commit_it_goes_on(
     built_mini: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "BATCH_FILES", 4)
+    monkeypatch.setattr(targets, "BATCH_FILES", 4)
 
     sent = []
     for allowed in range(40):
