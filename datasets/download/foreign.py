@@ -54,13 +54,11 @@ from orlog.errors import (
     NotFoundError,
     OrlogError,
     SchemaError,
-    TransferError,
     clause,
 )
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.index import ForeignEntry, ForeignFile, is_safe_path
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
-from orlog.manifests.shipped import listed_versions
 
 ZIP_START = b"PK\x03\x04"
 MOST_FILES = 100_000  # of an archive
@@ -206,19 +204,15 @@ def _fetch(
 
     def fetch(task: tuple[ForeignFile, Sequence[str]]) -> Fetched:
         file, urls = task
-        try:
-            found = fetch_object(
-                [Mirror(url) for url in [one for one in urls if one not in refused] or urls],
-                Expected(size_bytes=file.size_bytes, sha256=file.sha256 or "", md5=file.md5 or ""),
-                folder / file.path,
-                progress=progress.add,
-                limiter=options.limiter,
-                patience=options.patience,
-                durable=False,  # bytes are hashed again before they are relied on
-            )
-        except TransferError as error:
-            note = _other_generation(source, file, str(error))
-            raise TransferError(f"{error}{note}", attempts=error.attempts) from error
+        found = fetch_object(
+            [Mirror(url) for url in [one for one in urls if one not in refused] or urls],
+            Expected(size_bytes=file.size_bytes, sha256=file.sha256 or "", md5=file.md5 or ""),
+            folder / file.path,
+            progress=progress.add,
+            limiter=options.limiter,
+            patience=options.patience,
+            durable=False,  # bytes are hashed again before they are relied on
+        )
         progress.finish_object()
         return found
 
@@ -229,19 +223,6 @@ def _fetch(
             reasons = "; ".join(f"{url}: {reason}" for url, reason in one.failed.items())
             on_mirror(f"downloaded from {', '.join(one.sources)}, since {reasons}.")
     return fetched
-
-
-def _other_generation(source: ForeignFileSource, file: ForeignFile, reasons: str) -> str:
-    """Return a line if a server has the file of another listed version; empty if it has not."""
-    for version, entry in listed_versions(source.name).items():
-        for other in entry.each if version != source.version else ():
-            said = (f"sha256 {other.sha256}", f"has {other.size_bytes} bytes")
-            if other.url == file.url and any(one in reasons for one in said):
-                return (
-                    f"\n  the server has the file of {source.name}@{version}, other data under the same "
-                    f"name; if you have this one: orlog import FILE {source.name}@{source.version}"
-                )
-    return ""
 
 
 def _discard_unproven(source: ForeignFileSource, folder: Path) -> None:

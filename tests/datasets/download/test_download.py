@@ -14,17 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import orlog
 from orlog.base.files import put_new
-from orlog.cli import app
-from orlog.datasets.download.download import (
-    download_dataset,
-    download_version,
-    repair_dataset,
-    repair_version,
-)
+from orlog.datasets.download.download import download_dataset, download_version, repair_dataset
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.sources import BRIEF, confirm_version, find_source, source_of_url
 from orlog.datasets.download.transfer import (
@@ -104,19 +97,6 @@ def test_a_name_is_downloaded_from_a_registry(served: Served) -> None:
     assert len(served.server.requests) == asked
     assert download_dataset(MINI) == ds.folder  # asks whether there is a newer one
     assert len(served.server.requests) == asked + 2  # index and manifest
-
-
-@pytest.mark.usefixtures("served")
-def test_names_that_no_registry_has_are_said_with_what_was_asked() -> None:
-    for name, words in (
-        ("pointmaze/umaze-mimi-v1", f"lab does not have it; did you mean {MINI}"),
-        (f"{MINI}@3.0.0", r"lab has 1\.0\.0 of it"),
-    ):
-        with pytest.raises(NotFoundError, match=words):
-            download_dataset(name)
-    remove_registry("lab")
-    with pytest.raises(NotFoundError, match="orlog registry add"):
-        download_dataset(MINI)
 
 
 def test_a_manifest_from_outside_is_checked(served: Served) -> None:
@@ -290,27 +270,6 @@ def test_another_manifest_is_not_taken_for_a_damaged_one(
     assert (folder / "manifest.json").read_text("utf-8") == "{"
 
 
-@pytest.mark.usefixtures("served")
-def test_a_version_that_was_never_downloaded_is_mended_from_a_mirror_or_registry(
-    mini_folder_there: Path, built_mini: Path
-) -> None:
-    for mirrors in ((), (f"file://{built_mini}",)):
-        flip(mini_folder_there / "rewards/c.0")
-        assert len(repair_dataset(mini_folder_there, mirrors=mirrors)) == 1
-        assert orlog.verify_store(mini_folder_there)[1] == []
-
-
-def test_repair_changes_nothing_where_no_mirror_helps(served: Served) -> None:
-    folder = download_dataset(MINI)
-    flip(folder / "rewards/c.0")
-    damaged = (folder / "rewards/c.0").read_bytes()
-    served.server.faults.append(Fault(path="c.0", status=404))
-    with pytest.raises(TransferError, match="404"):
-        repair_version(folder, source_of_url(served.url), TransferOptions(patience=QUICK))
-    assert (folder / "rewards/c.0").read_bytes() == damaged
-    assert orlog.load_dataset(folder).total_episodes == 67
-
-
 @pytest.mark.scaled
 @pytest.mark.slow
 @pytest.mark.usefixtures("served")
@@ -433,22 +392,6 @@ def test_an_origin_that_does_not_answer_is_no_fault_and_no_long_wait(served: Ser
     assert "does not answer" in found.text
     remove_registry("lab")
     assert "not known any more" in confirm_version(folder, manifest).text
-
-
-def test_the_command_line_tells_and_counts_it(served: Served, reseal: Reseal) -> None:
-    folder, _ = downloaded()
-    run = CliRunner().invoke
-    good = run(app, ["verify", MINI])
-    assert good.exit_code == 0
-    assert "the registry lab offers this digest" in good.output
-    before = len(served.server.requests)
-    assert "was not asked" in run(app, ["verify", MINI, "--offline"]).output
-    assert len(served.server.requests) == before
-    assert json.loads(run(app, ["verify", MINI, "--json"]).output)["origin"]["state"] == "same"
-    reseal(folder, lambda body: body.update(description="other"))
-    bad = run(app, ["verify", MINI, "--offline"])
-    assert bad.exit_code == 3
-    assert "another version" in bad.output
 
 
 # --- many small objects

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import multiprocessing
-import os
-import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +11,19 @@ import pytest
 from typer.testing import CliRunner
 
 from orlog.cli import app
-from orlog.datasets.download import foreign
-from orlog.datasets.download.foreign import download_foreign_file, first_downloads_file
+from orlog.datasets.download.foreign import download_foreign_file
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.sources import ForeignFileSource, find_source
 from orlog.datasets.download.transfer import TransferOptions
-from orlog.datasets.formats import formats
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording import finishing
-from orlog.errors import FormatVersionError, IntegrityError, ManifestError, NotFoundError
+from orlog.errors import IntegrityError, ManifestError
 from orlog.manifests.index import ForeignEntry, Index
 from orlog.manifests.names import DatasetName, parse_name
 from tests.datasets.formats.test_d4rl import check, rows_of, write
-from tests.servers import COMES, Fault, FileServer
+from tests.servers import COMES, FileServer
 
 NAME = "lab/hopper-v2"
 FILE = "upstream/hopper.hdf5"
@@ -83,30 +75,6 @@ def bring(source: ForeignFileSource, options: TransferOptions = ASKED, **more: A
     return load_dataset(download_foreign_file(source, options, **more))
 
 
-def leftovers() -> list[str]:
-    """Return what lies beside versions, but for locks."""
-    folder = datasets_folder() / NAME
-    names = [path.name for path in folder.iterdir()] if folder.exists() else []
-    return sorted(name for name in names if name.startswith(".") and not name.endswith(".lock"))
-
-
-@pytest.mark.parametrize("size_is_known", [False, True])
-def test_a_file_without_a_checksum_is_trusted_at_first(
-    upstream: Upstream, size_is_known: bool
-) -> None:
-    source = upstream.link(size_bytes=len(upstream.data) if size_is_known else None)
-    dataset = bring(source)
-    check(dataset, BODY)
-    sha256 = hashlib.sha256(upstream.data).hexdigest()
-    assert f"first download (sha256 {sha256}) was trusted" in dataset.manifest.description
-    (parent,) = dataset.lineage
-    assert parent.digest == f"sha256:{sha256}"
-    assert "upstream publishes no checksum: first download trusted" in parent.operation
-    kept = json.loads(first_downloads_file().read_text("utf-8"))["files"][upstream.url]
-    assert (kept["sha256"], kept["size_bytes"]) == (sha256, len(upstream.data))
-    assert leftovers() == []
-
-
 def test_the_command_line_says_that_a_first_download_was_trusted(upstream: Upstream) -> None:
     upstream.link()
     done = CliRunner().invoke(app, ["download", NAME])
@@ -122,23 +90,6 @@ def test_the_command_line_says_that_a_first_download_was_trusted(upstream: Upstr
     (folder / "rewards/c.0").unlink()
     (folder / "actions/c.0.0").unlink()
     assert "2 problems, repaired." in CliRunner().invoke(app, ["verify", NAME, "--repair"]).output
-
-
-def test_an_error_page_is_not_trusted(upstream: Upstream) -> None:
-    source = upstream.link()
-    upstream.server.faults = [Fault(path=FILE, times=1, change=lambda _: b"<html>Sign in")]
-    with pytest.raises(IntegrityError, match="cannot be read as HDF5"):
-        bring(source)
-    assert not first_downloads_file().exists()
-    check(bring(source), BODY)
-
-
-def test_an_unknown_format_is_refused_before_anything_is_asked(upstream: Upstream) -> None:
-    source = upstream.checked(format="d4rl-hdf6")
-    asked = len(upstream.server.requests)
-    with pytest.raises(FormatVersionError, match=r"did you mean d4rl-hdf5.*upgrade"):
-        bring(source)
-    assert len(upstream.server.requests) == asked
 
 
 def test_a_digest_that_was_pinned_must_come(
@@ -183,72 +134,4 @@ def test_a_registry_elsewhere_may_not_name_files_of_this_machine(upstream: Upstr
     check(bring(source), BODY)
 
 
-def test_d4rl_ships_with_orlog() -> None:
-    source = find_source(parse_name("d4rl/hopper-medium-v2"))
-    assert isinstance(source, ForeignFileSource)
-    assert (source.registry, source.version) == ("d4rl", "1.0.1")
-    assert source.urls == ((source.entry.url, *source.entry.mirrors),)
-    for name, match in (
-        ("d4rl/hoper-medium-v2", "d4rl does not have it; did you mean"),
-        ("d4rl/hopper-medium-v2@2.0.0", r"d4rl has 0\.9\.0, 1\.0\.1 of it"),
-        ("lab/other-v2", "there is no registry to ask"),
-    ):
-        with pytest.raises(NotFoundError, match=match):
-            find_source(parse_name(name))
-
-
-def test_registries_of_the_user_come_before_those_that_ship(
-    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.datasets.download.test_foreign.NAME", "d4rl/hopper-medium-v2")
-    assert upstream.checked().registry == "lab"
-
-
 # Kills, and two at once.
-
-
-def in_a_process(work: Callable[..., None], *arguments: object) -> Any:
-    process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
-    process.start()
-    return process
-
-
-def _bring_and_wait(source: ForeignFileSource, step: str) -> None:
-    """Bring a version in a process that stops for ever at a step."""
-
-    def stop(*_: object, **__: object) -> Any:
-        Path(os.environ["ORLOG_HOME"], "stopped").touch()
-        time.sleep(600)
-
-    if step:
-        places = (foreign, formats, finishing)
-        setattr(next(place for place in places if hasattr(place, step)), step, stop)
-    download_foreign_file(source, ASKED)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ["put_in_place", "_remember_first"])
-def test_a_kill_leaves_no_half_version(upstream: Upstream, step: str) -> None:
-    source = upstream.link()
-    process = in_a_process(_bring_and_wait, source, step)
-    stopped = Path(os.environ["ORLOG_HOME"], "stopped")
-    while not stopped.exists():
-        assert process.is_alive()
-        time.sleep(0.02)
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    assert not (datasets_folder() / NAME / "1.0.0").exists()
-    check(bring(source), BODY)
-    assert leftovers() == []
-
-
-@pytest.mark.slow
-def test_two_processes_bring_it_once(upstream: Upstream) -> None:
-    source = upstream.checked()
-    processes = [in_a_process(_bring_and_wait, source, "") for _ in range(2)]
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
-    check(load_dataset(NAME), BODY)
-    assert sum(request.path == f"/{FILE}" for request in upstream.server.requests) == 1

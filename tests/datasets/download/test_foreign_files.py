@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import multiprocessing
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,10 +14,8 @@ from urllib.parse import urlsplit
 import gymnasium
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import orlog
-from orlog.cli import app
 from orlog.datasets import listing
 from orlog.datasets.download import sources
 from orlog.datasets.download.foreign import download_foreign_file, first_downloads_file
@@ -213,16 +210,6 @@ def test_a_format_of_folders_reads_the_files_at_their_places(tmp_path: Path) -> 
     assert f"first download of {len(paths)} of {len(paths)} files" in dataset.manifest.description
 
 
-def test_a_mirror_is_used_from_the_command_line(upstream: Upstream) -> None:
-    upstream.source(checked=False)
-    upstream.servers[0].faults = [Fault(path=MAIN, status=404)]
-    done = CliRunner().invoke(app, ["download", DOOR])
-    assert done.exit_code == 0, done.output
-    said = f"downloaded from {upstream.url(1, MAIN)}, since {upstream.url(0, MAIN)}: 404 Not Found"
-    assert said in done.stderr
-    assert same(orlog.load_dataset(DOOR), upstream.imported())
-
-
 BAD = {
     "lies": Fault(path=MAIN, change=lambda data: bytes(reversed(data))),
     "cuts": Fault(path=MAIN, change=lambda data: data[:-100]),
@@ -297,23 +284,7 @@ def test_what_was_trusted_of_any_file_may_not_change(upstream: Upstream) -> None
     assert leftovers(upstream.name) == []
 
 
-def test_files_of_an_earlier_listing_are_not_read(upstream: Upstream) -> None:
-    """A download of others of its files was interrupted before."""
-    source = upstream.source()
-    stale = datasets_folder() / upstream.name / ".1.0.0.download/files/data/namespace.json"
-    stale.parent.mkdir(parents=True)
-    stale.write_text("{}")
-    dataset = bring(source)
-    assert same(dataset, upstream.imported())
-
-
 # Kills, and two at once.
-
-
-def in_a_process(work: Callable[..., object], *arguments: object) -> Any:
-    process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
-    process.start()
-    return process
 
 
 @pytest.mark.slow

@@ -15,9 +15,8 @@ from orlog.datasets import listing
 from orlog.datasets.download import sources
 from orlog.datasets.download.download import download_dataset
 from orlog.datasets.formats import d4rl
-from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.garbage import delete_version
-from orlog.errors import TransferError, VersionExistsError
+from orlog.errors import VersionExistsError
 from orlog.manifests import shipped
 from orlog.manifests.index import ForeignEntry, Index
 from tests.datasets.formats.test_d4rl import rows_of, write
@@ -66,19 +65,6 @@ def test_each_is_imported_as_the_version_that_a_download_gives(files: dict[str, 
     assert orlog.load_dataset(download_dataset(f"{NAME}@0.9.0")).digest == old.digest
     with pytest.raises(VersionExistsError, match=r"@0\.9\.0 is already sha256"):
         orlog.import_dataset(files["1.0.1"], NAME)
-
-
-def test_a_download_says_which_one_the_server_has(files: dict[str, Path]) -> None:
-    with pytest.raises(
-        TransferError, match=rf"file of {NAME}@1\.0\.1, other.*import FILE {NAME}@0"
-    ):
-        download_dataset(f"{NAME}@0.9.0")
-    files["0.9.0"].replace(files["1.0.1"])
-    with pytest.raises(
-        TransferError, match=rf"file of {NAME}@0\.9\.0, other.*import FILE {NAME}@1"
-    ):
-        download_dataset(NAME)
-    assert not list((datasets_folder() / NAME).glob("[0-9]*"))
 
 
 def test_an_import_under_another_name_says_so(files: dict[str, Path]) -> None:

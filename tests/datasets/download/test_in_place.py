@@ -580,35 +580,9 @@ def test_ten_frames_of_an_episode_are_some_ranges(tmp_path: Path) -> None:
         sent = server.sent_bytes - before
         assert_equal(ten, frames[10:20])
         assert sent < 30 * frames[0].nbytes
-        for key in (
-            *(7, -1, slice(None, None, 50), [3, 1], np.arange(401) % 97 == 0, (slice(2, 4), 5)),
-            *((3, slice(None), 2), (Ellipsis, 0), slice(5, 5), ([1, 2], 0)),
-        ):
-            assert_equal(camera[key], frames[key])
         assert_equal(np.asarray(camera), frames)
-        assert_equal(np.asarray(camera, np.float32), frames.astype(np.float32))
-        with pytest.raises(IndexError):
-            camera[401]
         assert camera.nbytes == frames.nbytes
         assert "uint8[401, 64, 64, 3]" in repr(ds[0])
-
-
-@BY_RANGES
-def test_what_takes_all_files_says_what_to_download(
-    served: FileServer, whole: Dataset, tmp_path: Path
-) -> None:
-    dataset = opened(served, whole)
-    for act in (
-        lambda: orlog.DatasetWriter.append(dataset),
-        lambda: convert_dataset(dataset, tmp_path / "converted", container="hdf5"),
-        lambda: publish_dataset(dataset, str(tmp_path / "registry")),
-        lambda: orlog.verify_store(dataset),
-    ):
-        with pytest.raises(
-            NotFoundError, match=rf"read in place; first run: orlog download {NAME}@"
-        ):
-            act()
-    assert {one.name for one in tmp_path.iterdir()} == {"copy", "home"}
 
 
 @BY_RANGES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import multiprocessing
 import shutil
 import urllib.parse
 from collections.abc import Callable, Iterator
@@ -13,10 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import orlog
-from orlog.cli import app
 from orlog.datasets.download.download import download_dataset, repair_dataset
 from orlog.datasets.home.folders import (
     datasets_folder,
@@ -28,7 +25,7 @@ from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import folders_to_repair, folders_to_verify
-from orlog.errors import IntegrityError, NotFoundError, SchemaError
+from orlog.errors import IntegrityError, NotFoundError
 from tests.datasets.store.test_version import random_parts, record
 from tests.kills import killed_at
 from tests.levels import scaled
@@ -192,51 +189,6 @@ def test_damage_in_a_part_is_never_read_as_right(whole: Dataset) -> None:
         orlog.load_dataset(NAME, episodes=range(2))
 
 
-@pytest.mark.usefixtures("server")
-@pytest.mark.parametrize(
-    ("choice", "error", "text"),
-    [
-        ({"episodes": range(99)}, SchemaError, r"it has 8 episodes \(0 to 7\), found 0 to 98"),
-        ({"episodes": [-1]}, SchemaError, "found -1 to -1"),
-        ({"episodes": []}, ValueError, "found none"),
-        ({"episodes": [0.5]}, TypeError, "positions"),
-        ({"columns": "rewards"}, TypeError, "found the text 'rewards'"),
-        ({"columns": ["infos/leval"]}, NotFoundError, "did you mean infos/level"),
-    ],
-)
-def test_a_choice_that_cannot_be_is_refused(
-    choice: dict[str, Any], error: type[Exception], text: str
-) -> None:
-    with pytest.raises(error, match=text):
-        download_dataset(NAME, **choice)
-    assert partial_versions(NAME) == {}
-
-
-def told(*command: str) -> str:
-    found = CliRunner().invoke(app, list(command), env={"COLUMNS": "300"})
-    assert found.exit_code == 0, found.output
-    return " ".join(found.output.split())
-
-
-@pytest.mark.usefixtures("server")
-def test_the_command_line_says_what_is_here(whole: Dataset) -> None:
-    run = CliRunner().invoke
-    done = run(app, ["download", NAME, "--episodes", "0:2,4", "--columns", "infos/level"])
-    assert done.exit_code == 0, done.output
-    assert f"of {len(whole.manifest.objects)} files" in done.output.replace("\n", " ")
-    assert "from registry lab, no signature required" in done.output
-    checked = run(app, ["verify", NAME])
-    assert checked.exit_code == 0
-    assert "a part is here" in checked.output
-    assert '"partial": true' in run(app, ["verify", NAME, "--json"]).output
-    assert isinstance(run(app, ["verify", NAME, "--values"]).exception, NotFoundError | SystemExit)
-    assert "no damage found." in run(app, ["verify", NAME, "--repair"]).output
-    wrong = run(app, ["download", NAME, "--episodes", "3:1"])
-    assert wrong.exit_code == 2
-    completed = run(app, ["download", NAME])
-    assert "a part" not in completed.output
-
-
 @pytest.mark.scaled
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
@@ -263,27 +215,3 @@ def test_kill_at_any_instant_leaves_a_part_that_is_right_and_goes_on(whole: Data
     assert interrupted > 0
     assert_same(orlog.load_dataset(NAME, download=True), whole)
     assert partial_versions(NAME) == {}
-
-
-def download_in_child(choice: dict[str, Any]) -> None:
-    orlog.load_dataset(NAME, download=True, **choice)
-
-
-@pytest.mark.scaled
-@pytest.mark.slow
-def test_processes_that_want_different_parts_all_get_theirs(
-    server: FileServer, whole: Dataset
-) -> None:
-    context = multiprocessing.get_context("fork")
-    wanted = list(choices(whole, scaled(6, 3)))
-    children = [context.Process(target=download_in_child, args=(choice,)) for choice in wanted]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join()
-        assert child.exitcode == 0
-    sums = {item.path: item.sha256 for item in whole.manifest.objects}
-    brought = [sums[path] for path in objects_asked(server)]
-    assert sorted(brought) == sorted(set(brought))
-    for choice in wanted:
-        assert orlog.load_dataset(NAME, **choice).total_episodes > 0

@@ -10,7 +10,6 @@ import email.utils
 import errno
 import hashlib
 import ipaddress
-import os
 import random
 import resource
 import socket
@@ -136,65 +135,7 @@ def test_a_file_comes_whole_whatever_is_known_and_held(
             assert ranges(server) == ([] if held == DATA else ["bytes=900000-"])
 
 
-def test_threads_share_mirrors_and_forks_do_not_share_connections(
-    tmp_path: Path, server: FileServer
-) -> None:
-    server.faults = [Fault(status=503, times=3), Fault(drop_after=300_000, times=6)]
-    mirrors, patience = [Mirror(server.url)], dataclasses.replace(QUICK, attempts=12)
-    parts = [tmp_path / str(number) for number in range(8)]
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda p: fetch_object(mirrors, object_of(), p, patience=patience), parts))
-    assert all(part.read_bytes() == DATA for part in parts)
-    before = server.connections
-    child = os.fork()
-    if child == 0:
-        try:
-            fetch(tmp_path / "child", server)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
-    fetch(tmp_path / "again", server)
-    assert server.connections == before + 1
-
-
 # Faults that pass: one mirror, which does wrong a few times. What is held first, the ranges that are asked for then.
-
-SAID = ["bytes 300000-1000002/1000003", "bytes 400000-400009/1000003", "pages 1-2/3", None]
-PASSING: dict[str, tuple[list[Fault], int, list[str | None] | None]] = {
-    "drops": ([Fault(times=1, drop_after=400_000)], 0, [None, "bytes=400000-"]),
-    "drops at once": ([Fault(times=2, drop_after=0)], 0, [None] * 3),
-    "drops, chunked": ([Fault(times=1, drop_after=400_000, chunked=True)], 0, None),
-    "resets": ([Fault(times=2, drop_after=300_000, resets=True)], 0, None),
-    "stalls": ([Fault(times=1, stall_after=400_000)], 0, [None, "bytes=400000-"]),
-    "drops again and again": ([Fault(drop_after=100_000)], 0, None),
-    "refuses ranges": ([Fault(times=1, status=416)], 400_000, ["bytes=400000-", None]),
-    "wrong bytes": ([Fault(times=1, change=lambda _: WRONG)], 0, [None, None]),
-    **{f"{code}": ([Fault(times=2, status=code)], 0, [None] * 3) for code in (408, 429, 500, 503)},
-    **{
-        f"says {said}": (
-            [Fault(times=1, headers={"Content-Range": said})],
-            400_000,
-            ["bytes=400000-", None],
-        )
-        for said in SAID
-    },
-}
-
-
-@pytest.mark.parametrize("name", PASSING)
-def test_what_passes_costs_nothing_that_came(server: FileServer, part: Path, name: str) -> None:
-    server.faults, held, asked = PASSING[name]
-    server.faults = [dataclasses.replace(fault) for fault in server.faults]
-    place(part.parent, DATA[:held], part.name)
-    steps = fetch(part, server, patience=HASTY if name == "stalls" else QUICK)
-    assert part.read_bytes() == DATA
-    assert sum(steps) == len(DATA)
-    assert asked is None or ranges(server) == asked
-    if "wrong" not in name:
-        assert min(steps) >= 0  # nothing that came was discarded
-    if "drops" in name:
-        assert server.sent_bytes <= len(DATA) + 2**18
 
 
 @pytest.mark.parametrize(
@@ -214,25 +155,6 @@ def test_retry_after_is_kept_to_within_bounds(
     began = clock.now
     fetch(part, server, patience=dataclasses.replace(QUICK, attempts=2, longest_wait=0.4))
     assert clock.now - began == pytest.approx(expected, abs=0.02)
-
-
-def test_who_must_wait_leaves_the_work_to_the_next_and_waiting_can_be_ended(
-    servers: tuple[FileServer, FileServer], tmp_path: Path, part: Path, clock: Clock
-) -> None:
-    first, second = servers
-    first.faults = [Fault(status=429, headers={"Retry-After": "60"})]
-    mirrors = [Mirror(first.url), Mirror(second.url)]
-    for number in range(3):
-        fetch_object(mirrors, object_of(), tmp_path / str(number))
-    assert (len(first.requests), len(second.requests)) == (1, 3)
-
-    def stop(_: int) -> None:
-        raise KeyboardInterrupt
-
-    began = clock.now
-    with pytest.raises(KeyboardInterrupt):
-        fetch(part, first, progress=stop, patience=Patience())
-    assert clock.now - began < 1
 
 
 # Faults that stay: the first of two mirrors does wrong each time.
@@ -290,27 +212,6 @@ def test_what_stays_is_said_and_the_next_mirror_takes_over(
     assert part.read_bytes() == DATA
 
 
-def test_wrong_bytes_are_taken_from_nobody_and_spoil_nothing(
-    servers: tuple[FileServer, FileServer], part: Path
-) -> None:
-    first, second = servers
-    first.faults = [
-        Fault(change=lambda _: WRONG, drop_after=500_000, times=1),
-        Fault(change=lambda _: WRONG),
-    ]
-    fetch(part, first, second)
-    assert part.read_bytes() == DATA
-    part.write_bytes(b"")
-    second.faults = [Fault(change=lambda _: WRONG)]
-    for server in servers:
-        server.requests.clear()
-    with pytest.raises(TransferError) as caught:
-        fetch(part, *servers)
-    assert [len(server.requests) for server in servers] == [2, 2]
-    assert all("gave sha256" in attempt for attempt in caught.value.attempts)
-    assert part.read_bytes() == b""
-
-
 @pytest.mark.parametrize("status", [301, 302, 307])
 def test_redirects_are_followed_and_bounded(
     servers: tuple[FileServer, FileServer], part: Path, status: int
@@ -336,8 +237,6 @@ def test_redirects_are_followed_and_bounded(
 
 
 # Files of which no sum is known: bytes of two states never mix.
-
-TAG = {"ETag": '"one"'}
 
 
 @pytest.mark.parametrize("size", [None, len(DATA)])
@@ -365,30 +264,6 @@ def test_without_a_sum_only_the_same_tag_goes_on(
     assert part.read_bytes() == DATA
     assert sum(steps) == len(DATA)
     assert (min(steps) >= 0) == is_same
-
-
-def test_without_a_sum_bytes_of_two_mirrors_are_never_mixed_nor_halves_taken_for_wholes(
-    servers: tuple[FileServer, FileServer], part: Path
-) -> None:
-    first, second = servers
-    mirrors, item = [Mirror(first.url), Mirror(second.url)], Expected(path=PATH)
-    first.faults = [
-        Fault(drop_after=600_000, times=1, headers=TAG, change=lambda _: WRONG),
-        Fault(status=404),
-    ]
-    second.faults = [Fault(headers=TAG)]
-    assert fetch_object(mirrors, item, part, patience=QUICK).sha256 == object_of().sha256
-    assert ranges(second) == [None]
-    for fault in (
-        Fault(drop_after=9),
-        Fault(drop_after=200_000, chunked=True),
-        Fault(drop_after=200_000, headers={"Content-Length": None, "Connection": "close"}),
-        Fault(stall_after=200_000),
-    ):
-        first.faults = [fault]
-        patience = QUICK if fault.stall_after is None else HASTY
-        with pytest.raises(TransferError, match="tried 3 times"):
-            fetch_object(mirrors[:1], item, part, patience=patience)
 
 
 # Anything at all, in any order: parts go on through servers that change their mind, and through damage here.

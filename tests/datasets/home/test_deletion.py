@@ -73,20 +73,6 @@ def test_a_version_that_was_deleted_since_it_was_opened_says_so(mini: Dataset) -
             read()
 
 
-def test_other_bytes_in_its_place_are_not_taken_for_damage(
-    mini: Dataset, built_mini: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(built_mini, other)
-    (other / "rewards/c.0").unlink()
-    shutil.rmtree(mini.folder)
-    other.rename(mini.folder)
-    with pytest.raises(NotFoundError, match="was deleted while it was read"):
-        mini.column("rewards")
-    with pytest.raises(IntegrityError, match="no file"):
-        Dataset(mini.folder)
-
-
 def test_what_is_damaged_is_still_damaged(mini: Dataset) -> None:
     (mini.folder / "rewards/c.0").unlink()
     with pytest.raises(IntegrityError):

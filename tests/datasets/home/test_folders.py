@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import errno
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
 
-from orlog.base.files import put_in_place, put_new, unfinished_folder
+from orlog.base.files import put_new, unfinished_folder
 from orlog.datasets.home.folders import (
     datasets_folder,
     installed_names,
@@ -40,12 +39,6 @@ def test_datasets_live_in_orlog_home_then_in_the_cache_of_the_user(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_installed_in_a_home_that_does_not_exist(home: Path) -> None:
-    assert installed_names() == []
-    assert installed_versions("pointmaze/umaze-v1") == []
-    assert not home.exists()
-
-
 def test_names_with_any_number_of_parts_are_listed_once() -> None:
     for name, version in [
         ("b/x-v1", "1.0.0"),
@@ -57,12 +50,6 @@ def test_names_with_any_number_of_parts_are_listed_once() -> None:
     assert installed_names() == ["a/b/c/y-v2", "a/z-v0", "b/x-v1"]
 
 
-def test_versions_are_listed_by_number_newest_first() -> None:
-    for version in ("1.9.0", "1.10.0", "0.20.1", "10.0.0"):
-        installed("b/x-v1", version)
-    assert installed_versions("b/x-v1") == ["10.0.0", "1.10.0", "1.9.0", "0.20.1"]
-
-
 def test_what_is_unfinished_hidden_or_without_a_manifest_is_not_listed() -> None:
     for version in (".1.0.0.unfinished", ".1.0.0.replaced", "notes"):
         installed("b/x-v1", version)
@@ -70,30 +57,6 @@ def test_what_is_unfinished_hidden_or_without_a_manifest_is_not_listed() -> None
     assert installed_versions("b/x-v1") == []
     (datasets_folder() / "b/x-v1/notes/manifest.json").unlink()
     assert installed_names() == []
-
-
-def test_a_finished_folder_appears_whole_and_leaves_nothing_beside_it(home: Path) -> None:
-    destination = home / "datasets/b/x-v1/1.0.0"
-    with unfinished_folder(destination) as folder:
-        assert folder.parent == destination.parent
-        assert list(folder.iterdir()) == []
-        (folder / "store").mkdir()
-        (folder / "store/file").write_text("new")
-        put_in_place(folder / "store", destination)
-        assert not destination.is_symlink()
-    assert (destination / "file").read_text() == "new"
-    assert {path.name for path in destination.parent.iterdir()} <= {"1.0.0", ".1.0.0.lock"}
-
-
-def test_what_was_there_before_is_replaced_as_a_whole(home: Path) -> None:
-    destination = home / "datasets/b/x-v1/1.0.0"
-    for text in ("one", "two"):
-        with unfinished_folder(destination) as folder:
-            (folder / "store").mkdir()
-            (folder / "store" / text).write_text(text)
-            put_in_place(folder / "store", destination)
-    assert [path.name for path in destination.iterdir()] == ["two"]
-    assert {path.name for path in destination.parent.iterdir()} <= {"1.0.0", ".1.0.0.lock"}
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -113,32 +76,6 @@ def test_an_interruption_leaves_nothing_and_frees_the_lock(
     waited: list[bool] = []
     with unfinished_folder(destination, on_wait=lambda: waited.append(True)):
         assert waited == []
-
-
-def test_what_a_dead_process_left_is_removed(home: Path) -> None:
-    destination = home / "datasets/b/x-v1/1.0.0"
-    left = destination.with_name(".1.0.0.unfinished")
-    left.mkdir(parents=True)
-    (left / "half").write_text("x")
-    with unfinished_folder(destination) as folder:
-        assert list(folder.iterdir()) == []
-
-
-def test_a_second_writer_waits_for_the_first(home: Path) -> None:
-    destination = home / "datasets/b/x-v1/1.0.0"
-    waits, entered = threading.Event(), threading.Event()
-
-    def second() -> None:
-        with unfinished_folder(destination, on_wait=waits.set):
-            entered.set()
-
-    thread = threading.Thread(target=second)
-    with unfinished_folder(destination):
-        thread.start()
-        assert waits.wait(120)
-        assert not entered.wait(0.1)
-    thread.join(120)
-    assert entered.is_set()
 
 
 def test_a_home_that_cannot_be_made_is_a_storage_error(home: Path) -> None:

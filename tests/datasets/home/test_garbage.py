@@ -11,8 +11,6 @@ import pytest
 
 import orlog
 from orlog.base.files import sole_access
-from orlog.datasets.download.download import download_version
-from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.home.folders import datasets_folder, mark_used
 from orlog.datasets.home.garbage import (
     collect_garbage,
@@ -30,16 +28,11 @@ from orlog.manifests.lock import LockedDataset, write_lock
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.names import DatasetName
 from tests.datasets.cached_homes import DAY, age, beside, place, put, snapshot, write_origin_of
-from tests.datasets.conftest import MINI, Served
+from tests.datasets.conftest import MINI
 
 pytestmark = pytest.mark.usefixtures("no_lock")
 
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"
-
-
-def removed_names() -> set[str]:
-    """Collect what processes left and what is unused for a week; return what went."""
-    return {one.path.name for one in collect_garbage(unused_days=7).removed}
 
 
 # --- list
@@ -71,18 +64,6 @@ def test_versions_are_listed_with_where_they_came_from(template: Path) -> None:
     for key, days in (((ARM, "1.0.0"), 3), ((LEG, "2.0.0"), 400)):
         assert (time.time() - found[key].last_used.timestamp()) // DAY == days
     assert 0 < total_bytes() <= sum(one.size_bytes for one in found.values())
-
-
-def test_a_built_version_says_what_builds_it(mini_folder: Path) -> None:
-    (found,) = cached_versions()
-    assert (found.folder, found.came_from, found.again) == (
-        mini_folder,
-        "built",
-        f"orlog build {MINI}",
-    )
-    (mini_folder / "manifest.json").write_text("{", "utf-8")
-    (found,) = cached_versions()
-    assert found.came_from == "unknown: its manifest cannot be read"
 
 
 def test_files_that_versions_share_are_counted_once(template: Path) -> None:
@@ -140,26 +121,6 @@ def test_what_is_no_version_is_not_looked_at(template: Path, home: Path) -> None
 # --- last use
 
 
-def test_a_version_is_marked_in_ones_own_home_only(
-    template: Path, tmp_path: Path, home: Path
-) -> None:
-    mark_used(home / "datasets" / ARM / "1.0.0")  # not there: no error
-    elsewhere = shutil.copytree(template, tmp_path / "copy")
-    for folder in (place(template, ARM, "1.0.0"), elsewhere):
-        age(folder, 30)
-        mark_used(folder)
-    assert elsewhere.stat().st_mtime < time.time() - 29 * DAY
-    assert removed_names() == set()
-
-
-def test_a_last_use_to_come_counts_as_just_now(template: Path) -> None:
-    folder = place(template, ARM, "1.0.0", days=-1000)
-    assert removed_names() == set()
-    assert collect_garbage(max_bytes=0).removed == []
-    collect_garbage(unused_days=0)
-    assert not folder.exists()
-
-
 # --- garbage
 
 
@@ -194,15 +155,6 @@ def test_without_options_only_what_processes_left_goes(template: Path) -> None:
 
 def origin_size(folder: Path) -> int:
     return origin_file(folder).stat().st_size
-
-
-def test_a_version_that_was_set_aside_when_a_process_was_killed_is_put_back(template: Path) -> None:
-    folder = place(template, ARM, "1.0.0", downloaded=False)
-    folder.rename(beside(folder, "replaced"))
-    report = collect_garbage(unused_days=0)
-    assert report.removed == []
-    assert "put back" in report.kept[0].why
-    assert orlog.verify_store(folder)[1] == []
 
 
 def test_only_what_was_downloaded_and_is_as_it_was_goes(template: Path) -> None:
@@ -259,14 +211,6 @@ def test_pinned_versions_stay_whatever_is_asked_for(
     assert cached_versions() == []
 
 
-def test_versions_of_a_name_with_an_interrupted_recording_stay(template: Path) -> None:
-    folder = place(template, ARM, "1.0.0", days=99)
-    put(beside(folder.with_name("1.1.0"), "recording"), 99)
-    report = collect_garbage(unused_days=0, max_bytes=0)
-    assert report.removed == []
-    assert report.kept[0].why == "an interrupted recording may continue from it"
-
-
 def test_what_another_process_writes_is_passed_over(template: Path) -> None:
     folder = place(template, ARM, "1.0.0", days=99)
     left = put(beside(folder, "unfinished"))
@@ -279,20 +223,6 @@ def test_what_another_process_writes_is_passed_over(template: Path) -> None:
         with pytest.raises(StorageError, match="another process is writing this version"):
             delete_version(ARM, "1.0.0")
     assert len(collect_garbage(unused_days=0).removed) == 2
-
-
-def test_the_least_recently_opened_go_first_until_the_rest_fits(template: Path) -> None:
-    folders = [place(template, ARM, f"{days}.0.0", days=days) for days in (1, 5, 3, 2, 4)]
-    young = place(template, LEG, "1.0.0", days=0.9)
-    one = total_bytes() // 6
-    report = collect_garbage(max_bytes=total_bytes() - one - one // 2)
-    assert [path.path.name for path in report.removed] == ["5.0.0", "4.0.0"]
-    assert report.left_bytes == total_bytes()
-    report = collect_garbage(max_bytes=0)
-    assert young.exists()
-    assert report.kept == []
-    assert not any(folder.exists() for folder in folders)
-    assert report.left_bytes == total_bytes() > 0
 
 
 def test_a_version_opened_between_choosing_and_removing_stays(
@@ -332,12 +262,6 @@ def test_a_home_that_cannot_be_written_is_a_typed_error(
     assert not other.exists()  # the rest was done
     with pytest.raises(StorageError, match="Read-only file system"):
         delete_version(ARM, "1.0.0")
-
-
-def test_days_and_bytes_are_not_negative() -> None:
-    for days, size in ((-1, None), (None, -1)):
-        with pytest.raises(ValueError, match="0 or more"):
-            collect_garbage(unused_days=days, max_bytes=size)
 
 
 # --- delete
@@ -419,14 +343,3 @@ def test_names_mean_all_versions_or_the_one_that_they_pin(template: Path) -> Non
     for name in (LEG, f"{ARM}@1.2.0", f"{ARM}@sha256:abcdef"):
         with pytest.raises(NotFoundError):
             own_versions(name)
-
-
-def test_what_was_removed_is_downloaded_again(served: Served) -> None:
-    folder = download_version(source_of_url(served.url))
-    delete_version(MINI, "1.0.0")
-    assert not folder.exists()
-    assert download_version(source_of_url(served.url)) == folder
-    assert orlog.verify_store(folder)[1] == []
-    collect_garbage(unused_days=0)
-    with pytest.raises(NotFoundError):
-        orlog.load_dataset(MINI)

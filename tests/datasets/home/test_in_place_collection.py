@@ -183,7 +183,7 @@ def test_who_opens_a_version_finds_all_of_it_while_another_process_removes_all(
         while not ready.exists():
             assert collector.is_alive()
             time.sleep(0.02)
-        for _ in range(scaled(100, some=25)):
+        for _ in range(scaled(100, some=8)):
             assert orlog.load_dataset(NAME).total_steps == whole.total_steps
         assert collector.is_alive()
     finally:

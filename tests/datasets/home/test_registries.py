@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -22,36 +21,13 @@ from orlog.datasets.home.registries import (
     remove_registry,
     seen_file,
 )
-from orlog.errors import (
-    FormatVersionError,
-    IntegrityError,
-    ManifestError,
-    NotFoundError,
-    SignatureError,
-)
+from orlog.errors import FormatVersionError, ManifestError, NotFoundError, SignatureError
 from tests.levels import scaled
 
 URL = "https://data.example.org/registry"
 KEY = f"ed25519:{'ab' * 32}"
 LAB = Registry(name="lab", url=URL)
 OLD, NEW = "a" * 64, "b" * 64
-WORDS = st.sampled_from(
-    [
-        "registries_version",
-        "registries",
-        "name",
-        "url",
-        "mirrors",
-        "keys",
-        "seen_version",
-        "indexes",
-    ]
-)
-JSON: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers(-1, 2) | st.floats() | st.text(max_size=20) | WORDS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
-    max_leaves=12,
-)
 
 
 def write(path: Path, body: object) -> None:
@@ -63,12 +39,6 @@ def run_at_once(*codes: str) -> None:
     """Run pieces of Python in processes of their own, side by side."""
     running = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
     assert [one.wait(timeout=120) for one in running] == [0] * len(codes)
-
-
-def test_there_are_none_at_first(home: Path) -> None:
-    assert read_registries() == []
-    assert registries_file() == home / "registries.json"
-    assert not home.exists()
 
 
 def test_what_is_added_is_read_in_order_and_removed(home: Path, tmp_path: Path) -> None:
@@ -133,27 +103,6 @@ def test_a_nonsense_url_is_refused(url: str, message: str, home: Path) -> None:
     assert not home.exists()
 
 
-@pytest.mark.parametrize(
-    "folder", ["data.example.org/registry", "missing", "~nobody-of-that-name/x", "a" * 300]
-)
-def test_a_folder_that_is_not_there_is_refused(folder: str, home: Path) -> None:
-    with pytest.raises(NotFoundError, match="no such folder"):
-        add_registry("lab", folder)
-    assert not home.exists()
-
-
-@pytest.mark.parametrize("name", ["", "Lab", "two words", "../lab", "-lab", "lab\n", "a" * 41])
-def test_a_nonsense_name_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="not a name for a registry"):
-        add_registry(name, URL)
-
-
-@pytest.mark.parametrize("key", ["", "ab" * 32, f"ed25519:{'AB' * 32}", f"{KEY}\n", f"{KEY}0"])
-def test_a_nonsense_key_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match="not a public key"):
-        add_registry("lab", URL, keys=[key])
-
-
 def test_what_is_there_already_is_refused() -> None:
     added = add_registry("lab", URL)
     with pytest.raises(ValueError, match=r"registry lab with URL .* orlog registry remove lab"):
@@ -170,14 +119,10 @@ def test_what_is_there_already_is_refused() -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ([{"name": "lab"}], "url"),
-        ([{"name": "lab", "url": URL, "key": KEY}], "unknown field"),
+        ([{"name": "Lab", "url": URL}], "not a name for a registry"),
         ([{"name": "lab", "url": f"{URL}/"}], "slash"),
-        ([{"name": "lab", "url": "data/registry"}], "absolute path"),
-        ([{"name": "lab", "url": URL, "keys": KEY}], "keys"),
         ([{"name": "lab", "url": URL, "keys": ["ed25519:ab"]}], "not a public key"),
         ([{"name": "lab", "url": URL}, {"name": "lab", "url": "s3://bucket"}], "twice"),
-        ([{"name": "lab", "url": URL}, {"name": "other", "url": URL}], "twice"),
         ({}, "registries"),
     ],
 )
@@ -202,19 +147,6 @@ def test_files_of_a_newer_orlog_are_refused() -> None:
         read_registries()
     with pytest.raises(FormatVersionError, match="seen_version 2"):
         check_serial(LAB, 1, OLD)
-
-
-@settings(max_examples=scaled(200), deadline=None)
-@given(body=JSON)
-def test_random_json_gives_a_typed_error(body: Any) -> None:
-    write(registries_file(), body)
-    write(seen_file(), body)
-    with contextlib.suppress(ManifestError, FormatVersionError):
-        read_registries()
-        assert body["registries_version"] == 1
-    with contextlib.suppress(ManifestError, FormatVersionError):
-        check_serial(LAB, 1, OLD)
-        assert body["seen_version"] == 1
 
 
 @settings(max_examples=scaled(200), deadline=None)
@@ -261,13 +193,6 @@ def test_the_memory_is_of_the_url_and_outlives_the_registry() -> None:
         check_serial(again, 6, NEW)
 
 
-@pytest.mark.parametrize("serial", [-1, 2**53 + 1, 10**400])
-def test_an_absurd_serial_is_refused(serial: int, home: Path) -> None:
-    with pytest.raises(SignatureError, match="expected a serial from 0"):
-        check_serial(LAB, serial, OLD)
-    assert not home.exists()
-
-
 def test_a_home_that_cannot_be_written_warns_and_still_refuses(home: Path) -> None:
     home.write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="registry lab: serial 7 .* cannot be remembered"):
@@ -306,9 +231,3 @@ for serial in range(1, 31):
         "s3://second": 30,
     }
     assert len(read_registries()) == 6
-
-
-def test_a_refusal_is_an_integrity_error() -> None:
-    check_serial(LAB, 2, OLD)
-    with pytest.raises(IntegrityError):
-        check_serial(LAB, 1, NEW)

@@ -51,12 +51,6 @@ def test_a_version_of_a_shared_home_is_found_verified_and_listed(shared: Path, h
     assert not (home / "datasets").exists()
 
 
-@pytest.mark.usefixtures("shared")
-def test_a_version_is_looked_for_in_ones_own_home_first(mini_folder: Path) -> None:
-    assert version_folder(MINI, "1.0.0") == mini_folder
-    assert orlog.load_dataset(MINI).folder == mini_folder
-
-
 def test_what_a_shared_home_has_is_not_downloaded(shared: Path, served: Served) -> None:
     assert download_version(source_of_url(served.url)) == shared
     assert not any("/c." in request.path for request in served.server.requests)
@@ -91,29 +85,3 @@ def test_a_version_damaged_in_a_shared_home_comes_into_ones_own(
     assert damaged.read_bytes() == data
     objects = [request.path for request in served.server.requests if "/c." in request.path]
     assert objects == [f"/{MINI}/1.0.0/rewards/c.0"]
-
-
-@pytest.mark.usefixtures("served")
-def test_a_sound_version_of_a_shared_home_needs_no_repair(shared: Path) -> None:
-    assert repair_dataset(shared) == []
-    assert version_folder(MINI, "1.0.0") == shared
-
-
-@pytest.mark.usefixtures("shared")
-def test_a_version_that_appends_to_a_shared_one_has_links_or_copies_of_its_objects() -> None:
-    below = orlog.load_dataset(MINI)
-    with orlog.DatasetWriter.append(below, version="1.1.0") as writer:
-        writer.add_episode(below[0])
-    ds = orlog.load_dataset(MINI)
-    assert ds.folder == datasets_folder() / MINI / "1.1.0"
-    assert orlog.verify_store(ds.folder)[1] == []
-
-
-@pytest.mark.usefixtures("mini_folder")
-def test_equal_objects_of_other_names_are_kept_once() -> None:
-    ds = orlog.load_dataset(MINI)
-    first = orlog.save_dataset(ds[:4], "lab/first-v1", version="1.0.0")
-    second = orlog.save_dataset(ds[:4], "lab/second-v1", version="1.0.0")
-    objects = [path for path in second.rglob("c.*") if path.is_file()]
-    assert objects
-    assert all((first / path.relative_to(second)).samefile(path) for path in objects)

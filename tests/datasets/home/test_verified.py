@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import time
 from collections.abc import Callable
@@ -12,14 +10,12 @@ import pytest
 
 from orlog.base.files import hash_file
 from orlog.datasets.home import records as remembered
-from orlog.datasets.home.records import is_settled, remember_files, remembered_files, stamp_of
+from orlog.datasets.home.records import is_settled
 from orlog.datasets.store import objects
 from orlog.datasets.store.verify import verify_folder
-from orlog.manifests.manifest import read_manifest
 from tests.stored_objects import change_unseen
 
 SHARD = "observations/observation/c.0.0"
-DIGEST = "sha256:" + "0" * 64
 
 
 @pytest.fixture
@@ -59,22 +55,6 @@ def test_a_quick_verification_reads_nothing_that_was_right_and_is_unchanged(
 
 
 @pytest.mark.usefixtures("settled")
-def test_a_full_verification_reads_all_whatever_is_remembered(
-    mini_folder: Path, hashed: list[str]
-) -> None:
-    for _ in range(2):
-        hashed.clear()
-        manifest, _ = verify_folder(mini_folder)
-        assert len(hashed) == len(manifest.objects)
-
-
-def test_a_quick_verification_reads_all_where_nothing_is_remembered(mini_folder: Path) -> None:
-    change_unseen(mini_folder / SHARD)
-    (problem,) = verify_folder(mini_folder, quick=True)[1]
-    assert (problem.file, problem.kind) == (SHARD, "damaged")
-
-
-@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("quick_first", [False, True])
 def test_a_change_that_keeps_size_and_mtime_shows_in_the_ctime(
     mini_folder: Path, quick_first: bool, hashed: list[str]
@@ -88,41 +68,6 @@ def test_a_change_that_keeps_size_and_mtime_shows_in_the_ctime(
     assert hashed == ["c.0.0"]
     # What is wrong is not remembered, and found again.
     assert [one.file for one in verify_folder(mini_folder, quick=True)[1]] == [SHARD]
-
-
-@pytest.mark.usefixtures("settled")
-def test_another_file_of_the_same_size_and_times_shows_in_the_inode(mini_folder: Path) -> None:
-    verify_folder(mini_folder)
-    stamps = remembered_files(mini_folder, read_manifest(mini_folder / "manifest.json").digest)
-    size, modified, _, inode = stamps[SHARD]
-    found = (mini_folder / SHARD).stat()
-    assert stamps[SHARD] == stamp_of(found)
-    copy = mini_folder.parent / "copy"
-    copy.write_bytes((mini_folder / SHARD).read_bytes())
-    os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
-    assert stamp_of(copy.stat())[:2] == (size, modified)
-    assert stamp_of(copy.stat())[3] != inode
-
-
-@pytest.mark.usefixtures("settled")
-def test_cut_missing_and_extra_files_are_found_quickly_too(
-    mini_folder: Path, tmp_path: Path
-) -> None:
-    verify_folder(mini_folder)
-    (mini_folder / "rewards/c.0").unlink()
-    with (mini_folder / "actions/c.0.0").open("r+b") as file:
-        file.truncate(5)
-    (mini_folder / "extra").write_text("x")
-    (mini_folder / "terminations").rename(tmp_path / "good")
-    (mini_folder / "terminations").symlink_to(tmp_path / "good")
-    assert [(one.file, one.kind) for one in verify_folder(mini_folder, quick=True)[1]] == [
-        ("actions/c.0.0", "wrong size"),
-        ("rewards/c.0", "missing"),
-        ("terminations/c.0", "a link"),
-        ("terminations/zarr.json", "a link"),
-        ("extra", "not in the manifest"),
-        ("terminations", "not in the manifest"),
-    ]
 
 
 def test_what_was_written_a_moment_ago_is_not_trusted(
@@ -188,29 +133,6 @@ def test_a_damaged_record_is_as_none_and_is_replaced(
 
 
 @pytest.mark.usefixtures("settled")
-def test_a_record_with_another_sum_of_a_file_is_not_believed(mini_folder: Path, home: Path) -> None:
-    """A record names the manifest, and so the SHA-256 of each file, that it was made of."""
-    verify_folder(mini_folder)
-    (record,) = records(home)
-    body = json.loads(record.read_text())
-    assert body["folder"] == str(mini_folder.resolve())
-    assert remembered_files(mini_folder, body["digest"]) != {}
-    assert remembered_files(mini_folder, DIGEST) == {}
-    record.write_text(json.dumps({**body, "folder": "/elsewhere"}))
-    assert remembered_files(mini_folder, body["digest"]) == {}
-
-
-@pytest.mark.usefixtures("settled")
-def test_nothing_is_written_where_nothing_is_new(mini_folder: Path, home: Path) -> None:
-    verify_folder(mini_folder)
-    (record,) = records(home)
-    before = record.stat()
-    verify_folder(mini_folder)
-    verify_folder(mini_folder, quick=True)
-    assert (record.stat().st_ino, record.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
-@pytest.mark.usefixtures("settled")
 def test_a_home_that_cannot_be_written_is_no_error(
     built_mini: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,56 +141,3 @@ def test_a_home_that_cannot_be_written_is_no_error(
         monkeypatch.setenv("ORLOG_HOME", str(home))
         for quick in (False, True):
             assert verify_folder(built_mini, quick=quick)[1] == []
-
-
-def test_more_files_than_a_small_file_holds_are_not_remembered(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remembered, "MOST_FILES", 1)
-    remember_files(tmp_path, DIGEST, {"a": (1, 2, 3, 4), "b": (1, 2, 3, 4)})
-    assert records(home) == []
-    remember_files(tmp_path, DIGEST, {"a": (1, 2, 3, 4)})
-    assert remembered_files(tmp_path, DIGEST) == {"a": (1, 2, 3, 4)}
-
-
-def test_a_folder_whose_name_is_no_utf8_is_remembered(tmp_path: Path) -> None:
-    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
-    try:
-        folder.mkdir()
-    except OSError:
-        pytest.skip("a file system that takes UTF-8 only")
-    remember_files(folder, DIGEST, {"a": (1, 2, 3, 4)})
-    assert remembered_files(folder, DIGEST) == {"a": (1, 2, 3, 4)}
-
-
-@pytest.mark.usefixtures("settled")
-def test_ten_thousand_objects_are_verified_quickly(
-    mini_folder: Path, reseal: Callable[[Path, Callable[[dict[str, Any]], object]], Path]
-) -> None:
-    names = [f"infos/many/{number // 100}/c.{number}" for number in range(10_000)]
-    for number, name in enumerate(names):
-        if number % 100 == 0:
-            (mini_folder / name).parent.mkdir(parents=True)
-        file = os.open(f"{mini_folder}/{name}", os.O_CREAT | os.O_WRONLY)
-        os.write(file, name.encode())
-        os.close(file)
-
-    def add(body: dict[str, Any]) -> None:
-        body["objects"] += [
-            {
-                "path": name,
-                "size_bytes": len(name),
-                "sha256": hashlib.sha256(name.encode()).hexdigest(),
-            }
-            for name in names
-        ]
-        body["objects"].sort(key=lambda item: item["path"])
-
-    reseal(mini_folder, add)
-    assert verify_folder(mini_folder)[1] == []
-    times = []
-    for _ in range(3):
-        started = time.process_time()
-        assert verify_folder(mini_folder, quick=True)[1] == []
-        times.append(time.process_time() - started)
-    assert min(times) < 2  # 0.15 s on an idle core

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import yaml
 from gymnasium import spaces
 from markdown_it import MarkdownIt
-from PIL import Image
 
 import orlog
 from orlog.datasets.audit.audit import audit
@@ -103,31 +98,6 @@ def test_texts_of_the_manifest_are_shown_and_do_nothing() -> None:
     plain = card_of(recorded("lab/plain-v1"))
     tables = renderer.render(plain.body).count("<td>")
     assert rendered.count("<td>") in range(tables, tables + 1)
-
-
-@pytest.mark.parametrize("shape", [(12, 10, 3), (1, 12, 10), (130, 100, 1)])
-def test_a_card_shows_frames_of_the_best_episode(shape: tuple[int, ...]) -> None:
-    rng = np.random.default_rng(0)
-    frames = rng.integers(0, 256, (3, 5, *shape), np.uint8)
-    with orlog.DatasetWriter(
-        "lab/camera-v1",
-        observation_space=spaces.Box(0, 255, shape, np.uint8),
-        action_space=spaces.Discrete(2),
-    ) as writer:
-        for index, reward in enumerate((0.0, 2.0, 1.0)):
-            writer.add_episode(
-                whole_episode(frames[index], np.zeros(4, np.int64), np.full(4, reward))
-            )
-    card = card_of(orlog.load_dataset(writer.folder))
-    shown = re.findall(r'href="data:image/png;base64,([^"]+)"', card.picture)
-    ET.fromstring(card.picture)
-    assert len(shown) == 4
-    for data, frame in zip(shown, frames[1], strict=False):
-        newest = frame.reshape(-1, *shape[-3:])[-1]
-        newest = newest.transpose(1, 2, 0) if shape[0] == 1 else newest
-        every = 3 if shape[0] == 130 else 1
-        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
-        np.testing.assert_array_equal(pixels, newest[::every, ::every].squeeze())
 
 
 def test_show_writes_a_card_and_replaces_only_its_own(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ import functools
 import os
 import shutil
 import signal
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,15 +17,13 @@ from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import Sign, publish_dataset
 from orlog.errors import NotFoundError, SignatureError
 from orlog.manifests import signatures
-from orlog.manifests.index import IndexEntry, index_from_json
+from orlog.manifests.index import IndexEntry
 from orlog.manifests.names import parse_name
-from orlog.manifests.signatures import MOST_SIGNATURES, check_signature, new_key, public_key
+from orlog.manifests.signatures import check_signature, new_key, public_key
 from tests.levels import THOROUGH
 from tests.publishing import MINI, PLACE, assert_signed, ending, in_child, index_of, tree
 
 pytest_plugins = ["tests.publishing_fixtures"]
-
-PUBLISHES = 20
 
 
 @pytest.fixture
@@ -156,62 +152,3 @@ def test_killed_at_each_access_of_a_second_publish_the_first_version_is_there(
     assert min(seen.values()) > 0, seen
     work()
     assert find_source(parse_name(f"{MINI}@1.1.0")).signed_by == public_key(key_file)
-
-
-@pytest.mark.slow
-def test_readers_never_fail_while_others_publish(
-    variant: Callable[..., Path],
-    registry: Path,
-    sign: Sign,
-    key_file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(sources, "PAUSE", 0)  # not even a second look is needed
-    folders = [
-        variant(f"copy{number}", version=f"2.{number}.0", objects=[])
-        for number in range(PUBLISHES + 1)
-    ]
-    publish_dataset(folders[0], str(registry), sign=sign)
-    add_registry("lab", str(registry), keys=[public_key(key_file)])
-    is_over = threading.Event()
-    read, failed = [0, 0, 0], []
-    published, seen = 0, [0, 0, 0]  # by each reader, when it last began to look
-
-    def find() -> None:
-        find_source(parse_name(f"{MINI}@2.0.0"))
-
-    def check() -> None:
-        data = (registry / "index.json").read_bytes()
-        signature = (registry / "index.json.sig").read_bytes()
-        check_signature(data, "index", signature, [public_key(key_file)], "test")
-
-    def keep_reading(reader: int, look: Callable[[], None]) -> None:
-        while not is_over.is_set():
-            seen[reader] = published
-            try:
-                look()
-                read[reader] += 1
-            except Exception as error:  # noqa: BLE001 (the test fails on any)
-                failed.append(error)
-                return
-
-    # One of them remembers what it saw, two would do so in the same home.
-    looks = enumerate((find, check, check))
-    readers = [threading.Thread(target=keep_reading, args=one) for one in looks]
-    for reader in readers:
-        reader.start()
-    try:
-        for published, folder in enumerate(folders[1:]):
-            # Who is slower than so many publishers has an index whose signature is gone.
-            while published - min(seen) > MOST_SIGNATURES - 3 and not failed:
-                time.sleep(0.01)
-            publish_dataset(folder, str(registry), sign=sign)
-    finally:
-        is_over.set()
-        for reader in readers:
-            reader.join()
-    assert failed == []
-    assert min(read) > 0
-    index = index_from_json((registry / "index.json").read_bytes(), "test")
-    assert index.serial == PUBLISHES + 1
