@@ -8,7 +8,6 @@ import re
 import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 from orlog.base.files import hash_file, refuse_too_many_files
 from orlog.errors import IntegrityError
@@ -26,7 +25,8 @@ class Problem:
 
     Attributes:
         file: Path inside the store.
-        kind: What is wrong with it. `unreadable`: the system cannot read it.
+        kind: What is wrong with it: `missing`, `wrong size`, `damaged`, `unreadable` (by the system), `a link`,
+            `not in the manifest`, `other values`, `other hashes`, `not of the format` or `of no column`.
         expected: Size, SHA-256 or BLAKE3 in the manifest.
         found: What was found instead.
         column: Column whose rows or metadata it holds; None if it holds none or several.
@@ -34,18 +34,7 @@ class Problem:
     """
 
     file: str
-    kind: Literal[
-        "missing",
-        "wrong size",
-        "damaged",
-        "unreadable",
-        "a link",
-        "not in the manifest",
-        "other values",
-        "other hashes",
-        "not of the format",
-        "of no column",
-    ]
+    kind: str
     expected: str
     found: str
     column: str | None = None

@@ -18,7 +18,7 @@ from orlog.datasets.columns.values import (
     unflatten,
 )
 from orlog.errors import SchemaError
-from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
+from orlog.manifests.columns import ColumnSpec
 from tests.datasets.recorded_samples import rows_of
 from tests.levels import scaled
 
@@ -156,18 +156,6 @@ def test_blocks_are_sliced_and_concatenated_by_episodes(
     assert_same(concatenate_blocks(pieces), block)
 
 
-def test_names_tell_what_rows_stand_for() -> None:
-    assert axis_of("observations") == axis_of("observations/goal") == "observation"
-    assert axis_of("observations@offsets") == "observation"
-    assert axis_of("episodes/lengths") == "episode"
-    assert axis_of("actions/0") == axis_of("infos/observations") == axis_of("rewards") == "step"
-    assert offsets_of("actions") is offsets_of("actions@offsets") is None
-    assert offsets_of("actions@values") == offsets_of("actions@values/a/b") == "actions@offsets"
-    assert offsets_of("actions@values@offsets") == "actions@offsets"
-    assert offsets_of("actions@values@values") == "actions@values@offsets"
-    assert offsets_of("actions@option0@values@choice") == "actions@option0@offsets"
-
-
 def test_columns_of_nested_spaces() -> None:
     space = spaces.Dict(
         {
@@ -198,15 +186,6 @@ def test_columns_of_nested_spaces() -> None:
     ]
 
 
-def test_text_is_stored_as_utf8() -> None:
-    space = spaces.Text(9, min_length=0, charset="aé水😀\0")
-    texts = ["", "é水", "", "😀a", "\0"]
-    block = flatten(space, "infos/text", texts, 5)
-    assert block["infos/text@offsets"].tolist() == [0, 5, 5, 10, 11]
-    assert block["infos/text@values"].tobytes() == "é水😀a\0".encode()
-    assert unflatten(space, "infos/text", block) == texts
-
-
 def test_no_edges_are_none() -> None:
     space = spaces.Graph(spaces.Discrete(3), spaces.Discrete(2))
     empty = np.zeros(0, np.int64)
@@ -233,45 +212,27 @@ def graph(nodes: Any, edges: Any, links: Any) -> list[Any]:
     ("space", "values", "message"),
     [
         (BOX, np.zeros((2, 2)), r"expected float32 \(2, 2\), found float64 \(2, 2\)"),
-        (BOX, np.zeros((2, 3), np.float32), r"expected float32 \(2, 2\), found float32 \(2, 3\)"),
         (BOX, np.zeros((3, 2), np.float32), r"expected float32 \(2, 2\), found float32 \(3, 2\)"),
-        (BOX, [np.zeros(2, np.float32)], "expected 2 rows, found 1"),
         (BOX, [np.zeros(2, np.float32), np.zeros(2)], r"row 1: expected float32 \(2,\), found flo"),
-        (BOX, [[0.0, 1.0], [0.0, 1.0]], r"row 0: .* found a list of 2"),
         (BOX, "ab", "found str 'ab'"),
         (spaces.Discrete(5), np.array([0, 5]), "row 1: expected 0 to 4, found 5"),
-        (spaces.Discrete(2, start=3), [2, 3], "row 0: expected 3 to 4, found 2"),
         (spaces.Discrete(5), [0, True], "row 1: expected int64 .* found bool True"),
-        (spaces.Discrete(5, dtype=np.int8), [0, 300], "row 1: expected int8 .* found int 300"),
         (spaces.Discrete(9, start=120, dtype=np.uint8), [128, 0], "expected 120 to 128, found 0"),
         (spaces.MultiDiscrete([2, 3]), np.array([[1, 2], [1, 3]]), "row 1: .* 0 to 2, found 3"),
-        (spaces.MultiBinary(2), np.array([[0, 1], [2, 0]], np.int8), "row 1: .* 0 to 1, found 2"),
-        (spaces.Text(3), ["ab", "abcd"], "row 1: expected 1 to 3 characters, found 4"),
         (spaces.Text(3), ["ab", "a b"], "row 1: expected characters of .*, found ' '"),
-        (spaces.Text(3), ["ab", b"ab"], "row 1: expected text, found a bytes"),
         (spaces.Text(3), ["a\ud800", "ab"], r"row 0: .* found '\\ud800'"),
         (spaces.Text(3, charset="a\ud800"), ["a", "a\ud800"], r"row 1: .* UTF-8 .*'\\ud800'"),
-        (spaces.Text(3), "ab", "expected a list of 2 samples"),
         (spaces.Sequence(BOX), [(), np.zeros((1, 2))], "row 1: expected a tuple of samples"),
-        (spaces.Sequence(BOX), [(), (np.zeros(2),)], "values, row 0: expected float32"),
         (spaces.Sequence(BOX, stack=True), [np.zeros(2, np.float32)] * 2, "row 0: expected float"),
-        (spaces.Sequence(spaces.Text(2), stack=True), [("a",), "a"], "row 1: expected a tuple"),
         (STACK, [{"a": NODES, "b": EDGE}, {"a": EDGE, "b": NODES}], "values/b: .* as many"),
         (DICT, {"a": NODES}, r"expected the keys \['a', 'b'\], found \['a'\]"),
-        (DICT, (NODES, EDGE), r"expected a dict of \['a', 'b'\], found a tuple of 2"),
         (DICT, [{"a": 1, "b": np.zeros(2, np.float32)}, {"a": 1}], "row 1: expected the keys"),
-        (spaces.Dict(), [{}], "expected 2 rows, found 1"),
-        (spaces.Tuple([BOX]), [EDGE, EDGE], "row 0: expected a tuple"),
         (spaces.OneOf([BOX]), [(0, np.zeros(2, np.float32)), (1, 0)], "row 1: .* 0 to 0, found 1"),
-        (spaces.OneOf([BOX]), [(0.0, 0), (0, 0)], "row 0: expected an integer as index"),
         (spaces.OneOf([BOX]), [0, (0, 0)], "row 0: expected a pair"),
-        (GRAPH, [1, 2], "row 0: expected a GraphInstance"),
         (GRAPH, graph(None, None, None), "nodes@values, row 1: expected int64 .* NoneType"),
         (GRAPH, graph(NODES, EDGE, [[0, 2]]), "row 1: expected links to its 2 nodes, found 2"),
         (GRAPH, graph(NODES, EDGE, [[0, 1], [1, 1]]), "row 1: expected as many links as edges"),
-        (GRAPH, graph(NODES, EDGE, None), "row 1: expected edges with links"),
         (GRAPH, graph(NODES, None, [[0, 1]]), "row 1: expected edges with links"),
-        (GRAPH, graph(NODES, EDGE, [0, 1]), "row 1: expected links as integers"),
         (spaces.Graph(BOX, None), graph(NODES, EDGE, [[0, 1]]), "row 1: expected None for edges"),
         (gymnasium.Space((2,), np.float32), EDGE, "a Space space cannot be stored"),
     ],

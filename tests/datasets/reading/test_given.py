@@ -93,11 +93,7 @@ URL = "https://data.example/lab/arm-v1/1.0.0"
     "use",
     [
         lambda: orlog.transitions(URL, 4, seed=0),
-        lambda: orlog.stream_transitions(URL, 4, seed=0),
-        lambda: orlog.load_arrays(URL),
         lambda: orlog.split_dataset(URL, [1]),
-        lambda: orlog.combine_datasets([URL]),
-        lambda: orlog.save_dataset(URL, "lab/x-v1"),
         lambda: orlog.DatasetWriter.append(URL),
         lambda: orlog.verify_store(URL),
     ],
@@ -112,16 +108,8 @@ def test_a_url_is_taken_only_where_datasets_are_downloaded(use: Callable[[], Any
     [
         (lambda _: ANY.load_dataset(5), "name must be .* found int 5."),
         (lambda _: ANY.verify_store(5), "folder must be .* found int 5."),
-        (lambda _: ANY.repair_dataset(None), "folder must be .* found NoneType None."),
-        (lambda _: ANY.publish_dataset(5, "somewhere"), "folder must be .* found int 5."),
         (lambda _: ANY.build_dataset(Path("x")), "name must be .* found PosixPath"),
-        (lambda _: ANY.download_dataset(5), "name must be .* found int 5."),
-        (lambda _: convert_dataset(5, "x", container="hdf5"), "dataset must be .* int 5."),  # type: ignore[arg-type]
-        (lambda _: ANY.save_dataset(5, "lab/x-v1"), "dataset must be .* found int 5."),
-        (lambda _: ANY.DatasetWriter.append(5), "dataset must be .* found int 5."),
         (lambda _: ANY.transitions(5, seed=0), "data must be .* found int 5."),
-        (lambda _: ANY.load_arrays(5), "dataset must be .* found int 5."),
-        (lambda _: ANY.stream_transitions(5, 4, seed=0), "dataset must be .* found int 5."),
         (lambda ds: ANY.goals(ds, seed=0, reward="sprase"), "reward must be a function .*sprase"),
         (
             lambda ds: ANY.goals(ds, seed=0, actor_goals=0.5),
@@ -140,7 +128,6 @@ def test_a_url_is_taken_only_where_datasets_are_downloaded(use: Callable[[], Any
             lambda _: ANY.DatasetWriter("lab/x-v1", environment="Pendulum-v1"),
             "environment must be .* made by gymnasium.make, found str 'Pendulum-v1'.",
         ),
-        (lambda _: ANY.DatasetWriter(5, **SPACES), "name must be .* found int 5."),
         (
             lambda _: ANY.DatasetWriter("lab/x-v1", observation_space=5, action_space=5),
             "observation_space must be a space .* found int 5.",
@@ -175,30 +162,6 @@ def test_rewards_that_would_change_are_refused(rewards: Any, dtype: Any) -> None
         written(an_episode(rewards=rewards), reward_dtype=dtype)
 
 
-def test_flags_may_be_lists_and_numbers_are_no_flags() -> None:
-    found = written(an_episode(terminations=[False, False, True], truncations=[False] * 3))
-    assert found.terminations.tolist() == [False, False, True]
-    with pytest.raises(SchemaError, match="column terminations: expected bool"):
-        written(an_episode(terminations=[0, 0, 1]), version="1.0.1")
-
-
-def test_infos_may_be_a_dict_for_each_step() -> None:
-    infos = [
-        {"speed": step / 2, "pose": np.full(2, step), "ok": step > 0, "note": f"step {step}"}
-        for step in range(3)
-    ]
-    episode = an_episode(infos=infos)
-    for found in (episode.infos, written(episode).infos):
-        assert found["speed"].tolist() == [0.0, 0.5, 1.0]
-        assert found["pose"].tolist() == [[0, 0], [1, 1], [2, 2]]
-        assert found["ok"].tolist() == [False, True, True]
-        assert found["note"] == ["step 0", "step 1", "step 2"]
-    with orlog.DatasetWriter("lab/steps-v1", **SPACES) as writer:
-        writer.add_steps(**vars_of(an_episode(rewards=[1, 2, 3])), infos=infos)
-        writer.end_episode()
-    assert orlog.load_dataset("lab/steps-v1")[0].infos["note"] == episode.infos["note"]
-
-
 @pytest.mark.parametrize(
     ("infos", "message"),
     [
@@ -211,34 +174,3 @@ def test_infos_may_be_a_dict_for_each_step() -> None:
 def test_infos_that_make_no_columns_are_refused(infos: Any, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         an_episode(infos=infos)
-
-
-def test_what_is_shown_of_large_things_is_small(mini: Dataset) -> None:
-    arrays = orlog.load_arrays(mini[:3], "ram")
-    mapped = orlog.load_arrays(mini[:3], "mmap")
-    streams = [
-        orlog.transitions(arrays, 8, seed=0),
-        orlog.transitions(arrays, 8, seed=0, n_steps=3),
-        orlog.sequences(arrays, 8, seed=0, length=4),
-        orlog.action_chunks(arrays, 8, seed=0, length=4),
-        orlog.episodes(arrays, 2, seed=0),
-        orlog.episodes(arrays, 2, seed=0, layout="packed"),
-        orlog.goals(arrays, 8, seed=0),
-        orlog.preferences(arrays, 8, seed=0, length=4),
-        orlog.prioritized_transitions(arrays, 8, seed=0),
-        orlog.stream_transitions(mini[:3], 8, seed=0),
-    ]
-    batches = [next(iter(stream)) for stream in streams]  # type: ignore[call-overload]  # of many kinds
-    things = [mini, mini[0], arrays, mapped, *streams, *batches]
-    with orlog.DatasetWriter.append(mini) as writer:
-        writer.add_episode(mini[0])
-        things.append(writer)
-        assert "1 episode, 300 steps" in repr(writer)
-    for thing in things:
-        lines = repr(thing).splitlines()
-        assert len(lines) <= 8
-        assert max(map(len, lines)) <= 200
-        assert type(thing).__name__ in lines[0]
-    assert "actions=float32[300, 2]" in repr(mini[0])
-    assert "rewards=float32[8]" in repr(batches[0])
-    assert f"Transitions({MINI}, sha256:" in repr(streams[0])

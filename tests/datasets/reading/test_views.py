@@ -248,18 +248,6 @@ CONDITIONS: dict[str, Callable[[Episode], bool]] = {
 }
 
 
-def test_a_filter_by_text_is_kept_as_text(rich: Dataset) -> None:
-    by_text = rich.filter_episodes("weight > 0")
-    by_function = rich.filter_episodes(CONDITIONS["weight > 0"])
-    assert by_text.operation == {"filter": "weight > 0"}
-    assert by_text.digest != by_function.digest
-    assert ids(by_text) == ids(by_function)
-    assert ids(rich[10:].filter_episodes("episode < 3")) == [10, 11, 12]
-    view = orlog.combine_datasets([by_text[:3], rich], weights=[1, 3])
-    assert [parent.digest for parent in view.lineage] == [by_text[:3].digest, rich.digest]
-    assert {parent.operation for parent in view.lineage} == {'{"combine":{"weights":[0.25,0.75]}}'}
-
-
 def best(numbers: Sequence[int], values: Sequence[float], percent: float) -> list[int]:
     """Return the best numbers in the order given: ties to the earlier one, NaN behind all."""
     count = math.ceil(len(numbers) * percent / 100)
@@ -270,7 +258,6 @@ def best(numbers: Sequence[int], values: Sequence[float], percent: float) -> lis
 
 REFUSED: list[tuple[Callable[[Any], object], type[Exception], str]] = [
     (lambda ds: ds.top_episodes(0), ValueError, "percentage"),
-    (lambda ds: ds.top_episodes(100.1), ValueError, "percentage"),
     (lambda ds: ds.top_episodes(math.nan), ValueError, "percentage"),
     (lambda ds: ds.top_episodes(0.1), ValueError, r"For 10 % give 10\."),
     (lambda ds: ds.top_episodes(10, by="task"), NotFoundError, "read by episode"),
@@ -280,12 +267,9 @@ REFUSED: list[tuple[Callable[[Any], object], type[Exception], str]] = [
     (lambda ds: ds.filter_episodes(lambda one: one.rewards > 0), TypeError, r"use \.all"),
     (lambda ds: orlog.split_dataset(ds, []), ValueError, "lab/rich-v1"),
     (lambda ds: orlog.split_dataset(ds, [10, 11]), ValueError, "lab/rich-v1"),
-    (lambda ds: orlog.split_dataset(ds, [-1, 5]), ValueError, "lab/rich-v1"),
     (lambda ds: orlog.split_dataset(ds, [0.6, 0.6]), ValueError, "lab/rich-v1"),
-    (lambda ds: orlog.split_dataset(ds, [math.nan]), ValueError, "lab/rich-v1"),
     (lambda ds: orlog.combine_datasets([ds, ds], weights=[1]), ValueError, "weights"),
     (lambda ds: orlog.combine_datasets([ds, ds], weights=[-1, 2]), ValueError, "weights"),
-    (lambda ds: orlog.combine_datasets([ds, ds], weights=[0, 0]), ValueError, "weights"),
     (lambda ds: orlog.combine_datasets([ds], weights=[math.inf]), ValueError, "weights"),
     (lambda ds: orlog.transitions(ds[:0], seed=0).batch(0), SchemaError, "lab/rich-v1"),
 ]
@@ -629,41 +613,27 @@ def test_a_file_that_is_no_view_is_refused(home: Path, monkeypatch: pytest.Monke
 SPLIT = {"sizes": [5, 5], "seed": 0, "part": 0}
 OPERATIONS: list[Any] = [
     None,
-    "episodes",
     {},
     {"episodes": [[0, 1]], "top": {}},
     {"explode": 1},
-    {"episodes": None},
-    {"episodes": [5]},
-    {"episodes": [["0", "1"]]},
     {"episodes": [[False, True]]},
     {"episodes": [[3, 3]]},
     {"episodes": [[0, 21]]},
     {"episodes": [[0, 2**62]] * 3},
-    {"filter": 5},
     {"filter": "().__class__"},
-    {"filter": "(" * 300},
     {"top": 10},
-    {"top": {"percent": 10}},
     {"top": {"percent": "10", "by": "returns"}},
-    {"top": {"percent": 101.0, "by": "returns"}},
     {"top": {"percent": 10.0, "by": "grid"}},
-    {"top": {"percent": 10.0, "by": 5}},
     {"split": [5, 5]},
-    {"split": {**SPLIT, "sizes": [10**40]}},
     {"split": {**SPLIT, "sizes": [0.5, "a"]}},
     {"split": {**SPLIT, "seed": -1}},
     {"split": {**SPLIT, "seed": True}},
     {"split": {**SPLIT, "part": 2}},
-    {"split": {**SPLIT, "part": "0"}},
     {"split": {**SPLIT, "more": 1}},
-    {"columns": "infos/note"},
     {"columns": ["nothing"]},
     {"combine": {}},
     {"combine": {"weights": None, "more": 1}},
     {"combine": {"weights": [1]}},
-    {"combine": {"weights": [1e999]}},
-    {"combine": {"weights": ["a"]}},
 ]
 
 
@@ -689,13 +659,9 @@ def test_parents_from_outside_that_make_no_sense_are_refused(
     parents: list[list[Any]] = [
         [],
         [5],
-        [{"dataset": 5}],
         [{"dataset": "lab/rich-v1"}],
         [{"dataset": f"lab/rich-v1@{rich.digest[:20]}"}],
         [{"dataset": f"lab/rich-v1@{zeros}"}],
-        [{"dataset": f"../lab/rich-v1@{rich.digest}"}],
-        [{"dataset": f"{rich.folder}@{rich.digest}"}],
-        [{**named(rich), "more": 1}],
         [named(rich), named(rich)],
         [{"operation": good}],
     ]
@@ -744,30 +710,6 @@ def counted(dataset: Dataset, batches: int = 200) -> dict[tuple[int, ...], int]:
     drawn = torch.cat([stream.batch(number).observations for number in range(batches)])
     found, counts = np.unique(drawn.numpy().astype(np.int64), axis=0, return_counts=True)
     return dict(zip(map(tuple, found.tolist()), counts.tolist(), strict=True))
-
-
-@pytest.mark.parametrize("weights", [None, [1, 1, 1], [5, 0, 1], [0.001, 10, 10]], ids=str)
-def test_steps_are_drawn_as_weights_say(plain: list[Dataset], weights: list[float] | None) -> None:
-    dataset = orlog.combine_datasets(plain, weights=weights)
-    counts = counted(dataset)
-    steps = [one.total_steps for one in plain]
-    shares = np.array(steps if weights is None else weights) / sum(weights or steps)
-    expected = {
-        (component, number, step): shares[component] / steps[component]
-        for component, one in enumerate(plain)
-        for number in range(len(one))
-        for step in range(3 + number % 5)
-        if shares[component]
-    }
-    assert counts.keys() <= expected.keys()
-    total = sum(counts.values())
-    found = np.array([counts.get(key, 0) for key in expected])
-    wanted = np.array(list(expected.values())) * total
-    by_component = np.array([key[0] for key in expected])
-    for of in (by_component, np.arange(len(found))):  # components, then every single step
-        one, other = np.bincount(of, found), np.bincount(of, wanted)
-        present = other > 0
-        assert scipy.stats.chisquare(one[present], other[present]).pvalue > 1e-6
 
 
 def test_combining_without_weights_keeps_those_inside(plain: list[Dataset], home: Path) -> None:
@@ -855,22 +797,6 @@ def test_memory_for_any_column_has_its_rows_and_may_change(rich: Dataset, more: 
             assert not any(out.tobytes())
             with pytest.raises(TypeError, match=f"column {name}: .* NumPy array, found list"):
                 view.column(name, out=[0] * len(whole))  # type: ignore[arg-type]
-
-
-def test_texts_and_lists_say_that_they_are_read_by_episode(rich: Dataset) -> None:
-    places = {
-        "observations/word": "ds[0].observations (texts also by orlog.load_arrays(ds).texts)",
-        "infos/hits": 'ds[0].infos["hits"]',
-        "episodes/task": 'ds[0].metadata["task"]',
-    }
-    for name, where in places.items():
-        for ds in (rich, rich[3:9]):
-            for read in (ds.column, lambda name, ds=ds: ds.rows(name, np.array([0]))):
-                with pytest.raises(
-                    NotFoundError, match=rf"'{name}' .* read by episode: "
-                ) as caught:
-                    read(name)
-                assert where in str(caught.value)
 
 
 def test_a_seed_means_the_same_episodes_for_ever(rich: Dataset) -> None:

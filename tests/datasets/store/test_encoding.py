@@ -5,14 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orlog.datasets.store.encoding import (
-    CHUNK_BYTES,
-    FRAME_BYTES,
-    SHARD_BYTES,
-    Encoding,
-    choose_encoding,
-)
-from orlog.manifests.manifest import DTYPES
+from orlog.datasets.store.encoding import FRAME_BYTES, SHARD_BYTES, Encoding, choose_encoding
 
 BYTES = np.dtype(np.uint8)
 FLOAT = np.dtype(np.float64)
@@ -27,20 +20,6 @@ def test_numbers_fill_chunks_of_a_mebibyte_with_a_power_of_two_of_rows() -> None
     assert rows(2**17) == 1
     assert rows(2**30) == 1
     assert rows(0) >= 1
-
-
-@pytest.mark.parametrize("dtype", sorted(DTYPES))
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (2**14,), (4, 4, 4, 4)], ids=str)
-def test_all_but_images_are_shuffled_and_compressed_by_zstd(
-    dtype: str, shape: tuple[int, ...]
-) -> None:
-    encoding = choose_encoding("observations", np.dtype(dtype), shape)
-    assert (encoding.compression, encoding.bit_shuffle) == ("zstd", True)
-    assert encoding.difference_axis is None
-    row_bytes = np.dtype(dtype).itemsize * int(np.prod(shape))
-    assert encoding.chunk_rows * row_bytes <= CHUNK_BYTES < 2 * encoding.chunk_rows * row_bytes
-    assert encoding.shard_rows * row_bytes <= SHARD_BYTES < 2 * encoding.shard_rows * row_bytes
-    assert encoding.shard_rows == encoding.chunk_rows * encoding.chunks_per_shard
 
 
 @pytest.mark.parametrize(

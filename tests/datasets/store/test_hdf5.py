@@ -125,29 +125,6 @@ def test_every_column_reads_back(part: tuple[Path, dict[ColumnSpec, int]]) -> No
     assert reader.read("infos/contact", 2, 7).tolist() == expected["infos/contact"][2:7].tolist()
 
 
-def test_rows_without_numbers(tmp_path: Path) -> None:
-    space = spaces.Box(-1, 1, (0, 2), np.float32)
-    writer = EpisodeWriter(
-        tmp_path / "zarr", Schema(observation_space=space, action_space=spaces.Discrete(3)), "x"
-    )
-    writer.add_episode(
-        whole_episode(np.empty((4, 0, 2), np.float32), np.zeros(3, np.int64), end="")
-    )
-    written = writer.finish()
-    write_hdf5(tmp_path / "zarr", tmp_path / "hdf5", written)
-    reader = Hdf5Reader(tmp_path / "hdf5", rows_of(written))
-    assert reader.read("observations", 1, 4).shape == (3, 0, 2)
-    assert reader.read_rows("observations", np.array([3, 0])).shape == (2, 0, 2)
-
-
-def test_equal_rows_give_equal_bytes(original: tuple[Path, WrittenPart], tmp_path: Path) -> None:
-    root, written = original
-    (again,) = write_hdf5(root / "zarr", tmp_path, written)
-    assert (tmp_path / "data.h5").read_bytes() == (root / "hdf5" / "data.h5").read_bytes()
-    assert again.path == "data.h5"
-    assert again.size_bytes == (tmp_path / "data.h5").stat().st_size
-
-
 def flip_chunk(path: Path, name: str, chunk: int) -> None:
     with h5py.File(path) as file:
         info = file[name].id.get_chunk_info(chunk)

@@ -124,27 +124,15 @@ def with_object(path: str) -> Callable[[Body], object]:
 
 PATHS = {
     "outside": "../outside/secret",
-    "outside from below": "rewards/../../outside/secret",
     "absolute": "/etc/passwd",
-    "two slashes": "//etc/passwd",
-    "home": "~/../x",
-    "drive": "C:/x",
     "backslashes": "..\\outside",
-    "nothing": "rewards//x",
     "null": "a\0b",
     "escape": "a\x1b[2Jb",
-    "right to left": "a\u202eb",
-    "no width": "a\u200bb",
-    "no break": "a\xa0b",
     "half a pair": "a\ud800b",
-    "another case": "REWARDS/C.0",
     "composed and not": "\xe9/e\u0301",
     "ligature": "metadata \ufb01",
     "below a file": "rewards/c.0/x",
     "the manifest": "manifest.json",
-    "the manifest in capitals": "MANIFEST.JSON",
-    "below the manifest": "manifest.json/x",
-    "its signature": "manifest.json.sig",
     "a part too long": "\xe9" * 200,
     "too long": "x/" * 300 + "x",
 }
@@ -166,26 +154,17 @@ def test_a_path_that_no_disk_could_hold_apart_is_refused(
 TEXTS = {
     "nothing": b"",
     "null": b"null",
-    "a list": b"[]",
-    "a number": b"1e400",
-    "a long number": b"9" * 10_000,
     "deep lists": b"[" * DEEP + b"]" * DEEP,
     "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
-    "unclosed": b"[" * 10**6,
     "keys twice": b'{"digest": 1, "digest": 1}',
     "half a pair": rb'"\ud800"',
     "half a pair as key": rb'{"\udc00": 1}',
-    "overlong": b'"\xc0\xaf"',
-    "a raw surrogate": b'"\xed\xa0\x80"',
     "byte order mark": b"\xef\xbb\xbf{}",
     "UTF-16": '{"a": 1}'.encode("utf-16"),
-    "UTF-32": '{"a": 1}'.encode("utf-32"),
     "not a number": b'{"a": NaN}',
-    "infinity": b'{"a": -Infinity}',
     "zeros": b"\0" * 10**6,
     "a long text": b'"' + b"x" * 10**6 + b'"',
     "many keys": b"{" + b",".join(b'"%d":0' % number for number in range(10**4)) + b"}",
-    "many lists": b"[" + b"[]," * 10**5 + b"[]]",
 }
 
 
@@ -248,17 +227,12 @@ def damages(folder: Path, reseal: Reseal) -> dict[str, Callable[[], object]]:
     return {
         "escape": lambda: reseal(folder, with_object("../../secret")),
         "deep": lambda: path.write_bytes(TEXTS["deep lists"]),
-        "half a pair": lambda: path.write_bytes(TEXTS["half a pair as key"]),
         "cut": lambda: path.write_bytes(text[: len(text) // 2]),
-        "UTF-16": lambda: path.write_bytes(TEXTS["UTF-16"]),
-        "long": lambda: path.write_bytes(TEXTS["a long text"]),
         "steered": lambda: reseal(folder, lambda body: body.update(name="\x1b[2J\x07")),
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["escape", "deep", "half a pair", "cut", "UTF-16", "long", "steered"]
-)
+@pytest.mark.parametrize("name", ["escape", "deep", "cut", "steered"])
 def test_the_command_line_refuses_in_one_paragraph(
     mini_folder: Path, reseal: Reseal, name: str
 ) -> None:

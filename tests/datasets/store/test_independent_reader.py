@@ -197,11 +197,6 @@ def test_both_refuse_what_the_page_tells_readers_to_refuse(
         assert check_values(StoredVersion(tiny)) != []
 
 
-@pytest.mark.parametrize("percent", [1.0, 10.0, 33.3, 100.0])
-def test_a_view_of_the_best_is_what_the_page_says(mini: Dataset, percent: float) -> None:
-    check_view(mini, mini.top_episodes(percent))
-
-
 @pytest.mark.parametrize("seed", [None, 0, 7, 10**9])
 @pytest.mark.parametrize("sizes", [[0.8, 0.1, 0.1], [3, 40, 1], [0.5, 0.25]], ids=str)
 def test_parts_of_a_split_are_what_the_page_says(
@@ -209,10 +204,6 @@ def test_parts_of_a_split_are_what_the_page_says(
 ) -> None:
     for view in orlog.split_dataset(mini, sizes, seed=seed):
         check_view(mini, view)
-
-
-def test_chosen_episodes_are_what_the_page_says(mini: Dataset) -> None:
-    check_view(mini, mini[[5, 6, 7, 3, 3, 66]])
 
 
 def check_view(parent: Dataset, view: Dataset) -> None:

@@ -129,13 +129,6 @@ def test_a_shard_gives_back_the_rows_it_was_made_of(
     assert len(data) == (ends[-1] if ends else 0) + encoding.chunks_per_shard * 16 + 4
 
 
-def test_equal_rows_give_equal_bytes_however_they_lie_in_memory(values: np.ndarray) -> None:
-    expected = shard_bytes(values, NUMBERS)
-    assert shard_bytes(values.astype(">f8"), NUMBERS) == expected
-    assert shard_bytes(np.repeat(values, 3)[::3], NUMBERS) == expected
-    assert shard_bytes(np.stack([values, values]).T[:, 1], NUMBERS) == expected
-
-
 def test_a_codec_that_loses_something_is_found_before_its_bytes_are_kept(
     monkeypatch: pytest.MonkeyPatch, values: np.ndarray
 ) -> None:

@@ -31,12 +31,6 @@ def problems(folder: Path) -> list[tuple[str, str]]:
     return [(problem.file, problem.kind) for problem in verify_folder(folder)[1]]
 
 
-def test_every_byte_is_counted_once(mini_folder: Path) -> None:
-    seen: list[int] = []
-    manifest, _ = verify_folder(mini_folder, progress=seen.append)
-    assert sum(seen) == manifest.size_bytes
-
-
 def test_an_error_of_progress_ends_the_verification(mini_folder: Path) -> None:
     def stop(size: int) -> None:
         if size:
@@ -245,15 +239,6 @@ def test_values_of_every_part_are_checked_in_both_containers(
         (problem,) = check_values(StoredVersion(folder))
         assert (problem.file, problem.kind) == ("parts/1/actions", "damaged")
         assert "c.0.0, chunk 0: damaged: crc32c" in problem.found
-
-
-def test_a_link_to_a_good_copy_is_not_the_object(mini_folder: Path, tmp_path: Path) -> None:
-    good = tmp_path / "good"
-    shutil.move(mini_folder / SHARD, good)
-    (mini_folder / SHARD).symlink_to(good)
-    (problem,) = verify_folder(mini_folder)[1]
-    assert (problem.file, problem.kind) == (SHARD, "a link")
-    assert problem.found == f"a link to {good}"
 
 
 def test_a_link_in_place_of_a_folder_condemns_all_below_it(

@@ -199,18 +199,6 @@ def test_any_rows_in_any_order_are_those_of_the_whole(
             assert_same_values(whole.read_rows(name, rows), values[rows])
 
 
-def test_rows_outside_a_column_are_an_index_error(versions: tuple[Dataset, Dataset]) -> None:
-    outside = r"rewards: (expected rows within 0 to 24|it has 24 rows), found"
-    for dataset in versions:
-        stored = StoredVersion(dataset.folder)
-        for start, stop in ((-1, 1), (2, 1), (0, 10**6), (10**6, 10**6)):
-            with pytest.raises(IndexError, match=outside):
-                stored.read("rewards", start, stop)
-        for row in (-1, 24):
-            with pytest.raises(IndexError, match=outside):
-                stored.read_rows("rewards", np.array([row]))
-
-
 SELECTIONS = [[], [3], [7, 6, 5, 4, 3, 2, 1, 0], [2, 3], [3, 4], [1, 3, 6], [6, 0, 6, 3, 3]]
 
 
@@ -260,21 +248,6 @@ def same(one: Any, two: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(two) and all(map(same, one, two))
     return bool(one == two)
-
-
-def test_episodes_come_back_as_they_were_given(versions: tuple[Dataset, Dataset]) -> None:
-    silent = [
-        number
-        for number, part in enumerate(versions[0].manifest.parts)
-        if part.columns["infos/said@values"].rows == 0
-    ]
-    expected = flat(random_parts(silent=silent[0] if silent else None))
-    for dataset in versions:
-        for found in (list(dataset), [dataset[index] for index in range(len(dataset))]):
-            assert [one.index for one in found] == list(range(len(expected)))
-            for one, two in zip(found, expected, strict=True):
-                for field in dataclasses.fields(Episode)[:-1]:
-                    assert same(getattr(one, field.name), getattr(two, field.name)), field.name
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
@@ -358,16 +331,6 @@ def test_offsets_that_do_not_count_their_values_are_an_integrity_error(
         list(orlog.load_dataset(one_part))
     with pytest.raises(IntegrityError):
         orlog.load_dataset(one_part)[2]
-
-
-def test_text_that_is_not_utf_8_is_an_integrity_error(
-    one_part: Path, replace_object: Callable[[Path, str, bytes], None], reseal: Reseal
-) -> None:
-    values = StoredVersion(one_part).read("infos/said@values").copy()
-    values[:] = 0xFF
-    replace_column(one_part, "infos/said@values", values, replace_object, reseal)
-    with pytest.raises(IntegrityError, match="inconsistent values"):
-        list(orlog.load_dataset(one_part))
 
 
 @pytest.mark.filterwarnings("ignore:Object at .* is not recognized")
