@@ -52,8 +52,8 @@ import msgspec
 from orlog.algos.algorithms import action_kind, form_of, known_as
 from orlog.manifests.documents import convert_json, parse_json
 from orlog.manifests.names import counted, did_you_mean
-from orlog.manifests.published_settings import presets_file, published_settings
 from orlog.manifests.shipped import records_folder
+from orlog.manifests.tables import presets_file, published_settings
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset

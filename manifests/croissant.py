@@ -61,7 +61,7 @@ _CONTEXT: dict[str, Any] = {
     "examples": {"@id": "cr:examples", "@type": "@json"},
     **{term: f"cr:{term}" for term in _TERMS},
 }
-_ENDINGS = {".json": "application/json", ".h5": "application/x-hdf5"}
+_ENCODINGS = {"json": "application/json", "h5": "application/x-hdf5"}
 
 
 def croissant(manifest: Manifest, *, url: str = "") -> dict[str, Any]:
@@ -89,7 +89,9 @@ def croissant(manifest: Manifest, *, url: str = "") -> dict[str, Any]:
                 "name": item.path,
                 "contentUrl": item.path,
                 "contentSize": f"{item.size_bytes} B",
-                "encodingFormat": _format(item.path),
+                "encodingFormat": _ENCODINGS.get(
+                    item.path.rpartition(".")[2], "application/octet-stream"
+                ),
                 "sha256": item.sha256,
             }
             for item in manifest.objects
@@ -105,16 +107,9 @@ def croissant(manifest: Manifest, *, url: str = "") -> dict[str, Any]:
     return {key: value for key, value in found.items() if value not in ("", [])}
 
 
-def _format(path: str) -> str:
-    return next(
-        (kind for ending, kind in _ENDINGS.items() if path.endswith(ending)),
-        "application/octet-stream",
-    )
-
-
 def _collection(manifest: Manifest) -> str:
     """Return how the data came to be, as far as the manifest tells."""
-    said = [
+    parts = [
         (
             f"{manifest.total_episodes:,} episodes of {manifest.total_steps:,} steps in all, as sequences of "
             "observations, actions and rewards."
@@ -123,26 +118,26 @@ def _collection(manifest: Manifest) -> str:
     environment, recipe = manifest.environment, manifest.recipe
     if environment is not None:
         versions = ", ".join(f"{name} {one}" for name, one in environment.versions.items())
-        said.append(f"Simulated in {environment.id}{f' ({versions})' if versions else ''}.")
+        parts.append(f"Simulated in {environment.id}{f' ({versions})' if versions else ''}.")
     if manifest.behavior_policy:
-        said.append(f"Actions were chosen by: {manifest.behavior_policy}")
+        parts.append(f"Actions were chosen by: {manifest.behavior_policy}")
     if recipe is not None:
-        said.append(f"Built by orlog's recipe {recipe.name}, version {recipe.version}.")
-    return " ".join(said)
+        parts.append(f"Built by orlog's recipe {recipe.name}, version {recipe.version}.")
+    return " ".join(parts)
 
 
 def _limitations(manifest: Manifest) -> list[str]:
     """Return what the manifest counts of numbers that are not as they should be."""
-    said = [
+    parts = [
         f"{count:,} numbers of {name} are infinite or not a number."
         for name, count in manifest.non_finite.items()
     ]
-    said += [
+    parts += [
         f"{one.numbers:,} numbers of {name} lie outside the bounds of their space."
         for name, one in manifest.outside_bounds.items()
     ]
     if any(column.name == "episodes/final_observation_missing" for column in manifest.columns):
-        said.append(
+        parts.append(
             "Some final observations were not recorded: episodes/final_observation_missing."
         )
-    return said
+    return parts

@@ -31,7 +31,7 @@ from orlog.manifests.columns import (
     path_of_offsets,
     values_column,
 )
-from orlog.manifests.manifest import Column, Manifest
+from orlog.manifests.manifest import Column, Manifest, parts_of
 
 BLOCK_BYTES = 2**24
 LENGTHS = "episodes/lengths"
@@ -143,22 +143,20 @@ def diff_manifests(a: Manifest, b: Manifest) -> list[Difference]:
     Equal values that are split into different parts have different hashes; they are listed here,
     and `diff_datasets` compares them.
     """
-    differences = _compare("metadata", _fields(a), _fields(b))
-    columns = [{column.name: _describe(column) for column in one.columns} for one in (a, b)]
-    differences += _compare("column", *columns)
-    for name in _common_columns(a, b):
-        old, new = a.column(name), b.column(name)
-        if (old.rows, old.blake3) != (new.rows, new.blake3):
-            differences.append(
-                Difference(
-                    kind="values",
-                    name=name,
-                    change="changed",
-                    before=_describe_values(old),
-                    after=_describe_values(new),
-                )
-            )
-    return differences
+    forms = [{column.name: _form(column) for column in one.columns} for one in (a, b)]
+    values = [
+        {
+            name: f"{column.rows} rows, blake3 {column.blake3[:12]}"
+            for name in _common_columns(a, b)
+            for column in [one.column(name)]
+        }
+        for one in (a, b)
+    ]
+    return [
+        *_compare("metadata", _fields(a), _fields(b)),
+        *_compare("column", *forms),
+        *_compare("values", *values),
+    ]
 
 
 def diff_datasets(a: Readable, b: Readable) -> DatasetDiff:
@@ -168,21 +166,19 @@ def diff_datasets(a: Readable, b: Readable) -> DatasetDiff:
 
     Raises ValueError if one of them is a view; IntegrityError if damage was found in the rows read.
     """
-    for one in (a, b):
-        if one.operation is not None:
+    for source in (a, b):
+        if source.operation is not None:
             raise ValueError(
-                f"{_title(one.manifest)}: a view cannot be compared; compare the versions that it "
+                f"{_title(source.manifest)}: a view cannot be compared; compare the versions that it "
                 "was made from, or store it as a version first; run: orlog save VIEW NAME@VERSION"
             )
     first, second = _Episodes(a), _Episodes(b)
     masks = _differing(first, second)
     both = min(first.total, second.total)
-    differs = np.zeros(both, bool)
-    for mask in masks.values():
-        differs |= mask
-    unequal = np.flatnonzero(differs)
-    left_a = np.concatenate([unequal, np.arange(both, first.total)])
-    left_b = np.concatenate([unequal, np.arange(both, second.total)])
+    unequal = np.flatnonzero(np.any([np.zeros(both, bool), *masks.values()], axis=0))
+    left_a, left_b = (
+        np.concatenate([unequal, np.arange(both, each.total)]) for each in (first, second)
+    )
     order = sorted(
         _common_columns(a.manifest, b.manifest), key=lambda name: (name not in masks, name)
     )
@@ -194,21 +190,33 @@ def diff_datasets(a: Readable, b: Readable) -> DatasetDiff:
         before=_title(a.manifest),
         after=_title(b.manifest),
         differences=[
-            one
-            for one in diff_manifests(a.manifest, b.manifest)
-            if one.kind != "values" or first.total != second.total or masks[one.name].any()
+            difference
+            for difference in diff_manifests(a.manifest, b.manifest)
+            if difference.kind != "values"
+            or first.total != second.total
+            or masks[difference.name].any()
         ],
         unchanged=both - len(unequal),
         changed=_ranges(changed),
         changed_columns={name: count for name, count in counts.items() if count},
         added=_ranges(np.setdiff1d(left_b, changed)),
         removed=_ranges(np.setdiff1d(left_a, changed)),
-        moved=_moves(moved_a, moved_b),
+        moved=[MovedEpisodes(*_ranges(old), *_ranges(new)) for old, new in _runs(moved_a, moved_b)],
     )
 
 
 def _title(manifest: Manifest) -> str:
     return f"{manifest.name}@{manifest.version} ({manifest.digest})"
+
+
+def _form(column: Column) -> str:
+    return f"{column.dtype} {tuple(column.shape)}"
+
+
+def _common_columns(a: Manifest, b: Manifest) -> list[str]:
+    """Return the columns that both have with the same dtype and shape, sorted."""
+    other = {column.name: _form(column) for column in b.columns}
+    return [column.name for column in a.columns if other.get(column.name) == _form(column)]
 
 
 def _fields(manifest: Manifest) -> dict[str, Any]:
@@ -233,9 +241,8 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _compare(
-    kind: Literal["metadata", "column"], old: dict[str, Any], new: dict[str, Any]
-) -> list[Difference]:
-    differences = []
+    kind: Literal["metadata", "column", "values"], old: dict[str, Any], new: dict[str, Any]
+) -> Iterator[Difference]:
     for name in sorted({*old, *new}):
         before, after = old.get(name), new.get(name)
         if (name in old, before) == (name in new, after) and type(before) is type(after):
@@ -243,45 +250,34 @@ def _compare(
         change: Change = "changed"
         if name not in old or name not in new:
             change = "removed" if name in old else "added"
-        differences.append(
-            Difference(kind=kind, name=name, change=change, before=before, after=after)
-        )
-    return differences
-
-
-def _describe(column: Column) -> str:
-    return f"{column.dtype} {tuple(column.shape)}"
-
-
-def _describe_values(column: Column) -> str:
-    return f"{column.rows} rows, blake3 {column.blake3[:12]}"
-
-
-def _common_columns(a: Manifest, b: Manifest) -> list[str]:
-    """Return the columns that both have with the same dtype and shape, sorted."""
-    other = {column.name: _describe(column) for column in b.columns}
-    return [column.name for column in a.columns if other.get(column.name) == _describe(column)]
+        yield Difference(kind=kind, name=name, change=change, before=before, after=after)
 
 
 class _Episodes:
     """Reads the rows of single episodes in any column."""
 
     def __init__(self, source: Readable) -> None:
-        self.source = source
-        self.manifest = source.manifest
+        self.source, self.manifest = source, source.manifest
         self.total = self.manifest.total_episodes
-        self._bounds: dict[str, np.ndarray] = {}
+        episodes = np.arange(self.total + 1)
+        steps = np.concatenate([[0], source.episode_lengths.cumsum()])
+        self._bounds = {"episode": episodes, "step": steps, "observation": steps + episodes}
 
     def bounds(self, name: str) -> np.ndarray:
         """Return the first row of each episode in a column, and the end of the last: (E + 1,)."""
         offsets = offsets_of(name)
-        key = offsets or axis_of(name)
-        if key not in self._bounds:
-            if offsets is None:
-                self._bounds[key] = self._axis_bounds(name)
-            else:
-                self._bounds[key] = self._ends(offsets, self.bounds(offsets))
-        return self._bounds[key]
+        if offsets is None:
+            return self._bounds[axis_of(name)]
+        if offsets not in self._bounds:
+            wanted = self.bounds(offsets) - 1
+            ends = np.zeros(len(wanted), np.int64)
+            rows = self.manifest.column(offsets).rows
+            for low in range(0, rows, BLOCK_BYTES // 8):
+                high = min(rows, low + BLOCK_BYTES // 8)
+                here = slice(*np.searchsorted(wanted, [low, high]).tolist())
+                ends[here] = self.source.column(offsets, low, high)[wanted[here] - low]
+            self._bounds[offsets] = ends
+        return self._bounds[offsets]
 
     def hashes(self, name: str, episodes: np.ndarray, seeds: list[bytes]) -> list[bytes]:
         """Return a hash of each episode's entry in `seeds` and its rows in a column.
@@ -290,13 +286,14 @@ class _Episodes:
         """
         if len(episodes) == 0:
             return []
-        bounds = self.bounds(name)
-        values = self._bounds_of_counted(name)
-        row_bytes = self._row_bytes(name)
+        bounds, path = self.bounds(name), path_of_offsets(name)
+        values = None if path is None else self.bounds(values_column(path))
+        column = self.manifest.column(name)
+        row_bytes = np.dtype(column.dtype).itemsize * math.prod(column.shape)
         last = int(bounds[episodes[-1] + 1])
         low = high = 0
         view = memoryview(b"")
-        found = []
+        hashes = []
         for episode, seed in zip(episodes.tolist(), seeds, strict=True):
             digest = hashlib.blake2b(seed, digest_size=16)
             row, stop = int(bounds[episode]), int(bounds[episode + 1])
@@ -306,42 +303,13 @@ class _Episodes:
                     block = self.source.column(name, low, high)
                     view = little_endian_bytes(block)
                 end = min(stop, high)
-                if values is None:
-                    digest.update(view[(row - low) * row_bytes : (end - low) * row_bytes])
-                else:
-                    rows = np.frombuffer(view, "<i8")[row - low : end - low]
-                    digest.update((rows - values[episode]).tobytes())
+                part = view[(row - low) * row_bytes : (end - low) * row_bytes]
+                if values is not None:
+                    part = little_endian_bytes(np.frombuffer(part, "<i8") - values[episode])
+                digest.update(part)
                 row = end
-            found.append(digest.digest())
-        return found
-
-    def _axis_bounds(self, name: str) -> np.ndarray:
-        episodes = np.arange(self.total + 1)
-        axis = axis_of(name)
-        if axis == "episode":
-            return episodes
-        steps = np.concatenate([[0], self.source.episode_lengths.cumsum()])
-        return steps + episodes if axis == "observation" else steps
-
-    def _ends(self, offsets: str, bounds: np.ndarray) -> np.ndarray:
-        """Return where each episode's values start, and where those of the last one end."""
-        wanted = bounds - 1
-        found = np.zeros(len(bounds), np.int64)
-        rows = self.manifest.column(offsets).rows
-        for low in range(0, rows, BLOCK_BYTES // 8):
-            high = min(rows, low + BLOCK_BYTES // 8)
-            here = slice(*np.searchsorted(wanted, [low, high]).tolist())
-            found[here] = self.source.column(offsets, low, high)[wanted[here] - low]
-        return found
-
-    def _bounds_of_counted(self, name: str) -> np.ndarray | None:
-        """Return the bounds of the values that an offsets column counts; None for other columns."""
-        path = path_of_offsets(name)
-        return None if path is None else self.bounds(values_column(path))
-
-    def _row_bytes(self, name: str) -> int:
-        column = self.manifest.column(name)
-        return np.dtype(column.dtype).itemsize * math.prod(column.shape)
+            hashes.append(digest.digest())
+        return hashes
 
 
 def _differing(a: _Episodes, b: _Episodes) -> dict[str, np.ndarray]:
@@ -366,25 +334,14 @@ def _known_equal(a: Manifest, b: Manifest, name: str) -> int:
     Equal values are not enough: the columns that say where episodes begin must be equal too.
     """
     equal = 0
-    for one, other in zip(_parts(a, name), _parts(b, name), strict=False):
-        if one != other:
+    for part, other in zip(parts_of(a), parts_of(b), strict=False):
+        if (part.episodes, part.columns[name]) != (other.episodes, other.columns[name]):
             break
-        equal += one[0]
+        equal += part.episodes
     counter = offsets_of(name) or (None if axis_of(name) == "episode" else LENGTHS)
     if counter is None or counter == name:
         return equal
     return min(equal, _known_equal(a, b, counter))
-
-
-def _parts(manifest: Manifest, name: str) -> list[tuple[int, int, str]]:
-    """Return episodes, rows and hash of each part of a column."""
-    if not manifest.parts:
-        column = manifest.column(name)
-        return [(manifest.total_episodes, column.rows, column.blake3)]
-    return [
-        (part.episodes, part.columns[name].rows, part.columns[name].blake3)
-        for part in manifest.parts
-    ]
 
 
 def _pair(
@@ -395,48 +352,41 @@ def _pair(
     Each column is hashed into the hashes so far, and episodes without a match in the other version
     are dropped after each, so that most columns are read for few episodes.
     """
-    hashes_a, hashes_b = [b""] * len(left_a), [b""] * len(left_b)
+    hashes_a, hashes_b = (dict.fromkeys(left.tolist(), b"") for left in (left_a, left_b))
     for name in columns:
-        if len(left_a) == 0 or len(left_b) == 0:
+        if not hashes_a or not hashes_b:
             break
-        hashes_a, hashes_b = a.hashes(name, left_a, hashes_a), b.hashes(name, left_b, hashes_b)
-        common = set(hashes_a) & set(hashes_b)
-        left_a, hashes_a = _kept(left_a, hashes_a, common)
-        left_b, hashes_b = _kept(left_b, hashes_b, common)
+        hashes_a, hashes_b = (
+            dict(
+                zip(
+                    hashes,
+                    each.hashes(name, np.array([*hashes], int), [*hashes.values()]),
+                    strict=True,
+                )
+            )
+            for each, hashes in ((a, hashes_a), (b, hashes_b))
+        )
+        common = {*hashes_a.values()} & {*hashes_b.values()}
+        hashes_a, hashes_b = (
+            {episode: each for episode, each in hashes.items() if each in common}
+            for hashes in (hashes_a, hashes_b)
+        )
     places: defaultdict[bytes, deque[int]] = defaultdict(deque)
-    for episode, found in zip(left_b.tolist(), hashes_b, strict=True):
-        places[found].append(episode)
+    for episode, each in hashes_b.items():
+        places[each].append(episode)
     pairs = [
-        (episode, places[found].popleft())
-        for episode, found in zip(left_a.tolist(), hashes_a, strict=True)
-        if places[found]
+        (episode, places[each].popleft()) for episode, each in hashes_a.items() if places[each]
     ]
     paired = np.array(pairs, np.int64).reshape(-1, 2)
     return paired[:, 0], paired[:, 1]
 
 
-def _kept(
-    episodes: np.ndarray, hashes: list[bytes], common: set[bytes]
-) -> tuple[np.ndarray, list[bytes]]:
-    keep = [one in common for one in hashes]
-    return episodes[np.array(keep, bool)], [one for one in hashes if one in common]
+def _runs(*episodes: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield the parts of equally long arrays in which all of them count up by one."""
+    edges = np.flatnonzero(np.any([np.diff(each) != 1 for each in episodes], axis=0)) + 1
+    parts = zip(*(np.split(each, edges) for each in episodes), strict=True)
+    return (part for part in parts if len(part[0]))
 
 
 def _ranges(episodes: np.ndarray) -> list[EpisodeRange]:
-    return [
-        EpisodeRange(int(run[0]), int(run[-1]) + 1)
-        for run in np.split(episodes, np.flatnonzero(np.diff(episodes) != 1) + 1)
-        if len(run)
-    ]
-
-
-def _moves(before: np.ndarray, after: np.ndarray) -> list[MovedEpisodes]:
-    """Return runs of episodes that moved together."""
-    edges = np.flatnonzero((np.diff(before) != 1) | (np.diff(after) != 1)) + 1
-    return [
-        MovedEpisodes(
-            EpisodeRange(int(old[0]), int(old[-1]) + 1), EpisodeRange(int(new[0]), int(new[-1]) + 1)
-        )
-        for old, new in zip(np.split(before, edges), np.split(after, edges), strict=True)
-        if len(old)
-    ]
+    return [EpisodeRange(int(run[0]), int(run[-1]) + 1) for (run,) in _runs(episodes)]

@@ -7,6 +7,8 @@
 Foreign versions are third-party files that stay where they are, in their own formats. The serial
 grows by one with each change, so older indexes are recognized. Reading is strict: unknown,
 missing or repeated keys, wrong types and invalid names are errors.
+
+A `versions.json` beside it holds the status of versions: superseded or yanked, and why.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ INDEX_VERSION = 1
 LARGEST_INDEX = 64 * 2**20
 LONGEST_URL = 2000
 LONGEST_PATH = 1000
+LONGEST_REASON = 1000
 SCHEMES = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "hf", "file", "memory"})
 
 
@@ -355,3 +358,53 @@ def index_from_json(data: bytes, where: str) -> Index:
     if index.index_version != INDEX_VERSION:
         raise ManifestError(f"{where}: index_version {index.index_version} does not exist.")
     return index
+
+
+class VersionStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The status of a version.
+
+    Attributes:
+        status: `superseded`: there is a better one. `yanked`: it should not be used.
+        reason: Why, in a sentence.
+        use: What to use instead: a version of the same dataset or a dataset's name; may be empty.
+    """
+
+    status: Literal["superseded", "yanked"]
+    reason: str
+    use: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a reason that says nothing and a `use` that names nothing.
+
+        Raises ValueError if the reason or `use` is invalid.
+        """
+        good = self.reason.strip() and self.reason.isprintable()
+        if not good or len(self.reason) > LONGEST_REASON:
+            raise ValueError(
+                f"a {self.status} version needs a reason: one line of up to {LONGEST_REASON} "
+                f"characters, found {self.reason[:60]!r}."
+            )
+        if self.use and not is_version(self.use):
+            parse_name(self.use)
+
+
+class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The content of a `versions.json`: the status of each version that has one."""
+
+    history_version: Literal[1]
+    versions: dict[str, VersionStatus]
+
+    def __post_init__(self) -> None:
+        for version, status in self.versions.items():
+            check_version(version, status)
+
+
+def check_version(version: str, entry: VersionStatus) -> None:
+    """Refuse a status for an invalid version, or one that names itself as its replacement.
+
+    Raises ValueError if the version is invalid, or `use` names it.
+    """
+    if not is_version(version):
+        raise ValueError(f"{version[:60]!r} is not a content version such as 1.0.0.")
+    if entry.use == version:
+        raise ValueError(f"version {version} cannot be used in place of itself.")

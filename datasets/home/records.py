@@ -30,10 +30,10 @@ from orlog.datasets.home.folders import (
 )
 from orlog.errors import InvalidNameError, NotFoundError, OrlogError
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
+from orlog.manifests.index import History, VersionStatus, check_version
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.manifests.names import is_version, newest_first, parse_name
 from orlog.manifests.shipped import recorded_folder, recorded_manifest
-from orlog.manifests.status import History, VersionStatus, check_version
 
 HISTORY_FILE = "versions.json"
 SETTLED_NS = 2 * 10**9

@@ -12,8 +12,7 @@ import pytest
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.algos.presets import RECIPES, Rewards, preset_names, recipe_for
 from orlog.algos.settings import make_config
-from orlog.manifests.published_settings import presets_file, published_file, published_settings
-from orlog.manifests.tables import read_table
+from orlog.manifests.tables import presets_file, published_file, published_settings, read_table
 
 D4RL = [f"d4rl/{row['dataset_id']}" for row in read_table("d4rl")]
 FILES = sorted(presets_file("iql").parent.glob("*.json"))

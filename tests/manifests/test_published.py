@@ -11,7 +11,7 @@ from orlog.algos.cql import CQLConfig
 from orlog.algos.iql import IQLConfig
 from orlog.algos.presets import RECIPES, recipe_for
 from orlog.errors import NotFoundError
-from orlog.manifests.published_settings import published_file, published_settings
+from orlog.manifests.tables import published_file, published_settings
 
 
 def test_the_file_ships_with_its_sources() -> None:

@@ -16,7 +16,7 @@ from orlog.datasets.home.records import (
     status_message,
 )
 from orlog.errors import FormatVersionError, InvalidNameError, ManifestError, NotFoundError
-from orlog.manifests.status import VersionStatus
+from orlog.manifests.index import VersionStatus
 
 NAME = "pointmaze/umaze-v1"
 YANKED = VersionStatus(status="yanked", reason="rewards were shifted by a step", use="1.1.0")
