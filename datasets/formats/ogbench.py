@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import math
 import re
@@ -33,7 +32,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem
@@ -205,10 +204,6 @@ def _columns(file: NpzFile) -> dict[str, Any]:
     return columns
 
 
-def _row_bytes(columns: Mapping[str, Any]) -> int:
-    return sum(column.dtype.itemsize * math.prod(column.shape[1:]) for column in columns.values())
-
-
 def _action_space(dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> gymnasium.Space[Any]:
     """Return the space that OGBench's environments have."""
     if dtype.kind == "f" and len(shape) == 1:
@@ -222,70 +217,71 @@ def _read_files(task: Task | None, files: Iterable[tuple[Path, str]]) -> Iterato
     """Yield the steps of files, with the rewards of a task if there is one."""
     for path, where in files:
         split = "val" if path.stem.endswith("-val") else "train"
-        trajectory = 0
         with open_npz(path, where) as file:
-            cutter = EpisodeCutter(lambda rows, _: rows["terminated"] | rows["truncated"], where)
-            for steps in itertools.chain.from_iterable(map(cutter.add, _rows(file, task))):
-                more = {} if task is None else {"trajectory": trajectory}
-                metadata = {"split": split, **more} if steps.ends else {}
-                yield dataclasses.replace(steps, metadata=metadata)
-                trajectory += steps.truncated
+            steps = _steps(file)
+            for piece in steps if task is None else _with_rewards(steps, task):
+                metadata = {**piece.metadata, "split": split} if piece.ends else {}
+                yield dataclasses.replace(piece, metadata=metadata)
 
 
-def _rows(file: NpzFile, task: Task | None) -> Iterator[Rows]:
-    """Yield the steps in blocks: all rows but those of final observations."""
+def _steps(file: NpzFile) -> Iterator[Steps]:
+    """Yield the steps of a file; the last row of each episode is left out, whose observation is the final one."""
     columns = _columns(file)
-    count, first = len(columns["observations"]), 0
-    block_rows = max(1, BLOCK_BYTES // _row_bytes(columns))
-    held: dict[str, np.ndarray] = {}  # the last row, whose successor is not read yet
-    was_end, ends = True, np.zeros(1, bool)
+    count = len(columns["observations"])
+    row_bytes = sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in columns.values())
+    block_rows = max(1, BLOCK_BYTES // row_bytes)
+    cutter = EpisodeCutter(lambda rows, _first: rows["truncated"], file.where)
     for start in range(0, count, block_rows):
         block = {name: column[start : start + block_rows] for name, column in columns.items()}
-        if held:
-            block = {name: np.concatenate((held[name], values)) for name, values in block.items()}
-        ends = block["terminals"].reshape(len(block["terminals"]), -1)[:, 0]
+        observations, actions, ends = (block.pop(name) for name in NEEDED)
+        ends = ends.reshape(len(ends), -1)[:, 0]
         odd = np.flatnonzero((ends != 0) & (ends != 1))
         if len(odd):
             raise SchemaError(
-                f"{file.where}, terminals: expected 0 or 1, found {ends[odd[0]]} in row {first + odd[0]}."
+                f"{file.where}, terminals: expected 0 or 1, found {ends[odd[0]]} in row {start + odd[0]}."
             )
-        ends = ends.astype(bool)
-        lone = np.flatnonzero(ends & np.append(was_end, ends[:-1]))
-        if len(lone):
-            raise SchemaError(
-                f"{file.where}: an episode of one row, {first + lone[0]}, has no step."
+        if start + len(ends) == count and not ends[-1]:
+            raise IntegrityError(
+                f"{file.where}, terminals: the last row does not end an episode, so the file is cut off.",
+                file=file.where,
             )
-        was_end = bool(ends[-2]) if len(ends) > 1 else was_end
-        kept = np.flatnonzero(~ends[:-1])
-        if len(kept):
-            yield _block_of(block, kept, ends, task)
-        first += len(ends) - 1
-        held = {name: values[-1:] for name, values in block.items()}
-    if not ends[-1]:
-        raise IntegrityError(
-            f"{file.where}, terminals: the last row does not end an episode, so the file is cut off.",
-            file=file.where,
-        )
+        for piece in cutter.add(
+            {
+                "observation": observations,
+                "action": actions if actions.dtype.kind == "f" else actions.astype(np.int64),
+                "reward": np.zeros(len(ends), np.float32),
+                "truncated": ends.astype(bool),
+                **{f"infos/{name}": values for name, values in block.items()},
+            }
+        ):
+            yield dataclasses.replace(piece, metadata={})
+    if cutter.vanished:
+        raise SchemaError(f"{file.where}: an episode of one row has no step.")
 
 
-def _block_of(
-    block: Mapping[str, np.ndarray], kept: np.ndarray, ends: np.ndarray, task: Task | None
-) -> Rows:
-    """Return the steps of a block of rows, of which the last one is only looked at."""
-    actions = block["actions"][kept]
-    infos = {name: values[kept] for name, values in block.items() if name not in NEEDED}
-    rewards, done = np.zeros(len(kept), np.float32), np.zeros(len(kept), bool)
-    if task is not None:
-        rewards, done = task.judge(infos)
-    return {
-        "observation": block["observations"][kept],
-        "next_observation": block["observations"][kept + 1],
-        "action": actions if actions.dtype.kind == "f" else actions.astype(np.int64),
-        "reward": rewards,
-        "terminated": done,
-        "truncated": ends[kept + 1],
-        **{f"infos/{name}": values for name, values in infos.items()},
-    }
+def _with_rewards(pieces: Iterable[Steps], task: Task) -> Iterator[Steps]:
+    """Yield steps with the rewards of a task; what follows a step that ends the task is an episode of its own."""
+    trajectory, is_inside, last = 0, False, np.zeros(0)
+    for piece in pieces:
+        count, seen = len(piece.rewards), np.asarray(piece.observations)
+        if len(seen) == count:  # it goes on after the last observation of the piece before it
+            seen = np.concatenate((last, seen))
+        rewards, done = task.judge(piece.infos)
+        start = 0
+        for stop in np.union1d(np.flatnonzero(done) + 1, [count]).tolist():
+            is_cut, is_done = piece.ends and stop == count, bool(done[stop - 1])
+            yield Steps(
+                observations=seen[start + is_inside : stop + 1],
+                actions=piece.actions[start:stop],
+                rewards=rewards[start:stop],
+                ends=is_cut or is_done,
+                terminated=is_done,
+                truncated=is_cut,
+                infos={name: values[start:stop] for name, values in piece.infos.items()},
+                metadata={"trajectory": trajectory},
+            )
+            start, is_inside = stop, not (is_cut or is_done)
+        trajectory, last = trajectory + piece.ends, seen[-1:]
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
