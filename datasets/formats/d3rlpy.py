@@ -29,8 +29,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import count_from_zero
-from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats._shared.flat_rows import count_from_zero, file_stem
 from orlog.datasets.formats._shared.hdf5_files import (
     child,
     create_hdf5,

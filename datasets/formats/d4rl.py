@@ -22,8 +22,14 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.flat_rows import FlatRows, count_choices, open_flat_rows
-from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
+from orlog.datasets.formats._shared.flat_rows import (
+    FlatRows,
+    count_choices,
+    file_stem,
+    flat_columns,
+    flat_losses,
+    open_flat_rows,
+)
 from orlog.datasets.formats._shared.hdf5_files import (
     attribute,
     check_stored,

@@ -56,8 +56,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         unclear, how = unknown.count, taken(asked.options, are_over=True)
         unknown.notes()  # refuses what would say nothing
         notes = [Note("left_out_infos", ["infos"]), *count_from_zero(opened, "choices")]
-        if any(note.code == "rewards_no_array" for note in opened.notes):
-            notes.append(Note("rewards_no_rews"))
+        notes += opened.notes
         if unclear:
             notes.append(Note("ends_or_limit_unknown", count=unclear, how=how))
         opened.notes[:] = notes
@@ -96,7 +95,8 @@ TRAJECTORIES = ArrayLayout(
         "action": "acts",
         "reward": REWARDS,
         **{flag: flag for flag in FLAGS},
-    }
+    },
+    codes=("rewards_no_rews", "left_out_unnamed"),
 )
 Trajectory = tuple[dict[str, np.ndarray], bool, bool | None]
 """`obs`, `acts` and where they are known `rews`, whether the episode ended, and if it is known by a time limit."""

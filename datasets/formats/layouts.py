@@ -48,7 +48,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.formats._shared.beside_arrays import EPISODES, plain
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats._shared.flags import SUCCESS
-from orlog.datasets.formats._shared.flat_writing import (
+from orlog.datasets.formats._shared.flat_rows import (
     demonstration_losses,
     file_stem,
     flat_columns,

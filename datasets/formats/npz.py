@@ -29,9 +29,11 @@ from orlog.datasets.formats._shared.flat_rows import (
     NO_ENDS,
     FlatRows,
     count_choices,
+    file_stem,
+    flat_columns,
+    flat_losses,
     open_flat_rows,
 )
-from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.formats._shared.npz_files import (
     NpzFile,
     is_npz,

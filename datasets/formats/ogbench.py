@@ -34,8 +34,7 @@ import numpy as np
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flat_rows import unbounded_space
-from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats._shared.flat_rows import file_stem, unbounded_space
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.npz_files import NpzFile, is_npz, npz_writer, open_npz
 from orlog.datasets.formats._shared.pieces import read_pieces

@@ -52,11 +52,13 @@ from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, unknown_end
 from orlog.datasets.formats._shared.flat_rows import (
     ROLES,
     as_dtype,
+    file_stem,
+    flat_columns,
+    flat_losses,
     kept_dtype,
     mapped_action_space,
     unbounded_space,
 )
-from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.formats._shared.hints import Kind, done_names, hint, map_of
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import read_pieces, warn_of_one_process

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns, Episode
-from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats._shared.flat_rows import file_stem
 from orlog.datasets.formats._shared.pictures import pillow
 from orlog.datasets.formats.rlds.metadata import (
     DEFAULT_TEMPLATE,

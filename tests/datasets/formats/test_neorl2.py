@@ -69,33 +69,25 @@ def as_published(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @given(
     lengths=st.lists(st.integers(1, LIMIT), min_size=1, max_size=8),
-    block=st.integers(1, 12),
     group=st.integers(1, 12),
     spread=st.booleans(),
 )
 @settings(max_examples=scaled(100, 5), deadline=None)
 def test_a_file_gives_what_the_npz_file_of_the_same_rows_gives(
-    tmp_path_factory: pytest.TempPathFactory,
-    lengths: list[int],
-    block: int,
-    group: int,
-    spread: bool,
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], group: int, spread: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
     rows = episodes(lengths)
     np.savez(folder / "a.npz", allow_pickle=False, **rows)
     whole = write(folder / "a.parquet", rows, spread=spread, row_group_size=group)
     mirrored = write(folder / "b.parquet", as_published(rows), row_group_size=group)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neorl2, "BLOCK_ROWS", block)
-        expected, _ = read_files(npz.FORMAT, folder / "a.npz", folder / "s0")
-        for file, store in ((whole, "s1"), (mirrored, "s2")):
-            dataset, _ = read_files(neorl2.FORMAT, file, folder / store)
-            ours, theirs = (
-                {one.name: one.blake3 for one in each.manifest.columns}
-                for each in (dataset, expected)
-            )
-            assert ours == theirs
+    expected, _ = read_files(npz.FORMAT, folder / "a.npz", folder / "s0")
+    for file, store in ((whole, "s1"), (mirrored, "s2")):
+        dataset, _ = read_files(neorl2.FORMAT, file, folder / store)
+        ours, theirs = (
+            {one.name: one.blake3 for one in each.manifest.columns} for each in (dataset, expected)
+        )
+        assert ours == theirs
 
 
 def test_both_files_of_the_mirror_are_recognized_and_keep_their_split(tmp_path: Path) -> None:
