@@ -70,11 +70,46 @@ ROWS = 1000
 PASSED_OVER = "__index_level_"  # pandas' own numbers of rows
 
 
-class Place(NamedTuple):
-    """Where rows are: what errors call their table, and the number of the first one."""
+class Block(NamedTuple):
+    """Rows of a table, as a batch of Arrow: what errors call the table, and the number of the first one."""
 
+    batch: Any
     where: str
     first: int
+
+    def stored(self, name: str) -> Any:
+        """Return a column of Arrow.
+
+        Raises SchemaError if it is not there.
+        """
+        if name not in self.batch.schema.names:
+            raise SchemaError(f"{self.where}: has no column {name}, which the metadata say.")
+        return self.batch.column(name)
+
+    def values(self, name: str) -> np.ndarray:
+        """Return the values of a column.
+
+        Raises SchemaError if it is not there, or holds neither numbers nor texts.
+        """
+        return array_of(self.stored(name), name, self.where, self.first)
+
+    def numbers(self, name: str, shape: tuple[int, ...] = ()) -> np.ndarray:
+        """Return rows of numbers of a shape, by default one each, which some datasets hold in lists.
+
+        Raises SchemaError if there are more, or these are no numbers.
+        """
+        values = self.values(name)
+        if values.dtype.kind not in "biuf" or values.size != math.prod(shape) * len(values):
+            expected = f"{shape} numbers a row" if shape else "one number a row"
+            raise SchemaError(
+                f"{self.where}, {name}: expected {expected}, found {values.dtype} {values.shape[1:]} from row "
+                f"{self.first} on."
+            )
+        return values.reshape(len(values), *shape)
+
+    def flags(self, name: str) -> np.ndarray:
+        """Return a flag for each row."""
+        return flags_of(self.numbers(name), name, self.where, first=self.first)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,109 +149,65 @@ class Columns:
                 named[name] = f"{root}/{part}" if part else root
         return named
 
-    def rows(
-        self, batch: Any, episodes: np.ndarray, steps: np.ndarray, videos: Videos, place: Place
-    ) -> Rows:
+    def rows(self, block: Block, episodes: np.ndarray, steps: np.ndarray, videos: Videos) -> Rows:
         """Return the columns of some rows of a table by their roles."""
         rows: Rows = {}
         for name, column in self.columns.items():
             if column.kind != "video":
-                rows[column.role] = read_column(batch, name, column, place, self.rounded)
+                rows[column.role] = read_column(block, name, column, self.rounded)
                 continue
-            if name in batch.schema.names:
-                times = _film_times(_stored(batch, name, place), name, episodes, place)
-            else:
-                times = single_numbers(column_of(batch, "timestamp", place), "timestamp", place)
+            is_first = name in block.batch.schema.names
+            times = _film_times(block, name, episodes) if is_first else block.numbers("timestamp")
             rows[column.role] = videos.frames(name, episodes, steps, times)
-        self._add_subtasks(rows, batch, place)
-        rows.setdefault("reward", np.zeros(batch.num_rows, self.schema.reward_dtype))
+        self._add_subtasks(rows, block)
+        rows.setdefault("reward", np.zeros(len(steps), self.schema.reward_dtype))
         if self.done:
-            done = single_numbers(rows[self.columns[self.done].role], self.done, place)
-            rows["terminated"] = flags_of(done, self.done, place.where, first=place.first)
+            rows["terminated"] = block.flags(self.done)
             if self.done != TERMINATED:  # an episode that was cut off may be done too
-                rows["terminated"] &= ~rows.get("truncated", np.zeros(len(done), bool))
+                rows["terminated"] &= ~rows.get("truncated", np.zeros(len(steps), bool))
         return rows
 
-    def _add_subtasks(self, rows: Rows, batch: Any, place: Place) -> None:
+    def _add_subtasks(self, rows: Rows, block: Block) -> None:
         """Add the subtask of each row in words, where a column tells it and none has it already."""
         role, persistent = f"infos/{SUBTASK}", self.of_kind("language").get(PERSISTENT)
         if role in rows:
             return
         if persistent is not None:
-            times = column_of(batch, "timestamp", place)
-            rows[role] = _subtasks_in_force(rows[persistent.role], times)
+            rows[role] = _subtasks_in_force(rows[persistent.role], block.values("timestamp"))
         elif self.subtasks and "infos/subtask_index" in rows:
-            numbers = single_numbers(rows["infos/subtask_index"], "subtask_index", place).tolist()
+            numbers = block.numbers("subtask_index").tolist()
             unknown = {*numbers} - {*self.subtasks}
             if unknown:
                 raise SchemaError(
-                    f"{place.where}: no subtask has the subtask_index {min(unknown)}."
+                    f"{block.where}: no subtask has the subtask_index {min(unknown)}."
                 )
             rows[role] = np.array([self.subtasks[number] for number in numbers], object)
 
 
-def _stored(batch: Any, name: str, place: Place) -> Any:
-    """Return a column of Arrow."""
-    if name not in batch.schema.names:
-        raise SchemaError(f"{place.where}: has no column {name}, which the metadata say.")
-    return batch.column(name)
-
-
-def column_of(batch: Any, name: str, place: Place) -> np.ndarray:
-    """Return the values of a column.
-
-    Raises SchemaError if it is not there, or holds neither numbers nor texts.
-    """
-    return array_of(_stored(batch, name, place), name, place.where, place.first)
-
-
-def read_column(
-    batch: Any, name: str, column: Column, place: Place, rounded: set[str]
-) -> np.ndarray:
+def read_column(block: Block, name: str, column: Column, rounded: set[str]) -> np.ndarray:
     """Return the rows of a column that is no video; one whose numbers had to be rounded is added to `rounded`.
 
     Raises SchemaError if it holds something else than the metadata say; IntegrityError if an image is damaged.
     """
     if column.kind == "image":
-        return _images(_stored(batch, name, place), column.shape, name, place)
+        return _images(block, name, column.shape)
     if column.kind == "language":
-        return _language_texts(_stored(batch, name, place), name, place)
-    values = column_of(batch, name, place)
-    if column.kind == "text" and values.dtype.kind != "O":
-        raise SchemaError(f"{place.where}, {name}: expected texts, found {values.dtype}.")
+        return _language_texts(block, name)
     if column.kind == "flag":
-        values = single_numbers(values, name, place)
-        return flags_of(values, name, place.where, first=place.first)
+        return block.flags(name)
     if column.dtype is not None:
-        values = _shaped(values, column.shape, name, place)
-        return _typed(values, column.dtype, name, place, rounded)
+        return _typed(block, name, column, rounded)
+    values = block.values(name)
+    if column.kind == "text" and values.dtype.kind != "O":
+        raise SchemaError(f"{block.where}, {name}: expected texts, found {values.dtype}.")
     return values.reshape(-1) if name == SUCCESS and values.size == len(values) else values
 
 
-def single_numbers(values: np.ndarray, name: str, place: Place) -> np.ndarray:
-    """Return rows of one number each, which some datasets hold in lists.
-
-    Raises SchemaError if there are more, or these are no numbers.
-    """
-    return _shaped(values, (), name, place)
-
-
-def _shaped(values: np.ndarray, shape: tuple[int, ...], name: str, place: Place) -> np.ndarray:
-    if values.dtype.kind not in "biuf" or values.size != math.prod(shape) * len(values):
-        expected = f"{shape} numbers a row" if shape else "one number a row"
-        raise SchemaError(
-            f"{place.where}, {name}: expected {expected}, found {values.dtype} {values.shape[1:]} from row "
-            f"{place.first} on."
-        )
-    return values.reshape(len(values), *shape)
-
-
-def _typed(
-    values: np.ndarray, dtype: np.dtype[Any], name: str, place: Place, rounded: set[str]
-) -> np.ndarray:
+def _typed(block: Block, name: str, column: Column, rounded: set[str]) -> np.ndarray:
     """Return numbers in the dtype that info.json says."""
+    values, dtype = block.numbers(name, column.shape), column.dtype
     if values.dtype == dtype or values.dtype.kind in "iu":
-        return as_dtype(values, dtype, f"{place.where}, {name}", place.first)
+        return as_dtype(values, dtype, f"{block.where}, {name}", block.first)
     with np.errstate(over="ignore", invalid="ignore"):
         typed = values.astype(dtype)
     differ = (typed != values) & ~(np.isnan(typed) & np.isnan(values))
@@ -224,23 +215,24 @@ def _typed(
         is_rounded = typed.dtype.kind == values.dtype.kind == "f"
         if not is_rounded or np.isinf(typed[differ]).any():
             raise SchemaError(
-                f"{place.where}, {name}: holds {values[differ][0]} as {values.dtype}, which {dtype} cannot; correct "
+                f"{block.where}, {name}: holds {values[differ][0]} as {values.dtype}, which {dtype} cannot; correct "
                 "the dtype of the feature in info.json."
             )
         rounded.add(name)
     return typed
 
 
-def _images(column: Any, shape: tuple[int, ...], name: str, place: Place) -> np.ndarray:
+def _images(block: Block, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Return images, PNG or JPEG as Hugging Face's datasets have them, uint8 of (rows, height, width, channels)."""
+    column = block.stored(name)
     images = np.empty((len(column), *shape), np.uint8)
-    for row, item in enumerate(column.to_pylist(), place.first):
-        where = f"{place.where}, {name}, row {row}"
+    for row, item in enumerate(column.to_pylist()):
+        where = f"{block.where}, {name}, row {block.first + row}"
         with opened_picture(_bytes_of(item, where), where) as image:
             size = picture_size(image)
             if size not in (shape, (*shape, 1)):
                 raise SchemaError(f"{where}: expected an image of {shape}, found {size}.")
-            images[row - place.first] = np.asarray(image).reshape(shape)
+            images[row] = np.asarray(image).reshape(shape)
     return images
 
 
@@ -252,17 +244,17 @@ def _bytes_of(item: object, where: str) -> bytes:
     return data
 
 
-def _film_times(column: Any, camera: str, episodes: np.ndarray, place: Place) -> np.ndarray:
+def _film_times(block: Block, camera: str, episodes: np.ndarray) -> np.ndarray:
     """Return the timestamps of frames that rows of version 1 name."""
-    where = f"{place.where}, {camera}"
+    column, where = block.stored(camera), f"{block.where}, {camera}"
     if not _has_fields(column, "path", "timestamp"):
         raise SchemaError(f"{where}: expected paths and timestamps of videos, found {column.type}.")
     paths = zip(column.field("path").to_pylist(), episodes.tolist(), strict=True)
-    for row, (path, episode) in enumerate(paths, place.first):
+    for row, (path, episode) in enumerate(paths, block.first):
         expected = FIRST_VIDEO.format(video_key=camera, episode_index=episode)
         if path != expected:
             raise SchemaError(f"{where}: expected {expected}, found {path!r:.100} in row {row}.")
-    return array_of(column.field("timestamp"), "timestamp", where, place.first)
+    return array_of(column.field("timestamp"), "timestamp", where, block.first)
 
 
 def _has_fields(column: Any, *names: str) -> bool:
@@ -271,15 +263,17 @@ def _has_fields(column: Any, *names: str) -> bool:
     return types.is_struct(column.type) and {field.name for field in column.type} == {*names}
 
 
-def _language_texts(column: Any, name: str, place: Place) -> np.ndarray:
+def _language_texts(block: Block, name: str) -> np.ndarray:
     """Return each row of a language column as a text, (rows,) of objects; equal neighbors are one object."""
     from pyarrow import types
 
-    kind = column.type
+    column = block.stored(name)
+    kind, where = (
+        column.type,
+        f"{block.where}: {name} holds {column.type} from row {block.first} on",
+    )
     if not (types.is_list(kind) or types.is_large_list(kind) or types.is_string(kind)):
-        raise SchemaError(
-            f"{place.where}: {name} holds {kind} from row {place.first} on, expected rows of texts."
-        )
+        raise SchemaError(f"{where}, expected rows of texts.")
     texts = np.empty(len(column), object)
     before, text = None, "[]"
     for row, rows in enumerate(column):
@@ -288,9 +282,7 @@ def _language_texts(column: Any, name: str, place: Place) -> np.ndarray:
             try:
                 text = json.dumps([value] if isinstance(value, str) else value, ensure_ascii=False)
             except (TypeError, ValueError) as error:
-                raise SchemaError(
-                    f"{place.where}: {name} holds {kind}, expected rows of texts, numbers and lists."
-                ) from error
+                raise SchemaError(f"{where}, expected rows of texts, numbers and lists.") from error
         texts[row] = text
     return texts
 

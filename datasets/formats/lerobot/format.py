@@ -47,16 +47,14 @@ from orlog.datasets.formats.lerobot.agreement import Agreement
 from orlog.datasets.formats.lerobot.columns import (
     OF_EPISODE,
     PERSISTENT,
+    Block,
     Column,
     Columns,
-    Place,
     add_first,
     add_unlisted,
-    column_of,
     listed_columns,
     read_column,
     read_subtasks,
-    single_numbers,
 )
 from orlog.datasets.formats.lerobot.metadata import (
     FIRST_INFO,
@@ -201,7 +199,7 @@ def _whole_episodes(
     return episodes.part(0, whole), [Note("partial", lack=lack)]
 
 
-class _Block(NamedTuple):
+class _Piece(NamedTuple):
     """Rows of a table: their columns here, those of the table that are compared, and which rows they are."""
 
     rows: Rows
@@ -223,7 +221,7 @@ class _Reader:
     shapes: Mapping[str, tuple[int, ...]]  # the shape of each camera's frames
     compared: Sequence[str]  # columns that are compared with what else is said of them
 
-    def read(self, tables: Iterable[_Table]) -> Iterator[_Block | Usage | set[str]]:
+    def read(self, tables: Iterable[_Table]) -> Iterator[_Piece | Usage | set[str]]:
         """Yield blocks of rows, which frames were asked for, and which columns were rounded."""
         tables = [*tables]
         episodes = tables[0].episodes  # those of all of them
@@ -232,33 +230,33 @@ class _Reader:
             Videos(self.root, episodes, self.shapes, self.fps, self.where)
         ) as videos:
             for table in tables:
-                place = Place(_name(self.where, table.file), table.start)
-                with reading_arrow(place.where):
+                where, first = _name(self.where, table.file), table.start
+                with reading_arrow(where):
                     for read in table_batches(table.file, at_once):
                         # Rows after the last whole episode, where the dataset is read in part, are passed over.
-                        batch = read.slice(0, max(0, int(episodes.ends[-1]) - place.first))
-                        numbers = _episodes_of(batch, episodes, place)
-                        rows = self.columns.rows(batch, *numbers, videos, place)
+                        batch = read.slice(0, max(0, int(episodes.ends[-1]) - first))
+                        block = Block(batch, where, first)
+                        numbers = _episodes_of(block, episodes)
+                        rows = self.columns.rows(block, *numbers, videos)
                         kept = [name for name in self.compared if name in batch.schema.names]
-                        compared = batch.select(kept)
-                        yield _Block(rows, compared, table.file, *numbers, place.first)
-                        place = Place(place.where, place.first + batch.num_rows)
+                        yield _Piece(rows, batch.select(kept), table.file, *numbers, first)
+                        first += batch.num_rows
         yield from videos.usages
         yield self.columns.rounded
 
 
-def _episodes_of(batch: Any, episodes: Episodes, place: Place) -> tuple[np.ndarray, np.ndarray]:
+def _episodes_of(block: Block, episodes: Episodes) -> tuple[np.ndarray, np.ndarray]:
     """Return the episode of each row, and which of its steps it is, as the metadata say."""
-    rows = np.arange(place.first, place.first + batch.num_rows)
+    rows = np.arange(block.first, block.first + block.batch.num_rows)
     at = np.searchsorted(episodes.ends, rows, "right")
     begins = np.concatenate([[episodes.begin], episodes.ends[:-1]])
     expected = {"episode_index": at + episodes.number, "frame_index": rows - begins[at]}
     for name, values in expected.items():
-        stated = single_numbers(column_of(batch, name, place), name, place)
+        stated = block.numbers(name)
         if (stated != values).any():
             row = int(np.argmax(stated != values))
             raise IntegrityError(
-                f"{place.where}: {name} of row {place.first + row} is {stated[row]}, and the lengths in the metadata "
+                f"{block.where}: {name} of row {block.first + row} is {stated[row]}, and the lengths in the metadata "
                 f"say {values[row]}."
             )
     return expected["episode_index"], expected["frame_index"]
@@ -431,11 +429,8 @@ class _Details:
         columns[SEED] = Column(SEED, "number", np.dtype(np.int64))
         folder, done = DETAILS if (self._root / DETAILS).is_dir() else "meta/episodes", 0
         for batch in episode_batches(self._root, [*columns], self._where, folder):
-            place = Place(f"{self._where}, {folder}", done)
-            values = {
-                name: read_column(batch, name, column, place, set())
-                for name, column in columns.items()
-            }
+            block = Block(batch, f"{self._where}, {folder}", done)
+            values = {name: read_column(block, name, of, set()) for name, of in columns.items()}
             for row in range(batch.num_rows):
                 yield {name: several[row] for name, several in values.items()}
             done += batch.num_rows
