@@ -140,6 +140,7 @@ class _Names(NamedTuple):
 
     path: str
     names: tuple[str, ...]
+    keys: frozenset[Key]
 
 
 class _Walk:
@@ -154,7 +155,8 @@ class _Walk:
         """Walk on into a value, with the names that lie beside it, and the named things that it is of."""
         start = f"{path}." if path else ""
         if isinstance(value, dict):
-            own = next((n for n, texts in value.items() if _names_others(n, texts)), "")
+            lists = [field for field in value.items() if isinstance(field[1], list)]
+            own = next((name for name, texts in lists if _names_others(name, texts)), "")
             beside = self._names(start + own, value[own]) if own else beside
             for name, inner in value.items():
                 self.into(inner, start + name, beside, around)
@@ -181,20 +183,22 @@ class _Walk:
             return
         if isinstance(value, list):
             numbers_in(value, f"{self._where}, {path}")  # refuses integers that floats would change
-        self.leaves[path] = Leaf(numbers, (), around)
         if beside is not None and numbers.ndim and len(numbers) == len(beside.names):
-            keys = around | {(beside.path, name) for name in beside.names}
+            keys = around | beside.keys if around else beside.keys
             self.leaves[path] = Leaf(numbers, beside.names, keys, beside.path)
+        else:
+            self.leaves[path] = Leaf(numbers, (), around)
 
     def _names(self, path: str, names: Sequence[str]) -> _Names:
-        if len({*names}) < len(names):
+        keys = frozenset((path, name) for name in names)
+        if len(keys) < len(names):
             twice = next(name for place, name in enumerate(names) if name in names[:place])
             raise SchemaError(
                 f"{self._where}: {path} has {twice!r:.100} twice, so values cannot be told apart by their names; "
                 "record it with names that differ."
             )
-        self.keys |= {(path, name) for name in names}
-        return _Names(path, tuple(names))
+        self.keys |= keys
+        return _Names(path, tuple(names), keys)
 
     def _names_of_elements(self, value: Any, path: str, beside: _Names | None) -> _Names | None:
         """Return what names the messages in a list: a text in each, or the list of names beside them."""

@@ -196,16 +196,18 @@ def read_column(block: Block, name: str, column: Column, rounded: set[str]) -> n
     if column.kind == "flag":
         return block.flags(name)
     if column.dtype is not None:
-        return _typed(block, name, column, rounded)
+        values = block.numbers(name, column.shape)
+        return _typed(values, column.dtype, block, name, rounded)
     values = block.values(name)
     if column.kind == "text" and values.dtype.kind != "O":
         raise SchemaError(f"{block.where}, {name}: expected texts, found {values.dtype}.")
     return values.reshape(-1) if name == SUCCESS and values.size == len(values) else values
 
 
-def _typed(block: Block, name: str, column: Column, rounded: set[str]) -> np.ndarray:
+def _typed(
+    values: np.ndarray, dtype: np.dtype[Any], block: Block, name: str, rounded: set[str]
+) -> np.ndarray:
     """Return numbers in the dtype that info.json says."""
-    values, dtype = block.numbers(name, column.shape), column.dtype
     if values.dtype == dtype or values.dtype.kind in "iu":
         return as_dtype(values, dtype, f"{block.where}, {name}", block.first)
     with np.errstate(over="ignore", invalid="ignore"):
