@@ -52,9 +52,9 @@ from orlog.manifests.manifest import StoredObject
 
 JOBS = 16  # at once: with slow responses, half as many take a fifth longer
 ROOM_LEFT = 2**26
-SMALL_BYTES = (
-    2**16
-)  # syncing takes longer than downloading less, so small objects are synced together
+BATCH_SIZE = 32  # small objects that a thread takes at once
+# Syncing takes longer than downloading less, so small objects are synced together.
+SMALL_BYTES = 2**16
 WRONG_ANSWERS = 2  # of one mirror, after which it is not asked for these bytes again
 SLEEP = 0.25
 FIRST_GAP = 0.05  # seconds between requests, once a server wants fewer
@@ -703,13 +703,20 @@ def fetch_objects(
                 part.rename(folder / item.sha256)
         progress.finish_object()
 
-    missing.sort(key=lambda item: -item.size_bytes)
-    fetch_at_once(fetch, missing, options.jobs, progress)
+    def fetch_each(batch: Sequence[StoredObject]) -> None:
+        for item in batch:
+            fetch(item)
+
+    small = [item for item in missing if item.size_bytes < SMALL_BYTES]
+    large = [item for item in missing if item.size_bytes >= SMALL_BYTES]
+    large.sort(key=lambda item: -item.size_bytes)
+    count = max(1, min(BATCH_SIZE, len(small) // (4 * options.jobs)))
+    batches = [small[start : start + count] for start in range(0, len(small), count)]
+    fetch_at_once(fetch_each, [[item] for item in large] + batches, options.jobs, progress)
     with storage_errors(folder):
-        small = [item.sha256 for item in missing if item.size_bytes < SMALL_BYTES]
-        sync_all([folder / f"{sha256}.part" for sha256 in small])
-        for sha256 in small:
-            (folder / f"{sha256}.part").rename(folder / sha256)
+        sync_all([folder / f"{item.sha256}.part" for item in small])
+        for item in small:
+            (folder / f"{item.sha256}.part").rename(folder / item.sha256)
         sync(folder)
 
 
