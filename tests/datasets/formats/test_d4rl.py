@@ -246,9 +246,6 @@ def test_rewards_that_are_integers_keep_their_values(tmp_path: Path) -> None:
     path = write(tmp_path / "test.hdf5", {**body, "rewards": np.array([3, -4])})
     dataset, _ = read(path, tmp_path / "store")
     assert dataset[0].rewards.tolist() == [3.0, -4.0]
-    path = write(tmp_path / "large.hdf5", {**body, "rewards": np.array([2**62 + 1, 0])})
-    with pytest.raises(SchemaError, match="holds 4611686018427387905 at row 0, which float64"):
-        read(path, tmp_path / "other")
 
 
 def test_nan_is_equal_to_itself(tmp_path: Path) -> None:
@@ -296,17 +293,6 @@ def _with_external_link(file: h5py.File, path: Path) -> None:
     file["rewards"] = h5py.ExternalLink("other.hdf5", "/rewards")
 
 
-def _with_linked_info(file: h5py.File, _: Path) -> None:
-    file["rewards"] = GOOD["rewards"]
-    file["infos/more"] = h5py.ExternalLink("other.hdf5", "/rewards")
-
-
-def _with_external_storage(file: h5py.File, path: Path) -> None:
-    raw = path.with_name("raw")
-    raw.write_bytes(GOOD["rewards"].tobytes())
-    file.create_dataset("rewards", (4,), "f4", external=[(str(raw), 0, 16)])
-
-
 def _with_virtual_storage(file: h5py.File, path: Path) -> None:
     write(path.with_name("other.hdf5"), GOOD)
     layout = h5py.VirtualLayout((4,), "f4")
@@ -329,14 +315,7 @@ def _with_another_filter(file: h5py.File, _: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        _with_external_link,
-        _with_linked_info,
-        _with_external_storage,
-        _with_virtual_storage,
-        _with_claims_in_chunks,
-        _with_another_filter,
-    ],
+    [_with_external_link, _with_virtual_storage, _with_claims_in_chunks, _with_another_filter],
 )
 def test_a_hostile_file_is_refused(
     tmp_path: Path, change: Callable[[h5py.File, Path], None]

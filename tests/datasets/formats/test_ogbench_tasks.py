@@ -74,16 +74,6 @@ def test_a_folder_of_many_files_is_one_dataset(tmp_path: Path) -> None:
     assert "task 2 of antmaze-large" in dataset.lineage[0].operation
 
 
-def test_frames_of_visual_files_keep_their_rewards(tmp_path: Path) -> None:
-    path = tmp_path / "visual-antmaze-large-navigate-v0.npz"
-    frames = np.random.default_rng(0).integers(0, 256, (7, 64, 64, 3), np.uint8)
-    qpos = walk(path)["qpos"]
-    write(path, [3, 2], observations=frames, qpos=qpos)
-    dataset, _ = read_files(ogbench.FORMAT, path, tmp_path / "store", Options(task="task1"))
-    np.testing.assert_array_equal(dataset[0].observations, frames[:3])
-    assert dataset.to_dict()["terminations"].tolist() == DONE
-
-
 def test_what_is_no_task_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "antmaze-large-navigate-v0.npz"
     walk(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shlex
@@ -21,7 +20,7 @@ from orlog.datasets.formats import table
 from orlog.datasets.formats._shared import arrow_files
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
-from orlog.errors import OrlogError, SchemaError
+from orlog.errors import SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files
 from tests.levels import scaled
@@ -174,15 +173,6 @@ def test_what_is_wrong_says_where(tmp_path: Path) -> None:
     for number, (bad, options, message) in enumerate(cases):
         path = write(bad, tmp_path / f"bad.{('csv', 'jsonl', 'parquet')[number % 3]}")
         with pytest.raises(SchemaError, match=re.escape(message)):
-            read_files(table.TABLE, path, tmp_path / "store", options)
-
-
-def test_episodes_are_not_named_by_lists(tmp_path: Path) -> None:
-    frame = logs([3, 4])
-    frame["run"] = [[1, 2]] * 7
-    path = write(frame, tmp_path / "logs.parquet")
-    for options in (OPTIONS, dataclasses.replace(OPTIONS, sort=True)):
-        with pytest.raises(OrlogError, match=r"logs\.parquet.*(run: expected|list)"):
             read_files(table.TABLE, path, tmp_path / "store", options)
 
 
