@@ -1,23 +1,31 @@
 """What holds for every format that orlog writes: what is exported comes back, but for what it was said to lose.
 
-A format joins by its line in `WRITTEN`.
+A format joins by its line in `WRITTEN`. One flipped bit anywhere in an export is noticed by its list of checksums, also
+where a part of it is imported.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import orlog
+from orlog.datasets.formats._shared.episodes import Found
 from orlog.datasets.formats.formats import formats
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import SchemaError
+from orlog.errors import IntegrityError, SchemaError
+from tests.command_line import orlog as orlog_command
 from tests.datasets.recorded_samples import record_samples
+from tests.episodes import record_episodes, whole_episode
+from tests.levels import scaled
 
 VECTOR, ONE = spaces.Box(-1, 1, (2,), np.float32), spaces.Box(-1, 1, (1,), np.float32)
 FRAME = spaces.Box(0, 255, (8, 6, 3), np.uint8)
@@ -168,3 +176,114 @@ def test_spaces_that_a_format_does_not_hold_are_refused(
     with pytest.raises(SchemaError, match=f"lab/{kind}-v1: "):
         export(name, kind, tmp_path / "out", lossy=True)
     assert not (tmp_path / "out").exists()
+
+
+def record_small() -> Dataset:
+    """Record four episodes of Pendulum's spaces."""
+    rng = np.random.default_rng(0)
+    return record_episodes(
+        "lab/pen-v1",
+        (
+            whole_episode(
+                rng.uniform(-1, 1, (21, 3)).astype(np.float32),
+                rng.uniform(-2, 2, (20, 1)).astype(np.float32),
+                rng.normal(size=20),
+                end="truncation",
+            )
+            for _ in range(4)
+        ),
+        environment=gymnasium.make("Pendulum-v1"),
+    )
+
+
+@pytest.mark.scaled
+@pytest.mark.parametrize("name", WRITTEN)
+def test_no_flipped_bit_of_an_export_is_imported(name: str, tmp_path: Path) -> None:
+    orlog.export_dataset(record_small(), tmp_path / "out", to=name, lossy=True)
+    files = sorted(
+        path
+        for path in (tmp_path / "out").rglob("*")
+        if path.is_file() and path.name != "SHA256SUMS" and path.stat().st_size
+    )
+    assert files
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=tmp_path / "out", check=True)
+    rng = np.random.default_rng(1)
+    for number in range(scaled(40, 12)):
+        path = files[number % len(files)]
+        good = path.read_bytes()
+        data = bytearray(good)
+        data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(data)
+        # A folder of several files is imported whole, the only file of one by itself.
+        given = path if len(files) == 1 else tmp_path / "out"
+        with pytest.raises(IntegrityError, match="SHA256SUMS"):
+            orlog.import_dataset(given, "lab/back-v1", format=name, dry_run=True)
+        path.write_bytes(good)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_folder_of_an_export_is_imported_as_it_stands(name: str, tmp_path: Path) -> None:
+    out = orlog.export_dataset(record_small(), tmp_path / "out", to=name, lossy=True)
+    said = orlog_command("import", str(out), "lab/back-v1")
+    assert said.returncode == 0, said.stderr
+    back = orlog.load_dataset("lab/back-v1")
+    assert back.total_episodes == 4
+    assert back.total_steps in (80, 76)  # without next observations the last steps are left out
+    files = [path for path in out.iterdir() if path.name != "SHA256SUMS"]
+    if "" not in formats()[name].extensions:  # it is what an import of the file itself gives
+        orlog.import_dataset(files, "lab/file-v1")
+        found = orlog.load_dataset("lab/file-v1").manifest
+        assert found.lineage == back.manifest.lineage
+
+
+def imported_with(path: Path, **options: Any) -> bool:
+    """Return whether an import finds a list of checksums that proves the files."""
+    seen: list[Found] = []
+    orlog.import_dataset(path, "lab/back-v1", dry_run=True, on_found=seen.append, **options)
+    return seen[0].has_checksums
+
+
+@pytest.mark.parametrize("inside", ["", "lab", "lab/pen-v1", "lab/pen-v1/data"])
+def test_a_list_above_a_part_of_an_export_is_compared(tmp_path: Path, inside: str) -> None:
+    out = orlog.export_dataset(record_small(), tmp_path / "out", to="minari")
+    assert imported_with(out / inside, format="minari")
+    document = out / "lab/pen-v1/data/metadata.json"
+    good = document.read_text("utf-8")
+    document.write_text(good.replace('"description": ""', '"description": "?"'), "utf-8")
+    with pytest.raises(IntegrityError, match=r"SHA256SUMS: lab/pen-v1/data/metadata.json: not the"):
+        imported_with(out / inside, format="minari")
+    document.write_text(good, "utf-8")
+    sums = out / "SHA256SUMS"
+    sums.write_text(sums.read_text("utf-8") + f"{'0' * 64}  lab/pen-v1/data/lost.hdf5\n", "utf-8")
+    with pytest.raises(IntegrityError, match=r"lab/pen-v1/data/lost.hdf5: not the .* or missing"):
+        imported_with(out / inside, format="minari")
+
+
+def test_a_list_of_strangers_opens_no_path_and_counts_for_its_own_files_alone(
+    tmp_path: Path,
+) -> None:
+    out = orlog.export_dataset(record_small(), tmp_path / "all" / "arm", to="npz", lossy=True)
+    (file,) = out.glob("*.npz")
+    sha256, above = hashlib.sha256(file.read_bytes()).hexdigest(), out.with_name("SHA256SUMS")
+    for text, is_proven in (
+        (f"\xff\n{'0' * 64}  ../../etc/passwd\nnonsense\n", False),
+        (f"{'0' * 64}  other.npz\n{'0' * 64}  armour/{file.name}\n", False),
+        (f"{sha256}  ./arm/{file.name}\n", True),
+    ):
+        (out / "SHA256SUMS").unlink(missing_ok=True)
+        above.write_text(text, "latin1")
+        assert imported_with(file) == is_proven
+    above.rename(tmp_path / "list")
+    above.symlink_to(tmp_path / "list")  # a link is not followed, so nothing is compared
+    assert not imported_with(file)
+
+
+def test_numbers_that_are_not_finite_are_counted(tmp_path: Path) -> None:
+    rewards = np.arange(10.0)
+    rewards[[3, 4]] = np.nan, np.inf
+    flags = {"terminals": np.zeros(10, bool), "timeouts": np.arange(10) % 5 == 4}
+    arrays = {"observations": np.zeros((10, 2)), "actions": np.zeros((10, 1)), "rewards": rewards}
+    np.savez(tmp_path / "a.npz", **arrays, **flags)  # type: ignore[arg-type]
+    seen: list[Found] = []
+    orlog.import_dataset(tmp_path / "a.npz", "lab/a-v1", dry_run=True, on_found=seen.append)
+    assert seen[0].non_finite["rewards"] == 1  # the other was the last step of an episode

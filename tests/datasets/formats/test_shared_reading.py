@@ -32,7 +32,7 @@ from tests.datasets.formats import (
     test_ogbench,
     test_table,
 )
-from tests.fuzz.samples import READERS, Sample, write_samples
+from tests.fuzz.samples import READERS, Sample
 from tests.pools import killing_once
 
 JOBS: list[int] = []
@@ -91,11 +91,6 @@ def elsewhere(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple
         answers.append((index, pickle.dumps(there(job))))
     JOBS.append(len(answers))
     yield from ((index, pickle.loads(one)) for index, one in reversed(answers))
-
-
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Sample]]:
-    return write_samples(tmp_path_factory.mktemp("samples"))
 
 
 def made_of(sample: Sample, how: Sharing | None, folder: Path) -> tuple[Any, Found]:

@@ -1,17 +1,18 @@
-"""What users say of files that do not say it: how episodes ended, and where rewards come from."""
+"""What users give in place of what files say: ends of episodes, rewards, environments and bounds."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import h5py
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from gymnasium import spaces
 
 import orlog
 from orlog.datasets.formats._shared.episodes import Options
@@ -19,13 +20,11 @@ from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, OrlogError, SchemaError
-from tests.command_line import orlog as run
 from tests.datasets.formats import (
     test_arrays,
     test_d4rl,
     test_imitation,
     test_lerobot,
-    test_minari_arrow,
     test_npz,
     test_rlds,
     test_robomimic,
@@ -57,7 +56,7 @@ def arrays(root: Path) -> tuple[Path, dict[str, Any]]:
     return root / "a.h5", {"columns": MAPPED, "episode": "demo_*"}
 
 
-def table(root: Path) -> tuple[Path, dict[str, Any]]:
+def table_logs(root: Path) -> tuple[Path, dict[str, Any]]:
     body = test_table.logs([3, 4])
     test_table.write(body, root / "a.csv")
     given = test_table.OPTIONS
@@ -77,7 +76,7 @@ def zarr(root: Path) -> tuple[Path, dict[str, Any]]:
     return root / "a.zarr", {}
 
 
-@pytest.mark.parametrize("write", [arrays, table, aloha, zarr])
+@pytest.mark.parametrize("write", [arrays, table_logs, aloha, zarr])
 @pytest.mark.parametrize("how", HOW)
 def test_unknown_ends_are_what_the_user_says(
     tmp_path: Path, write: Callable[[Path], tuple[Path, dict[str, Any]]], how: str
@@ -153,18 +152,10 @@ def starts(root: Path) -> tuple[Path, dict[str, Any]]:
 
 
 UNKNOWN: dict[Callable[[Path], tuple[Path, dict[str, Any]]], int] = {
-    arrays: 5, table: 4, aloha: 7, zarr: 6, calvin: 5, robomimic: 5, rlds: 3, lerobot: 5,
+    arrays: 5, table_logs: 4, aloha: 7, zarr: 6, calvin: 5, robomimic: 5, rlds: 3, lerobot: 5,
     imitation: max(test_imitation.LENGTHS), starts: 4,
 }  # fmt: skip
 """Files that do not say how episodes ended, and the steps of the longest one."""
-
-
-def test_a_note_on_ends_does_not_contradict_what_the_user_says(tmp_path: Path) -> None:
-    path, _ = lerobot(tmp_path)
-    file_format = choose_format([path], None, "lab/a-v1")
-    _, found = read_files(file_format, path, tmp_path / "store", Options(ends="terminated"))
-    (told,) = [one for one in sentences(found.notes) if "next.done" in one]
-    assert told.endswith("all were taken to be ended by the task, as --ends says.")
 
 
 @pytest.mark.parametrize("write", UNKNOWN)
@@ -275,36 +266,6 @@ def test_a_horizon_ends_episodes_of_arrays_where_only_ends_of_the_task_are_flagg
     assert dataset.episode_lengths.tolist() == [3, 2, 3, 4]
 
 
-@pytest.mark.parametrize("ending", [".csv", ".parquet", ".jsonl"])
-@pytest.mark.parametrize("sort", [False, True])
-def test_each_table_is_an_episode_where_the_user_says_so(
-    tmp_path: Path, ending: str, sort: bool
-) -> None:
-    body = test_table.logs([3, 4, 2])
-    files = []
-    for name, rows in body.groupby("run"):
-        rows = rows[::-1] if sort else rows
-        files.append(test_table.write(rows, tmp_path / f"{name}{ending}"))
-    columns = {"observation": "obs_*", "action": "u", "terminated": "done"}
-    dataset, found = read_files(
-        choose_format(files, None, "lab/a", is_mapped=True),
-        files,
-        tmp_path / "store",
-        Options(columns=columns, episode="file", step="t", sort=sort),
-    )
-    assert dataset.episode_lengths.tolist() == [3, 3, 2]
-    expected = body[body["run"] == "run-0"]["u"].to_numpy()
-    np.testing.assert_array_equal(dataset[0].actions[:, 0], expected)
-    assert "Left out, not named: run, n, r, note." in sentences(found.notes)
-
-
-def test_a_word_that_is_no_end_is_refused(tmp_path: Path) -> None:
-    path, said = arrays(tmp_path)
-    file_format = choose_format([path], None, "lab/a-v1", is_mapped=True)
-    with pytest.raises(ValueError, match="ends='done': expected terminated, truncated, unknown"):
-        read_files(file_format, path, tmp_path / "store", Options(**said, ends="done"))
-
-
 def read_zarr(root: Path, **said: Any) -> tuple[Dataset, dict[str, Any], list[str]]:
     root.mkdir(exist_ok=True)
     body = write_zarr(root / "a.zarr", lengths=[40, 60])
@@ -387,96 +348,144 @@ def test_rewards_that_cannot_be_made_are_refused(
         read_zarr(tmp_path, reward=said)
 
 
-def test_a_dataset_without_rewards_is_imitated_and_refused_where_rewards_are_needed(
-    tmp_path: Path,
+ROWS = 60
+OWN_FORMAT = """
+import contextlib, gymnasium, numpy as np
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.formats import Opened, Steps
+
+BOX = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+ACTION = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+
+
+@contextlib.contextmanager
+def _open(asked):
+    step = Steps(observations=np.zeros((5, 3)), actions=np.zeros((4, 1)), rewards=np.ones(4), truncated=True)
+    yield Opened(schema=Schema(observation_space=BOX, action_space=ACTION), steps=iter([step]))
+
+
+FORMAT = Format(name="mine", open=_open, extensions=(".mine",))
+"""
+
+
+def columns() -> dict[str, np.ndarray]:
+    """Return 60 steps in three episodes, as of Pendulum."""
+    rng = np.random.default_rng(0)
+    return {
+        "observations": rng.uniform(-1, 1, (ROWS, 3)),
+        "actions": rng.uniform(-2, 2, (ROWS, 1)),
+        "rewards": rng.normal(size=ROWS),
+        "terminals": np.zeros(ROWS, bool),
+        "timeouts": np.arange(ROWS) % 20 == 19,
+    }
+
+
+def plain_npz(folder: Path) -> Path:
+    np.savez(folder / "data.npz", **columns())  # type: ignore[arg-type]
+    return folder / "data.npz"
+
+
+def plain_hdf5(folder: Path) -> Path:
+    with h5py.File(folder / "data.hdf5", "w") as file:
+        for name, values in columns().items():
+            file[name] = values
+    return folder / "data.hdf5"
+
+
+def csv(folder: Path) -> Path:
+    rows = columns()
+    table = np.column_stack(
+        [np.arange(ROWS) // 20, rows["observations"], rows["actions"], rows["rewards"]]
+    )
+    lines = [",".join(map(repr, row)) for row in table.tolist()]
+    (folder / "data.csv").write_text("\n".join(["episode,obs_0,obs_1,obs_2,act,rew", *lines]))
+    return folder / "data.csv"
+
+
+def own(folder: Path) -> Path:
+    (folder / "mine.py").write_text(OWN_FORMAT)
+    (folder / "data.mine").write_text("")
+    return folder / "data.mine"
+
+
+WRITERS = (plain_npz, plain_hdf5, csv, own)
+
+
+def imported(path: Path, name: str = "lab/arm-v1", **options: Any) -> orlog.Dataset:
+    if path.suffix == ".mine":
+        options["format"] = str(path.with_name("mine.py"))
+    return orlog.load_dataset(orlog.import_dataset(path, name, **options))
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_an_environment_gives_spaces_and_is_scored_in(
+    write: Callable[[Path], Path], tmp_path: Path
 ) -> None:
-    write_zarr(tmp_path / "a.zarr", lengths=[40, 60])
-    done = run("import", str(tmp_path / "a.zarr"), "lab/a-v1")
-    assert done.returncode == 0, done.stderr
-    small = ("--steps", "4", "--set", "hidden=8,8", "--set", "batch_size=8", "--evaluations", "0")
-    refused = run("train", "iql", "lab/a-v1", *small, "--out", str(tmp_path / "iql"))
-    assert refused.returncode == 1
-    assert "every reward is 0" in refused.stderr
+    found = imported(write(tmp_path), environment="Pendulum-v1,g=9.5")
+    assert found.environment is not None
+    assert (found.environment.id, found.environment.kwargs) == ("Pendulum-v1", {"g": 9.5})
+    assert found.environment.max_episode_steps == 200
+    made = gymnasium.make("Pendulum-v1")
+    space = found.observation_space
+    assert isinstance(space, spaces.Box)
+    assert isinstance(made.observation_space, spaces.Box)
+    np.testing.assert_array_equal(space.low, made.observation_space.low)
+    np.testing.assert_array_equal(space.high, made.observation_space.high)
+    assert found.action_space == spaces.Box(-2, 2, (1,), np.float64)
+    run = orlog.train("bc", found, out=tmp_path / "run", steps=2, evaluations=0)
+    assert len(orlog.evaluate(run, episodes=1).returns) == 1  # its arguments are the user's own
 
 
-def lose_demonstration(root: Path) -> Path:
-    test_robomimic.write(root / "a.hdf5")
-    with h5py.File(root / "a.hdf5", "a") as file:
-        file["data"].attrs["total"] = 12
-        del file["data/demo_2"]
-    return root / "a.hdf5"
+@pytest.mark.parametrize("write", WRITERS)
+def test_bounds_are_those_that_were_said(write: Callable[[Path], Path], tmp_path: Path) -> None:
+    found = imported(write(tmp_path), action_low=-2, action_high=[2.5], observation_low=-1)
+    assert found.action_space == spaces.Box(-2, 2.5, (1,), np.float64)
+    assert found.observation_space == spaces.Box(-1, np.inf, (3,), np.float64)
+    assert found.environment is None
+    orlog.train("td3bc", found, out=tmp_path / "run", steps=2, evaluations=0)
 
 
-def lose_group(root: Path) -> Path:
-    made = test_minari_arrow.odd(root / "minari", "hdf5", episodes=3) / "data"
-    with h5py.File(made / "main_data.hdf5", "a") as file:
-        del file["episode_1"]
-    return made
-
-
-def lose_folder(root: Path) -> Path:
-    made = test_minari_arrow.odd(root / "minari", "arrow", episodes=3) / "data"
-    shutil.rmtree(made / "1")
-    return made
-
-
-def lose_table(root: Path) -> Path:
-    test_lerobot.write(root / "arm", "v2.1")
-    (root / "arm/data/chunk-000/episode_000002.parquet").unlink()
-    return root / "arm"
-
-
-def lose_rows(root: Path) -> Path:
-    """The last episode is cut in the middle."""
-    test_lerobot.write(root / "arm")
-    path = root / "arm/data/chunk-000/file-000.parquet"
-    pq.write_table(pq.read_table(path)[:8], path)
-    return root / "arm"
-
-
-def lose_records(root: Path) -> Path:
-    splits = [{"name": "train", "shardLengths": ["2", "3"]}]
-    test_rlds.write(root / "arm", test_rlds.SAMPLE, splits=splits)
-    file = root / "arm" / "arm-train.tfrecord-00000-of-00001"
-    file.rename(root / "arm" / "arm-train.tfrecord-00000-of-00002")
-    return root / "arm"
+def test_a_benchmarks_dataset_is_taken_as_of_its_own_format(tmp_path: Path) -> None:
+    rows = columns()
+    rows["observations"] = np.zeros((ROWS, 11), np.float32)
+    rows["actions"] = np.zeros((ROWS, 3), np.float32)
+    np.savez(tmp_path / "hop.npz", **rows)  # type: ignore[arg-type]
+    found = imported(tmp_path / "hop.npz", like="d4rl/hopper-medium-v2")
+    assert found.action_space == spaces.Box(-1, 1, (3,), np.float32)
+    assert found.environment is not None
+    assert found.environment.id == "Hopper-v4"
+    assert found.benchmark == "d4rl/hopper-medium-v2"
+    assert orlog.references(found).expert.mean > 3000
 
 
 @pytest.mark.parametrize(
-    ("lose", "lengths"),
+    ("options", "kind", "message"),
     [
-        (lose_demonstration, [4, 5]),
-        (lose_group, None),
-        (lose_folder, None),
-        (lose_table, [3]),
-        (lose_rows, [3]),
-        (lose_records, [3, 2]),
+        ({"environment": "CartPole-v1"}, SchemaError, "observations: do not fit CartPole-v1"),
+        ({"environment": "Hopper-v99"}, NotFoundError, "Hopper-v99"),
+        ({"environment": "Pendulum-v1,9"}, ValueError, "ID,NAME=VALUE"),
+        ({"like": "d4rl/hopper-medium-v2"}, SchemaError, "do not fit d4rl/hopper-medium-v2"),
+        ({"like": "d4rl/hopper-medium-v2", "environment": "Pendulum-v1"}, ValueError, "like"),
+        ({"action_low": [-1, -1]}, SchemaError, "action_low: expected one number"),
+        ({"action_low": 1, "action_high": -1}, SchemaError, "lower bound is above"),
+        ({"action_high": float("nan")}, SchemaError, "lower bound"),
     ],
 )
-def test_what_is_shorter_than_its_index_is_read_in_part_if_asked(
-    tmp_path: Path, lose: Callable[[Path], Path], lengths: list[int] | None
+def test_what_does_not_fit_is_refused_and_nothing_kept(
+    options: dict[str, Any], kind: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    given = lose(tmp_path)
-    file_format = choose_format([given], None, "lab/x")
+    path = plain_npz(tmp_path)
+    with pytest.raises(kind, match=message):
+        imported(path, **options)
     with pytest.raises(OrlogError):
-        read_files(file_format, given, tmp_path / "whole")
-    dataset, found = read_files(file_format, given, tmp_path / "part", Options(partial=True))
-    if lengths is None:
-        assert len(dataset) == 2
-    else:
-        assert dataset.episode_lengths.tolist() == lengths
-    assert any("Read in part, as asked for: " in one for one in sentences(found.notes))
-    assert "Read in part, as asked for: " in dataset.manifest.description
+        orlog.load_dataset("lab/arm-v1")
 
 
-def test_what_is_whole_is_read_whole_though_a_part_would_do(tmp_path: Path) -> None:
-    test_robomimic.write(tmp_path / "a.hdf5")
-    file_format = choose_format([tmp_path / "a.hdf5"], None, "lab/x")
-    whole, _ = read_files(file_format, tmp_path / "a.hdf5", tmp_path / "whole")
-    part, found = read_files(
-        file_format, tmp_path / "a.hdf5", tmp_path / "part", Options(partial=True)
-    )
-    assert part.digest == whole.digest
-    assert not any("in part" in one for one in sentences(found.notes))
-    ended = run("import", str(tmp_path / "a.hdf5"), "lab/x-v1", "--partial", "--dry-run")
-    assert ended.returncode == 0, ended.stderr
+def test_a_time_limit_of_an_environment_does_not_end_logs_that_are_shorter(tmp_path: Path) -> None:
+    rows = {name: one for name, one in columns().items() if name in ("observations", "actions")}
+    np.savez(tmp_path / "log.npz", run=np.repeat([0, 1], ROWS // 2), **rows)  # type: ignore[arg-type]
+    mapped = {"observation": "observations", "action": "actions"}
+    found = imported(tmp_path / "log.npz", environment="Pendulum-v1", columns=mapped, episode="run")
+    assert not found.column("terminations").any()
+    assert "--horizon 200 that the task ended shorter ones" in found.manifest.description
