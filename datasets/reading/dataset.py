@@ -292,13 +292,7 @@ class Dataset:
             IntegrityError: a file is damaged.
         """
         self._check_column(name)
-        rows = np.asarray(rows, np.int64)
-        count = self._selection.count_rows(name)
-        if len(rows) and not (rows.min() >= 0 and rows.max() < count):
-            raise IndexError(
-                f"{name}: it has {count} rows, found rows {rows.min()} to {rows.max()}."
-            )
-        return self._selection.read_rows(name, rows)
+        return self._selection.read_rows(name, np.asarray(rows, np.int64))
 
     def __len__(self) -> int:
         """Return the number of episodes."""
@@ -575,7 +569,7 @@ class Dataset:
         if any(column.startswith(f"{name}@") for column in self.columns):
             raise NotFoundError(
                 f"{self.name}: column {name!r} has values of any length, such as texts or lists, "
-                f"which are read by episode: {_by_episode(name)}."
+                "which are read by episode, such as ds[0] (texts of all also by orlog.load_arrays(ds).texts)."
             )
         raise no_column(self.name, name, self.columns)
 
@@ -612,18 +606,6 @@ class Dataset:
             return self.schema.episode_of(block, index)
         except (SchemaError, UnicodeDecodeError) as error:
             raise IntegrityError(f"{self.name}: inconsistent values: {clause(error)}.") from error
-
-
-def _by_episode(name: str) -> str:
-    """Return the code that reads a column's values from an episode."""
-    root, _, key = name.partition("/")
-    if root == "infos":
-        return f'ds[0].infos["{key}"]'
-    if root == "episodes":
-        return f'ds[0].metadata["{key}"]'
-    if root == "observations":
-        return "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"
-    return f"ds[0].{root.partition('@')[0]}"
 
 
 def row_bytes_of(dataset: Dataset) -> int:

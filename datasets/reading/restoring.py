@@ -42,14 +42,18 @@ class Simulator(NamedTuple):
 
 def simulator_of(env: gymnasium.Env[Any, Any]) -> Simulator:
     """Return how the state of an environment's simulator is read and put back."""
-    inner = env.unwrapped
+    inner: Any = env.unwrapped
     for held in (inner, *vars(inner).values()):
         holder = held.unwrapped if isinstance(held, gymnasium.Env) else held
         data = getattr(holder, "data", None)
         if type(data).__name__ == "MjData" and hasattr(holder, "model"):
             return _with_goal(inner, _mujoco(holder.model, data))
     if callable(getattr(inner, "get_state", None)) and callable(getattr(inner, "set_state", None)):
-        return _with_goal(inner, _methods(inner))
+        by_methods = Simulator(
+            lambda: {"state": np.array(inner.get_state())},
+            lambda state: inner.set_state(state["state"].copy()),
+        )
+        return _with_goal(inner, by_methods)
     if not callable(getattr(inner, "state", len)):  # PettingZoo has a method of that name
         return _with_goal(inner, _attribute(inner))
     raise SchemaError(
@@ -82,19 +86,16 @@ def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int
             "orlog.record(env, NAME, state=True) records it."
         )
     for part, value in present.items():
-        if part in recorded and recorded[part].shape != value.shape:
+        has = f"with shape {recorded[part].shape}" if part in recorded else "not"
+        is_other = part in recorded and recorded[part].shape != value.shape
+        if is_other or (part not in recorded and part in _NEEDED):
             raise SchemaError(
-                f"{where}: {part} was recorded with shape {recorded[part].shape}, but that of "
-                f"{_name(env)} has shape {value.shape}; give the environment that was recorded."
-            )
-        if part not in recorded and part in _NEEDED:
-            raise SchemaError(
-                f"{where}: {part} of {_name(env)} was not recorded; give the environment that was "
-                "recorded."
+                f"{where}: {part} was {has} recorded, and that of {_name(env)} has shape {value.shape}; "
+                "give the environment that was recorded."
             )
     simulator.write({part: recorded[part] for part in present if part in recorded})
     observation = row_of(episode.observations, step)
-    for wrapper in (env, *wrappers_of(env), *_wrappers_inside(env)):
+    for wrapper in (env, *_wrappers_of(env)):
         if isinstance(wrapper, gymnasium.wrappers.TimeLimit):
             wrapper._elapsed_steps = step  # type: ignore[assignment] # declared as None
         started = getattr(wrapper, "episode_starts_from", None)
@@ -103,20 +104,13 @@ def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int
     return observation
 
 
-def wrappers_of(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, Any, Any]]:
-    """Yield the wrappers of an environment, from the outermost."""
-    while isinstance(env, gymnasium.Wrapper):
-        yield env
-        env = env.env
-
-
-def _wrappers_inside(
-    env: gymnasium.Env[Any, Any],
-) -> Iterator[gymnasium.Wrapper[Any, Any, Any, Any]]:
-    """Yield the wrappers of environments that this one is made of, as those of PettingZoo are."""
-    for held in vars(env.unwrapped).values():
-        if isinstance(held, gymnasium.Wrapper):
-            yield from wrappers_of(held)
+def _wrappers_of(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, Any, Any]]:
+    """Yield the wrappers of an environment, and of those that it is made of, as PettingZoo's are."""
+    for held in (env, *vars(env.unwrapped).values()):
+        inner = held
+        while isinstance(inner, gymnasium.Wrapper):
+            yield inner
+            inner = inner.env
 
 
 def _check_agents(where: str, episode: Episode, step: int) -> None:
@@ -152,13 +146,6 @@ def _mujoco(model: Any, data: Any) -> Simulator:
             data.qacc_warmstart[:] = state["qacc_warmstart"]
 
     return Simulator(read, write)
-
-
-def _methods(inner: Any) -> Simulator:
-    return Simulator(
-        lambda: {"state": np.array(inner.get_state())},
-        lambda state: inner.set_state(state["state"].copy()),
-    )
 
 
 def _attribute(inner: Any) -> Simulator:

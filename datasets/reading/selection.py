@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orlog.datasets.columns.values import Block
-from orlog.datasets.store.version import StoredVersion
+from orlog.datasets.store.version import StoredVersion, check_rows_inside
 from orlog.datasets.store.zarr_reader import placed
 from orlog.errors import IntegrityError, clause
 from orlog.manifests.columns import (
@@ -143,9 +143,10 @@ class Selection:
         return placed(self.read_episodes(name, episodes)[start - before : stop - before], out)
 
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return any rows of a column, all of which it has, in the order asked for."""
+        """Return any rows of a column, in the order asked for; an IndexError if it has no such rows."""
         if self.is_whole:
             return self.versions[0].read_rows(name, rows)
+        check_rows_inside(name, rows, self.count_rows(name))
         if has_offsets(name):
             return np.take(self.read_episodes(name, np.arange(len(self.index))), rows, axis=0)
         ends = row_ends(name, self.lengths)

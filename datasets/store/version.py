@@ -184,10 +184,7 @@ class StoredVersion:
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for."""
         column = self._columns[name]
-        if len(rows) and not (rows.min() >= 0 and rows.max() < column.rows):
-            raise IndexError(
-                f"{name}: it has {column.rows} rows, found rows {rows.min()} to {rows.max()}."
-            )
+        check_rows_inside(name, rows, column.rows)
         part, firsts = 0, self._first_rows[name]
         try:
             if len(self._readers) == 1:
@@ -379,6 +376,12 @@ class StoredVersion:
             expected=error.expected,
             found=error.found,
         )
+
+
+def check_rows_inside(name: str, rows: np.ndarray, count: int) -> None:
+    """Raise IndexError if a column of so many rows lacks some of these."""
+    if len(rows) and not (rows.min() >= 0 and rows.max() < count):
+        raise IndexError(f"{name}: it has {count} rows, found rows {rows.min()} to {rows.max()}.")
 
 
 def open_reader(
