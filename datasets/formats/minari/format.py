@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns, Episode, options_from_text
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import as_dtype
 from orlog.datasets.formats._shared.hdf5_files import (
     attribute,
     check_stored,
@@ -39,57 +37,48 @@ from orlog.datasets.formats._shared.hdf5_files import (
     reading,
 )
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pieces import read_steps
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.minari import arrow
+from orlog.datasets.formats.minari.episodes import FLAGS, Block, EpisodeReader, with_options
 from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
     READS,
     Metadata,
     dataset_id,
-    decoded_frames,
     find_data,
-    is_jpeg,
     metadata_of,
     numbers_here,
     read_metadata,
-    row_bytes,
-    same_numbers,
 )
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, SchemaError
-from orlog.manifests.spaces import map_leaves
 
 MAIN_FILE = "main_data.hdf5"
 LAYOUT = "Minari's layout"
-BLOCK_BYTES = 2**24
-FLAGS = ("terminations", "truncations")
 KNOWN = ("id", "total_steps", "seed")
 
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     main, where = _main_file(asked.files), asked.sources[0]
-    metadata, notes = read_metadata(main.with_name(METADATA_FILE), where), list[Any]()
-    with open_hdf5(main, where, texts=True) as file, reading(where):
-        count = metadata.total_episodes
-        here = [number for number in range(count) if has_child(file, f"episode_{number}")]
-        numbers = numbers_here(here, len(file), count, where, asked.options, notes)
-        is_whole = not notes
-        reader = _reader(file, main, where, metadata, numbers, notes)
-    yield Opened(
-        schema=reader.schema,
-        steps=_counted(
-            read_steps(asked, reader.read, numbers, notes),
-            metadata.total_steps if is_whole else None,
-            where,
-        ),
-        total_steps=metadata.total_steps,
-        environment=metadata.environment,
-        description=metadata.description,
-        behavior_policy=metadata.behavior_policy,
-        notes=notes,
-    )
+    metadata, notes = read_metadata(main.with_name(METADATA_FILE), where), list[Note]()
+    with open_hdf5(main, where, texts=True) as file:
+        with reading(where):
+            count = metadata.total_episodes
+            here = [number for number in range(count) if has_child(file, f"episode_{number}")]
+            numbers = numbers_here(here, len(file), count, where, asked.options, notes)
+            total = None if notes else metadata.total_steps
+            reader = _reader(file, main.stat().st_size, where, metadata, numbers, notes)
+        yield Opened(
+            schema=reader.episodes.schema,
+            steps=reader.read(numbers, total, notes),
+            total_steps=metadata.total_steps,
+            environment=metadata.environment,
+            description=metadata.description,
+            behavior_policy=metadata.behavior_policy,
+            notes=notes,
+        )
 
 
 def _main_file(files: Sequence[Path]) -> Path:
@@ -99,20 +88,13 @@ def _main_file(files: Sequence[Path]) -> Path:
     return next((file for file in files if file.suffix != ".json"), files[0])
 
 
-def _counted(steps: Iterator[Steps], total: int | None, where: str) -> Iterator[Steps]:
-    """Yield steps, and compare how many there are with what is said; None if that is not known."""
-    done = 0
-    for part in steps:
-        done += len(part.rewards)
-        yield part
-    if total not in (None, done):
-        raise IntegrityError(
-            f"{where}: metadata.json says total_steps {total:,}, and the episodes hold {done:,}."
-        )
-
-
 def _reader(
-    file: Any, main: Path, where: str, metadata: Metadata, numbers: Sequence[int], notes: list[Any]
+    file: Any,
+    file_bytes: int,
+    where: str,
+    metadata: Metadata,
+    numbers: Sequence[int],
+    notes: list[Note],
 ) -> _Reader:
     """Return what reads episodes; what is not in all of them is left out and told."""
     infos: list[set[str]] = []
@@ -134,211 +116,10 @@ def _reader(
         action_space=metadata.action_space,
         reward_dtype=np.dtype(np.float32 if is_single else np.float64),
     )
-    names = sorted(kept), sorted(set.intersection(*details))
-    return _Reader(schema, where, main, *names, has_options)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Reader:
-    """Reads episodes that all have the same columns, in whatever process.
-
-    Attributes:
-        schema: Spaces.
-        where: What errors call the file.
-        file: The file.
-        infos: Infos of each step.
-        details: Attributes of each episode that people added.
-        has_options: Whether resets have options.
-    """
-
-    schema: Schema
-    where: str
-    file: Path
-    infos: Sequence[str]
-    details: Sequence[str]
-    has_options: bool
-
-    def read(self, numbers: Iterable[int]) -> Iterator[Steps | Note]:
-        """Yield the steps of some episodes, in pieces, and what is to be known of them.
-
-        Raises SchemaError if what is in a group is not what the spaces and counts say; IntegrityError if HDF5
-        cannot read it.
-        """
-        had_jpeg = False
-        with open_hdf5(self.file, self.where, texts=True) as file:
-            for number in numbers:
-                with reading(self.where):
-                    group = child(file, f"episode_{number}", self.where, LAYOUT)
-                where = f"{self.where}, episode_{number}"
-                with reading(where):
-                    episode = _OpenEpisode(group, where, self)
-                    yield from episode.steps()
-                    had_jpeg |= episode.had_jpeg
-        if had_jpeg:
-            yield Note("had_jpeg")
-
-
-class _OpenEpisode:
-    """An episode's group, whose datasets are opened once: that takes as long as reading a short one.
-
-    Attributes:
-        had_jpeg: Whether frames were stored as JPEG.
-    """
-
-    def __init__(self, group: Any, where: str, reader: _Reader) -> None:
-        """Compare the group with what it says of itself.
-
-        Raises SchemaError or IntegrityError if it contradicts itself.
-        """
-        self._group, self._where, self._reader, self.had_jpeg = group, where, reader, False
-        self._nodes = dict(datasets_in(group, where, LAYOUT))
-        self._file_bytes = reader.file.stat().st_size
-        self._rewards = self._column("rewards")
-        self._count = count = len(self._rewards)
-        if self._rewards.shape != (count,) or self._rewards.dtype.kind not in "biuf":
-            raise SchemaError(
-                f"{where}, rewards: expected one number a step, found {self._rewards.dtype} {self._rewards.shape}."
-            )
-        self._ended: list[bool] = []
-        for name in FLAGS:
-            values = flags_of(self._column(name)[:], name, where)
-            if values.shape != (count,) or values[:-1].any():
-                raise SchemaError(
-                    f"{where}, {name}: expected {count} flags, of which only the last one may be true."
-                )
-            self._ended.append(bool(values[-1]))
-        stated = attribute(group, "total_steps", count)
-        if int(stated) != count:
-            raise IntegrityError(
-                f"{where}: total_steps says {int(stated)}, and rewards holds {count}."
-            )
-        self._infos = {name: self._column(f"infos/{name}") for name in reader.infos}
-        for name, column in self._infos.items():
-            if len(column) not in (count, count + 1):
-                raise SchemaError(
-                    f"{where}, infos/{name}: expected {count} rows, or one more with the reset's, "
-                    f"found {len(column)}."
-                )
-
-    def steps(self) -> Iterator[Steps]:
-        """Yield the steps, at most `BLOCK_BYTES` at once."""
-        schema, count = self._reader.schema, self._count
-        stored = sum(int(node.id.get_storage_size()) for node in self._nodes.values())
-        frames = row_bytes(schema.observation_space) + row_bytes(schema.action_space)
-        block = int(max(1, BLOCK_BYTES // max(1, stored // max(count, 1), frames)))
-        for start in range(0, count, block):
-            stop = min(count, start + block)
-            after = slice(start + (start > 0), stop + 1)
-            rewards = self._rewards[start:stop]
-            place = f"{self._where}, rewards"
-            piece = Steps(
-                observations=self._values(
-                    schema.observation_space, "observations", after, count + 1
-                ),
-                actions=self._values(schema.action_space, "actions", slice(start, stop), count),
-                rewards=as_dtype(rewards, schema.reward_dtype, place, start),
-                ends=False,
-                infos={
-                    name: _decoded(column[start + more : stop + more])
-                    for name, column in self._infos.items()
-                    for more in [len(column) - count]
-                },
-            )
-            if stop == count:
-                piece = dataclasses.replace(
-                    piece,
-                    ends=True,
-                    terminated=self._ended[0],
-                    truncated=self._ended[1],
-                    seed=self._seed(),
-                    metadata=self._metadata(),
-                )
-            yield piece
-
-    def _metadata(self) -> dict[str, Any]:
-        """Return the values of the episode, sorted by name."""
-        metadata = {name: self._detail(name) for name in self._reader.details}
-        if self._reader.has_options:
-            metadata["options"] = json.dumps(self._options(), sort_keys=True)
-        metadata |= {
-            f"reset_info/{name}": _decoded(column[:1])[0]
-            for name, column in self._infos.items()
-            if len(column) > self._count
-        }
-        return {name: metadata[name] for name in sorted(metadata)}
-
-    def _detail(self, name: str) -> Any:
-        """Return an attribute as a number, an array or a text."""
-        value = attribute(self._group, name)
-        if isinstance(value, bytes | str):
-            return value if isinstance(value, str) else value.decode()
-        array = np.asarray(value)
-        if array.dtype.kind not in "biuf":
-            raise SchemaError(
-                f"{self._where}, {name}: expected a number or a text, found {array.dtype}."
-            )
-        return array[()] if array.shape == () else array
-
-    def _options(self) -> dict[str, Any]:
-        """Return the options of the reset, nested as they were."""
-        options: dict[str, Any] = {}
-        for name in self._group.attrs:
-            if not name.startswith("options/"):
-                continue
-            place = options
-            *path, last = name.split("/")[1:]
-            for part in path:
-                place = place.setdefault(part, {})
-                if not isinstance(place, dict):
-                    raise SchemaError(
-                        f"{self._where}, {name}: {part} is an option and holds options."
-                    )
-            place[last] = np.asarray(attribute(self._group, name)).tolist()
-        return options
-
-    def _seed(self) -> int | None:
-        seed = attribute(self._group, "seed")
-        if seed is not None and np.asarray(seed).dtype.kind not in "iu":
-            raise SchemaError(
-                f"{self._where}: expected a seed that is an integer, found {seed!r:.50}."
-            )
-        return None if seed is None else int(seed)
-
-    def _column(self, path: str) -> Any:
-        """Return one of the datasets, checked."""
-        node, where = self._nodes.get(path), f"{self._where}, {path}"
-        if node is None:
-            raise SchemaError(f"{self._where}: has no {path}, so it does not have {LAYOUT}.")
-        if not node.shape:
-            raise SchemaError(f"{where}: expected one row for each step.")
-        if node.dtype.kind not in "biufSO" or node.dtype.subdtype is not None:
-            raise SchemaError(f"{where}: expected numbers or texts, found {node.dtype}.")
-        check_stored(node, where, self._file_bytes)
-        return node
-
-    def _values(self, space: Any, path: str, rows: slice, expected: int) -> Columns:
-        """Return rows of the values of a space; its columns have as many as `expected`."""
-
-        def values(keys: tuple[str | int, ...], leaf: Any) -> Columns:
-            parts = [key if isinstance(key, str) else f"_index_{key}" for key in keys]
-            return self._leaf(leaf, "/".join((path, *parts)), rows, expected)
-
-        return map_leaves(space, values)
-
-    def _leaf(self, space: Any, path: str, rows: slice, expected: int) -> Columns:
-        column, where = self._column(path), f"{self._where}, {path}"
-        if len(column) != expected:
-            raise SchemaError(f"{where}: expected {expected} rows, found {len(column)}.")
-        values = column[rows]
-        if isinstance(space, spaces.Text):
-            return _decoded(values)
-        if isinstance(space, spaces.Box) and is_jpeg(space, values):
-            self.had_jpeg = True
-            return decoded_frames(values, space.shape, where)
-        if values.dtype.kind == "O" or not same_numbers(values, space.dtype):
-            raise SchemaError(f"{where}: expected {space.dtype}, found {values.dtype}.")
-        values = as_dtype(values, space.dtype, where, rows.start)
-        return values.reshape(len(values), *(space.shape or ()))
+    episodes = EpisodeReader(schema, sorted(kept), index="_index_")
+    return _Reader(
+        episodes, file, file_bytes, where, sorted(set.intersection(*details)), has_options
+    )
 
 
 def _info_names(group: Any, where: str) -> list[str]:
@@ -354,11 +135,118 @@ def _is_known(name: str) -> bool:
     return name in KNOWN or name.startswith(("options/", "reset_info/"))
 
 
-def _decoded(values: np.ndarray) -> Any:
-    """Return rows, texts as a list of them."""
-    if values.dtype.kind in "OS":
-        return [text.decode("utf-8") if isinstance(text, bytes) else str(text) for text in values]
-    return values
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    """Reads the episodes of an open file, which all have the same columns."""
+
+    episodes: EpisodeReader
+    file: Any
+    file_bytes: int
+    where: str
+    details: Sequence[str]  # attributes of each episode that people added
+    has_options: bool
+
+    def read(self, numbers: Iterable[int], total: int | None, notes: list[Note]) -> Iterator[Steps]:
+        """Yield the steps of some episodes, in pieces, and compare how many there are, if `total` is known."""
+        done = 0
+        for number in numbers:
+            where = f"{self.where}, episode_{number}"
+            with reading(where):
+                for piece in self._episode(
+                    child(self.file, f"episode_{number}", self.where, LAYOUT), where
+                ):
+                    done += len(piece.rewards)
+                    yield piece
+        if self.episodes.had_jpeg:
+            notes.append(Note("had_jpeg"))
+        if total not in (None, done):
+            raise IntegrityError(
+                f"{self.where}: metadata.json says total_steps {total:,}, and the episodes hold {done:,}."
+            )
+
+    def _episode(self, group: Any, where: str) -> Iterator[Steps]:
+        """Yield the steps of an episode, whose datasets are opened once: that takes as long as reading a short one."""
+        nodes = dict(datasets_in(group, where, LAYOUT))
+        checked: dict[str, Any] = {}
+
+        def column(path: str) -> Any:
+            if path not in checked:
+                checked[path] = _checked(nodes, path, where, self.file_bytes)
+            return checked[path]
+
+        count = len(column("rewards"))
+        stated = int(attribute(group, "total_steps", count))
+        if stated != count:
+            raise IntegrityError(f"{where}: total_steps says {stated}, and rewards holds {count}.")
+
+        def rows(start: int, stop: int, path: str) -> np.ndarray:
+            values, length = column(path), len(column(path))
+            if length not in (count, count + 1):
+                raise SchemaError(
+                    f"{where}, {path}: expected {count} rows or one more, found {length}."
+                )
+            read: np.ndarray = values[start : stop + length - count]
+            return read
+
+        stored = sum(int(node.id.get_storage_size()) for node in nodes.values())
+        size = self.episodes.block_steps(stored // max(count, 1))
+        blocks: Iterator[Block] = (
+            (start, stop, functools.partial(rows, start, stop))
+            for start in range(0, count, size)
+            for stop in [min(count, start + size)]
+        )
+        details = {name: _detail(group, name, where) for name in self.details}
+        options = _options(group, where) if self.has_options else None
+        seed = attribute(group, "seed")
+        if seed is not None and np.asarray(seed).dtype.kind not in "iu":
+            raise SchemaError(f"{where}: expected a seed that is an integer, found {seed!r:.50}.")
+        yield from self.episodes.steps(
+            blocks,
+            count,
+            where,
+            None if seed is None else int(seed),
+            with_options(details, options),
+        )
+
+
+def _checked(nodes: Mapping[str, Any], path: str, where: str, file_bytes: int) -> Any:
+    """Return a dataset of an episode, which must have a row a step, of numbers or texts."""
+    node, place = nodes.get(path), f"{where}, {path}"
+    if node is None:
+        raise SchemaError(f"{where}: has no {path}, so it does not have {LAYOUT}.")
+    if not node.shape or node.dtype.kind not in "biufSO" or node.dtype.subdtype is not None:
+        raise SchemaError(
+            f"{place}: expected a row of numbers or a text for each step, found {node.dtype} {node.shape}."
+        )
+    check_stored(node, place, file_bytes)
+    return node
+
+
+def _detail(group: Any, name: str, where: str) -> Any:
+    """Return an attribute as a number, an array or a text."""
+    value = attribute(group, name)
+    if isinstance(value, bytes | str):
+        return value if isinstance(value, str) else value.decode()
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise SchemaError(f"{where}, {name}: expected a number or a text, found {array.dtype}.")
+    return array[()] if array.shape == () else array
+
+
+def _options(group: Any, where: str) -> dict[str, Any]:
+    """Return the options of the reset, nested as they were."""
+    options: dict[str, Any] = {}
+    for name in group.attrs:
+        if not name.startswith("options/"):
+            continue
+        place = options
+        *path, last = name.split("/")[1:]
+        for part in path:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise SchemaError(f"{where}, {name}: {part} is an option and holds options.")
+        place[last] = np.asarray(attribute(group, name)).tolist()
+    return options
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
@@ -455,7 +343,7 @@ def _losses(dataset: Dataset) -> list[str]:
     return []
 
 
-FORMAT = Format(
+HDF5 = Format(
     name="minari-hdf5",
     open=_open,
     recognizes=_recognizes,
@@ -466,3 +354,5 @@ FORMAT = Format(
     check=lambda: import_h5py(),
     reads=READS,
 )
+
+FORMATS = {"minari": HDF5, "minari_arrow": arrow.FORMAT}

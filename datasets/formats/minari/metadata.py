@@ -17,12 +17,10 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from orlog.datasets.formats._shared.episodes import Options, tell_lack
-from orlog.datasets.formats._shared.pictures import JPEG_START, opened_picture
 from orlog.datasets.formats._shared.safe_reading import read_json_object
 from orlog.datasets.worlds.environments import own_arguments
 from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
-from orlog.manifests.spaces import space_leaves
 
 METADATA_FILE = "metadata.json"
 DEEPEST_NAME = 8
@@ -52,18 +50,7 @@ _REFERENCES = re.compile(r"Minari's reference returns: (\S+) for 0, (\S+) for 1\
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """What a Minari dataset says of itself.
-
-    Attributes:
-        observation_space: Space of observations.
-        action_space: Space of actions.
-        total_episodes: Episodes.
-        total_steps: Steps of all of them.
-        environment: The environment that recorded the data, if it is said.
-        description: What the data are, with the reference returns.
-        behavior_policy: What chose the actions.
-        data_format: `hdf5`, `arrow` or `parquet`.
-    """
+    """What a Minari dataset says of itself; `data_format` is `hdf5`, `arrow` or `parquet`."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -144,10 +131,7 @@ def find_data(given: Path) -> Path:
 def numbers_here(
     here: Sequence[int], found: int, count: int, where: str, options: Options, notes: list[Any]
 ) -> Sequence[int]:
-    """Return the numbers of the episodes to read: all that metadata.json counts, or those that are here.
-
-    Raises SchemaError if some are missing and may not be, there are others, or none.
-    """
+    """Return the numbers of the episodes to read: all that metadata.json counts, or those that are here."""
     if found != count or count == 0:
         error = SchemaError(f"{where}: holds {found} episodes, and metadata.json says {count}.")
         if found > count or not here:
@@ -251,103 +235,56 @@ def _space(body: Mapping[str, Any], key: str, where: str) -> gymnasium.Space[Any
         )
     try:
         return _space_from(json.loads(text))
-    except (
-        AssertionError,
-        KeyError,
-        OverflowError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except Exception as error:  # Gymnasium's spaces assert, and NumPy raises errors of all kinds
         raise SchemaError(
             f"{where}: {key} is no space that Minari writes: {error!r:.200}."
         ) from error
 
 
 def _space_from(body: Any) -> gymnasium.Space[Any]:
-    kind = body["type"]
-    if kind == "Dict":
-        return spaces.Dict({key: _space_from(part) for key, part in body["subspaces"].items()})
-    if kind == "Tuple":
-        return spaces.Tuple([_space_from(part) for part in body["subspaces"]])
-    if kind == "Discrete":
-        return spaces.Discrete(int(body["n"]), start=int(body.get("start", 0)))
-    if kind == "MultiBinary":
-        size = body["n"]
-        return spaces.MultiBinary(size if isinstance(size, int) else [int(part) for part in size])
-    if kind == "MultiDiscrete":
-        dtype: Any = np.dtype(body.get("dtype", "int64")).type
-        start = body.get("start")
-        first = None if start is None else np.array(start, dtype)
-        return spaces.MultiDiscrete(np.array(body["nvec"], dtype), dtype=dtype, start=first)
-    if kind == "Text":
-        shortest, longest = int(body["min_length"]), int(body["max_length"])
-        return spaces.Text(longest, min_length=shortest, charset=body["charset"])
-    if kind != "Box":
-        raise ValueError(f"a space of the type {kind!r:.50}")
-    shape, box_dtype = tuple(int(size) for size in body["shape"]), np.dtype(body["dtype"]).type
-    low, high = (np.array(body[end], box_dtype).reshape(shape) for end in ("low", "high"))
-    return spaces.Box(low, high, shape, box_dtype)
+    match body["type"]:
+        case "Dict":
+            return spaces.Dict({key: _space_from(part) for key, part in body["subspaces"].items()})
+        case "Tuple":
+            return spaces.Tuple([_space_from(part) for part in body["subspaces"]])
+        case "Discrete":
+            return spaces.Discrete(int(body["n"]), start=int(body.get("start", 0)))
+        case "MultiBinary":
+            size = body["n"]
+            return spaces.MultiBinary(size if isinstance(size, int) else [*map(int, size)])
+        case "MultiDiscrete":
+            dtype: Any = np.dtype(body.get("dtype", "int64")).type
+            start = None if body.get("start") is None else np.array(body["start"], dtype)
+            return spaces.MultiDiscrete(np.array(body["nvec"], dtype), dtype=dtype, start=start)
+        case "Text":
+            least, most = int(body["min_length"]), int(body["max_length"])
+            return spaces.Text(most, min_length=least, charset=body["charset"])
+        case "Box":
+            shape, kind = tuple(map(int, body["shape"])), np.dtype(body["dtype"]).type
+            low, high = (np.array(body[end], kind).reshape(shape) for end in ("low", "high"))
+            return spaces.Box(low, high, shape, kind)
+    raise ValueError(f"a space of the type {body['type']!r:.50}")
 
 
 def _space_json(space: gymnasium.Space[Any], name: str) -> dict[str, Any]:
-    if isinstance(space, spaces.Dict):
-        parts = {key: _space_json(part, name) for key, part in space.spaces.items()}
-        return {"type": "Dict", "subspaces": parts}
-    if isinstance(space, spaces.Tuple):
-        return {"type": "Tuple", "subspaces": [_space_json(part, name) for part in space.spaces]}
-    if isinstance(space, spaces.Box):
-        body = {"type": "Box", "dtype": str(space.dtype), "shape": list(space.shape)}
-        return {**body, "low": space.low.tolist(), "high": space.high.tolist()}
-    if isinstance(space, spaces.Discrete):
-        body = {"type": "Discrete", "dtype": "int64"}
-        return {**body, "start": int(space.start), "n": int(space.n)}
-    if isinstance(space, spaces.MultiDiscrete):
-        body = {"type": "MultiDiscrete", "dtype": str(space.dtype)}
-        return {**body, "nvec": space.nvec.tolist(), "start": space.start.tolist()}
-    if isinstance(space, spaces.MultiBinary):
-        size = space.n if isinstance(space.n, int) else np.asarray(space.n).tolist()
-        return {"type": "MultiBinary", "n": size}
-    if isinstance(space, spaces.Text):
-        ends = {"max_length": space.max_length, "min_length": space.min_length}
-        return {"type": "Text", **ends, "charset": space.characters}
+    body: dict[str, Any] = {"type": type(space).__name__}
+    match space:
+        case spaces.Dict():
+            parts = {key: _space_json(part, name) for key, part in space.spaces.items()}
+            return body | {"subspaces": parts}
+        case spaces.Tuple():
+            return body | {"subspaces": [_space_json(part, name) for part in space.spaces]}
+        case spaces.Box():
+            ends = {"low": space.low.tolist(), "high": space.high.tolist()}
+            return body | {"dtype": str(space.dtype), "shape": list(space.shape)} | ends
+        case spaces.Discrete():
+            return body | {"dtype": "int64", "start": int(space.start), "n": int(space.n)}
+        case spaces.MultiDiscrete():
+            values = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+            return body | {"dtype": str(space.dtype)} | values
+        case spaces.MultiBinary():
+            return body | {"n": np.asarray(space.n).tolist()}
+        case spaces.Text():
+            ends = {"max_length": space.max_length, "min_length": space.min_length}
+            return body | ends | {"charset": space.characters}
     raise SchemaError(f"{name}: Minari has no form for the space {space!s:.100}.")
-
-
-def same_numbers(values: np.ndarray, dtype: Any) -> bool:
-    """Return whether values keep what they are in the dtype of a space."""
-    if np.can_cast(values.dtype, dtype, "same_kind"):
-        return True
-    return values.dtype.kind in "iub" and np.dtype(dtype).kind in "iub"
-
-
-def row_bytes(space: Any) -> int:
-    """Return the bytes of a row of a space, as far as its parts have a shape."""
-    total = 0
-    for leaf in space_leaves(space):
-        shape, dtype = leaf.space.shape, np.dtype(leaf.space.dtype or object)
-        is_number = shape is not None and dtype.kind in "biuf"
-        total += math.prod(shape or ()) * dtype.itemsize if is_number else 1
-    return total
-
-
-def is_jpeg(space: spaces.Box, values: np.ndarray) -> bool:
-    """Return whether rows hold JPEG files in place of frames."""
-    if space.dtype != np.uint8 or len(space.shape) not in (2, 3) or not len(values):
-        return False
-    if values.dtype.kind == "O":
-        return True
-    is_row = values.ndim == 2 and values.dtype == np.uint8 and values.shape[1:] != space.shape
-    return is_row and values[0, :2].tobytes() == JPEG_START
-
-
-def decoded_frames(files: Sequence[Any], shape: tuple[int, ...], where: str) -> np.ndarray:
-    """Return decoded frames, a JPEG file each, of the shape that the space says; another one is refused."""
-    frames = np.empty((len(files), *shape), np.uint8)
-    for number, file in enumerate(files):
-        with opened_picture(bytes(file), f"{where}, frame {number}") as image:
-            size = (image.height, image.width, *([3] if image.mode == "RGB" else []))
-            if size != shape:
-                raise SchemaError(f"{where}: expected frames of {shape}, found {size}.")
-            frames[number] = np.asarray(image)
-    return frames

@@ -26,7 +26,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,19 +37,20 @@ from orlog.datasets.formats._shared.flat_rows import as_dtype
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import read_pieces
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.rlds.metadata import (
+from orlog.datasets.formats.rlds.features import (
     FEATURES_FILE,
     INFO_FILE,
+    Column,
     DatasetInfo,
     Leaf,
     find_version,
+    is_path,
     read_features,
     read_info,
     read_own,
 )
-from orlog.datasets.formats.rlds.records import Features, Plan, look_at_all
+from orlog.datasets.formats.rlds.records import Episode, Features, look_at_all, plan_episodes
 from orlog.datasets.formats.rlds.tfrecords import open_tfrecord, read_example, record_at
-from orlog.datasets.formats.rlds.values import Column, is_path, stored_dtype
 from orlog.datasets.formats.rlds.writing import SEED, SPLIT, tfds_losses, write_tfds
 from orlog.errors import SchemaError
 
@@ -75,119 +76,84 @@ def _open(asked: Asked) -> Iterator[Opened]:
     info = read_info(folder, where)
     features = Features(*read_features(folder, where), where, asked.options.columns)
     own = read_own(folder, where)
-    lacks: list[Note] = []
+    notes: list[Note] = []
     if asked.options.partial:
-        info = _shards_here(info, where, lacks)
-    looks = look_at_all(info, features, where)
-    plan = Plan(looks, info, features)
-    plan.end_unknown(asked.options, where)
-    opened = Opened(
-        schema=features.schema(own),
-        environment=None if own is None else own.environment,
-        steps=iter(()),
-        total_steps=int(plan.actions.sum()),
-        notes=[*lacks, *features.notes(asked.options), *plan.notes, *_unlisted(folder, info)],
-        description=" ".join(
-            filter(
-                None, (info.description, f"RLDS, TensorFlow Datasets' {info.title}.", info.license)
-            )
-        ),
-    )
+        info = _shards_here(info, where, notes)
+    plan = plan_episodes(look_at_all(info, features, where), info, features, asked.options, where)
+    schema = features.schema(own)
+    listed = {shard.path.name for shard in info.shards}
+    others = sorted(file.name for file in folder.glob("*.tfrecord*") if file.name not in listed)
+    notes += [*features.notes(asked.options), *plan.notes]
+    if others:
+        notes.append(Note("records_unlisted", others, files=len(others), document=INFO_FILE))
     reader = _Reader(
         features,
         where,
+        schema.reward_dtype,
         plan.moves_rewards,
-        has_missing=bool(plan.missing.any()),
+        has_missing=any(episode.is_missing for episode in plan.episodes),
         has_splits={shard.split for shard in info.shards if shard.records} != {"train"},
     )
-    opened.steps = _steps(asked, reader, _records(plan, info, looks), opened.notes)
-    yield opened
+    shards = itertools.groupby(plan.episodes, lambda episode: episode.record.shard)
+    about = (info.description, f"RLDS, TensorFlow Datasets' {info.title}.", info.license)
+    yield Opened(
+        schema=schema,
+        environment=None if own is None else own.environment,
+        steps=_steps(asked, reader, [list(episodes) for _, episodes in shards], notes),
+        total_steps=sum(episode.actions for episode in plan.episodes),
+        notes=notes,
+        description=" ".join(filter(None, about)),
+    )
 
 
 def _shards_here(info: DatasetInfo, where: str, notes: list[Note]) -> DatasetInfo:
-    """Return what is known of a dataset without the files of records that are not here, which are told."""
+    """Return what is known of a dataset without the files of records that are not here, which are noted."""
     lost = [shard.path.name for shard in info.shards if not shard.path.exists()]
     if lost:
         more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
         lack = f"{', '.join(lost[:5])}{more} are not in {where}."
         notes.append(Note("partial", lost, lack=lack))
-    here = [shard for shard in info.shards if shard.path.exists()]
-    return dataclasses.replace(info, shards=here)
+    return info._replace(shards=[shard for shard in info.shards if shard.path.exists()])
 
 
-def _unlisted(folder: Path, info: DatasetInfo) -> list[Note]:
-    """Note files of records that the metadata do not list."""
-    listed = {shard.path.name for shard in info.shards}
-    found = sorted(file.name for file in folder.glob("*.tfrecord*") if file.name not in listed)
-    return [Note("records_unlisted", found, files=len(found), document=INFO_FILE)] if found else []
-
-
-class _Record(NamedTuple):
-    """What is known of a record (`Plan`, `LOOK`)."""
-
-    shard: Path
-    split: str
-    span: tuple[int, int]
-    rows: int
-    actions: int
-    is_made: bool
-    is_missing: bool
-    terminated: bool
-    truncated: bool
-    success: bool | None
-
-
-def _records(plan: Plan, info: DatasetInfo, looks: np.ndarray) -> Iterator[_Record]:
-    """Yield the records that give steps."""
-    for index in np.flatnonzero(plan.actions > 0).tolist():
-        shard = info.shards[looks["shard"][index]]
-        yield _Record(
-            shard.path,
-            shard.split,
-            (int(looks["start"][index]), int(looks["stop"][index])),
-            int(looks["rows"][index]),
-            int(plan.actions[index]),
-            bool(plan.made[index]),
-            bool(plan.missing[index]),
-            bool(plan.terminated[index]),
-            bool(plan.truncated[index]),
-            plan.success[index],
-        )
+def _steps(
+    asked: Asked, reader: _Reader, shards: Sequence[Sequence[Episode]], notes: list[Note]
+) -> Iterator[Steps]:
+    replaced = 0
+    for piece in read_pieces(asked, reader.read, shards):
+        if isinstance(piece, int):
+            replaced += piece
+        else:
+            yield piece
+    if replaced:
+        notes.append(Note("records_no_utf8", texts=replaced))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Reads records that all have the same columns.
-
-    Attributes:
-        features: What they hold.
-        where: What errors call the dataset.
-        moves_rewards: Whether the reward of an action is at the step after it.
-        has_missing: Whether some final observation is not known.
-        has_splits: Whether there are other splits than `train`.
-    """
+    """Reads records that all have the same columns, in whatever process."""
 
     features: Features
     where: str
-    moves_rewards: bool
-    has_missing: bool
-    has_splits: bool
+    reward_dtype: np.dtype[Any]
+    moves_rewards: bool  # the reward of an action is at the step after it
+    has_missing: bool  # some final observation is not known
+    has_splits: bool  # there are other splits than `train`
 
-    def read(self, shards: Iterable[Sequence[_Record]]) -> Iterator[Steps | int]:
+    def read(self, shards: Iterable[Sequence[Episode]]) -> Iterator[Steps | int]:
         """Yield the steps of the records of shards, and how many texts of each record are no UTF-8."""
-        for records in shards:
-            path = records[0].shard
+        for episodes in shards:
+            path = episodes[0].record.shard.path
             with open_tfrecord(path, self.where) as file:
-                for record in records:
-                    what = f"{self.where}, {path.name}, the record at byte {record.span[0]}"
-                    example = read_example(record_at(file, record.span), what)
-                    yield from self._steps(example, record, what)
+                for episode in episodes:
+                    span = episode.record.span
+                    what = f"{self.where}, {path.name}, the record at byte {span[0]}"
+                    yield from self._steps(read_example(record_at(file, span), what), episode, what)
 
     def _steps(
-        self, example: Mapping[str, Any], record: _Record, what: str
+        self, example: Mapping[str, Any], episode: Episode, what: str
     ) -> Iterator[Steps | int]:
-        """Yield the steps of a record."""
-        features, rows, count = self.features, record.rows, record.actions
+        features, rows, count = self.features, episode.record.rows, episode.actions
 
         def columns(group: Mapping[str, Leaf], expected: int) -> dict[str, Column]:
             read = {name: Column(example, leaf, what) for name, leaf in group.items()}
@@ -200,65 +166,47 @@ class _Reader:
         reward = columns({} if features.reward is None else {"": features.reward}, rows)
         metadata = {name: column.rows(0, 1)[0] for name, column in whole.items()}
         seed = metadata.pop(SEED, None)
-        metadata |= self._known(record, metadata)
+        self._add_known(metadata, episode)
         terminals = np.zeros(0, bool)
         if features.keeps_terminals:  # of the state after each action
             flags = Column(example, features.flags["is_terminal"], what).rows(0, rows)
             flags = flags_of(flags.reshape(rows), "is_terminal", "record")
             terminals = np.append(flags[1:], flags[-1:])[:count]
-        dtype, moved = features.reward_dtype(), int(self.moves_rewards)
+        moved = int(self.moves_rewards)
         at_once = max(1, BLOCK_BYTES // features.step_bytes())
         for start in range(0, count, at_once):
             stop = min(count, start + at_once)
             is_last = stop == count
-            rewards = np.zeros(stop - start, dtype)
+            rewards = np.zeros(stop - start, self.reward_dtype)
             for column in reward.values():
                 values = column.rows(start + moved, stop + moved).reshape(-1)
-                rewards = as_dtype(values, dtype, column.where, start)
+                rewards = as_dtype(values, self.reward_dtype, column.where, start)
             values_of_infos = {name: column.rows(start, stop) for name, column in infos.items()}
             if features.keeps_terminals:
                 values_of_infos["is_terminal"] = terminals[start:stop]
-            made = int(is_last and record.is_made)
+            made = int(is_last and episode.is_made)
             yield Steps(
                 observations=_tree(observation, start + (start > 0), stop + 1 - made, made),
                 actions=_tree(action, start, stop, 0),
                 rewards=rewards,
                 ends=is_last,
-                terminated=is_last and record.terminated,
-                truncated=is_last and record.truncated,
+                terminated=is_last and episode.terminated,
+                truncated=is_last and episode.truncated,
                 infos=values_of_infos,
                 seed=int(seed) if is_last and seed is not None and seed >= 0 else None,
                 metadata=metadata if is_last else {},
             )
-        read = (*infos.values(), *whole.values())
-        yield sum(column.replaced_bytes for column in read)
+        yield sum(column.replaced_bytes for column in (*infos.values(), *whole.values()))
 
-    def _known(self, record: _Record, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of an episode that its features do not hold."""
-        known: dict[str, Any] = {}
+    def _add_known(self, metadata: dict[str, Any], episode: Episode) -> None:
+        """Add the values of an episode that its features do not hold."""
         if self.has_splits:
-            known[SPLIT] = record.split
+            metadata[SPLIT] = episode.record.shard.split
         if self.has_missing:
-            known[MISSING] = bool(record.is_missing or metadata.get(MISSING))
-        is_stated = any(map(is_path, self.features.metadata.values()))
-        if is_stated and record.success is not None and "success" not in metadata:
-            known["success"] = record.success
-        return known
-
-
-def _steps(
-    asked: Asked, reader: _Reader, records: Iterable[_Record], notes: list[Note]
-) -> Iterator[Steps]:
-    by_shard = itertools.groupby(records, lambda record: record.shard)
-    shards = [list(several) for _, several in by_shard]
-    replaced = 0
-    for piece in read_pieces(asked, reader.read, shards):
-        if isinstance(piece, int):
-            replaced += piece
-        else:
-            yield piece
-    if replaced:
-        notes.append(Note("records_no_utf8", texts=replaced))
+            metadata[MISSING] = bool(episode.is_missing or metadata.get(MISSING))
+        has_path = any(map(is_path, self.features.metadata.values()))
+        if has_path and episode.success is not None:
+            metadata.setdefault("success", episode.success)
 
 
 def _tree(columns: Mapping[str, Column], start: int, stop: int, made: int) -> Any:
@@ -268,7 +216,7 @@ def _tree(columns: Mapping[str, Column], start: int, stop: int, made: int) -> An
         values = column.rows(start, stop)
         if made:
             values = np.concatenate((values, np.zeros((made, *values.shape[1:]), values.dtype)))
-        values = values.astype(stored_dtype(column.leaf), copy=False)
+        values = values.astype(column.leaf.value_dtype, copy=False)
         if not path:
             return values
         place = tree

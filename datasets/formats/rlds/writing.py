@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import io
 import json
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -20,7 +18,7 @@ from gymnasium import spaces
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.formats._shared.flat_rows import file_stem
 from orlog.datasets.formats._shared.pictures import pillow
-from orlog.datasets.formats.rlds.metadata import (
+from orlog.datasets.formats.rlds.features import (
     DEFAULT_TEMPLATE,
     FEATURES_FILE,
     INFO_FILE,
@@ -78,39 +76,29 @@ def write_tfds(dataset: Dataset, folder: Path, progress: Callable[[int, int], No
             splits[split].add(data)
             done += len(episode.rewards)
             progress(done, dataset.total_steps)
-        info: dict[str, Any] = {
-            "description": dataset.manifest.description,
-            "fileFormat": "tfrecord",
-            "name": name,
-            "splits": [
-                {
-                    "filepathTemplate": DEFAULT_TEMPLATE,
-                    "name": split,
-                    "numBytes": str(files.size),
-                    "shardLengths": [str(length) for length in files.finish()],
-                }
-                for split, files in splits.items()
-            ],
-            "version": version,
-        }
+        splits_json = [
+            {
+                "filepathTemplate": DEFAULT_TEMPLATE,
+                "name": split,
+                "numBytes": str(files.size),
+                "shardLengths": [str(length) for length in files.finish()],
+            }
+            for split, files in splits.items()
+        ]
+    info: dict[str, Any] = {
+        "description": dataset.manifest.description,
+        "fileFormat": "tfrecord",
+        "name": name,
+        "splits": splits_json,
+        "version": version,
+    }
     if dataset.manifest.license:
         info["redistributionInfo"] = {"license": dataset.manifest.license}
     of_steps = _nested({path: leaf.json for path, leaf in steps.items()})
-    whole_tree = {path: leaf.json for path, leaf in whole.items()}
-    whole_tree["steps"] = {
-        "pythonClassName": f"{CLASSES}dataset_feature.Dataset",
-        "sequence": {"feature": of_steps, "length": "-1"},
-    }
-    own = Own(
-        observation_space=dataset.observation_space,
-        action_space=dataset.action_space,
-        environment=dataset.environment,
-    )
-    documents = {
-        INFO_FILE: info,
-        FEATURES_FILE: _nested(whole_tree),
-        METADATA_FILE: own_to_json(own),
-    }
+    tree = {path: leaf.json for path, leaf in whole.items()}
+    tree["steps"] = _described("dataset_feature.Dataset", sequence=_of_any_length(of_steps))
+    own = Own(dataset.observation_space, dataset.action_space, dataset.environment)
+    documents = {INFO_FILE: info, FEATURES_FILE: _nested(tree), METADATA_FILE: own_to_json(own)}
     for file, body in documents.items():
         (place / file).write_text(json.dumps(body, indent=2, sort_keys=True), "utf-8")
 
@@ -151,8 +139,7 @@ class _Split:
         return self._folder / f"{self._stem}.tfrecord-{number:05}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Leaf:
+class _Leaf(NamedTuple):
     """A feature: what features.json says of it, and how its rows are stored, by the ends of their names."""
 
     json: dict[str, Any]
@@ -173,7 +160,8 @@ def _features_of(dataset: Dataset) -> tuple[dict[str, _Leaf], dict[str, _Leaf]]:
         root, _, rest = name.partition("/")
         spec, kind = schema.extras[name], schema.variable.get(name)
         if kind == "text":
-            leaf = _leaf("text_feature.Text", {"text": {}}, lambda rows: [t.encode() for t in rows])
+            text = _described("text_feature.Text", text={})
+            leaf = _Leaf(text, lambda rows: {"": [value.encode() for value in rows]})
         elif kind == "array":
             leaf = _sequence(spec.dtype, spec.shape)
         else:
@@ -268,9 +256,7 @@ def _tfds_name(dataset: Dataset) -> str:
 
 def _info_name(name: str) -> str:
     """Return the name of an info among the features of steps."""
-    is_discount = name == "discount"
-    is_taken = name.partition("/")[0] in RESERVED and not is_discount
-    return f"infos/{name}" if is_taken else name
+    return f"infos/{name}" if name.partition("/")[0] in RESERVED and name != "discount" else name
 
 
 def _discounts(episode: Episode, last: np.ndarray) -> np.ndarray:
@@ -297,15 +283,15 @@ def _space_leaves(role: str, space: gymnasium.Space[Any], dataset: str) -> dict[
             space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[-1] in CHANNELS
         ):
             pillow(dataset)
-            described = {"dtype": "uint8", "encodingFormat": "png", "shape": _shape(space.shape)}
-            frames = {"image": described}
-            return {role: _leaf("image_feature.Image", frames, lambda rows: [*map(_png, rows)])}
+            about = {"dtype": "uint8", "encodingFormat": "png", "shape": _shape(space.shape)}
+            frames = _described("image_feature.Image", image=about)
+            return {role: _Leaf(frames, lambda rows: {"": [*map(_png, rows)]})}
         case spaces.Box():
             return {role: _numbers(np.dtype(space.dtype), space.shape)}
         case spaces.Discrete() if space.start == 0:
-            classes = {"classLabel": {"numClasses": str(int(space.n))}}
-            stored = functools.partial(np.asarray, dtype=np.int64)
-            return {role: _leaf("class_label_feature.ClassLabel", classes, stored)}
+            about = {"numClasses": str(int(space.n))}
+            label = _described("class_label_feature.ClassLabel", classLabel=about)
+            return {role: _Leaf(label, lambda rows: {"": np.asarray(rows, np.int64)})}
         case spaces.Discrete() | spaces.MultiDiscrete():
             return {role: _numbers(np.dtype(np.int64), space.shape or ())}
         case spaces.MultiBinary():
@@ -347,28 +333,28 @@ def _nested(leaves: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     features = {
         name: group[""] if list(group) == [""] else _nested(group) for name, group in groups.items()
     }
-    return {
-        "featuresDict": {"features": features},
-        "pythonClassName": f"{CLASSES}features_dict.FeaturesDict",
-    }
+    return _described("features_dict.FeaturesDict", featuresDict={"features": features})
 
 
-def _leaf(kind: str, json_of_it: dict[str, Any], stored: Callable[[Any], Any]) -> _Leaf:
-    described = {"pythonClassName": f"{CLASSES}{kind}", **json_of_it}
-    return _Leaf(described, lambda rows: {"": stored(rows)})
+def _described(kind: str, **content: Any) -> dict[str, Any]:
+    return {"pythonClassName": f"{CLASSES}{kind}", **content}
+
+
+def _of_any_length(feature: dict[str, Any]) -> dict[str, Any]:
+    return {"feature": feature, "length": "-1"}
+
+
+def _tensor(dtype: np.dtype[Any], shape: tuple[int, ...], encoding: str) -> dict[str, Any]:
+    about = {"dtype": str(dtype), "encoding": encoding, "shape": _shape(shape)}
+    return _described("tensor_feature.Tensor", tensor=about)
 
 
 def _numbers(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _Leaf:
     """Return a feature of numbers. Those that a record would change are stored as bytes."""
-    encoding = "none"
-    if dtype == np.float64:
-        encoding = "bytes"
-    elif dtype == np.uint8 and shape:
-        encoding = "zlib"
-    return _leaf(
-        "tensor_feature.Tensor",
-        {"tensor": {"dtype": str(dtype), "encoding": encoding, "shape": _shape(shape)}},
-        lambda rows: _stored_numbers(np.asarray(rows, dtype), encoding),
+    encoding = "bytes" if dtype == np.float64 else "zlib" if dtype == np.uint8 and shape else "none"
+    return _Leaf(
+        _tensor(dtype, shape, encoding),
+        lambda rows: {"": _stored_numbers(np.asarray(rows, dtype), encoding)},
     )
 
 
@@ -391,15 +377,8 @@ def _sequence(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _Leaf:
             "/ragged_row_lengths_0": np.array([len(row) for row in rows], np.int64),
         }
 
-    inner = {
-        "pythonClassName": f"{CLASSES}tensor_feature.Tensor",
-        "tensor": {"dtype": str(dtype), "encoding": "none", "shape": _shape(shape)},
-    }
-    described = {
-        "pythonClassName": f"{CLASSES}sequence_feature.Sequence",
-        "sequence": {"feature": inner, "length": "-1"},
-    }
-    return _Leaf(described, stored)
+    inner = _of_any_length(_tensor(dtype, shape, "none"))
+    return _Leaf(_described("sequence_feature.Sequence", sequence=inner), stored)
 
 
 def _png(pixels: np.ndarray) -> bytes:

@@ -75,15 +75,15 @@ def _open(asked: Asked) -> Iterator[Opened]:
     is_ring = filled == size and (batch.oldest > 0 or writes > batch.steps)
     mapped = said_roles(asked.options.columns, list(tensors), where)
     reader = _Reader(tensors, where, batch, mapped, is_ring=is_ring)
-    if size > batch.count and not is_dump:
-        reader.notes.append(Note("unwritten", count=size - batch.count))
+    if size > batch.rows_filled and not is_dump:
+        reader.notes.append(Note("unwritten", count=size - batch.rows_filled))
     if left_out:
         reader.notes.append(Note("no_tensors", left_out))
     parts = [name.rpartition("/") for name in tensors]
     yield Opened(
         schema=reader.schema,
         steps=reader.steps(asked.options),
-        total_steps=batch.count,
+        total_steps=batch.rows_filled,
         notes=reader.notes,
         reads=[f"*{inner}{sign}meta.json:{last}" for inner, sign, last in parts],
     )
@@ -187,15 +187,13 @@ class _Reader:
         """
         self._where, self.notes, self._is_ring = where, list[Note](), is_ring
         self._tensors, self._batch = tensors, batch
-        for needed in ("action", f"{NEXT}reward"):
-            if needed not in tensors:
-                raise SchemaError(
-                    f"{where}: has no tensor {needed}, so these are no steps of TorchRL; found "
-                    f"{', '.join(tensors) or 'none'}."
-                )
         self._flags = [flag for flag in FLAGS if f"{NEXT}{flag}" in tensors]
-        if not self._flags:
-            raise SchemaError(f"{where}: nothing says where episodes end: expected next/done.")
+        missing = [name for name in ("action", f"{NEXT}reward") if name not in tensors]
+        if missing or not self._flags:
+            lack = f"has no tensor {missing[0]}" if missing else "expected next/done"
+            raise SchemaError(
+                f"{where}: {lack}, so these are no steps of TorchRL; found {', '.join(tensors) or 'none'}."
+            )
         if "terminated" not in self._flags:
             self.notes.append(Note("no_terminated", [f"{NEXT}terminated"]))
         if batch.environments > 1:
@@ -219,12 +217,11 @@ class _Reader:
             role.partition("/")[2]: _space(tensors[name])
             for role, name in self._observations.items()
         }
+        actions = spaces.Discrete(self._choices) if self._choices else _space(tensors["action"])
         is_single = tensors[f"{NEXT}reward"].dtype == np.float32
         self.schema = Schema(
             observation_space=parts[""] if "" in parts else spaces.Dict(parts),
-            action_space=spaces.Discrete(self._choices)
-            if self._choices
-            else _space(tensors["action"]),
+            action_space=actions,
             reward_dtype=np.dtype(np.float32 if is_single else np.float64),
         )
 
@@ -241,14 +238,9 @@ class _Reader:
                 "but observations are; give columns={'observation': 'TENSOR'}, or 'observation/NAME' of each part."
             )
         others = {*FLAGS, *COUNTERS, "action", "reward", self._ids}
-        names = [*roles.values()] or [
-            name
-            for name in self._tensors
-            if name not in others and f"{NEXT}{name}" in self._tensors
-        ]
-        names = names or [
-            name for name in self._tensors if name.split("/")[0] in (OBSERVATION, "pixels", "state")
-        ]
+        in_next = [n for n in self._tensors if n not in others and f"{NEXT}{n}" in self._tensors]
+        usual = [n for n in self._tensors if n.split("/")[0] in (OBSERVATION, "pixels", "state")]
+        names = [*roles.values()] or in_next or usual
         if not names:
             raise SchemaError(
                 f"{self._where}: no tensor is also in next, and none is named observation; found "
@@ -283,7 +275,7 @@ class _Reader:
         row_bytes = sum(
             tensor.dtype.itemsize * math.prod(tensor.shape[1:]) for tensor in self._tensors.values()
         )
-        block, count = max(1, BLOCK_BYTES // row_bytes), self._batch.count
+        block, count = max(1, BLOCK_BYTES // row_bytes), self._batch.rows_filled
         for start in range(0, count, block):
             rows = self._rows(start, min(count, start + block))
             if self._has_next:
@@ -298,7 +290,7 @@ class _Reader:
     def _ends(self) -> np.ndarray:
         """Return the last row of each episode, in order."""
         parts: list[np.ndarray] = []
-        count, block, lanes = self._batch.count, 2**20, self._batch.ends()
+        count, block, lanes = self._batch.rows_filled, 2**20, self._batch.ends()
         for start in range(0, count, block):
             stop = min(count, start + block)
             ends = np.zeros(stop - start, bool)
@@ -313,7 +305,7 @@ class _Reader:
         """Return after which rows the id of the trajectory changes."""
         changes = np.zeros(stop - start, bool)
         if self._ids is not None:
-            ids = self._column(self._ids, start, min(self._batch.count, stop + 1))
+            ids = self._column(self._ids, start, min(self._batch.rows_filled, stop + 1))
             changes[: len(ids) - 1] = ids[1:] != ids[:-1]
         return changes
 
@@ -347,25 +339,29 @@ class _Reader:
             differ = rows_differ(after[:-1], rows[role][1:])
             differ = np.append(differ, rows_differ(after[-1:][: len(one_more)], one_more))
             follows = follows[: len(differ)] & ~differ
-            odd = np.flatnonzero(differ & goes_on[: len(differ)])
-            if len(odd):
-                step = start + int(odd[0])
-                raise SchemaError(
-                    f"{self._where}, {NEXT}{name}: that of row {step} is not the {name} of row {step + 1}, "
-                    f"and neither a flag nor an id ends an episode there; so it is in {len(odd)} places. "
-                    "Shuffled rows and rows of several environments in turn cannot be put together again: "
-                    "save them episode by episode."
-                )
+            self._refuse(
+                differ & goes_on[: len(differ)],
+                start,
+                f"{NEXT}{name} is not the {name} of the next row, and neither a flag nor an id ends an episode. "
+                "Shuffled rows and rows of several environments in turn cannot be put together again: save them "
+                "episode by episode.",
+            )
         if set(self._flags) == set(FLAGS):
             only_done = self._flag("done", start, stop) & ~(rows["terminated"] | rows["truncated"])
             only_done &= ~self._new_id_after(start, stop)
-            odd = np.flatnonzero(follows & only_done[: len(follows)])
-            if len(odd):
-                raise SchemaError(
-                    f"{self._where}: next/done ends an episode at row {start + int(odd[0])}, but the "
-                    "row is neither terminated nor truncated, and the next one goes on from it. Save the data "
-                    "again."
-                )
+            self._refuse(
+                follows & only_done[: len(follows)],
+                start,
+                "next/done ends an episode, but the row is neither terminated nor truncated, and the next one "
+                "goes on from it. Save the data again.",
+            )
+
+    def _refuse(self, odd: np.ndarray, start: int, why: str) -> None:
+        """Refuse rows, of which the first one is row `start` of the file."""
+        if odd.any():
+            count = int(odd.sum())
+            row = start + int(odd.argmax())
+            raise SchemaError(f"{self._where}: at row {row}, one of {count} such rows, {why}")
 
     def _rows(self, start: int, stop: int) -> Rows:
         """Return columns by what they are here."""
@@ -385,12 +381,11 @@ class _Reader:
         rows["reward"] = as_dtype(rewards, dtype, f"{self._where}, {name}", start)
         flags = {flag: self._flag(flag, start, stop) for flag in self._flags}
         if set(flags) == set(FLAGS):
-            odd = np.flatnonzero(~flags["done"] & (flags["terminated"] | flags["truncated"]))
-            if len(odd):
-                raise SchemaError(
-                    f"{self._where}: next/done of row {start + int(odd[0])} contradicts next/terminated and "
-                    f"next/truncated; so it is in {len(odd)} rows. Save the data again."
-                )
+            self._refuse(
+                ~flags["done"] & (flags["terminated"] | flags["truncated"]),
+                start,
+                "next/done contradicts next/terminated and next/truncated. Save the data again.",
+            )
         done = flags.get("done", np.zeros(stop - start, bool))
         rows["terminated"] = flags.get("terminated", done & ~flags.get("truncated", ~done))
         rows["truncated"] = flags.get("truncated", done & ~rows["terminated"])

@@ -9,13 +9,12 @@ FOLDER/next/meta.json ..     a TensorDict inside
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -39,8 +38,7 @@ Kind = tuple[np.dtype[Any], tuple[int, ...]]
 """The dtype of a tensor, and the shape of a row."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Where the rows of one or more environments lie; those of one come after those of the other.
 
     Attributes:
@@ -58,7 +56,7 @@ class Batch:
     oldest: int = 0
 
     @property
-    def count(self) -> int:
+    def rows_filled(self) -> int:
         """How many rows are filled."""
         return self.environments * self.steps
 
@@ -75,18 +73,12 @@ class Batch:
 
 
 class TensorColumn:
-    """The rows of a tensor, of one environment after another, each in the order of time.
-
-    Attributes:
-        where: What errors call it.
-        shape: Its shape: that of a row after the number of rows.
-        dtype: What numbers it holds.
-    """
+    """The rows of a tensor, of one environment after another, each in the order of time."""
 
     def __init__(self, tensor: np.ndarray, batch: Batch, where: str) -> None:
         self._batch, self.where, self.dtype = batch, where, tensor.dtype
         row: tuple[int, ...] = tensor.shape[len(batch.shape) :]
-        self.shape = (batch.count, *row)
+        self.shape = (batch.rows_filled, *row)
         self._tensor = tensor.reshape(-1, *row)
 
     def __len__(self) -> int:
@@ -123,7 +115,7 @@ def open_tensors(
     Raises SchemaError if documents are not those of TensorDict, or a file is a link; IntegrityError if a file is not
     there, or has not the size that its shape says.
     """
-    shape = _shape(read_document(folder / META, where), where)
+    shape = _shape(read_document(folder / META, where), (), where)
     if len(shape) not in (1, 2) or not math.prod(shape):
         raise SchemaError(
             f"{where}: expected a row for each step, or for each environment and step, found a batch of shape "
@@ -132,52 +124,49 @@ def open_tensors(
         )
     tensors: dict[str, np.ndarray] = {}
     left_out: list[str] = []
-    _collect(folder, where, "", shape, (tensors, left_out))
+    for name, tensor in _tensors_in(folder, where, "", shape):
+        if tensor is None:
+            left_out.append(name)
+        else:
+            tensors[name] = tensor
     return tensors, left_out, shape
 
 
-def _collect(
-    folder: Path,
-    where: str,
-    prefix: str,
-    batch: tuple[int, ...],
-    found: tuple[dict[str, np.ndarray], list[str]],
-) -> None:
-    """Add the tensors of a folder and of those in it, and the names of what is left out."""
-    tensors, left_out = found
+def _tensors_in(
+    folder: Path, where: str, prefix: str, batch: tuple[int, ...]
+) -> Iterator[tuple[str, np.ndarray | None]]:
+    """Yield the path of what lies in a folder and in those in it, and its tensor; None for what is left out."""
     here = f"{where}, {prefix.rstrip('/')}" if prefix else where
     if folder.is_symlink():
         raise SchemaError(f"{here}: a link, which is not followed.")
     body = read_document(folder / META, here)
-    _check_rows(body, batch, here)
-    for key, said in body.items():
-        if not isinstance(said, dict):  # of the TensorDict itself: shape, device, names
+    _shape(body, batch, here)
+    for key, stated in body.items():
+        if not isinstance(stated, dict):  # of the TensorDict itself: shape, device, names
             continue
-        name, path = f"{prefix}{key}", folder / file_name(key)
+        name, path = f"{prefix}{key}", folder / _file_name(key)
         if len(path.name.encode(errors="replace")) > LONGEST_NAME:
             raise SchemaError(f"{here}: the name {key!r:.50} is too long.")
-        if said.get("type") == "TensorDict":
-            _collect(path, where, f"{name}/", batch, found)
+        if stated.get("type") == "TensorDict":
+            yield from _tensors_in(path, where, f"{name}/", batch)
             continue
-        dtype = DTYPES.get(str(said.get("dtype")))
-        if "type" in said or dtype is None or said.get("is_nested"):
-            left_out.append(name)
-            continue
-        shape = _check_rows(said, batch, f"{where}, {name}")
-        if math.prod(shape) == 0:
-            left_out.append(name)
+        dtype = DTYPES.get(str(stated.get("dtype")))
+        shape = () if "type" in stated else _shape(stated, batch, f"{where}, {name}")
+        if dtype is None or stated.get("is_nested") or not shape or 0 in shape:
+            yield name, None
         else:
             file = path.with_name(f"{path.name}.memmap")
-            tensors[name] = _mapped(file, dtype, shape, f"{where}, {name}")
+            yield name, _mapped(file, dtype, shape, f"{where}, {name}")
 
 
-def _check_rows(body: Mapping[str, Any], batch: tuple[int, ...], where: str) -> tuple[int, ...]:
+def _shape(body: Mapping[str, Any], batch: tuple[int, ...], where: str) -> tuple[int, ...]:
     """Return the shape of a tensor or of a TensorDict, which begins with that of the batch."""
-    shape = _shape(body, where)
-    if shape[: len(batch)] != batch:
-        rows = " x ".join(map(str, batch))
-        raise SchemaError(f"{where}: expected {rows} rows, found {shape}.")
-    return shape
+    shape = body.get("shape")
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise SchemaError(f"{where}: expected a shape, found {shape!r:.50}.")
+    if tuple(shape[: len(batch)]) != batch:
+        raise SchemaError(f"{where}: expected {' x '.join(map(str, batch))} rows, found {shape}.")
+    return tuple(shape)
 
 
 def _mapped(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> np.ndarray:
@@ -195,14 +184,7 @@ def _mapped(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], where: str
     return np.memmap(file, dtype, "r", shape=shape)
 
 
-def _shape(body: Mapping[str, Any], where: str) -> tuple[int, ...]:
-    shape = body.get("shape")
-    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
-        raise SchemaError(f"{where}: expected a shape, found {shape!r:.50}.")
-    return tuple(shape)
-
-
-def file_name(key: str) -> str:
+def _file_name(key: str) -> str:
     """Return the name of a file as TensorDict makes it of a key; it never leaves the folder."""
     if key in ("", ".", ".."):
         return "%2E" * len(key) or "%"
@@ -223,11 +205,10 @@ def write_tensors(dataset: Dataset, folder: Path, progress: Callable[[int, int],
         **_leaves(dataset.observation_space, f"{NEXT}{OBSERVATION}"),
         f"{NEXT}reward": (dataset.schema.reward_dtype, (1,)),
         **{f"{NEXT}{flag}": kind for flag, kind in flags.items()},
-        **{
-            f"{INFO}{name.removeprefix('infos/')}": (spec.dtype, spec.shape)
-            for name, spec in _kept_infos(dataset).items()
-        },
     }
+    for name in _kept_infos(dataset):
+        spec = dataset.schema.extras[name]
+        columns[f"{INFO}{name.removeprefix('infos/')}"] = spec.dtype, spec.shape
     files = write_documents(
         folder, {name: (dtype, (count, *shape)) for name, (dtype, shape) in columns.items()}
     )
@@ -236,10 +217,10 @@ def write_tensors(dataset: Dataset, folder: Path, progress: Callable[[int, int],
         streams = {name: stack.enter_context(path.open("wb")) for name, path in files.items()}
         for number, episode in enumerate(dataset):
             length = len(episode.rewards)
-            observations = _parts(episode.observations, OBSERVATION)
+            observations = _parts(dataset.observation_space, episode.observations, OBSERVATION)
             rows = {
                 **{name: values[:-1] for name, values in observations.items()},
-                **_parts(episode.actions, "action"),
+                **_parts(dataset.action_space, episode.actions, "action"),
                 **{flag: np.zeros(length, bool) for flag in FLAGS},
                 IDS[0]: np.full(length, number),
                 **{f"{NEXT}{name}": values[1:] for name, values in observations.items()},
@@ -255,14 +236,12 @@ def write_tensors(dataset: Dataset, folder: Path, progress: Callable[[int, int],
             progress(done, count)
 
 
-def _kept_infos(dataset: Dataset) -> dict[str, Any]:
+def _kept_infos(dataset: Dataset) -> list[str]:
     """Return the columns of infos that are tensors."""
     schema = dataset.schema
-    return {
-        name: spec
-        for name, spec in schema.extras.items()
-        if name.startswith("infos/") and name not in schema.variable
-    }
+    return [
+        name for name in schema.extras if name.startswith("infos/") and name not in schema.variable
+    ]
 
 
 def _leaves(space: gymnasium.Space[Any], path: str) -> dict[str, Kind]:
@@ -276,16 +255,15 @@ def _leaves(space: gymnasium.Space[Any], path: str) -> dict[str, Kind]:
     return leaves
 
 
-def _parts(values: Any, path: str) -> dict[str, np.ndarray]:
+def _parts(space: gymnasium.Space[Any], values: Any, path: str) -> dict[str, np.ndarray]:
     """Return the values of each tensor of a space."""
-    if not isinstance(values, dict | tuple):
-        return {path: values}
-    parts = values.items() if isinstance(values, dict) else enumerate(values)
-    return {
-        name: tensor
-        for key, part in parts
-        for name, tensor in _parts(part, f"{path}/{key}").items()
-    }
+    parts = {}
+    for leaf in space_leaves(space):
+        part = values
+        for key in leaf.keys:
+            part = part[key]
+        parts["/".join(map(str, (path, *leaf.keys)))] = part
+    return parts
 
 
 def losses_of_tensors(dataset: Dataset) -> list[str]:
@@ -316,14 +294,14 @@ def write_documents(folder: Path, columns: Mapping[str, Kind]) -> dict[str, Path
         *parents, name = path.split("/")
         for parent in parents:
             bodies.setdefault(place, {})[parent] = {"type": "TensorDict"}
-            place = place / file_name(parent)
+            place = place / _file_name(parent)
         bodies.setdefault(place, {})[name] = {
             "device": "cpu",
             "shape": list(shape),
             "dtype": f"torch.{dtype}",
             "is_nested": False,
         }
-        files[path] = place / f"{file_name(name)}.memmap"
+        files[path] = place / f"{_file_name(name)}.memmap"
     for place, body in bodies.items():
         place.mkdir(parents=True, exist_ok=True)
         more = {"shape": [count], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}

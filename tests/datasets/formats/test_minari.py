@@ -19,7 +19,8 @@ from minari.data_collector import EpisodeBuffer
 import orlog
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
-from orlog.datasets.formats.minari import format as minari_format
+from orlog.datasets.formats.minari import episodes as minari_episodes
+from orlog.datasets.formats.minari.format import HDF5
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
@@ -105,9 +106,9 @@ def check(dataset: Dataset, theirs: Any) -> None:
 def test_what_minari_records_is_read_as_minari_reads_it(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(minari_format, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(minari_episodes, "BLOCK_BYTES", block_bytes)
     theirs = minari.load_dataset("lab/odd-v3")
-    dataset, found = read_files(minari_format.FORMAT, recorded, tmp_path / "store")
+    dataset, found = read_files(HDF5, recorded, tmp_path / "store")
     assert (dataset.observation_space, dataset.action_space) == (ODD, ACTIONS)
     check(dataset, theirs)
     last = dataset[3]
@@ -169,9 +170,7 @@ def test_a_view_of_an_environment_is_exported_with_it(
     theirs = minari.load_dataset("lab/cart-v1")
     check(view, theirs)
     assert theirs.recover_environment().spec.id == "CartPole-v1"
-    dataset, _ = read_files(
-        minari_format.FORMAT, tmp_path / "out" / "lab" / "cart-v1", tmp_path / "store"
-    )
+    dataset, _ = read_files(HDF5, tmp_path / "out" / "lab" / "cart-v1", tmp_path / "store")
     assert dataset.environment is not None
     assert (dataset.environment.id, dataset.environment.max_episode_steps) == ("CartPole-v1", 500)
 
@@ -182,7 +181,7 @@ def test_what_does_not_agree_is_refused(recorded: Path, tmp_path: Path) -> None:
 
     def refused(error: type[Exception], message: str) -> None:
         with pytest.raises(error, match=message):
-            read_files(minari_format.FORMAT, recorded, tmp_path / "store")
+            read_files(HDF5, recorded, tmp_path / "store")
         main.write_bytes(good)
         said.write_text(json.dumps(body), "utf-8")
 
@@ -200,7 +199,7 @@ def test_what_does_not_agree_is_refused(recorded: Path, tmp_path: Path) -> None:
     with h5py.File(main, "r+") as file:
         del file["episode_1/rewards"]
         file["episode_1/rewards"] = np.zeros(3)
-    refused(SchemaError, r"episode_1, terminations: expected 3 flags")
+    refused(IntegrityError, "episode_1: total_steps says 4, and rewards holds 3")
     with h5py.File(main, "r+") as file:
         del file["episode_2/rewards"]
         file["episode_2/rewards"] = np.zeros((4, 2))

@@ -337,10 +337,14 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
         "holds 1 records, and dataset_info.json says 3",
         splits=[{"name": "train", "shardLengths": ["3"]}],
     )
-    refused(SchemaError, "expected letters", splits=[{"name": "../train", "shardLengths": ["1"]}])
     refused(
         SchemaError,
-        "expected letters",
+        r"at `\$.splits\[0\].name`",
+        splits=[{"name": "../train", "shardLengths": ["1"]}],
+    )
+    refused(
+        SchemaError,
+        "expected the name of a file",
         splits=[{"name": "a", "shardLengths": ["1"], "filepathTemplate": "/etc/{SPLIT}"}],
     )
     refused(
