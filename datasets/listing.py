@@ -24,11 +24,11 @@ from orlog.datasets.home.registries import read_registries
 from orlog.datasets.reading.finding import find_whole_or_part, how_to_fetch
 from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import IntegrityError, LockError, OrlogError, clause
-from orlog.manifests.families import find_family, is_of_family
 from orlog.manifests.index import ForeignEntry, Index, IndexEntry
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.manifests.names import DatasetName, newest_first
 from orlog.manifests.rebuilds import rebuild_text, version_of
+from orlog.manifests.roles import find_family, is_of_family
 from orlog.manifests.shipped import SHIPPED, recorded_manifest, shipped_index
 
 NOT_READ = frozenset({"envlogger"})

@@ -235,10 +235,10 @@ class _Reader:
         return [self.read(part, depth) for part in _of_type(list, parts)]
 
     def _read_batched(self, data: object, depth: int, *, copies: int) -> gymnasium.Space[Any]:
-        """Read a space that Gymnasium then copies: each level of nesting doubles the cost."""
+        """Read a space that Gymnasium then copies: each level of nesting triples the cost."""
         before = self.left
         space = self.read(data, depth)
-        self._spend(1 + copies * (before - self.left))
+        self._spend(1 + 2 * copies * (before - self.left))
         return space
 
     def _shape(self, value: object) -> tuple[int, ...]:

@@ -11,8 +11,7 @@ from gymnasium import spaces
 
 import orlog
 from orlog.errors import NotFoundError
-from orlog.manifests.families import FAMILIES, families_of
-from orlog.manifests.roles import ROLES
+from orlog.manifests.roles import FAMILIES, ROLES, families_of
 from orlog.manifests.shipped import SHIPPED, shipped_names
 from tests.command_line import orlog as run
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec
-from orlog.manifests.families import FAMILIES
 from orlog.manifests.roles import (
+    FAMILIES,
     ROLES,
     TEXT,
     Values,

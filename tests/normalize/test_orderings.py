@@ -9,7 +9,7 @@ import functools
 
 import pytest
 
-from orlog.manifests.families import FAMILIES
+from orlog.manifests.roles import FAMILIES
 from orlog.manifests.shipped import recorded_folder, recorded_manifest
 from orlog.normalize.baselines import read_baseline
 from orlog.runs.references import references_of

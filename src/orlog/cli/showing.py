@@ -18,8 +18,8 @@ from orlog.cli.episodes import show_episode
 from orlog.cli.options import AsJson, Name, command
 from orlog.cli.results import facts, in_words, show, show_rows
 from orlog.errors import InvalidNameError, NotFoundError, OrlogError
-from orlog.manifests.families import find_family
 from orlog.manifests.names import counted, size_text
+from orlog.manifests.roles import find_family
 
 if TYPE_CHECKING:
     from orlog.datasets.listing import Listed, Offered
