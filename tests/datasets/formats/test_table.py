@@ -225,9 +225,17 @@ def test_a_folder_stands_for_its_tables_in_the_order_of_their_numbers(
         table.TABLE, write(frame, tmp_path / f"all.{ending}"), tmp_path / "a", OPTIONS
     )
     folder = tmp_path / "runs"
-    line = ["import", str(folder), "lab/runs-v1", "--episode=run", "--step=t", "--length=n"]
-    done = run(*line, *(f"--map={role}={names}" for role, names in MAP.items()))
-    assert "Not read: ./README.md" in done.stdout, done.stderr
+    notes: list[str] = []
+    orlog.import_dataset(
+        folder,
+        "lab/runs-v1",
+        columns=MAP,
+        episode="run",
+        step="t",
+        length="n",
+        on_found=lambda found: notes.extend(sentences(found.notes)),
+    )
+    assert "Not read: ./README.md." in notes
     dataset = orlog.load_dataset("lab/runs-v1")
     for mine, its in zip(dataset, whole, strict=True):
         np.testing.assert_array_equal(mine.observations, its.observations)
