@@ -364,29 +364,24 @@ def confirm_version(folder: Path, manifest: Manifest, *, offline: bool = False) 
     if offline:
         return Confirmation("unknown", "its origin was not asked")
     try:
+        signed_by = ""
         if origin.registry:
-            return _ask_registry(origin.registry, manifest)
-        where = origin.mirrors[0]
-        found = version_at(where, patience=BRIEF).manifest.digest
+            where = f"the registry {origin.registry}"
+            known = [one for one in read_registries() if one.name == origin.registry]
+            if not known:
+                return Confirmation("unknown", f"{where} is not known any more")
+            index, signed_by = read_index(known[0], BRIEF)
+            entry = index.entry(manifest.name, manifest.version)
+            offered = entry.digest if entry else ""
+        else:
+            where = origin.mirrors[0]
+            offered = version_at(where, patience=BRIEF).manifest.digest
     except (TransferError, NotFoundError, MissingExtraError) as error:
         return Confirmation("unknown", f"its origin does not answer: {clause(error)}")
     except IntegrityError as error:
         return Confirmation("other", clause(error))
-    return _compare(where, found, manifest, "")
-
-
-def _ask_registry(name: str, manifest: Manifest) -> Confirmation:
-    registry = next((one for one in read_registries() if one.name == name), None)
-    if registry is None:
-        return Confirmation("unknown", f"the registry {name} is not known any more")
-    index, signed_by = read_index(registry, BRIEF)
-    entry = index.entry(manifest.name, manifest.version)
     signed = f", signed by {signed_by}" if signed_by else ""
-    return _compare(f"the registry {name}", entry.digest if entry else "", manifest, signed)
-
-
-def _compare(where: str, found: str, manifest: Manifest, signed: str) -> Confirmation:
-    if found == manifest.digest:
+    if offered == manifest.digest:
         return Confirmation("same", f"{where} offers this digest{signed}")
-    offered = f"offers {found}" if found else "does not list it any more"
-    return Confirmation("other", f"{where} {offered}{signed}")
+    instead = f"offers {offered}" if offered else "does not list it any more"
+    return Confirmation("other", f"{where} {instead}{signed}")

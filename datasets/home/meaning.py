@@ -7,7 +7,6 @@ parts, from what ships with orlog, and from `orlog.lock`.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 
 from orlog.datasets.home.folders import dataset_folders, partial_folder, stored_versions
@@ -17,12 +16,6 @@ from orlog.manifests.lock import find_lock, read_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.manifests.names import newest_first, version_parts
 from orlog.manifests.shipped import listed_versions, recorded_manifest
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Meaning:
-    where: str
-    digest: str
 
 
 def known_manifests(
@@ -68,11 +61,10 @@ def free_version(name: str) -> str:
 
 def check_unchanged(manifest: Manifest, *, shipped: bool = True) -> None:
     """Refuse a version whose name and version mean other bytes on this machine, or, if asked, as `shipped`."""
-    other = _find_other(manifest, shipped=shipped)
-    if other is not None:
+    for where, digest in _others(manifest, shipped=shipped):
         raise VersionExistsError(
-            f"{manifest.name}@{manifest.version}: this is {manifest.digest}, but {other.where} has "
-            f"it as {other.digest}, and a version never changes; delete the other one first, or store this one "
+            f"{manifest.name}@{manifest.version}: this is {manifest.digest}, but {where} has "
+            f"it as {digest}, and a version never changes; delete the other one first, or store this one "
             f"under another version: orlog save {manifest.name}@{manifest.version} {free_version(manifest.name)}"
         )
 
@@ -82,13 +74,12 @@ def check_offered(manifest: Manifest) -> None:
 
     Raises IntegrityError if they do.
     """
-    other = _find_other(manifest, shipped=True)
-    if other is not None:
+    for where, digest in _others(manifest, shipped=True):
         raise IntegrityError(
-            f"{manifest.name}@{manifest.version}: {manifest.digest} is offered, but {other.where} "
-            f"has it as {other.digest}, and a version never changes; ask who published it, or move "
+            f"{manifest.name}@{manifest.version}: {manifest.digest} is offered, but {where} "
+            f"has it as {digest}, and a version never changes; ask who published it, or move "
             "the other one away.",
-            expected=other.digest,
+            expected=digest,
             found=manifest.digest,
         )
 
@@ -121,21 +112,20 @@ def _bytes_of(entry: ForeignEntry) -> list[tuple[str, str | None]]:
     return [(file.url, file.sha256) for file in entry.each]
 
 
-def _find_other(manifest: Manifest, *, shipped: bool) -> _Meaning | None:
-    """Return what else a manifest's name and version mean, or None."""
+def _others(manifest: Manifest, *, shipped: bool) -> Iterator[tuple[str, str]]:
+    """Yield what else a manifest's name and version mean: where, and the digest or file."""
     name, version = manifest.name, manifest.version
     for where, known in known_manifests(name, version, shipped=shipped):
         if known.digest != manifest.digest:
-            return _Meaning(where, known.digest)
+            yield where, known.digest
     entry = _shipped_file(name, version)
     operation = manifest.lineage[0].operation if manifest.lineage else ""
     if entry is not None and not operation.startswith(f"read {entry.format} from {entry.place}"):
-        return _Meaning("what ships with orlog", f"the file {entry.place}")
+        yield "what ships with orlog", f"the file {entry.place}"
     path = find_lock()
     pin = read_lock(path).get(name) if path is not None and path.exists() else None
     if pin is not None and pin.version == version and pin.digest != manifest.digest:
-        return _Meaning(str(path), pin.digest)
-    return None
+        yield str(path), pin.digest
 
 
 def _shipped_file(name: str, version: str) -> ForeignEntry | None:

@@ -49,14 +49,9 @@ Stamp: TypeAlias = tuple[int, int, int, int]
 class Origin(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """Where a version was downloaded from; only those that have one count as downloadable again.
+    """The `Source` that a version was downloaded from, with the digest that its manifest had.
 
-    Attributes:
-        digest: Digest of its manifest at that time.
-        mirrors: URLs of the version's folder.
-        registry: Registry that offered it; empty if it was given by URL.
-        signed_by: Key that signed the manifest; empty where none was required.
-        audit: `skipped` if the registry says that it was published without an audit.
+    Only versions that have one count as downloadable again.
     """
 
     origin_version: Literal[1]

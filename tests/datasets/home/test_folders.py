@@ -47,7 +47,10 @@ def test_names_with_any_number_of_parts_are_listed_once() -> None:
         ("a/z-v0", "2.0.0"),
     ]:
         installed(name, version)
-    assert installed_names() == ["a/b/c/y-v2", "a/z-v0", "b/x-v1"]
+    (datasets_folder() / "b/x-v1/1.1.0").rename(datasets_folder() / "elsewhere")
+    (datasets_folder() / "l/k-v1").mkdir(parents=True)
+    (datasets_folder() / "l/k-v1/1.0.0").symlink_to(datasets_folder() / "elsewhere")
+    assert installed_names() == ["a/b/c/y-v2", "a/z-v0", "b/x-v1", "l/k-v1"]
 
 
 def test_what_is_unfinished_hidden_or_without_a_manifest_is_not_listed() -> None:
