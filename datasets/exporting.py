@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from gymnasium import spaces
 
 from orlog.base.files import absolute_path, new_folder, put_new, sync_folders
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.formats._shared.safe_reading import write_sums
-from orlog.datasets.formats.formats import formats, own_format
+from orlog.datasets.formats.formats import Format, formats, own_format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import FormatVersionError, SchemaError, VersionExistsError
@@ -65,26 +64,54 @@ def export_dataset(
         StorageError: the disk is full.
     """
     dataset = as_dataset(dataset)
-    writable = {name: one for name, one in formats().items() if one.write is not None}
-    found = writable.get(to) or own_format(to)
-    if found is None or found.write is None:
+    writable = {name: known for name, known in formats().items() if known.write is not None}
+    layout = writable.get(to) or own_format(to)
+    if layout is None or layout.write is None:
         raise FormatVersionError(
             f"{dataset.name}: orlog writes no format {to!r}{did_you_mean(to, writable)}; it writes "
             f"{', '.join(sorted(writable)) or 'none'}."
         )
-    found.check()
-    given = {
-        name: one
-        for name, one in (("video", video), ("rate", rate), ("codebase", codebase))
-        if one not in (None, "") and one is not False
-    }
-    for name in given.keys() - {*found.write_options}:
+    layout.check()
+    given = {"video": video or None, "rate": rate, "codebase": codebase or None}
+    options = {name: value for name, value in given.items() if value is not None}
+    for name in options.keys() - {*layout.write_options}:
         raise SchemaError(f"{dataset.name}: {to} is written without --{name}; leave it out.")
     if observation:
         dataset = part_alone(dataset, observation)
-    told: list[str] = []
+    dataset, losses, notes = _losses(layout, dataset)
+    if video:
+        notes.append(
+            "Frames are encoded as videos, which changes them. Final observations, seeds and columns of episodes, which "
+            "LeRobot has no place for, are left out with them."
+        )
+    if "rate" in layout.write_options and rate is None and RATE_IN not in dataset.schema.extras:
+        notes.append(
+            f"Nothing tells how many steps a second has, no {RATE_IN}: 1 was written; rate=HZ says it."
+        )
+    if losses or notes:
+        on_losses([*notes, *losses])
+    if losses and not lossy:
+        raise SchemaError(
+            f"{dataset.name}: {to} cannot hold all of it: {' '.join(losses)} Give lossy=True to leave that out."
+        )
+    target = absolute_path(os.fspath(folder))
+    _refuse_existing(target)
+    with new_folder(target) as written:
+        _refuse_existing(target)
+        layout.write(dataset, written, progress, **options)
+        write_sums(written)
+        sync_folders(written)
+        put_new(written, target)
+    return target
+
+
+def _losses(layout: Format, dataset: Dataset) -> tuple[Dataset, list[str], list[str]]:
+    """Return what to write, the losses, and a note where a format that holds no Dict gets the only part of one.
+
+    Raises SchemaError if the format cannot hold the dataset.
+    """
     try:
-        losses = found.losses(_without_empty_columns(dataset))
+        return dataset, layout.losses(_without_empty_columns(dataset)), []
     except SchemaError as error:
         parts = dataset.observation_space
         if not isinstance(parts, spaces.Dict):
@@ -95,33 +122,8 @@ def export_dataset(
             ) from error
         (part,) = parts
         dataset = part_alone(dataset, part)
-        told = [f"The only part of the observations, {part}, is written as the whole of them."]
-        losses = found.losses(_without_empty_columns(dataset))
-    if video:
-        told.append(
-            "Frames are encoded as videos, which changes them. Final observations, seeds and columns of episodes, which "
-            "LeRobot has no place for, are left out with them."
-        )
-    if "rate" in found.write_options and rate is None and RATE_IN not in dataset.schema.extras:
-        told.append(
-            f"Nothing tells how many steps a second has, no {RATE_IN}: 1 was written; rate=HZ says it."
-        )
-    if losses or told:
-        on_losses([*told, *losses])
-        if losses and not lossy:
-            raise SchemaError(
-                f"{dataset.name}: {to} cannot hold all of it: {' '.join(losses)} Give lossy=True "
-                "to leave that out."
-            )
-    target = absolute_path(os.fspath(folder))
-    _refuse_existing(target)
-    with new_folder(target) as written:
-        _refuse_existing(target)
-        found.write(dataset, written, progress, **given)
-        write_sums(written)
-        sync_folders(written)
-        put_new(written, target)
-    return target
+        note = f"The only part of the observations, {part}, is written as the whole of them."
+        return dataset, layout.losses(_without_empty_columns(dataset)), [note]
 
 
 class _PartAlone:
@@ -161,7 +163,7 @@ def part_alone(dataset: Dataset, part: str) -> Dataset:
     left = part
     while left:
         known = list(space) if isinstance(space, spaces.Dict) else []
-        key = next((one for one in known if left == one or left.startswith(f"{one}/")), None)
+        key = next((key for key in known if left == key or left.startswith(f"{key}/")), None)
         if key is None or not isinstance(space, spaces.Dict):
             raise SchemaError(
                 f"{dataset.name}: observation={part!r}: the observations have no such part"
@@ -175,17 +177,16 @@ def part_alone(dataset: Dataset, part: str) -> Dataset:
 def _without_empty_columns(dataset: Dataset) -> Dataset:
     """Return a view without columns of episodes that say nothing: no text, no value, or never true."""
     schema = dataset.schema
-    telling = []
-    for name, spec in schema.extras.items():
-        if name.startswith("episodes/"):
-            if name in schema.variable:
-                said = dataset.column(f"{name}@offsets")
-            else:
-                said = dataset.column(name) if spec.dtype == bool else np.ones(1, bool)
-            if not said.any():
-                continue
-        telling.append(name)
-    return dataset.select_columns(["observations", *telling])
+
+    def says_nothing(name: str) -> bool:
+        if not name.startswith("episodes/"):
+            return False
+        if name in schema.variable:
+            return not dataset.column(f"{name}@offsets").any()
+        return schema.extras[name].dtype == bool and not dataset.column(name).any()
+
+    kept = [name for name in schema.extras if not says_nothing(name)]
+    return dataset.select_columns(["observations", *kept])
 
 
 def _refuse_existing(target: Path) -> None:

@@ -24,7 +24,7 @@ from orlog.datasets.formats._shared.beside_arrays import EPISODES, of_steps
 from orlog.datasets.formats._shared.blanks import notes_of_blanks
 from orlog.datasets.formats._shared.conventions import CONVENTIONS, put_conventions
 from orlog.datasets.formats._shared.episodes import Asked as Asked
-from orlog.datasets.formats._shared.episodes import Found, write_episodes
+from orlog.datasets.formats._shared.episodes import Found, Options, write_episodes
 from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
 from orlog.datasets.formats._shared.flags import HOW
@@ -279,15 +279,7 @@ def read_version(
     name, given, options = wanted.name, wanted.spaces, asked.options
     if file_format.open is None:
         raise ValueError(f"{name}: files of the format {file_format.name} are written, not read.")
-    if options.ends not in ("", *HOW):
-        raise ValueError(f"{name}: ends={options.ends!r}: expected {', '.join(HOW)}.")
-    for option in options.given():
-        is_of_episodes = option == "columns" and not of_steps(options.columns)
-        used = EPISODES if is_of_episodes and EPISODES in file_format.options else option
-        if used not in (*file_format.options, "reward", *CONVENTIONS):
-            raise ValueError(
-                f"{name}: the format {file_format.name} does not use {option}=; leave it out."
-            )
+    _check_options(file_format, options, name)
     if asked.sharing is not None and not file_format.shares:
         warn_of_one_process(asked, f"one file after the other is read of {file_format.name}")
         asked = dataclasses.replace(asked, sharing=None)
@@ -349,6 +341,19 @@ def read_version(
         roles=opened.roles,
     )
     return manifest, found
+
+
+def _check_options(file_format: Format, options: Options, name: str) -> None:
+    """Raise ValueError if the format has no use for an option, or `ends` is no way in which episodes end."""
+    if options.ends not in ("", *HOW):
+        raise ValueError(f"{name}: ends={options.ends!r}: expected {', '.join(HOW)}.")
+    for option in options.given():
+        is_of_episodes = option == "columns" and not of_steps(options.columns)
+        used = EPISODES if is_of_episodes and EPISODES in file_format.options else option
+        if used not in (*file_format.options, "reward", *CONVENTIONS):
+            raise ValueError(
+                f"{name}: the format {file_format.name} does not use {option}=; leave it out."
+            )
 
 
 def _find_benchmark(file_format: Format, name: str, like: str) -> BenchmarkEnvironment | None:
