@@ -94,7 +94,7 @@ def _each(asked: Asked) -> Asked:
     given = _recordings(asked)
     if len(given) == 1 and not is_bag(given[0][0]):
         ((folder, source),) = given
-        given = files_in(folder, source, is_bag)
+        given = files_in(folder, source, is_bag) if folder.is_dir() else []
         if not given:
             raise SchemaError(f"{source}: holds no recording.")
     for file, source in given:

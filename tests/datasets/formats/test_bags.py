@@ -788,6 +788,13 @@ def test_a_wal_counts_as_read_and_is_in_the_lineage(tmp_path: Path, is_lone: boo
     assert [one.digest for one in after.lineage] != [one.digest for one in before.lineage]
 
 
+def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.bag"
+    path.write_bytes(b"#ROSBAG V1.0")
+    with pytest.raises(SchemaError, match=r"a\.bag: holds no recording"):
+        read_files(bags.FORMAT, path, tmp_path / "s", Options(columns=MAPPED, rate=10))
+
+
 def test_a_database_of_a_bag_names_the_bag(tmp_path: Path) -> None:
     folder, _ = write_ros2(tmp_path / "drive", plugin="SQLITE3")
     with pytest.raises(SchemaError, match=f"a part of the bag .*: orlog import {folder} NAME"):
