@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.hints import MOST_TRIED, Kind, done_names, hint, map_of, tree_of
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, are_episodes, open_mapped
 from orlog.datasets.formats._shared.npz_files import is_npy_folder
 from orlog.datasets.formats._shared.places import (
@@ -37,7 +36,16 @@ from orlog.datasets.formats._shared.places import (
     holds_arrays,
     open_arrays,
 )
-from orlog.datasets.formats._shared.roles import USUAL, base_role
+from orlog.datasets.formats._shared.roles import (
+    MOST_TRIED,
+    USUAL,
+    Kind,
+    base_role,
+    done_names,
+    hint,
+    map_of,
+    tree_of,
+)
 from orlog.datasets.formats.formats import Format
 from orlog.errors import OrlogError, SchemaError
 

@@ -59,11 +59,10 @@ from orlog.datasets.formats._shared.flat_rows import (
     mapped_action_space,
     unbounded_space,
 )
-from orlog.datasets.formats._shared.hints import Kind, done_names, hint, map_of
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import read_pieces, warn_of_one_process
 from orlog.datasets.formats._shared.places import FILE, files_below, holds_tables, is_table
-from orlog.datasets.formats._shared.roles import Layout, base_role
+from orlog.datasets.formats._shared.roles import Kind, Layout, base_role, done_names, hint, map_of
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
 from orlog.datasets.formats.open_bandit import is_open_bandit

@@ -36,10 +36,9 @@ from orlog.datasets.formats._shared.episode_cutter import Rows
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import as_dtype, kept_dtype, unbounded_space
-from orlog.datasets.formats._shared.hints import which_is_which
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pictures import opened_picture, picture_size, refuse_deep
-from orlog.datasets.formats._shared.roles import base_role, said_roles
+from orlog.datasets.formats._shared.roles import base_role, said_roles, which_is_which
 from orlog.datasets.formats.lerobot.metadata import (
     COUNTERS,
     FIRST_VIDEO,
