@@ -31,14 +31,13 @@ CONVENTIONS = ("shift", "flip", "bgr")
 
 
 def put_conventions(opened: Opened, options: Options, where: str) -> None:
-    """Mend the steps as the user says, and add a sentence about each change when they are read.
+    """Mend the steps as the user says, and add a note about each change when they are read.
 
     Raises SchemaError, then too, if a name is that of no column, or a column holds no such frames.
     """
-    if options.flip:
-        opened.steps = _reframed(opened.steps, opened.notes, ("flip", options.flip), where)
-    if options.bgr:
-        opened.steps = _reframed(opened.steps, opened.notes, ("bgr", options.bgr), where)
+    for option, patterns in (("flip", options.flip), ("bgr", options.bgr)):
+        if patterns:
+            opened.steps = _reframed(opened.steps, opened.notes, option, patterns, where)
     if options.shift:
         opened.steps = _shifted(opened.steps, opened.notes, options.shift, where)
 
@@ -52,13 +51,13 @@ def about_pictures(columns: Collection[str], options: Options) -> list[Note]:
 
 def rows_of(values: Any, rows: slice) -> Any:
     """Return some rows of the values of a space."""
-    return _changed("", values, lambda _, one: one[rows])
+    return _changed("", values, lambda _, part: part[rows])
 
 
 def joined(before: Any, after: Any) -> Any:
     """Return rows of the values of a space with those that follow."""
     if isinstance(before, dict):
-        return {name: joined(before[name], one) for name, one in after.items()}
+        return {name: joined(before[name], part) for name, part in after.items()}
     if isinstance(before, tuple):
         return tuple(map(joined, before, after))
     return before + after if isinstance(before, list) else np.concatenate((before, after))
@@ -67,32 +66,33 @@ def joined(before: Any, after: Any) -> Any:
 def _changed(name: str, values: Any, change: Callable[[str, Any], Any]) -> Any:
     """Return values with all of their parts changed, each by its name and what it holds."""
     if isinstance(values, dict):
-        return {key: _changed(f"{name}/{key}", one, change) for key, one in values.items()}
+        return {key: _changed(f"{name}/{key}", part, change) for key, part in values.items()}
     if isinstance(values, tuple):
-        return tuple(_changed(f"{name}/{n}", one, change) for n, one in enumerate(values))
+        return tuple(_changed(f"{name}/{n}", part, change) for n, part in enumerate(values))
     return change(name, values)
 
 
+def _frames_changed(steps: Steps, change: Callable[[str, Any], Any]) -> Steps:
+    infos = {
+        name: _changed(f"infos/{name}", values, change) for name, values in steps.infos.items()
+    }
+    observations = _changed("observation", steps.observations, change)
+    return dataclasses.replace(steps, observations=observations, infos=infos)
+
+
 def _reframed(
-    pieces: Iterator[Steps], notes: list[Note], said: tuple[str, Sequence[str]], where: str
+    pieces: Iterator[Steps], notes: list[Note], option: str, patterns: Sequence[str], where: str
 ) -> Iterator[Steps]:
     chosen: list[str] = []
-    option, patterns = said
+
+    def change(name: str, values: Any) -> Any:
+        return _mended(values, option) if name in chosen else values
+
     for steps in pieces:
         if not chosen:
             chosen = _frames(steps, option, patterns, where)
             notes.append(Note(option, chosen))
-
-        def change(name: str, values: Any, chosen: Collection[str] = chosen) -> Any:
-            return _mended(values, option) if name in chosen else values
-
-        yield dataclasses.replace(
-            steps,
-            observations=_changed("observation", steps.observations, change),
-            infos={
-                name: _changed(f"infos/{name}", one, change) for name, one in steps.infos.items()
-            },
-        )
+        yield _frames_changed(steps, change)
 
 
 def _mended(frames: np.ndarray, option: str) -> np.ndarray:
@@ -112,9 +112,7 @@ def _frames(steps: Steps, option: str, patterns: Sequence[str], where: str) -> l
     def note(name: str, values: Any) -> Any:
         shapes[name] = values.shape[1:] if isinstance(values, np.ndarray) else ()
 
-    _changed("observation", steps.observations, note)
-    for name, values in steps.infos.items():
-        _changed(f"infos/{name}", values, note)
+    _frames_changed(steps, note)
     frames = [
         name
         for name, shape in shapes.items()
@@ -124,12 +122,10 @@ def _frames(steps: Steps, option: str, patterns: Sequence[str], where: str) -> l
     kind = "frames" if option == "flip" else "frames of 3 or 4 channels"
     names: dict[str, None] = {}
     for pattern in ",".join(patterns).split(","):
+        what = f"{where}: {option}={pattern!r:.100}"
         if pattern in shapes and pattern not in frames:
-            raise SchemaError(
-                f"{where}: {option}={pattern!r}: expected {kind}, found rows of shape {shapes[pattern]}."
-            )
-        what = f"{option}={pattern!r:.100}: no column of {kind}"
-        names |= dict.fromkeys(_named(pattern, frames, f"{where}: {what}"))
+            raise SchemaError(f"{what}: expected {kind}, found rows of shape {shapes[pattern]}.")
+        names |= dict.fromkeys(_named(pattern, frames, f"{what}: no column of {kind}"))
     return [*names]
 
 
@@ -137,8 +133,8 @@ def _named(pattern: str, columns: Sequence[str], what: str) -> list[str]:
     """Return the columns that a name or pattern means; SchemaError where it means none."""
     names = [pattern] if pattern in columns else fnmatch.filter(columns, pattern)
     if not names:
-        there = did_you_mean(pattern, columns) or f"; they are {', '.join(columns) or 'none'}."
-        raise SchemaError(f"{what} has this name{there}")
+        others = did_you_mean(pattern, columns) or f"; they are {', '.join(columns) or 'none'}."
+        raise SchemaError(f"{what} has this name{others}")
     return names
 
 
@@ -166,8 +162,8 @@ def _shifted(
         if ready > given or (steps.ends and ready):
             counts = dict.fromkeys(held, ready - given)
             counts["observation"] += given == 0
-            taken = {name: rows_of(one, slice(counts[name])) for name, one in held.items()}
-            held = {name: rows_of(one, slice(counts[name], None)) for name, one in held.items()}
+            taken = {name: rows_of(part, slice(counts[name])) for name, part in held.items()}
+            held = {name: rows_of(part, slice(counts[name], None)) for name, part in held.items()}
             given = ready
             metadata = dict(steps.metadata)
             if MISSING in metadata and min(by.values()) < 0:
@@ -177,7 +173,7 @@ def _shifted(
                 observations=taken.pop("observation"),
                 actions=taken.pop("action"),
                 rewards=taken.pop("reward"),
-                infos={name.removeprefix("infos/"): one for name, one in taken.items()},
+                infos={name.removeprefix("infos/"): part for name, part in taken.items()},
                 seed=None if start else steps.seed,
                 metadata=metadata,
             )
@@ -189,9 +185,19 @@ def _shifted(
         raise SchemaError(
             f"{where}: shift={dict(shift)}: no episode is long enough to be moved so far."
         )
-    if by and min(by.values()) < 0:  # the rows that were left out hold the final observations
+    if not any(by.values()):
+        return
+    if min(by.values()) < 0:  # the rows that were left out hold the final observations
         notes[:] = [note for note in notes if note.code not in OF_FINALS]
-    notes += _moves(by, episodes, vanished)
+    moves: dict[int, list[str]] = {}
+    for name, distance in by.items():
+        moves.setdefault(distance, []).append(name)
+    moved = "; ".join(f"{', '.join(moves[n])} by {n:+d}" for n in moves if n)
+    left = max(0, *by.values()) - min(0, *by.values())
+    notes.append(Note("shift", moved=moved))
+    notes.append(Note("left_out_by_shift", steps=left, episodes=episodes))
+    if vanished:
+        notes.append(Note("vanished_by_shift", episodes=vanished))
 
 
 def _by_column(shift: Mapping[str, int], columns: Sequence[str], where: str) -> dict[str, int]:
@@ -202,18 +208,3 @@ def _by_column(shift: Mapping[str, int], columns: Sequence[str], where: str) -> 
         names = _named(pattern, columns, what)
         by |= dict.fromkeys(names, rows) if pattern != "action" else {}
     return by
-
-
-def _moves(by: Mapping[str, int], episodes: int, vanished: int) -> list[Note]:
-    """Return what was moved and left out."""
-    moves: dict[int, list[str]] = {}
-    for name, rows in by.items():
-        moves.setdefault(rows, []).append(name)
-    moved = "; ".join(f"{', '.join(names)} by {rows:+d}" for rows, names in moves.items() if rows)
-    left = max(0, *by.values()) - min(0, *by.values()) if by else 0
-    if not left:
-        return []
-    notes = [Note("shift", moved=moved), Note("left_out_by_shift", steps=left, episodes=episodes)]
-    if vanished:
-        notes.append(Note("vanished_by_shift", episodes=vanished))
-    return notes

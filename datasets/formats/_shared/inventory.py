@@ -7,8 +7,8 @@ names are written `#`, so that the names of one episode stand for those of all.
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
+import itertools
 import json
 import re
 from collections import Counter
@@ -21,7 +21,6 @@ from orlog.datasets.formats._shared.hdf5_files import is_hdf5, names_in, open_hd
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.npz_files import is_npz, open_npz
 from orlog.datasets.formats._shared.zarr_arrays import is_zarr, open_zarr
-from orlog.errors import OrlogError
 
 ATTRIBUTE, INSIDE, FILE = "@", ":", "./"
 BESIDE = ("./*SHA#SUMS",)
@@ -43,16 +42,19 @@ def not_read(
     """
     if not known:
         return []
-    known = (*known, *BESIDE)
     words = {word for note in notes for name in note.columns for word in _spellings(name)}
     for name in columns:
         part = name.partition("/")[2]  # the axis alone, as `episodes`, is no name of a file's
         words |= {name, part, *re.split(r"[/.@]", part or name)} - {""}
-    words = {NUMBER.sub("#", one) for one in words}
-    counts = Counter(name for name in _names(files) if not _is_known(name, known, words))
-    left = {name: count for name, count in counts.items() if not words & _spellings(name)}
-    shown = [f"{name} ({count})" if count > 1 else name for name, count in sorted(left.items())]
-    names = ", ".join(name[:100] for name in shown[:MOST_TOLD])
+    words = {NUMBER.sub("#", word) for word in words}
+    counts = Counter(itertools.islice(_names(files), MOST_NAMES))
+    left = {
+        name: count
+        for name, count in sorted(counts.items())
+        if not words & _spellings(name) and not _is_known(name, (*known, *BESIDE), words)
+    }
+    shown = [f"{name[:100]} ({count})" if count > 1 else name[:100] for name, count in left.items()]
+    names = ", ".join(shown[:MOST_TOLD])
     names += f" and {len(shown) - MOST_TOLD} more" if len(shown) > MOST_TOLD else ""
     return [Note("not_read", left, names=names)] if left else []
 
@@ -88,21 +90,19 @@ def _is_known(name: str, patterns: Sequence[str], words: set[str]) -> bool:
 
 def _names(files: Sequence[Path]) -> Iterator[str]:
     """Yield the names in all files, each as often as it is there, but for their numbers."""
-    seen, alike = 0, Counter[str]()
+    seen = Counter[str]()
     for path, where in _each(files):
         kind = NUMBER.sub("#", where)
-        alike[kind] += 1
-        if alike[kind] > MOST_ALIKE:
+        seen[kind] += 1
+        if seen[kind] > MOST_ALIKE:
             continue
-        names = None
-        with contextlib.suppress(OrlogError, OSError, ValueError, RuntimeError, KeyError):
+        try:
             names = _inside(path)
+        except Exception:  # a library's error about damage, which the reader of the file told or had no need to see
+            names = None
         start = f"{where}{INSIDE}" if names is not None and where else ""
         for name in [f"{FILE}{where or path.name}"] if names is None else names:
             yield NUMBER.sub("#", start + name)
-            seen += 1
-            if seen > MOST_NAMES:
-                return
 
 
 def _each(files: Sequence[Path]) -> Iterator[tuple[Path, str]]:
