@@ -29,7 +29,6 @@ LARGEST_CHUNK = 2**28
 LARGEST_ROW = 2**24
 DEEPEST = 32  # groups in groups; one that lies in itself has no end
 LARGEST_UNWRITTEN = 2**24  # bytes of an array that nobody wrote
-LONGEST_PLACE = 300  # characters, in errors
 WHOLE_BYTES = 2**16  # arrays of so many are one chunk
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 WORDS = {
@@ -157,7 +156,8 @@ def child(group: Any, name: str, where: str, layout: str) -> Any:
 def datasets_in(group: Any, where: str, layout: str) -> Iterator[tuple[str, Any]]:
     """Yield the path and the dataset of all in a group and in groups in it; one that is kept takes 14 kB.
 
-    Links are refused, and groups far too deep in each other, as where one lies in itself.
+    Links are refused, and groups far too deep in each other, as where one lies in itself; `layout` is what errors say
+    that the file does not have.
     """
     h5py = import_h5py()
     waiting = [""]
@@ -165,13 +165,28 @@ def datasets_in(group: Any, where: str, layout: str) -> Iterator[tuple[str, Any]
         prefix = waiting.pop()
         if prefix.count("/") > DEEPEST:
             raise SchemaError(f"{where}: its groups lie more than {DEEPEST} deep in each other.")
-        place = group[prefix] if prefix else group
-        for name in names_in(place):
-            node = child(place, name, f"{where}, {prefix}"[:LONGEST_PLACE], layout)
-            if isinstance(node, h5py.Dataset):
-                yield prefix + name, node
-            else:
+        place = h5py.h5g.open(group.id, prefix.encode()) if prefix else group.id
+        for name, is_link in links_in(place):
+            if is_link:
+                raise SchemaError(
+                    f"{where}, {prefix}{name}: a link, which is not followed, so it does not have {layout}."
+                )
+            node = h5py.h5o.open(place, name.encode())
+            if isinstance(node, h5py.h5d.DatasetID):
+                yield prefix + name, h5py.Dataset(node, readonly=True)
+            elif isinstance(node, h5py.h5g.GroupID):
                 waiting.append(f"{prefix}{name}/")
+
+
+def links_in(place: Any) -> list[tuple[str, bool]]:
+    """Return the names in a group, given by its identifier, sorted, and whether each is a link to elsewhere."""
+    names: list[bytes] = []
+    place.links.iterate(names.append)
+    hard = import_h5py().h5l.TYPE_HARD
+    return [
+        (name.decode(errors="backslashreplace"), place.links.get_info(name).type != hard)
+        for name in sorted(names)
+    ]
 
 
 def attribute(node: Any, name: str, default: Any = None) -> Any:

@@ -7,6 +7,7 @@ names are written `#`, so that the names of one episode stand for those of all.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import itertools
 import json
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from orlog.datasets.formats._shared.arrow_files import arrow_names
-from orlog.datasets.formats._shared.hdf5_files import is_hdf5, names_in, open_hdf5
+from orlog.datasets.formats._shared.hdf5_files import is_hdf5, links_in, open_hdf5
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.npz_files import is_npz, open_npz
 from orlog.datasets.formats._shared.zarr_arrays import is_zarr, open_zarr
+from orlog.datasets.store.hdf5 import import_h5py
 
 ATTRIBUTE, INSIDE, FILE = "@", ":", "./"
 BESIDE = ("./*SHA#SUMS",)
@@ -96,10 +98,9 @@ def _names(files: Sequence[Path]) -> Iterator[str]:
         seen[kind] += 1
         if seen[kind] > MOST_ALIKE:
             continue
-        try:
+        names = None
+        with contextlib.suppress(Exception):  # one of a library: what is damaged, its reader tells
             names = _inside(path)
-        except Exception:  # a library's error about damage, which the reader of the file told or had no need to see
-            names = None
         start = f"{where}{INSIDE}" if names is not None and where else ""
         for name in [f"{FILE}{where or path.name}"] if names is None else names:
             yield NUMBER.sub("#", start + name)
@@ -124,7 +125,7 @@ def _inside(path: Path) -> list[str] | None:
             return store.inventory()
     if is_hdf5(path):
         with open_hdf5(path, str(path)) as file:
-            return list(_hdf5_names(file, ""))
+            return list(_hdf5_names(file.id, ""))
     if ending == ".npz" and is_npz(path):
         with open_npz(path, str(path)) as archive:
             return archive.names
@@ -151,16 +152,19 @@ def _json_names(data: bytes) -> list[str] | None:
     return sorted({str(key) for body in bodies for key in body})
 
 
-def _hdf5_names(group: Any, prefix: str) -> Iterator[str]:
-    """Yield the names of arrays and attributes; groups without any are named themselves."""
-    for name in group.attrs.keys():  # noqa: SIM118 (iterating reads the values)
-        yield f"{prefix.rstrip('/')}{ATTRIBUTE}{name}"
-    for name in names_in(group):
-        link = group.get(name, getlink=True)
-        node = group[name] if type(link).__name__ == "HardLink" else None
-        if hasattr(node, "keys"):
-            yield from _hdf5_names(node, f"{prefix}{name}/")
-            continue
-        yield f"{prefix}{name}"
-        for attribute in node.attrs.keys() if node is not None else ():
-            yield f"{prefix}{name}{ATTRIBUTE}{attribute}"
+def _hdf5_names(node: Any, path: str) -> Iterator[str]:
+    """Yield the names of arrays and attributes at an identifier of HDF5; links are named themselves."""
+    h5py = import_h5py()
+    attributes: list[bytes] = []
+    h5py.h5a.iterate(node, attributes.append)
+    for attribute in attributes:
+        yield f"{path}{ATTRIBUTE}{attribute.decode(errors='backslashreplace')}"
+    if not isinstance(node, h5py.h5g.GroupID):
+        yield path
+        return
+    for name, is_link in links_in(node):
+        inner = f"{path}/{name}" if path else name
+        if is_link:
+            yield inner
+        else:
+            yield from _hdf5_names(h5py.h5o.open(node, name.encode()), inner)
