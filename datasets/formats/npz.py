@@ -79,40 +79,36 @@ def _open_file(path: Path, where: str, options: Options) -> Iterator[Opened]:
 
 def _rows(file: NpzFile, path: Path, notes: list[Note], options: Options) -> FlatRows:
     """Return the columns of a file by their names here."""
-    called: dict[str, str] = {}
+    names: dict[str, str] = {}
     for key, others in NAMES.items():
         there = [other for other in others if other in file.names]
         if len(there) > 1:
             raise SchemaError(f"{file.where}: has both {there[0]} and {there[1]}; remove one.")
-        called |= dict.fromkeys((key,), there[0]) if there else {}
+        names |= dict.fromkeys((key,), there[0]) if there else {}
     for key in NEEDED:
-        if key not in called:
+        if key not in names:
             raise SchemaError(
                 f"{file.where}: has no {key} ({', '.join(NAMES[key])}); its arrays are {', '.join(file.names)}."
             )
-    columns: dict[str, Any] = {key: file.column(name) for key, name in called.items()}
-    used, ends, count = {*called.values()}, NO_ENDS, len(columns["observations"])
-    if "terminals" in called:
-        is_unclear = called["terminals"] in ("dones", "done")
-        if is_unclear and "timeouts" not in called and "next_observations" in called:
+    columns: dict[str, Any] = {key: file.column(name) for key, name in names.items()}
+    used, ends, count = {*names.values()}, NO_ENDS, len(columns["observations"])
+    if "terminals" in names:
+        is_unclear = names["terminals"] in ("dones", "done")
+        if is_unclear and "timeouts" not in names and "next_observations" in names:
             notes.append(Note("ends_or_limits"))
     else:
         columns["terminals"] = np.zeros(count, bool)
-        if "timeouts" in called:
+        if "timeouts" in names:
             notes.append(Note("ends_are_limits"))
         elif STARTS in file.names:
             ends = np.append(_numbers(file, STARTS, count)[1:] != 0, True)
             used.add(STARTS)
-            told: list[Note] = unknown_ends(
-                options, file.where, {f"infos/{name}" for name in file.names}
-            )
-            if not options.ends and options.horizon is None:
-                told = [Note("ends_by_starts", [STARTS])]
-            notes += told
-            is_plain = file.shape(called["rewards"]) in ((count,), (count, 1))
-            if is_plain and RETURNS in file.names and file.dtype(RETURNS).kind in "iuf":
-                rewards = _numbers(file, called["rewards"], count)
-                notes += _other_returns(_numbers(file, RETURNS), rewards, ends)
+            infos = {f"infos/{name}" for name in file.names}
+            unknown = unknown_ends(options, file.where, infos)
+            is_open = not options.ends and options.horizon is None
+            notes += [Note("ends_by_starts", [STARTS])] if is_open else unknown
+            if RETURNS in file.names and file.dtype(RETURNS).kind in "iuf":
+                notes += _other_returns(file, names["rewards"], ends)
                 used.add(RETURNS)
         else:
             raise SchemaError(
@@ -120,21 +116,19 @@ def _rows(file: NpzFile, path: Path, notes: list[Note], options: Options) -> Fla
                 f"{', '.join(NAMES['terminals'])} or {STARTS}.{arrays.FORMAT.describe([path])}"
             )
     if INDEX in file.names and file.shape(INDEX) != (count,):
-        _check_index(file, called, ends, count)
+        _check_index(file, names, ends, count)
         used.add(INDEX)
-    infos, left_out = {}, []
-    for name in file.names:
-        if (
-            name not in used
-            and file.shape(name)[:1] == (count,)
-            and file.dtype(name).kind in "biuf"
-        ):
+    infos_of, left_out = {}, []
+    for name in [name for name in file.names if name not in used]:
+        if file.shape(name)[:1] == (count,) and file.dtype(name).kind in "biuf":
             columns[f"infos/{name}"] = file.column(name)
-            infos[name] = f"infos/{name}"
-        elif name not in used:
+            infos_of[name] = f"infos/{name}"
+        else:
             left_out.append(name)
-    choices = count_choices(file.column(called["actions"]), file.where)
-    return FlatRows(columns, file.where, infos=infos, left_out=left_out, ends=ends, choices=choices)
+    choices = count_choices(file.column(names["actions"]), file.where)
+    return FlatRows(
+        columns, file.where, infos=infos_of, left_out=left_out, ends=ends, choices=choices
+    )
 
 
 def _numbers(file: NpzFile, name: str, rows: int | None = None) -> np.ndarray:
@@ -147,27 +141,28 @@ def _numbers(file: NpzFile, name: str, rows: int | None = None) -> np.ndarray:
     return column[:count].reshape(-1)
 
 
-def _other_returns(said: np.ndarray, rewards: np.ndarray, ends: np.ndarray) -> list[Note]:
+def _other_returns(file: NpzFile, rewards: str, ends: np.ndarray) -> list[Note]:
     """Note which returns of episodes are not the sums of their rewards."""
-    sums = np.diff(np.cumsum(rewards, dtype=np.float64)[ends], prepend=0)
-    if len(said) != len(sums):
-        counts = {"numbers": len(said), "episodes": len(sums)}
-        return [Note("returns_of_others", [RETURNS], **counts)]
-    odd = np.flatnonzero(~np.isclose(said, sums, rtol=1e-3, atol=1e-3))
+    stated = _numbers(file, RETURNS)
+    values = _numbers(file, rewards, len(ends))
+    sums = np.diff(np.cumsum(values, dtype=np.float64)[ends], prepend=0)
+    if len(stated) != len(sums):
+        return [Note("returns_of_others", [RETURNS], numbers=len(stated), episodes=len(sums))]
+    odd = np.flatnonzero(~np.isclose(stated, sums, rtol=1e-3, atol=1e-3))
     if not len(odd):
         return []
     first = int(odd[0])
-    values = {"first": first, "stated": said[first], "summed": sums[first]}
-    return [Note("returns_differ", [RETURNS], episodes=len(odd), **values)]
+    differ = {"first": first, "stated": stated[first], "summed": sums[first]}
+    return [Note("returns_differ", [RETURNS], episodes=len(odd), **differ)]
 
 
-def _check_index(file: NpzFile, called: dict[str, str], known: np.ndarray, count: int) -> None:
+def _check_index(file: NpzFile, names: dict[str, str], known: np.ndarray, count: int) -> None:
     """Refuse flags that end episodes elsewhere than the first rows of the next ones say."""
     first_rows = _numbers(file, INDEX)
     ends = known.copy() if len(known) else np.zeros(count, bool)
     for key in ("terminals", "timeouts"):
-        if key in called:
-            ends |= _numbers(file, called[key], count) != 0
+        if key in names:
+            ends |= _numbers(file, names[key], count) != 0
     starts = np.flatnonzero(np.append(True, ends[:-1]))
     if not np.array_equal(starts, first_rows):
         both = min(len(starts), len(first_rows))

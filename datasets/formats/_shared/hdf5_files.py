@@ -154,13 +154,13 @@ def child(group: Any, name: str, where: str, layout: str) -> Any:
 
 
 def datasets_in(group: Any, where: str, layout: str) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the dataset of all in a group and in groups in it; one that is kept takes 14 kB.
+    """Yield path and dataset of all in a group, and in groups in it; none of what is no group. One that is kept takes 14 kB.
 
     Links are refused, and groups far too deep in each other, as where one lies in itself; `layout` is what errors say
     that the file does not have.
     """
     h5py = import_h5py()
-    waiting = [""]
+    waiting = [""] if isinstance(group, h5py.Group) else []
     while waiting:
         prefix = waiting.pop()
         if prefix.count("/") > DEEPEST:

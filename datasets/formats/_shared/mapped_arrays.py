@@ -129,24 +129,10 @@ class _File(NamedTuple):
 
 @dataclasses.dataclass
 class _Survey:
-    """What a first look at all places gives.
+    """What a first look at all places gives: names of arrays and `kinds` of rows by role, and values by episode.
 
-    Attributes:
-        columns: Names of arrays by role.
-        where: What errors call the first place.
-        left_out: Names that are not read.
-        files: What is to be read.
-        lengths: Rows of each episode.
-        kinds: Dtype and shape of a row, by role.
-        metadata: Values of each episode.
-        seeds: Seed of each, where it is known.
-        success: Whether each succeeded, where its place states it.
-        has_final: Whether observations have one row more than actions.
-        actions: The lowest and the highest action, where actions are single integers.
-        names: What the numbers in a row are called, by array, as the first place says.
-        sources: The lists that say it.
-        pictures: Roles whose rows are pictures.
-        notes: What to know about places.
+    `actions` are the lowest and the highest one where they are single integers, `names` what the numbers in a row are
+    called, by array, `sources` the lists that say it, and `pictures` roles whose rows are pictures.
     """
 
     columns: dict[str, list[str]]
