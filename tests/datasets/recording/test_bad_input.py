@@ -6,23 +6,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import pytest
 
 import orlog
 from orlog.base.files import unfinished_folder
-from orlog.datasets.home.folders import datasets_folder, installed_names, installed_versions
-from orlog.datasets.worlds.environments import make_environment
+from orlog.datasets.home.folders import datasets_folder
 from orlog.errors import IntegrityError
-from tests.programs import run_program
 
 MINI = "pointmaze/umaze-mini-v1"
-
-Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 
 
 # --- home.publish: a kill between its two renames loses the dataset that was there
@@ -96,70 +89,3 @@ def test_a_link_in_place_of_a_folder_is_refused_at_once(
     (mini_folder / name).symlink_to(tmp_path / "outside")
     with pytest.raises(IntegrityError):
         orlog.load_dataset(mini_folder)
-
-
-# --- dataset: lengths, starts and open files are kept from one read to the next
-
-
-# --- manifest.manifest_from_json: msgspec looks at the types at first use, and crashes if two
-# threads do so at once; to build the decoder when the module is imported would be enough
-
-
-FIRST_READ = """
-import sys, threading
-from pathlib import Path
-from orlog.manifests.manifest import read_manifest
-
-start = threading.Barrier(8)
-
-def read():
-    start.wait(120)
-    read_manifest(Path(sys.argv[1]))
-
-sys.setswitchinterval(1e-6)
-threads = [threading.Thread(target=read) for _ in range(8)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-"""
-
-
-def test_the_first_manifest_may_be_read_by_several_threads(built_mini: Path) -> None:
-    for _ in range(2):
-        done = run_program([sys.executable, "-c", FIRST_READ, built_mini / "manifest.json"])
-        assert (done.returncode, done.stderr) == (0, "")
-
-
-# --- manifests and spaces: what is malformed raises something else than it should, or is bent until it fits
-
-
-# --- home.installed_versions: a stray folder breaks every load by name
-
-
-@pytest.mark.parametrize("stray", ["1..0", "²"])
-def test_a_stray_folder_does_not_hide_the_versions_beside_it(mini_folder: Path, stray: str) -> None:
-    shutil.copytree(mini_folder, mini_folder.with_name(stray))
-    assert installed_versions(MINI) == ["1.0.0"]
-    assert orlog.load_dataset(MINI).folder == mini_folder
-
-
-def test_a_stray_manifest_in_the_root_does_not_hide_the_names_below_it(mini_folder: Path) -> None:
-    shutil.copy(mini_folder / "manifest.json", datasets_folder())
-    assert installed_names() == [MINI]
-
-
-# --- environments.make_environment: every maze leaves a file in the folder for temporary files
-
-
-def test_an_environment_leaves_no_file_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    make_environment("PointMaze_UMaze-v3", {}).close()
-    assert list(folder.iterdir()) == []
-
-
-# --- dataset: names as paths

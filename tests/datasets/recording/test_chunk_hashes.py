@@ -15,7 +15,6 @@ from orlog.base import files
 from orlog.datasets.download.in_place import open_in_place
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.store import chunk_hashes
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, SHARDS_FILE, has_chunk_hashes
 from orlog.datasets.store.version import StoredVersion
@@ -87,19 +86,6 @@ def test_a_large_recording_has_them_and_what_is_appended_gets_its_own(
         assert orlog.verify_store(dataset.folder)[1] == []
 
 
-def test_what_is_small_or_one_file_or_appended_to_what_has_none_has_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    small = record(EPISODES[:2])
-    monkeypatch.setattr(chunk_hashes, "LARGE_BYTES", 0)
-    for dataset in (
-        small,
-        append(small, EPISODES[2:3]),
-        record(EPISODES[:1], version="2.0.0", container="hdf5"),
-    ):
-        assert not has_chunk_hashes(dataset.manifest)
-
-
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("path", [CHUNKS_FILE, SHARDS_FILE])
 def test_damaged_hashes_are_not_taken_over(path: str) -> None:
@@ -116,12 +102,6 @@ def test_damaged_hashes_are_not_taken_over(path: str) -> None:
     with orlog.DatasetWriter.append(first, resume=True) as writer:
         assert writer.total_episodes == 1
     assert len(orlog.load_dataset(writer.folder)) == 3
-
-
-def test_a_converted_version_can_be_appended_to(tmp_path: Path) -> None:
-    first = record(EPISODES[:2])
-    folder = convert_dataset(first, tmp_path / "hashed", container="zarr", chunk_hashes=True)
-    assert_right(append(Dataset(folder), EPISODES[2:4]), tmp_path)
 
 
 def test_saves_and_imports_get_them_when_asked_for(tmp_path: Path) -> None:

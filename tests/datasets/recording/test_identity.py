@@ -221,7 +221,7 @@ def in_a_home_of_its_own() -> tempfile.TemporaryDirectory[str]:
 
 # Hypothesis runs all examples inside of one test, whose fixtures do not change.
 quick = settings(
-    max_examples=scaled(30, 4),
+    max_examples=scaled(30, 3),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

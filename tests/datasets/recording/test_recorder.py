@@ -168,21 +168,6 @@ def test_observations_that_the_environment_changes_in_place_are_copied() -> None
     assert not stopped.terminations.any() | stopped.truncations.any()
 
 
-def test_a_space_of_another_type_is_recorded_as_what_its_samples_are() -> None:
-    class Mission(spaces.Text):
-        pass
-
-    class WithMission(Toy):
-        observation_space = spaces.Dict(
-            {**Toy.observation_space.spaces, "text": Mission(8, min_length=0)}
-        )
-
-    with orlog.record(WithMission(), NAME) as env:
-        env.reset()
-        env.step(ACTION)
-    assert orlog.load_dataset(NAME)[0].observations["text"] == ["", "x"]
-
-
 def test_log_probabilities_come_with_the_actions() -> None:
     with orlog.record(gymnasium.make("CartPole-v1"), NAME, action_log_probs=True) as env:
         env.reset(seed=0)
@@ -456,12 +441,6 @@ def test_infos_of_other_types_name_episode_and_step_and_are_met_once() -> None:
     with pytest.raises(SchemaError, match=message):
         env.step(env.action_space.sample())
     env.close()
-
-
-def test_a_step_that_is_refused_does_not_end_the_task_for_the_one_before() -> None:
-    wrong = {"info": {}, "terminated": True}
-    said = "the info of this step has no 'heat'"
-    record_broken(said, "Pendulum-v1", wrong, infos=["heat"])
 
 
 def test_options_are_refused_where_the_version_to_append_to_has_none() -> None:

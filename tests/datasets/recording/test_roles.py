@@ -12,10 +12,7 @@ import pytest
 
 import orlog
 from orlog.datasets.recording.writer import DatasetWriter
-from orlog.datasets.worlds import classic
-from orlog.datasets.worlds.classic import CartPoleRecipe
-from orlog.datasets.worlds.recipe import CatalogueEntry
-from orlog.errors import ManifestError, SchemaError
+from orlog.errors import SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.recording.arms import NAME, make_episode, start
 
@@ -147,20 +144,3 @@ def test_roles_of_agents_are_given_by_a_pattern() -> None:
     assert ds.manifest.roles == {f"infos/agents/{one}/harm": "cost" for one in ("left", "right")}
     assert ds.roles["infos/agents/left/acts"] == "acts"
     assert "infos/agents/*/acts" in run("show", NAME).stdout
-
-
-def test_recipes_give_roles(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = CatalogueEntry(
-        version="1.0.0",
-        description="Two hundred steps.",
-        license="CC0-1.0",
-        recipe=CartPoleRecipe(steps=200),
-        roles={"episodes/by": "demonstration"},
-    )
-    monkeypatch.setitem(classic.DATASETS, "lab/pole-v1", entry)
-    with pytest.raises(ManifestError, match=r"lab/pole-v1@1\.0\.0: .*'episodes/by', which is not"):
-        orlog.build_dataset("lab/pole-v1")
-    right = dataclasses.replace(entry, roles={"rewards": "none"})
-    monkeypatch.setitem(classic.DATASETS, "lab/pole-v1", right)
-    ds = orlog.load_dataset(orlog.build_dataset("lab/pole-v1"))
-    assert (ds.manifest.roles, ds.roles) == ({"rewards": "none"}, {})

@@ -164,7 +164,7 @@ def test_rows_of_another_sum_are_not_kept(
         rewards["blake3"] = "0" * 64
 
     reseal(dataset.folder, promise_other_rewards)
-    with pytest.raises(IntegrityError, match="column rewards: blake3 expected 0000"):
+    with pytest.raises(IntegrityError, match=r"column rewards[:,] blake3:? expected 0000"):
         convert_dataset(Dataset(dataset.folder), tmp_path / "target", container=OTHER[container])
     assert not (tmp_path / "target").exists()
 
@@ -242,13 +242,6 @@ def test_versions_are_never_overwritten() -> None:
     assert Dataset(dataset.folder).digest == dataset.digest
     with pytest.raises(InvalidNameError):
         save_dataset(dataset, "../arm")
-
-
-def test_no_episode_is_no_dataset(home: Path) -> None:
-    dataset = record("lab/arm-v1", [3])
-    with pytest.raises(SchemaError, match="at least one episode"):
-        save_dataset(dataset[:0], "lab/none-v1")
-    assert not (home / "datasets" / "lab" / "none-v1" / "1.0.0").exists()
 
 
 def test_equal_objects_of_other_versions_are_shared() -> None:

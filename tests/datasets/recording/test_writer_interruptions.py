@@ -128,15 +128,6 @@ def test_acknowledged_rows_beside_those_of_a_dropped_episode_survive_a_second_ki
         assert_same_episode(found, expected)
 
 
-def test_recordings_acknowledge_by_themselves() -> None:
-    def work() -> None:
-        add(start(checkpoint_seconds=0), EPISODES[:4])
-        die()
-
-    assert in_child(work)[0] == -signal.SIGKILL
-    resumed(4)
-
-
 def die_once_published() -> None:
     """Let this fork end when a version was put in place."""
 

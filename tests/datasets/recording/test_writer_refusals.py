@@ -128,24 +128,6 @@ def test_what_is_unlike_the_first_episode_is_refused_whole() -> None:
     check_refused(1, UNLIKE_THE_FIRST)
 
 
-def test_an_episode_without_steps_is_refused() -> None:
-    flags = np.zeros(0, np.bool_)
-    empty = make_episode(
-        99,
-        8,
-        observations=np.zeros((1, 3), np.float32),
-        actions=np.zeros(0, np.int64),
-        rewards=flags,
-        terminations=flags,
-        truncations=flags,
-        infos={},
-    )
-    with start() as writer:
-        with pytest.raises(SchemaError, match="episode 0: has no steps"):
-            writer.add_episode(empty)
-        add(writer, EPISODES[:1])
-
-
 @pytest.mark.parametrize("kind", ["infos", "metadata"])
 def test_what_cannot_name_a_column_is_refused(kind: str) -> None:
     value = {"infos": np.zeros(8), "metadata": 1.0}[kind]
@@ -153,12 +135,6 @@ def test_what_cannot_name_a_column_is_refused(kind: str) -> None:
     # Every dataset has columns of these names.
     names += ["lengths", "returns", "seeds"] if kind == "metadata" else []
     check_refused(0, [(kind, {name: value}, "cannot name a column") for name in names])
-
-
-def test_names_that_would_clash_with_each_other_or_with_files_are_refused() -> None:
-    clashing: list[tuple[Any, ...]] = [("a", "a/b"), ("a", "a/c"), ("a/c", "a"), ("zarr.json",)]
-    clashing += [("a/zarr.json",), (5,)]
-    check_refused(0, [("infos", dict.fromkeys(names, np.zeros(8)), "name") for names in clashing])
 
 
 def test_infos_of_no_type_that_can_be_stored_are_refused() -> None:

@@ -97,14 +97,6 @@ def test_one_version_has_one_writer_at_a_time() -> None:
     assert len(opened(writer)) == 2
 
 
-def test_a_refused_writer_does_not_keep_the_lock() -> None:
-    interrupted(EPISODES[:1])
-    with pytest.raises(StorageError) as caught:
-        start()
-    assert len(resumed(1)) == 1
-    assert "1 episode acknowledged" in str(caught.value)
-
-
 def test_an_interrupted_recording_is_neither_dropped_nor_gone_on_with_unasked() -> None:
     interrupted(EPISODES[:3])
     with pytest.raises(NotFoundError):
@@ -115,19 +107,6 @@ def test_an_interrupted_recording_is_neither_dropped_nor_gone_on_with_unasked() 
     writer = start(resume=True)
     assert (writer.total_episodes, writer.total_steps) == (3, sum(map(len, EPISODES[:3])))
     assert finished(writer, EPISODES[3:4]).digest == digest_of(4)
-
-
-def test_an_interrupted_recording_is_dropped_if_asked() -> None:
-    interrupted(EPISODES[:3])
-    (found,) = record(EPISODES[5:6], discard=True)
-    assert_same_episode(found, EPISODES[5])
-    assert leftovers() == set()
-
-
-def test_what_was_never_acknowledged_leaves_nothing() -> None:
-    add(start(), EPISODES[:1]).close()
-    assert leftovers() == set()
-    record(EPISODES[:1], resume=True)
 
 
 def test_another_recording_is_not_gone_on_with() -> None:
@@ -259,14 +238,6 @@ def test_a_view_is_not_appended_to() -> None:
     dataset = record(EPISODES)
     with pytest.raises(SchemaError, match="a view cannot be appended to; save_dataset"):
         DatasetWriter.append(dataset[:2])
-
-
-def test_nothing_appended_is_refused() -> None:
-    dataset = record(EPISODES[:1])
-    with pytest.raises(SchemaError, match="at least one episode"), DatasetWriter.append(dataset):
-        pass
-    assert not (dataset.folder.with_name("1.1.0")).exists()
-    assert leftovers() == set()
 
 
 def test_folders_that_cannot_be_linked_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
