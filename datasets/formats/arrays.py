@@ -74,10 +74,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
 
 
 def _understood(asked: Asked) -> Asked:
-    """Return what is asked, where `#` in the names of arrays alone says what an episode is.
-
-    Raises SchemaError if lengths of episodes are given that are not rows.
-    """
+    """Return what is asked, where `#` in the names of arrays alone says what an episode is."""
     options = asked.options
     if options.length and options.episode != ROW:
         raise SchemaError(

@@ -89,8 +89,7 @@ from orlog.datasets.formats._shared.places import (
 )
 from orlog.datasets.formats._shared.roles import by_numbers, matching
 from orlog.datasets.formats._shared.safe_reading import read_json_object
-from orlog.datasets.formats._shared.zarr_arrays import is_zarr
-from orlog.datasets.formats._shared.zarr_arrays import names_in_zarr as zarr_names
+from orlog.datasets.formats._shared.zarr_arrays import is_zarr, open_zarr
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
@@ -144,11 +143,10 @@ def has_layout(layout: ArrayLayout, files: Sequence[Path]) -> bool:
     if all(map(is_hdf5, files)):
         return look_inside(files, lambda file: all(_holds(file, one) for one in layout.needs))
     names = []
-    if all(map(is_zarr, files)):
-        names = [*zarr_names(files[0])]
-    elif all(map(is_npz, files)):
-        with contextlib.suppress(OrlogError), open_npz(files[0], str(files[0])) as archive:
-            names = archive.names
+    if all(map(is_zarr, files)) or all(map(is_npz, files)):
+        opening: Any = open_zarr if is_zarr(files[0]) else open_npz
+        with contextlib.suppress(OrlogError, OSError), opening(files[0], str(files[0])) as file:
+            names = file.names
     return bool(names) and all(matching(need, names) for need in layout.needs)
 
 

@@ -190,10 +190,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
 
 
 def _losses(dataset: Dataset) -> list[str]:
-    """Say what the files cannot hold.
-
-    Raises SchemaError if observations or actions that they have no place for.
-    """
+    """Say what the files cannot hold."""
     taken = {f"infos/{other}" for others in NAMES.values() for other in (*others, STARTS, INDEX)}
     clash = sorted(taken & dataset.schema.extras.keys())
     if clash:

@@ -220,10 +220,7 @@ def _task(place: Any) -> dict[str, str]:
 
 
 def _value_at(source: str, place: Any) -> Any:
-    """Return the value that `@ATTRIBUTE`, `@ATTRIBUTE:KEY` or `GROUP@ATTRIBUTE` means for an episode.
-
-    Raises SchemaError if there is no such attribute or key.
-    """
+    """Return the value that `@ATTRIBUTE`, `@ATTRIBUTE:KEY` or `GROUP@ATTRIBUTE` means for an episode."""
     group, name, keys = _parts(source)
     known: dict[str, None] = {}
     for attributes in _around(group, place):

@@ -220,10 +220,7 @@ def open_mapped(asked: Asked, layout: ArrayLayout = MAPPED) -> Iterator[Opened]:
 
 
 def _look(asked: Asked, layout: ArrayLayout) -> _Survey:
-    """Return what all places hold.
-
-    Raises SchemaError if arrays are missing, or those of two places differ.
-    """
+    """Return what all places hold."""
     survey: _Survey | None = None
     rest: dict[str, Kind] = {}
     more, own, options = set[str](), set[str](), asked.options
@@ -421,10 +418,7 @@ def _lengths(place: Place, columns: dict[str, list[Any]], options: Options, rows
 
 
 def _lengths_by(column: Any, rows: int, where: str) -> list[int]:
-    """Return the rows of each episode by an array with the number of an episode in each row, or of ends that grow.
-
-    Raises SchemaError if it is neither, or the rows of an episode do not follow each other.
-    """
+    """Return the rows of each episode by an array with the number of an episode in each row, or of ends that grow."""
     if column.shape not in ((len(column),), (len(column), 1)):
         raise SchemaError(f"{where}: expected one number a row, found {column.shape}.")
     values = np.asarray(column[: len(column)]).reshape(-1)

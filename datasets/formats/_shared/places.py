@@ -161,10 +161,7 @@ def columns_by_role(place: Place, names_of: Mapping[str, list[str]]) -> dict[str
 
 
 def _numbers(place: Place, role: str, name: str) -> Any:
-    """Return an array, as frames where its rows are files of pictures.
-
-    Raises SchemaError if it holds other bytes.
-    """
+    """Return an array, as frames where its rows are files of pictures."""
     column = place.column(name)
     is_text = column.dtype.kind == "S"
     if is_text or (column.dtype == np.uint8 and len(column.shape) == 2):
@@ -384,10 +381,7 @@ def _places_in_hdf5(file: ArrayFile, opened: Any, options: Options) -> Iterator[
 
 
 def _places_in(whole: Place, options: Options) -> Iterator[Place]:
-    """Yield the places that `--episode` means in a file.
-
-    Raises SchemaError if it means nothing there.
-    """
+    """Yield the places that `--episode` means in a file."""
     if options.episode == ROW and ROW not in whole.names:
         yield _rows_of(whole, options)
         return
@@ -473,10 +467,7 @@ def _instead(name: str, others: Iterable[str], whole: Place, groups: Sequence[st
 
 
 def _rows_of(whole: Place, options: Options) -> Place:
-    """Return arrays [episodes, time, ..] as the steps of one episode after the other.
-
-    Raises SchemaError if actions have no such axes, or what says how long episodes are does not fit them.
-    """
+    """Return arrays [episodes, time, ..] as the steps of one episode after the other."""
     names, where = whole.names, whole.where
     mapped = {name for one in of_steps(options.columns).values() for name in matching(one, names)}
     shapes = {}

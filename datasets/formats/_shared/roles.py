@@ -434,10 +434,7 @@ def hint(
 def _tried(
     open_files: Callable[[Asked], AbstractContextManager[Opened]], asked: Asked
 ) -> tuple[int, str]:
-    """Return how many episodes an import would give, and that in words, with rows and the shapes of one.
-
-    Raises OrlogError as it would.
-    """
+    """Return how many episodes an import would give, and that in words, with rows and the shapes of one."""
     with open_files(asked) as opened, contextlib.closing(opened.steps) as steps:  # type: ignore[type-var]
         next(steps, None)
         spaces = {"observation": opened.schema.observation_space}

@@ -25,7 +25,7 @@ import numpy as np
 from orlog.datasets.formats._shared.blanks import note_blank
 from orlog.datasets.formats._shared.npz_files import is_npz
 from orlog.datasets.formats._shared.safe_reading import reading
-from orlog.errors import OrlogError, SchemaError, needing
+from orlog.errors import SchemaError, needing
 
 LARGEST_CHUNK = 2**28
 LARGEST_FILL = 2**30  # bytes of an array whose chunks are not stored
@@ -53,13 +53,6 @@ def is_zarr(path: Path) -> bool:
             names = archive.namelist()
             return any(name.rpartition("/")[2] in (VERSION_2, VERSION_3) for name in names)
     return False
-
-
-def names_in_zarr(path: Path) -> set[str]:
-    """Return the names of the arrays in a folder or archive; none where it cannot be read."""
-    with contextlib.suppress(OrlogError, OSError), open_zarr(path, str(path)) as file:
-        return set(file.names)
-    return set()
 
 
 @contextlib.contextmanager
