@@ -200,6 +200,7 @@ def test_npz_has_arrays_of_episodes_and_no_attributes(tmp_path: Path) -> None:
     for said, message in (
         ("@task", "there are no attributes"),
         ("o", "each of 2 episodes, found 6"),
+        ("nothing", "has no array .nothing"),
     ):
         with pytest.raises(SchemaError, match=message):
             imported(tmp_path / "a.npz", "lab/b-v1", columns=columns | {TASK: said}, episode="run")
