@@ -193,7 +193,8 @@ def last_used(path: Path, kind: Kind = "version") -> dt.datetime:
 def _last_used(path: Path, kind: Kind) -> float:
     paths = [path]
     if kind not in ("version", "partial"):
-        paths += path.rglob("*")
+        for folder, below, files in os.walk(path):  # which may vanish meanwhile
+            paths += [Path(folder, name) for name in (*below, *files)]
     times = [0.0]
     for one in paths:
         with contextlib.suppress(FileNotFoundError):

@@ -32,7 +32,7 @@ import orlog
 from orlog.algos.training.options import TrainOptions
 from orlog.runs.jobs import find_executor
 from orlog.runs.sweeps import plan_sweep, run_sweep
-from orlog.datasets.download.credentials import plain_url, with_query
+from orlog.datasets.download.http import plain_url, with_query
 
 Cluster.wait_for_nodes.__defaults__ = Cluster._wait_for_node.__defaults__ = (600,)  # seconds, usually 30
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
