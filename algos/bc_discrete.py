@@ -32,7 +32,7 @@ from orlog.algos.encoders import EncoderKind, encoder_of
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
-from orlog.loaders.batch import StructuredBatch
+from orlog.loaders.batch import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class BCDiscrete:
         )
         self.optimizer = Adam(parameters_of(self.encoder, self.policy), config.learning_rate)
 
-    def update(self, batch: StructuredBatch) -> dict[str, Tensor]:
+    def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         features = self.encoder(self.encoder.shift(batch.observations))
         actions = discrete.actions_to_indices(self.scaling, batch.actions)

@@ -52,7 +52,7 @@ from orlog.algos.encoders import EncoderKind, Observations, encoder_of
 from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import descend, frozen, update_target
 from orlog.algos.settings import check_settings
-from orlog.loaders.batch import ReturnBatch
+from orlog.loaders.batch import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ class CalQL:
     def loader(config: CalQLConfig) -> tuple[str, dict[str, Any]]:
         """Return the loader of its batches: transitions with the returns of the data."""
         arguments = {"batch_size": config.batch_size, "discount": config.discount}
-        return "orlog.loaders.returns:return_transitions", arguments
+        return "orlog.loaders.transitions:transitions", {**arguments, "returns_to_go": True}
 
     def __init__(
         self, config: CalQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
@@ -155,7 +155,7 @@ class CalQL:
             critics, config.critic_learning_rate, policy, config.policy_learning_rate
         )
 
-    def update(self, batch: ReturnBatch) -> dict[str, Tensor]:
+    def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config, samples = self.config, self.config.sampled_actions
         features = self.encoder(self.encoder.shift(batch.observations))

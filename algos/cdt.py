@@ -152,7 +152,7 @@ class CDT:
         cheaper = None if config.costliest is None else (COST, config.costliest)
         arguments = {"batch_size": config.batch_size, "length": config.length}
         more = {"infos": (COST,), "to_go": (COST,), "cheaper": cheaper}
-        return "orlog.loaders.sums_to_go:windows_with_sums", {**arguments, **more}
+        return "orlog.loaders.sequences:windows_with_sums", {**arguments, **more}
 
     def __init__(
         self, config: CDTConfig, scaling: Scaling, *, seed: int, device: str = "cpu"

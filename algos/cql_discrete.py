@@ -53,7 +53,7 @@ from orlog.algos.encoders import EncoderKind, encoder_of
 from orlog.algos.networks import Scaling, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
 from orlog.algos.settings import check_settings
-from orlog.loaders.batch import StructuredBatch
+from orlog.loaders.batch import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class CQLDiscrete:
         """Return what decides which operations the next update takes: whether target networks follow."""
         return self.step % self.config.target_interval == 0
 
-    def update(self, batch: StructuredBatch) -> dict[str, Tensor]:
+    def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
         observations = self.encoder.shift(batch.observations)

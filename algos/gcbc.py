@@ -47,7 +47,7 @@ from orlog.algos.goal_networks import (
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
-from orlog.loaders.batch import StateGoalBatch
+from orlog.loaders.batch import GoalBatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class GCBC:
         )
         self.optimizer = Adam(parameters_of(self.encoder, self.policy), config.learning_rate)
 
-    def update(self, batch: StateGoalBatch) -> dict[str, Tensor]:
+    def update(self, batch: GoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         batch = self.encoder.shifted(batch)
         states = self.encoder.states(batch.observations)

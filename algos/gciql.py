@@ -59,7 +59,7 @@ from orlog.algos.goal_networks import (
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend_both, parameters_of, update_target
 from orlog.algos.settings import check_settings
-from orlog.loaders.batch import StateGoalBatch
+from orlog.loaders.batch import GoalBatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class GCIQL:
             parameters_of(self.encoder, self.critic, self.value, self.policy), config.learning_rate
         )
 
-    def update(self, batch: StateGoalBatch) -> dict[str, Tensor]:
+    def update(self, batch: GoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
         batch = self.encoder.shifted(batch)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float32
@@ -18,9 +17,7 @@ from torch import Tensor, nn
 
 from orlog.algos.encoders import Encoder, EncoderKind, Observations, make_encoder
 from orlog.algos.networks import Scaling, TwinCritic, make_network
-from orlog.loaders.batch import StateGoalBatch
-
-BatchT = TypeVar("BatchT", bound=StateGoalBatch)
+from orlog.loaders.batch import GoalBatch
 
 _STATES = ("observations", "next_observations", "subgoal_observations")
 _GOALS = ("value_goals", "actor_goals", "low_goals", "subgoals")
@@ -78,14 +75,15 @@ class GoalEncoder(nn.Module):
             return self.goals(states[_ACHIEVED])
         return self.goals(states[:, : self.goal_width])
 
-    def shifted(self, batch: BatchT) -> BatchT:
+    def shifted(self, batch: GoalBatch) -> GoalBatch:
         """Return a batch whose frames are shifted at random, for training; others as they are."""
         changed = {}
         for name in (field.name for field in dataclasses.fields(batch)):
-            if name in _STATES:
-                changed[name] = self._states.shift(getattr(batch, name))
-            elif name in _GOALS:
-                changed[name] = self._of_goals.shift(getattr(batch, name))
+            value = getattr(batch, name)
+            if name in _STATES and value is not None:
+                changed[name] = self._states.shift(value)
+            elif name in _GOALS and value is not None:
+                changed[name] = self._of_goals.shift(value)
         return dataclasses.replace(batch, **changed)
 
 

@@ -54,7 +54,7 @@ from orlog.algos.goal_networks import GoalEncoder, expectile_loss, log_likelihoo
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
 from orlog.algos.settings import check_settings
-from orlog.loaders.batch import StateSubgoalBatch
+from orlog.loaders.batch import GoalBatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class HIQL:
         """Return phi(s, g) of encoded states and goals."""
         return to_length(self.representation(torch.cat([states, goals], -1)))
 
-    def update(self, batch: StateSubgoalBatch) -> dict[str, Tensor]:
+    def update(self, batch: GoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
         batch = self.encoder.shifted(batch)

@@ -36,7 +36,7 @@ from orlog.algos.encoders import EncoderKind, encoder_of
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
-from orlog.loaders.batch import StructuredBatch
+from orlog.loaders.batch import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class IPS:
         parameters = parameters_of(self.encoder, self.policy, self.regression)
         self.optimizer = Adam(parameters, config.learning_rate)
 
-    def update(self, batch: StructuredBatch) -> dict[str, Tensor]:
+    def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
         features = self.encoder(self.encoder.shift(batch.observations))

@@ -38,7 +38,7 @@ from orlog.algos.iql import expectile_loss, policy_loss
 from orlog.algos.networks import Scaling, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, set_cosine_rate, update_target
 from orlog.algos.settings import check_settings
-from orlog.loaders.batch import StructuredBatch
+from orlog.loaders.batch import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class IQLDiscrete:
         of_policy, config = self.optimizer.param_groups[1], self.config
         set_cosine_rate(of_policy, config.learning_rate, self.step, config.steps)
 
-    def update(self, batch: StructuredBatch) -> dict[str, Tensor]:
+    def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
         actions = discrete.actions_to_indices(self.scaling, batch.actions)

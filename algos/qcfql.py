@@ -56,7 +56,7 @@ from orlog.algos.fql import policy_actions, policy_loss
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend_both, parameters_of, update_target
 from orlog.algos.settings import check_settings
-from orlog.loaders.batch import ChunkBatch
+from orlog.loaders.batch import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class QCFQL:
             parameters_of(self.encoder, self.critic, self.flow, self.policy), config.learning_rate
         )
 
-    def update(self, batch: ChunkBatch) -> dict[str, Tensor]:
+    def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
         features = self.encoder(self.encoder.shift(batch.observations))

@@ -60,7 +60,7 @@ from orlog.algos.goal_networks import (
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend_both
 from orlog.algos.settings import check_settings
-from orlog.loaders.batch import StateGoalBatch
+from orlog.loaders.batch import GoalBatch
 
 _GROUP = 8  # numbers of a representation whose intervals are united
 
@@ -198,7 +198,7 @@ class QRL:
         change: Tensor = self.model(torch.cat([here, actions], -1))
         return here + change
 
-    def update(self, batch: StateGoalBatch) -> dict[str, Tensor]:
+    def update(self, batch: GoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         distance, encoder = self.distance, self.encoder
         batch = encoder.shifted(batch)

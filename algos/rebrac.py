@@ -48,7 +48,7 @@ from orlog.algos.encoders import EncoderKind, Observations, encoder_of
 from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, frozen, parameters_of, update_target
 from orlog.algos.settings import check_settings
-from orlog.loaders.batch import NextActionBatch
+from orlog.loaders.batch import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ class ReBRAC:
         """Return what decides which operations the next update takes: whether the policy learns."""
         return self.step % self.config.policy_interval == 0
 
-    def update(self, batch: NextActionBatch) -> dict[str, Tensor]:
+    def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
         features = self.encoder(self.encoder.shift(batch.observations))

@@ -138,7 +138,7 @@ def streams() -> Iterator[tuple[str, Any]]:
     for size in (64, 256):
         name = f"windows, {AROUND[0]} observations, {AROUND[1]} actions, batch {size}"
         yield name, orlog.windows(numbers["cost"], size, seed=0)
-    from orlog.loaders.sums_to_go import windows_with_sums
+    from orlog.loaders.sequences import windows_with_sums
 
     summed: dict[str, Any] = {"infos": ("cost",), "to_go": ("cost",)}
     made = windows_with_sums(numbers["cost"], 64, length=20, seed=0, **summed)

@@ -59,7 +59,7 @@ ROUNDS = 3
 LARGE = "large"
 LARGE_STEPS = 100_000_000
 LARGE_BATCHES = 20_000
-BUFFER_MIB = 2**8  # of `orlog.stream_transitions`
+BUFFER_MIB = 2**8  # of `orlog.transitions(.., stream=True)`
 ZARR_SECONDS = 20.0
 
 
@@ -383,12 +383,12 @@ def read_orlog(kind: str, url: str, _scratch: Path) -> dict[str, Any]:
     import orlog
     from orlog.datasets.download.in_place import in_place_folder
 
-    _ = orlog.stream_transitions  # is imported now, which is not counted
+    _ = orlog.transitions  # is imported now, which is not counted
     before = asked_bytes(url)
     clock = Clock()
     ds = orlog.load_dataset(f"{url}/registry/{NAMES[kind]}", in_place=True)
     total = ds.total_steps // BATCH
-    stream = iter(orlog.stream_transitions(ds, BATCH, seed=0))
+    stream = iter(orlog.transitions(ds, BATCH, seed=0, stream=True))
     for _ in range(total):
         clock.add(len(next(stream).rewards))
     answer = {**clock.answer(), "fetched": asked_bytes(url) - before}
@@ -412,11 +412,11 @@ def read_disk(kind: str, _url: str, scratch: Path) -> dict[str, Any]:
     """Stream the same epoch from the folder that is served."""
     import orlog
 
-    _ = orlog.stream_transitions
+    _ = orlog.transitions
     folder = scratch.parent / "served" / "registry" / NAMES[kind] / "1.0.1"
     clock = Clock()
     ds = orlog.load_dataset(folder)
-    stream = iter(orlog.stream_transitions(ds, BATCH, seed=0))
+    stream = iter(orlog.transitions(ds, BATCH, seed=0, stream=True))
     for _ in range(ds.total_steps // BATCH):
         clock.add(len(next(stream).rewards))
     return clock.answer(fetched=ds.manifest.size_bytes)
@@ -426,10 +426,10 @@ def read_first(_kind: str, url: str, _scratch: Path) -> dict[str, float]:
     """Open a large store in place, and stream batches of it."""
     import orlog
 
-    _ = orlog.stream_transitions
+    _ = orlog.transitions
     clock = Clock()
     ds = orlog.load_dataset(f"{url}/{LARGE}", in_place=True)
-    stream = iter(orlog.stream_transitions(ds, BATCH, seed=0))
+    stream = iter(orlog.transitions(ds, BATCH, seed=0, stream=True))
     for _ in range(min(LARGE_BATCHES, ds.total_steps // BATCH)):
         clock.add(len(next(stream).rewards))
     return clock.answer()

@@ -105,7 +105,6 @@ def rows_of(found: dict[tuple[str, str, int], list[float]]) -> list[list[str]]:
 def calls_of(numbers: int) -> Iterator[tuple[str, str, tuple[Call, int]]]:
     """Yield kind, what is given, and a call that makes a batch."""
     import orlog
-    from orlog.loaders.returns import return_transitions
 
     write_both(numbers)
     flat = {what: f"bench/{what}-{numbers}-v0" for what in (INFOS, LONGER)}
@@ -117,7 +116,7 @@ def calls_of(numbers: int) -> Iterator[tuple[str, str, tuple[Call, int]]]:
         "transitions, batch 4096": (in_memory[0], orlog.transitions, {"batch_size": 4096}),
         "3-step transitions": (in_memory[0], orlog.transitions, {"n_steps": 3}),
         "next actions": (in_memory[0], orlog.transitions, {"next_actions": True}),
-        "returns": (in_memory[0], return_transitions, {}),
+        "returns": (in_memory[0], orlog.transitions, {"returns_to_go": True}),
         "sequences, length 20": (in_memory[0], orlog.sequences, {"length": 20}),
         "sequences, length 64": (in_memory[0], orlog.sequences, {"length": 64}),
         "action chunks, length 5": (in_memory[0], orlog.action_chunks, {"length": 5}),
@@ -125,10 +124,10 @@ def calls_of(numbers: int) -> Iterator[tuple[str, str, tuple[Call, int]]]:
         "packed episodes": (in_memory[0], orlog.episodes, {"layout": "packed"}),
         "goals": (in_memory[0], orlog.goals, {}),
         "subgoals": (in_memory[0], orlog.subgoals, {}),
-        "priorities": (in_memory[0], orlog.prioritized_transitions, {}),
+        "priorities": (in_memory[0], orlog.transitions, {"prioritized": True}),
         "preferences, length 50": (in_memory[0], orlog.preferences, {"length": 50}),
-        "4-stacks 84 x 84": (in_memory[1], orlog.frame_stacks, {}),
-        "streamed": (flat | {NEITHER: flat[INFOS]}, orlog.stream_transitions, small),
+        "4-stacks 84 x 84": (in_memory[1], orlog.transitions, {"stacks": 4}),
+        "streamed": (flat | {NEITHER: flat[INFOS]}, orlog.transitions, {"stream": True, **small}),
     }
     for kind, (given, stream, settings) in kinds.items():
         for what, data in given.items():

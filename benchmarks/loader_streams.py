@@ -4,7 +4,7 @@ Frames of moving shaded discs before a smooth background, with a little sensor n
 500, of which orlog leaves 0.55 and gzip 0.86. All run on one core, to which the process is bound,
 so that orlog's own threads have no other; everything lies in the page cache. It takes h5py.
 
-    orlog             steps per second of `stream_transitions`, batches of 64 tensors: decoded, sums
+    orlog             steps per second of `transitions(.., stream=True)`, batches of 64 tensors: decoded, sums
                       checked, in random order. A step comes with its observation and the next one;
                       it counts once, as the frame that is decoded for it does
     h5py gzip         random frames per second, a frame to a chunk, as batches of 64
@@ -123,7 +123,9 @@ def stream_rate(dataset: Any) -> float:
     """Return steps per second of whole epochs."""
     import orlog
 
-    batches = iter(orlog.stream_transitions(dataset, BATCH, seed=0, buffer_bytes=BUFFER_BYTES))
+    batches = iter(
+        orlog.transitions(dataset, BATCH, seed=0, buffer_bytes=BUFFER_BYTES, stream=True)
+    )
     epoch = int(dataset.total_steps) // BATCH
     for _ in itertools.islice(batches, epoch):
         pass
@@ -131,7 +133,7 @@ def stream_rate(dataset: Any) -> float:
     for _ in itertools.islice(batches, EPOCHS * epoch):
         pass
     elapsed = time.perf_counter() - started
-    batches.close()  # type: ignore[attr-defined]  # a generator; its thread ends with it
+    batches.close()  # a generator; its thread ends with it
     return EPOCHS * epoch * BATCH / elapsed
 
 

@@ -406,12 +406,11 @@ def images_child(folder: Path) -> None:
         frames = np.load(folder / f"{kind}.npy", mmap_mode="r")
         calls[f"{MAPPED}/{item}"] = functools.partial(_gather_mapped, frames, kind), IMAGES
         try:
-            stacks = importlib.import_module("orlog.loaders.frames").frame_stacks
-        except (AttributeError, ImportError) as error:  # not there yet
+            arrays = _load(orlog.load_dataset(f"bench/{kind}-v0"))
+            stream = orlog.transitions(arrays, IMAGES, stacks=SLOTS[kind] - 1, seed=0)
+        except TypeError as error:  # an older orlog, which has no such argument
             missing[item] = str(error)
             continue
-        arrays = _load(orlog.load_dataset(f"bench/{kind}-v0"))
-        stream = stacks(arrays, IMAGES, stack=SLOTS[kind] - 1, seed=0)
         calls[f"{OURS}/{item}"] = iter(stream).__next__, IMAGES
     print(ANSWER + json.dumps({"rates": rates(calls), "missing": missing}))
 

@@ -54,7 +54,7 @@ from orlog.algos.training.loop import train
 from orlog.algos.training.runs import code_versions
 from orlog.base.processes import processor_name
 from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.transitions import Transitions
+from orlog.loaders.sampling.streams import Batches
 
 ROUNDS = 5
 SECONDS = 2.0
@@ -129,7 +129,7 @@ def beside_peers(
 def rates(names: list[str]) -> dict[str, float]:
     """Return updates per second of wall time at both sizes."""
     dataset = orlog.load_dataset("pointmaze/umaze-v1")
-    packed = orlog.transitions(dataset, 256, seed=0).packed
+    packed = orlog.transitions(dataset, 256, seed=0).arrays
     runs = {}
     for name in names:
         for kind, settings in (
@@ -146,7 +146,7 @@ def rates(names: list[str]) -> dict[str, float]:
 
 def make_run(
     name: str, settings: Mapping[str, object], packed: Arrays, device: str = "cpu"
-) -> tuple[Any, Transitions]:
+) -> tuple[Any, Batches]:
     """Return an algorithm and its batches."""
     mean, std = packed.observation_statistics()
     bounds = torch.ones(packed.action_dim)
@@ -154,10 +154,10 @@ def make_run(
     config = make_config(name, settings)
     algorithm: Any = make_algorithm(name, config, scaling, seed=0, device=device)
     _, arguments = algorithm.loader(config)
-    return algorithm, Transitions(packed, packed.digest, seed=0, **arguments)
+    return algorithm, orlog.transitions(packed, seed=0, **arguments)
 
 
-def rate(algorithm: Any, stream: Transitions) -> float:
+def rate(algorithm: Any, stream: Batches) -> float:
     """Return updates per second over a few seconds, after a warm-up of two updates."""
     for _ in train(algorithm, stream, last_step=2, every=2):
         pass
@@ -238,7 +238,7 @@ def pack(columns: dict[str, np.ndarray]) -> Arrays:
 
 
 def updater(
-    algorithm: Any, stream: Transitions, precision: Precision, *, one_by_one: bool = False
+    algorithm: Any, stream: Batches, precision: Precision, *, one_by_one: bool = False
 ) -> Call:
     """Return a function that takes one update as training does, sampling included.
 

@@ -32,7 +32,7 @@ def main() -> None:
     actions = ds.action_space
     assert isinstance(actions, Box)
     batches = orlog.transitions(ds, batch_size=256, seed=0)
-    mean, std = batches.packed.observation_statistics()
+    mean, std = batches.arrays.observation_statistics()
     scaling = Scaling(
         obs_mean=mean,
         obs_std=std + 1e-3,

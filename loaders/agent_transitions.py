@@ -91,10 +91,10 @@ class AgentTransitionSampler:
                 else one.view(count, size, *one.shape[1:]).unbind(0)
                 for one in self._columns(rows)
             )
-            yield from map(_batch, *several)
+            yield from map(AgentBatch, *several)
 
     def _columns(self, rows: Int64[Tensor, " items"]) -> list[Any]:
-        """Return the arguments of `_batch` for some rows."""
+        """Return the fields of a batch of some rows."""
         arrays, team, there = self.arrays, self._team, self._there
         if self._pieces is None:
             block = gather_rows(self._view, rows)
@@ -152,30 +152,6 @@ def _places(arrays: Arrays) -> tuple[list[int], Pieces | None]:
             places.append((first, width, place))
             first, place = first + width, place + max(widths)
     return sizes, Pieces(tuple(places), sum(sizes))
-
-
-def _batch(
-    observations: Tensor,
-    actions: Tensor,
-    rewards: Tensor,
-    team_rewards: Tensor,
-    next_observations: Tensor,
-    *flags: Any,
-) -> AgentBatch:
-    terminations, truncations, acts, next_acts, legal, next_legal = flags
-    return AgentBatch(
-        observations=observations,
-        actions=actions,
-        rewards=rewards,
-        team_rewards=team_rewards,
-        next_observations=next_observations,
-        terminations=terminations,
-        truncations=truncations,
-        acts=acts,
-        next_acts=next_acts,
-        legal=legal,
-        next_legal=next_legal,
-    )
 
 
 def _columns_of(values: Tensor) -> Tensor:

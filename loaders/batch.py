@@ -16,7 +16,7 @@ from orlog.datasets.columns.episode import fields_summary
 TensorsT = TypeVar("TensorsT", bound="Tensors")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Tensors:
     """Base of all batches: its methods apply to every tensor of a batch, as `.to(device)` does.
 
@@ -27,12 +27,13 @@ class Tensors:
             in `Arrays.texts`.
     """
 
-    infos: dict[str, Tensor] = dataclasses.field(default_factory=dict, hash=False)
+    infos: dict[str, Tensor] = dataclasses.field(default_factory=dict, hash=False, kw_only=True)
 
     def __repr__(self) -> str:
-        """Return its fields, shapes and dtypes in place of values; infos last, if there are any."""
+        """Return its fields, shapes and dtypes in place of values, those that are there; infos last."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         infos = values.pop("infos")
+        values = {name: value for name, value in values.items() if value is not None}
         return fields_summary(type(self).__name__, values | ({"infos": infos} if infos else {}))
 
     def to(  # noqa: PYI019
@@ -45,7 +46,11 @@ class Tensors:
         """Return the batch in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
         return self.map(lambda tensor: tensor.pin_memory())
 
-    def map(self: TensorsT, change: Callable[[Tensor], Tensor]) -> TensorsT:  # noqa: PYI019
+    def numpy(self: TensorsT) -> TensorsT:  # noqa: PYI019
+        """Return the batch with NumPy arrays in place of tensors; those of the CPU share their memory."""
+        return self.map(lambda tensor: tensor.numpy(force=True))
+
+    def map(self: TensorsT, change: Callable[[Tensor], Any]) -> TensorsT:  # noqa: PYI019
         """Return the batch with a function applied to each tensor, also inside dicts."""
         changed: dict[str, Any] = {}
         for field in dataclasses.fields(self):
@@ -57,192 +62,84 @@ class Tensors:
         return dataclasses.replace(self, **changed)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Batch(Tensors):
-    """Transitions as float32 tensors, one row each.
+    """Transitions as tensors, one row each; what was not asked for is None.
 
-    The tensors may be strided views of one gathered block; call `.contiguous()` where another
-    library needs it.
+    The value of an item is `rewards + discounts * (1 - terminations) * V(next_observations)`. The tensors may be
+    strided views of one gathered block; call `.contiguous()` where another library needs it.
 
     Attributes:
-        observations: Flattened as `gymnasium.spaces.flatten` does (Dict keys in sorted order).
-        actions: In the environment's unit.
-        rewards: In the environment's unit.
+        observations: float32 `[batch, obs]`, flattened as `gymnasium.spaces.flatten` does (Dict keys in sorted
+            order). Where the space is not one flat vector of floats, a dict with a tensor for each of its keys,
+            or one tensor if it has none: float32, uint8 images as stored, or integers, `[batch, ...]`.
+        actions: In the environment's unit: float32 `[batch, act]`, or int64 `[batch]` or `[batch, parts]`. Of
+            chunks `[batch, length, ...]`, zeros after the end of the episode.
+        rewards: In the environment's unit. Over several steps their discounted sum.
+        terminations: 1 where the task ended at this step, or at the last of several: the next state has value 0.
+        truncations: 1 where the episode was cut after it: the next state keeps its value.
         next_observations: The real next observation, also after the last step of an episode.
-        terminations: 1 where the task ended at this step: the next state has value 0.
-        truncations: 1 where the episode was cut after this step: the next state keeps its value.
-    """
-
-    observations: Float32[Tensor, "batch obs"]
-    actions: Float32[Tensor, "batch act"]
-    rewards: Float32[Tensor, " batch"]
-    next_observations: Float32[Tensor, "batch obs"]
-    terminations: Float32[Tensor, " batch"]
-    truncations: Float32[Tensor, " batch"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class NStepBatch(Batch):
-    """Transitions over several steps: `n`, or as many as the episode has left.
-
-    The value of an item is `rewards + discounts * (1 - terminations) * V(next_observations)`.
-
-    Attributes:
-        rewards: Discounted sum of the rewards of the steps.
-        next_observations: The observation after the last of the steps.
-        terminations: 1 where the task ended at the last of the steps.
-        truncations: 1 where the episode was cut after the last of the steps.
-        discounts: The discount to the power of the number of steps.
-    """
-
-    discounts: Float32[Tensor, " batch"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class NextActionBatch(Batch):
-    """Transitions with the action that the data took next.
-
-    Attributes:
-        next_actions: The action of the next step; zeros after the last step of an episode.
+        discounts: The discount to the power of the number of steps; None for flat vectors and single steps.
+        next_actions: The action of the step after, at `next_observations`; zeros after the last step of an episode.
         has_next_action: 1 where there is one, 0 after the last step of an episode.
-    """
-
-    next_actions: Float32[Tensor, "batch act"]
-    has_next_action: Float32[Tensor, " batch"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ReturnBatch(Batch):
-    """Transitions with the return that the data reached from there.
-
-    Attributes:
         returns_to_go: Discounted sum of the rewards from this step to the end of its episode.
+        valid: Of chunks, True where a slot holds a step of the episode, `[batch, length]`; the first always does.
+        steps: Of prioritized transitions, the number of each step in the dataset, int64, for `update`.
+        weights: Of prioritized transitions, the importance weight of each, in (0, 1].
     """
 
-    returns_to_go: Float32[Tensor, " batch"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ChunkBatch(Tensors):
-    """Chunks of consecutive actions of one episode each, and what came of them.
-
-    Attributes:
-        observations: The one before the first action: float32 `[batch, obs]`, flattened as
-            `gymnasium.spaces.flatten` does; where the space is not one flat vector of floats,
-            `[batch, ...]` by key, or one tensor where it has no keys.
-        actions: float32 `[batch, length, act]`, or integers `[batch, length, ...]`; zeros after the
-            end of the episode.
-        valid: True where a slot holds a step of the episode; the first always does.
-        rewards: Discounted sum of the rewards of the valid slots.
-        next_observations: As `observations`, the real one after the last valid slot.
-        terminations: 1 where the task ended at the last valid slot: the next state has value 0.
-        truncations: 1 where the episode was cut after the last valid slot.
-        discounts: The discount to the power of the number of valid slots.
-    """
-
-    observations: Tensor | dict[str, Tensor]
-    actions: Tensor
-    valid: Bool[Tensor, "batch length"]
-    rewards: Float32[Tensor, " batch"]
-    next_observations: Tensor | dict[str, Tensor]
-    terminations: Float32[Tensor, " batch"]
-    truncations: Float32[Tensor, " batch"]
-    discounts: Float32[Tensor, " batch"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class StructuredBatch(Tensors):
-    """Transitions whose observations or actions are not one flat vector of floats.
-
-    Attributes:
-        observations: A dict with a tensor for each key of the observation space, or one tensor if
-            it has no keys: float32, uint8 images as stored, or integers, `[batch, ...]`.
-        actions: float32 `[batch, act]`, or int64 `[batch]` or `[batch, parts]`.
-        rewards: As in `Batch`, `[batch]`; so are `terminations` and `truncations`.
-        next_observations: As `observations`.
-        terminations: See `Batch`.
-        truncations: See `Batch`.
-        discounts: As in `NStepBatch`.
-    """
-
-    observations: Tensor | dict[str, Tensor]
+    observations: Any
     actions: Tensor
     rewards: Float32[Tensor, " batch"]
-    next_observations: Tensor | dict[str, Tensor]
     terminations: Float32[Tensor, " batch"]
     truncations: Float32[Tensor, " batch"]
-    discounts: Float32[Tensor, " batch"]
+    next_observations: Any
+    discounts: Any = None
+    next_actions: Any = None
+    has_next_action: Any = None
+    returns_to_go: Any = None
+    valid: Any = None
+    steps: Any = None
+    weights: Any = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class StructuredNextActionBatch(StructuredBatch):
-    """Transitions whose observations are not flat vectors, with the action that the data took next.
-
-    Attributes:
-        next_actions: As in `NextActionBatch`.
-        has_next_action: As in `NextActionBatch`.
-    """
-
-    next_actions: Tensor
-    has_next_action: Float32[Tensor, " batch"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class StructuredReturnBatch(StructuredBatch):
-    """Transitions whose observations are not flat vectors, with the return that the data reached.
-
-    Attributes:
-        returns_to_go: As in `ReturnBatch`.
-    """
-
-    returns_to_go: Float32[Tensor, " batch"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class GoalBatch(Tensors):
-    """Transitions with goals, one row each.
+    """Transitions with goals, one row each; the fields of subgoals are None unless asked for.
 
     The value of an item is `rewards + discount * masks * V(next_observations, value_goals)`.
-    Observations and goals are flat float32 `[batch, obs]`, or as in `StructuredBatch`.
+    Observations and goals are as in `Batch`; those of `orlog.loaders.states_and_goals` are states.
 
     Attributes:
         observations: The state of the item.
-        actions: In the environment's unit, as in `Batch` or `StructuredBatch`.
+        actions: In the environment's unit, as in `Batch`.
         next_observations: The real next observation, also after the last step of an episode.
         value_goals: Goals for the value function: observations, or the part `goal_key` of them.
-        actor_goals: Goals for the policy.
+        actor_goals: Goals for the policy; with subgoals for the upper one.
         rewards: For `value_goals`: 0 where the item's state is the goal itself and -1 elsewhere,
             or 1 and 0; with `reward`, what that function returned.
         masks: 0 where the item's state is the value goal itself and 1 elsewhere; with `reward` 0
             where the task ended at this step.
         terminations: 1 where the environment's own task ended at this step.
+        low_goals: Goals for the lower policy: what the data reached some steps later.
+        subgoals: What the upper policy should propose on the way to `actor_goals`.
+        subgoal_observations: The observations that `subgoals` are of.
     """
 
-    observations: Tensor | dict[str, Tensor]
+    observations: Any
     actions: Tensor
-    next_observations: Tensor | dict[str, Tensor]
-    value_goals: Tensor | dict[str, Tensor]
-    actor_goals: Tensor | dict[str, Tensor]
+    next_observations: Any
+    value_goals: Any
+    actor_goals: Any
     rewards: Float32[Tensor, " batch"]
     masks: Float32[Tensor, " batch"]
     terminations: Float32[Tensor, " batch"]
+    low_goals: Any = None
+    subgoals: Any = None
+    subgoal_observations: Any = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class StateGoalBatch(GoalBatch):
-    """A `GoalBatch` whose observations are states (`orlog.loaders.states_and_goals`), all vectors."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class StateSubgoalBatch(StateGoalBatch):
-    """A `SubgoalBatch` whose observations are states, all vectors."""
-
-    low_goals: Tensor | dict[str, Tensor]
-    subgoals: Tensor | dict[str, Tensor]
-    subgoal_observations: Tensor | dict[str, Tensor]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class AgentBatch(Tensors):
     """Transitions of a team, one row each; agents in the order of `agents` of the stream.
 
@@ -275,7 +172,7 @@ class AgentBatch(Tensors):
     next_legal: Bool[Tensor, "batch agents choices"] | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class SequenceBatch(Tensors):
     """Windows of consecutive steps of one episode each; slots outside of it hold zeros everywhere.
 
@@ -300,9 +197,9 @@ class SequenceBatch(Tensors):
     observations: Tensor | dict[str, Tensor]
     actions: Tensor
     rewards: Float32[Tensor, "batch length"]
-    returns_to_go: Float32[Tensor, "batch length"]
     terminations: Float32[Tensor, "batch length"]
     truncations: Float32[Tensor, "batch length"]
+    returns_to_go: Float32[Tensor, "batch length"]
     timesteps: Int64[Tensor, "batch length"]
     mask: Bool[Tensor, "batch length"]
     next_observations: Tensor | dict[str, Tensor] | None = None
@@ -324,7 +221,7 @@ def joined(pieces: Sequence[TensorsT]) -> TensorsT:
     return type(pieces[0])(**values)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class TokenBatch(Tensors):
     """Stretches of episodes as tokens, padded with zeros at their end.
 
@@ -351,7 +248,7 @@ class TokenBatch(Tensors):
     timesteps: Int64[Tensor, "batch length"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class WindowBatch(Tensors):
     """Observations and actions at some steps before and after those that were drawn.
 
@@ -374,7 +271,7 @@ class WindowBatch(Tensors):
     rewards: Float32[Tensor, "batch actions"] | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class CountBatch(Tensors):
     """Every transition of the data once, with how often it is there.
 

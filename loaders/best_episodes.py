@@ -10,12 +10,12 @@ from orlog.datasets.reading.opening import Given
 from orlog.datasets.reading.views import best_positions
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.arrays.statistics import finite_returns
-from orlog.loaders.batch import TokenBatch
+from orlog.loaders.arrays.sums import info_sums
+from orlog.loaders.batch import Batch, TokenBatch
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
-from orlog.loaders.sums_to_go import info_sums
 from orlog.loaders.token_sequences import SPEAKER, token_sequences
-from orlog.loaders.transitions import Transitions, transitions
+from orlog.loaders.transitions import transitions
 from orlog.loaders.weights import weighted, weights_by_episode
 
 
@@ -28,7 +28,7 @@ def best_transitions(
     within: tuple[str, float] | None = None,
     seed: int,
     **stream: Unpack[StreamOptions],
-) -> Transitions:
+) -> Batches[Batch]:
     """Return an endless stream of random transitions of the best episodes, with replacement.
 
     These are the episodes of `Dataset.top_episodes(percent)`: at least one, and of equal returns the
@@ -40,7 +40,8 @@ def best_transitions(
     a return, or a value of the info, is not finite.
     """
     chosen = _best_episodes(data, percent, stream, within)
-    return transitions(chosen, batch_size, seed=seed, **stream)
+    made: Batches[Batch] = transitions(chosen, batch_size, seed=seed, **stream)
+    return made
 
 
 @takes_stream_options

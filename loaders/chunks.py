@@ -24,11 +24,11 @@ from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
-from orlog.loaders.batch import ChunkBatch
+from orlog.loaders.batch import Batch
 from orlog.loaders.sampling.arguments import as_length
 from orlog.loaders.sampling.infos import Windows
-from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
+from orlog.loaders.sampling.steps import TransitionSampler
 from orlog.loaders.sampling.streams import Batches
 
 
@@ -45,19 +45,19 @@ class ChunkSampler:
         self.kind = f"action chunks 1 length={length}"
         self.draws = 1 if arrays.mixture is None else 2
         self.arrays = arrays
-        self._outcomes = NStepSampler(arrays, length, discount)
+        self._outcomes = TransitionSampler(arrays, length, discount)
         self._slots = torch.arange(length, device=arrays.rows.device)
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items two"]:
         """Return the row of each item's first step, and the row of its next observation."""
-        return self._outcomes.choose(uniform)
+        return self._outcomes.pairs_of(self.arrays.choose_steps(uniform))
 
     def rows_of(self, chosen: Int64[Tensor, "items two"]) -> Windows:
         """Return the rows of the slots of some items."""
         rows, next_rows = chosen.unbind(1)
         return Windows(first=rows, length=len(self._slots), steps=next_rows - rows)
 
-    def gather(self, chosen: Int64[Tensor, "items two"]) -> ChunkBatch:
+    def gather(self, chosen: Int64[Tensor, "items two"]) -> Batch:
         """Return the chunks of some items."""
         arrays, outcomes = self.arrays, self._outcomes
         rows, next_rows = chosen.unbind(1)
@@ -69,7 +69,7 @@ class ChunkSampler:
         empty = ~valid.view(*valid.shape, *[1] * (actions.ndim - 2))
         rewards, discounts = outcomes.sums_and_discounts(chosen)
         terminations, truncations = outcomes.flags(chosen).unbind(1)
-        return ChunkBatch(
+        return Batch(
             observations=arrays.observations(rows),
             actions=actions.masked_fill(empty, 0),
             valid=valid,
@@ -90,7 +90,7 @@ def action_chunks(
     length: int = 5,
     discount: float = 0.99,
     **stream: Unpack[StreamOptions],
-) -> Batches[ChunkBatch]:
+) -> Batches[Batch]:
     """Return an endless stream of random chunks of `length` actions, with replacement.
 
     Every step is as likely to be the first of a chunk as any other, or as a mixture weights it

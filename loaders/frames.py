@@ -15,22 +15,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Unpack
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays, Leaf, as_arrays
+from orlog.loaders.arrays.arrays import Arrays, Leaf
 from orlog.loaders.arrays.gathering import gather_rows
-from orlog.loaders.batch import StructuredBatch
+from orlog.loaders.batch import Batch
 from orlog.loaders.sampling.arguments import as_integer, as_steps
-from orlog.loaders.sampling.n_steps import NStepSampler
-from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.sampling.steps import TransitionSampler
 from orlog.manifests.names import did_you_mean
 
 
@@ -45,15 +41,16 @@ class FrameSampler:
         keys: Sequence[str] | None = None,
         n_steps: int = 1,
         discount: float = 0.99,
+        **more: bool,
     ) -> None:
-        """Find what to stack, and sum the rewards, which takes 4 bytes a step.
+        """Find what to stack, and sum the rewards, which takes 4 bytes a step; `more` is as in `TransitionSampler`.
 
         Raises ValueError for a stack below 1, less than one step, a discount outside [0, 1], or an unknown
         key; SchemaError if no observation is an image, and no key is named.
         """
-        stack, n_steps = as_integer("stack", stack), as_steps(n_steps, discount)
+        stack, n_steps = as_integer("stacks", stack), as_steps(n_steps, discount)
         if stack < 1:
-            raise ValueError(f"stack must be >= 1, found {stack}.")
+            raise ValueError(f"stacks must be >= 1, found {stack}.")
         self.kind = f"frames 1 stack={stack}" + (f" n_steps={n_steps}" if n_steps > 1 else "")
         self.draws = 1 if arrays.mixture is None else 2
         self.arrays = arrays
@@ -65,23 +62,22 @@ class FrameSampler:
         self._slots = torch.arange(1 - stack, 2, device=arrays.rows.device)
         self._is_one_step = n_steps == 1
         self._discount = discount
-        self._transitions = NStepSampler(arrays, n_steps, discount)
+        self._transitions = TransitionSampler(arrays, n_steps, discount, **more)
+        self._further = [name for name in self._transitions.extra if name != "discounts"]
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items three"]:
         """Return for each item the rows of its step, its next observation, and its first frame."""
         steps = self.arrays.choose_steps(uniform)
-        items = self._transitions.items_of(steps)
+        items = self._transitions.pairs_of(steps)
         first_rows = np.take(self.arrays.first_rows, items[:, 0].numpy() - steps)
         # So that each of the three is contiguous in memory.
         return torch.cat([items.T, torch.from_numpy(first_rows).unsqueeze(0)]).T
 
-    def gather(self, chosen: Int64[Tensor, "items three"]) -> StructuredBatch:
+    def gather(self, chosen: Int64[Tensor, "items three"]) -> Batch:
         """Return the transitions of some rows, frames stacked."""
         return next(self.gather_many(chosen, max(1, len(chosen))))
 
-    def gather_many(
-        self, chosen: Int64[Tensor, "items three"], size: int
-    ) -> Iterator[StructuredBatch]:
+    def gather_many(self, chosen: Int64[Tensor, "items three"], size: int) -> Iterator[Batch]:
         """Yield the transitions of `size` rows each: frames batch by batch, what is small for all at once."""
         arrays = self.arrays
         rows, later, first_rows = chosen.unbind(1)
@@ -96,7 +92,8 @@ class FrameSampler:
             stack_rows = stack_rows[:, :-1]
             rewards, discounts = self._transitions.sums_and_discounts(chosen[:, :2])
             terminations, truncations = self._transitions.flags(chosen[:, :2]).unbind(1)
-        small = rewards, terminations, truncations, discounts, arrays.actions(rows)
+        small = [rewards, terminations, truncations, discounts, arrays.actions(rows)]
+        small += self._transitions.further(chosen[:, :2])
         of_rows = stack_rows, behind_rows, rows, later
         several = [torch.split(one, size) for one in (*of_rows, *small)]
         for stacks, behind, own, after, *others in zip(*several, strict=True):
@@ -104,8 +101,8 @@ class FrameSampler:
             if self._plain is not None:
                 observations |= self._by_key(own)
                 following |= self._by_key(after)
-            rewards, terminations, truncations, discounts, actions = others
-            yield StructuredBatch(
+            rewards, terminations, truncations, discounts, actions, *further = others
+            yield Batch(
                 observations=observations.get("", observations),
                 actions=actions,
                 rewards=rewards,
@@ -113,6 +110,7 @@ class FrameSampler:
                 terminations=terminations,
                 truncations=truncations,
                 discounts=discounts,
+                **dict(zip(self._further, further, strict=True)),
             )
 
     def _frames(
@@ -153,7 +151,7 @@ def _find_leaves(arrays: Arrays, keys: Sequence[str] | None) -> dict[str, Leaf]:
             raise SchemaError(
                 f"{name}: no observation is an image (uint8 of two or three dimensions), {found}; "
                 + (
-                    "name the parts to stack with keys=, or"
+                    "name the parts to stack with stacked=, or"
                     if leaves
                     else "stack with orlog.sequences, or"
                 )
@@ -161,23 +159,25 @@ def _find_leaves(arrays: Arrays, keys: Sequence[str] | None) -> dict[str, Leaf]:
             )
         return images
     if isinstance(keys, str):
-        raise TypeError(f"keys must be a list of parts of an observation, found the text {keys!r}.")
+        raise TypeError(
+            f"stacked must be a list of parts of an observation, found the text {keys!r}."
+        )
     if not keys:
         raise ValueError(
-            "keys is empty; name the parts to stack, or leave keys out to stack all images."
+            "stacked is empty; name the parts to stack, or leave it out to stack all images."
         )
     for key in keys:
         if not isinstance(key, str):
             raise TypeError(
-                f"each of keys must be the name of a part, found {type(key).__name__} {key!r:.80}."
+                f"each of stacked must be the name of a part, found {type(key).__name__} {key!r:.80}."
             )
         if key not in leaves:
             known = [one for one in leaves if one]
-            found = "are one tensor, so leave keys out" if leaves else "are one flat vector"
+            found = "are one tensor, so leave stacked out" if leaves else "are one flat vector"
             if known:
                 found = f"have the parts {', '.join(known)}"
             end = did_you_mean(key, known) or "."
-            raise ValueError(f"{name}: observations {found}, found {key!r} in keys{end}")
+            raise ValueError(f"{name}: observations {found}, found {key!r} in stacked{end}")
     return {key: leaves[key] for key in keys}
 
 
@@ -186,51 +186,3 @@ def _is_image(arrays: Arrays, leaf: Leaf) -> bool:
         return False
     frames = arrays.others[leaf.column]
     return frames.dtype == torch.uint8 and frames.ndim >= 3
-
-
-@takes_stream_options
-def frame_stacks(
-    data: Given | Arrays,
-    batch_size: int = 64,
-    *,
-    stack: int = 4,
-    seed: int,
-    keys: Sequence[str] | None = None,
-    n_steps: int = 1,
-    discount: float = 0.99,
-    **stream: Unpack[StreamOptions],
-) -> Batches[StructuredBatch]:
-    """Return an endless stream of random transitions whose images are stacks of recent frames.
-
-    Images in observations and next observations are `[batch, stack, height, width, channels]`, the
-    newest last, as stored (uint8 stays uint8). A stack never reaches into another episode: before
-    an episode's beginning its first frame is repeated. Other parts are given without stacking.
-    With `n_steps=1`, observations and next observations share the memory of their common frames, so
-    copy them before changing one in place.
-
-    Over several steps (`n_steps=3` as in Rainbow) rewards, ends, discounts and next observations
-    are as in `NStepBatch`: over `n_steps` steps, or as many as the episode has left.
-
-    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
-
-    Args:
-        batch_size: Transitions in a batch.
-        stack: Frames in an observation.
-        keys: Which parts of an observation to stack; all images by default. Keys are those of a
-            batch; a space without keys has the empty key.
-        n_steps: Steps that an item spans.
-        discount: Discount of a step.
-
-    Raises:
-        SchemaError: no image to stack.
-        ValueError: no part of the observations has that key.
-        TypeError: keys are not a list.
-    """
-    arrays = as_arrays(data, stream.get("infos", ()))
-    return Batches(
-        FrameSampler(arrays, stack, keys=keys, n_steps=n_steps, discount=discount),
-        arrays.digest,
-        batch_size=batch_size,
-        seed=seed,
-        **stream,
-    )

@@ -191,12 +191,12 @@ class GoalSampler:
             return
         numbers = self._view.shape[1] + 2 * self._flat_goals.shape[1]
         yield from gather_in_blocks(
-            _goal_batch, self._columns, chosen, size=size, item_bytes=4 * numbers
+            GoalBatch, self._columns, chosen, size=size, item_bytes=4 * numbers
         )
 
     def gather(self, chosen: Tensor) -> GoalBatch:
         """Return the transitions of the first column with the goals of the others."""
-        return _goal_batch(*self._columns(chosen))
+        return GoalBatch(*self._columns(chosen))
 
     def read_goals(self, rows: Tensor) -> Values:
         """Return the states of some rows as goals."""
@@ -205,7 +205,7 @@ class GoalSampler:
         return self._goals.observations(rows)
 
     def _columns(self, chosen: Tensor) -> tuple[Any, ...]:
-        """Return the arguments of `_goal_batch`."""
+        """Return the fields of a batch."""
         rows, value_rows, actor_rows = chosen.unbind(1)
         observations, actions, next_observations, terminations = self._read_steps(rows)
         value_goals = self.read_goals(value_rows)
@@ -386,28 +386,6 @@ def find_goal(arrays: Arrays, key: str) -> Leaf:
     found = f"its parts are {', '.join(known)}" if known else "it has one part: leave goal_key out"
     end = did_you_mean(str(key), known) or "."
     raise ValueError(f"{arrays.name}: no part of the observation is {key!r}, {found}{end}")
-
-
-def _goal_batch(
-    observations: Any,
-    actions: Tensor,
-    next_observations: Any,
-    value_goals: Any,
-    actor_goals: Any,
-    rewards: Tensor,
-    masks: Tensor,
-    terminations: Tensor,
-) -> GoalBatch:
-    return GoalBatch(
-        observations=observations,
-        actions=actions,
-        next_observations=next_observations,
-        value_goals=value_goals,
-        actor_goals=actor_goals,
-        rewards=rewards,
-        masks=masks,
-        terminations=terminations,
-    )
 
 
 def _describe(mixture: GoalMixture, discount: float) -> str:

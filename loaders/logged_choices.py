@@ -9,8 +9,10 @@ import torch
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
+from orlog.loaders.batch import Batch
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
-from orlog.loaders.transitions import Transitions, transitions
+from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.transitions import transitions
 from orlog.manifests.names import counted
 
 LOG_PROBS = "action_log_probs"
@@ -19,7 +21,7 @@ LOG_PROBS = "action_log_probs"
 @takes_stream_options
 def logged_choices(
     data: Given | Arrays, batch_size: int = 256, *, seed: int, **stream: Unpack[StreamOptions]
-) -> Transitions:
+) -> Batches[Batch]:
     """Return the endless stream of `transitions` of episodes with one step each, with their log-probabilities.
 
     These are in `batch.infos["action_log_probs"]`.
@@ -42,7 +44,8 @@ def logged_choices(
         )
     _check_log_probs(arrays, where)
     stream["infos"] = names
-    return transitions(arrays, batch_size, seed=seed, **stream)
+    made: Batches[Batch] = transitions(arrays, batch_size, seed=seed, **stream)
+    return made
 
 
 def _check_log_probs(arrays: Arrays, where: str) -> None:

@@ -33,10 +33,10 @@ from orlog.loaders.arrays.arrays import Arrays, Mixture, as_arrays, choose_items
 from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.arrays.statistics import finite_returns
 from orlog.loaders.arrays.step_table import StepTable
+from orlog.loaders.arrays.sums import sum_rewards
 from orlog.loaders.batch import Tensors
 from orlog.loaders.sampling.arguments import as_integer, canonical_number, check_choice
 from orlog.loaders.sampling.infos import Windows
-from orlog.loaders.sampling.n_steps import sum_rewards
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.weights import step_probabilities
@@ -48,7 +48,7 @@ class PreferenceBatch(Tensors):
 
     Attributes:
         observations: States of the steps, flat float32 `[batch, 2, length, obs]`, or as in
-            `StructuredBatch` with these axes in front.
+            `Batch` with these axes in front.
         actions: float32 `[batch, 2, length, act]`, or integers.
         rewards: In the environment's unit.
         timesteps: Place of each step in its episode, from 0.

@@ -1,6 +1,6 @@
 """Prioritized sampling: steps are drawn by priorities, which training updates.
 
-    batches = orlog.prioritized_transitions(ds, 256, seed=0)
+    batches = orlog.transitions(ds, 256, seed=0, prioritized=True)
     for batch in batches:
         errors = learner.update(batch)                       # losses times batch.weights
         batches.update(batch.steps, errors.abs() + 1e-6)
@@ -16,22 +16,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.reading.opening import Given
-from orlog.loaders.arrays.arrays import Arrays, as_arrays
-from orlog.loaders.batch import NStepBatch, StructuredBatch
-from orlog.loaders.sampling.arguments import canonical_number
+from orlog.loaders.batch import Batch
+from orlog.loaders.sampling.arguments import canonical_number, check_choice
 from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import draw_uniform
 from orlog.loaders.sampling.infos import InfoReader
-from orlog.loaders.sampling.n_steps import NStepSampler
-from orlog.loaders.sampling.options import Place, StreamOptions, takes_stream_options
+from orlog.loaders.sampling.options import Place
+from orlog.loaders.sampling.steps import TransitionSampler
 
 _FANOUT = 16
 _TOP = 4096
@@ -40,30 +38,19 @@ _BLOCK_ITEMS = 2**17  # but no more items than this, unless a batch has more
 _LARGEST = 1e100  # sums of larger priorities could become infinite
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class PrioritizedBatch(NStepBatch):
-    """Transitions with what their update needs.
+class Priorities(TypedDict, total=False):
+    """How steps are drawn by priorities.
 
     Attributes:
-        steps: Number of each step in the dataset, for `update`.
-        weights: Importance weight of each, in (0, 1].
+        exponent: Power that priorities are raised to (the paper's alpha), 0.6 by default; 0 is uniform.
+        beta: How much importance weights correct, in [0, 1], 0.4 by default; see `PrioritizedTransitions.beta`.
+        stratified: Take one item from each of `batch_size` equal parts of all priorities, as the paper does and
+            by default, instead of every item from the whole: the same chances, less variance.
     """
 
-    steps: Int64[Tensor, " batch"]
-    weights: Float32[Tensor, " batch"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class PrioritizedStructuredBatch(StructuredBatch):
-    """The same for spaces that are not one flat vector of floats.
-
-    Attributes:
-        steps: Number of each step in the dataset, for `update`.
-        weights: Importance weight of each, in (0, 1].
-    """
-
-    steps: Int64[Tensor, " batch"]
-    weights: Float32[Tensor, " batch"]
+    exponent: float
+    beta: float
+    stratified: bool
 
 
 class SumTree:
@@ -133,7 +120,7 @@ class SumTree:
 
 
 class PrioritizedTransitions:
-    """An endless stream of random transitions by priority. `prioritized_transitions` makes it.
+    """An endless stream of random transitions by priority. `orlog.transitions(.., prioritized=True)` makes it.
 
     Iterating continues where the last iteration stopped.
 
@@ -148,17 +135,21 @@ class PrioritizedTransitions:
 
     def __init__(
         self,
-        sampler: NStepSampler,
+        sampler: TransitionSampler,
         *,
         batch_size: int,
         seed: int,
-        exponent: float,
-        beta: float,
-        stratified: bool,
+        exponent: float = 0.6,
+        beta: float = 0.4,
+        stratified: bool = True,
         infos: Sequence[str] = (),
+        to: str = "torch",
         **place: Unpack[Place],
     ) -> None:
-        """See `prioritized_transitions`."""
+        """Begin with equal priorities; see `Priorities`.
+
+        Raises ValueError if a number is out of range, or the dataset is a weighted mixture.
+        """
         arrays = sampler.arrays
         if not 0 <= exponent <= 2 or not 0 <= beta <= 1:
             raise ValueError(
@@ -169,7 +160,8 @@ class PrioritizedTransitions:
                 f"{arrays.name}: its steps have weights already, which priorities would replace; "
                 "pass the parts without weights, or set priorities to the weights with update()."
             )
-        self.beta = beta
+        check_choice("to", to, ("torch", "numpy"))
+        self.beta, self._to = beta, to
         self._arrays = arrays
         self._sampler = sampler
         self._infos = InfoReader(arrays, infos) if infos else None
@@ -205,11 +197,11 @@ class PrioritizedTransitions:
         """Priority of each step to the power of the exponent; a view, not to be written to."""
         return self._tree.values
 
-    def __iter__(self) -> Iterator[PrioritizedBatch | PrioritizedStructuredBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         """Return the stream itself."""
         return self
 
-    def __next__(self) -> PrioritizedBatch | PrioritizedStructuredBatch:
+    def __next__(self) -> Batch:
         """Return the next batch, by the current priorities."""
         shares = self._uniform(self._next)
         if self._stratified:  # one item from each of as many equal parts of the total
@@ -225,14 +217,12 @@ class PrioritizedTransitions:
         batch = self._sampler.gather(items)
         if self._infos is not None:
             batch = self._infos.give(batch, items)
-        made = (
-            PrioritizedStructuredBatch if isinstance(batch, StructuredBatch) else PrioritizedBatch
-        )
-        return made(
-            **{field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)},
+        batch = dataclasses.replace(
+            batch,
             steps=torch.from_numpy(steps).to(device),
             weights=torch.from_numpy(weights[self._slice].astype(np.float32)).to(device),
         )
+        return batch if self._to == "torch" else batch.numpy()
 
     def update(self, steps: Tensor | np.ndarray, priorities: Tensor | np.ndarray) -> None:
         """Set priorities of some steps, such as |TD error| + 1e-6; of a step given twice, the last.
@@ -308,46 +298,6 @@ class PrioritizedTransitions:
         # A priority whose power rounds to 0 could never be drawn again.
         scaled: np.ndarray = np.maximum(values**self._exponent, np.finfo(np.float64).tiny)
         return scaled
-
-
-@takes_stream_options
-def prioritized_transitions(
-    data: Given | Arrays,
-    batch_size: int = 256,
-    *,
-    seed: int,
-    exponent: float = 0.6,
-    beta: float = 0.4,
-    stratified: bool = True,
-    n_steps: int = 1,
-    discount: float = 0.99,
-    **stream: Unpack[StreamOptions],
-) -> PrioritizedTransitions:
-    """Return an endless stream of random transitions by priority; at first all are equal.
-
-    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
-
-    Args:
-        batch_size: Transitions in a batch.
-        exponent: Power that priorities are raised to (the paper's alpha); 0 is uniform.
-        beta: How much importance weights correct, in [0, 1]; see `PrioritizedTransitions.beta`.
-        stratified: Take one item from each of `batch_size` equal parts of all priorities, as the
-            paper does, instead of every item from the whole: the same chances, less variance.
-        n_steps: Steps that an item spans.
-        discount: Discount of a step.
-
-    Raises:
-        ValueError: the dataset is a weighted mixture.
-    """
-    return PrioritizedTransitions(
-        NStepSampler(as_arrays(data, stream.get("infos", ())), n_steps, discount),
-        batch_size=batch_size,
-        seed=seed,
-        exponent=exponent,
-        beta=beta,
-        stratified=stratified,
-        **stream,
-    )
 
 
 def _plain(values: Any) -> np.ndarray:

@@ -12,8 +12,7 @@ are then set to zero.
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, Unpack
 
 import numpy as np
@@ -21,18 +20,17 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.columns.values import episode_blocks
 from orlog.datasets.reading.opening import Given
 from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.arrays.gathering import gather_rows
+from orlog.loaders.arrays.sums import TO_GO, info_sums, returns_to_go, with_sums_to_go
 from orlog.loaders.batch import SequenceBatch
 from orlog.loaders.sampling.arguments import as_length, check_choice
 from orlog.loaders.sampling.blocks import batches_of, items_at_once
 from orlog.loaders.sampling.infos import Windows
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
-
-_BLOCK_ROWS = 2**20  # summed at once, in float64
+from orlog.loaders.weights import weighted, weights_by_episode
 
 
 class SequenceSampler:
@@ -108,7 +106,7 @@ class SequenceSampler:
     def gather(self, chosen: Int64[Tensor, "items three"]) -> SequenceBatch:
         """Return the windows of some items."""
         columns = self._columns(chosen)
-        return self._gather_rows(chosen) if columns is None else _sequence_batch(*columns)
+        return self._gather_rows(chosen) if columns is None else SequenceBatch(*columns)
 
     def gather_many(
         self, chosen: Int64[Tensor, "items three"], size: int
@@ -120,10 +118,10 @@ class SequenceSampler:
             if columns is None:
                 yield from map(self._gather_rows, torch.split(items, size))
             else:
-                yield from batches_of(_sequence_batch, columns, size)
+                yield from batches_of(SequenceBatch, columns, size)
 
     def _columns(self, chosen: Tensor) -> list[Tensor] | None:
-        """Return the arguments of `_sequence_batch`: a copy for each window of flat columns in main memory.
+        """Return the fields of a batch: a copy for each window of flat columns in main memory.
 
         None for other columns, and where a window reaches beyond the matrix, before its first row or after
         its last: that is so rare that a check each time would cost more. Small work is done by NumPy, whose
@@ -190,21 +188,6 @@ class SequenceSampler:
         )
 
 
-def _sequence_batch(observations: Tensor, actions: Tensor, *told: Tensor) -> SequenceBatch:
-    rewards, terminations, truncations, returns, timesteps, mask, *following = told
-    return SequenceBatch(
-        observations=observations,
-        actions=actions,
-        rewards=rewards,
-        returns_to_go=returns,
-        terminations=terminations,
-        truncations=truncations,
-        timesteps=timesteps,
-        mask=mask,
-        next_observations=following[0] if following else None,
-    )
-
-
 def _clear(block: Float32[Tensor, "items slots numbers"], empty: np.ndarray) -> None:
     """Set the numbers of empty slots to zero, a slot as one value of many bytes."""
     slot = np.dtype((np.void, block.shape[2] * block.itemsize))
@@ -216,39 +199,6 @@ def _empty_slots(length: int, is_right: bool) -> Bool[np.ndarray, "counts length
     slots, counts = np.arange(length), np.arange(length + 1)[:, None]
     empty: np.ndarray = slots >= counts if is_right else slots < length - counts
     return empty
-
-
-def returns_to_go(arrays: Arrays, discount: float = 1.0) -> Float32[Tensor, " steps_and_episodes"]:
-    """Return for each row of the matrix the discounted sum of rewards to its episode's end."""
-    return sums_to_go(arrays, arrays.rows[:, arrays.columns["rewards"].start], discount)
-
-
-def sums_to_go(
-    arrays: Arrays, values: Float32[Tensor, " steps_and_episodes"], discount: float = 1.0
-) -> Float32[Tensor, " steps_and_episodes"]:
-    """Return for each row the discounted sum of some values of the rows to its episode's end.
-
-    Sums are in float64 and never cross an episode. Each pass doubles their reach: the sum over 2^k
-    steps plus the discounted sum over the next 2^k. That is as exact as adding backwards, in few
-    passes.
-    """
-    numbers = values.cpu().numpy()
-    found = np.empty(len(numbers), np.float32)
-    # In blocks of episodes, since temporary arrays take many bytes a step.
-    edges = episode_blocks(arrays.final_rows, _BLOCK_ROWS)
-    with arrays.in_order():
-        for episodes in itertools.starmap(slice, itertools.pairwise(edges)):
-            lengths, final_rows = arrays.lengths[episodes], arrays.final_rows[episodes]
-            rows = slice(final_rows[0] - lengths[0], final_rows[-1] + 1)
-            total = numbers[rows].astype(np.float64)
-            left = np.repeat(final_rows, lengths + 1) - np.arange(rows.start, rows.stop)
-            reach, longest = 1, int(lengths.max())
-            while reach < longest:
-                inside = np.flatnonzero(left > reach)
-                total[inside] += discount**reach * total[inside + reach]
-                reach *= 2
-            found[rows] = total
-    return torch.from_numpy(found).to(arrays.rows.device)
 
 
 @takes_stream_options
@@ -288,3 +238,47 @@ def sequences(
         arrays, length, padding=padding, discount=discount, with_next=with_next
     )
     return Batches(sampler, arrays.digest, batch_size=batch_size, seed=seed, **stream)
+
+
+@takes_stream_options
+def windows_with_sums(
+    data: Given | Arrays,
+    batch_size: int = 64,
+    *,
+    length: int,
+    seed: int,
+    to_go: Sequence[str] = (),
+    cheaper: tuple[str, float] | None = None,
+    **stream: Unpack[StreamOptions],
+) -> Batches[SequenceBatch]:
+    """Return windows of steps with infos, and with what is still to come of some of them.
+
+    All other arguments, and errors, are those of `orlog.sequences`.
+
+    Args:
+        data: What to sample from.
+        batch_size: Windows in a batch.
+        length: Steps of a window.
+        seed: Seed of the stream.
+        to_go: Infos of which the sum from each step on is given, as `NAME_to_go`.
+        cheaper: An info and a number: the chance of an episode grows with how far its sum of the info stays
+            below the number, and those that reach it are left out, as OSRL draws for CDT. None draws all
+            steps alike.
+        stream: `start`, `infos`, `rank` and `ranks`.
+
+    Raises ValueError besides if no episode stays below the number.
+    """
+    infos = stream.get("infos", ())
+    summed = [*to_go, *(() if cheaper is None else cheaper[:1])]
+    arrays = as_arrays(data, tuple(dict.fromkeys([*infos, *summed])))
+    if cheaper is not None:
+        name, most = cheaper
+        sums = info_sums(arrays, name)
+        left = np.maximum(most - sums, 0)
+        if not left.any():
+            raise ValueError(
+                f"{arrays.name}: no episode has a {name} below {most:g}; the least is {sums.min():g}."
+            )
+        arrays = weighted(arrays, weights_by_episode(arrays, left, per="episode"))
+    stream["infos"] = (*infos, *(f"{one}{TO_GO}" for one in to_go))
+    return sequences(with_sums_to_go(arrays, to_go), batch_size, length=length, seed=seed, **stream)

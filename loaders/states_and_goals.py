@@ -14,9 +14,8 @@ Observations with frames or integers are dicts, and so are their states.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float32
@@ -26,7 +25,7 @@ from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.arrays.filling import Leaf
-from orlog.loaders.batch import GoalBatch, StateGoalBatch, StateSubgoalBatch
+from orlog.loaders.batch import GoalBatch
 from orlog.loaders.goals import GoalMixture, goals
 from orlog.loaders.subgoals import subgoals
 
@@ -34,7 +33,6 @@ ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 _OBSERVATIONS = ("observations", "next_observations", "subgoal_observations")
 
 Values: TypeAlias = Tensor | dict[str, Tensor]
-BatchT = TypeVar("BatchT", bound=StateGoalBatch)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +73,13 @@ class GoalParts:
         assert self.desired is not None
         return observations[:, self.desired]
 
-    def of_states(self, kind: type[BatchT], batch: GoalBatch) -> BatchT:
-        """Return a batch as one of states: of a `kind` with the same fields."""
-        fields: dict[str, Any] = {}
-        for field in dataclasses.fields(kind):
-            value = getattr(batch, field.name)
-            fields[field.name] = self.states(value) if field.name in _OBSERVATIONS else value
-        return kind(**fields)
+    def of_states(self, batch: GoalBatch) -> GoalBatch:
+        """Return a batch as one of states."""
+        observed = {name: getattr(batch, name) for name in _OBSERVATIONS}
+        states: dict[str, Any] = {
+            name: self.states(one) for name, one in observed.items() if one is not None
+        }
+        return dataclasses.replace(batch, **states)
 
 
 def goal_parts(parts: Mapping[str, Leaf], width: int, name: str) -> GoalParts:
@@ -121,7 +119,7 @@ def states_and_goals(
     value_goals: tuple[float, float, float] = (0.0, 1.0, 0.0),
     discount: float = 0.99,
     **more: Any,
-) -> Iterable[StateGoalBatch]:
+) -> Iterable[GoalBatch]:
     """Return the batches of `orlog.goals`, without end, with states and goals as above.
 
     Args:
@@ -145,7 +143,7 @@ def states_and_goals(
         goal_key=parts.goal_key,
         **more,
     )
-    return map(functools.partial(parts.of_states, StateGoalBatch), batches)
+    return map(parts.of_states, batches)
 
 
 def states_and_subgoals(
@@ -158,7 +156,7 @@ def states_and_subgoals(
     value_goals: tuple[float, float, float],
     discount: float = 0.99,
     **more: Any,
-) -> Iterable[StateSubgoalBatch]:
+) -> Iterable[GoalBatch]:
     """Return the batches of `orlog.subgoals` with states and goals as above.
 
     Args:
@@ -183,7 +181,7 @@ def states_and_subgoals(
         goal_key=parts.goal_key,
         **more,
     )
-    return map(functools.partial(parts.of_states, StateSubgoalBatch), batches)
+    return map(parts.of_states, batches)
 
 
 def _mixture(probabilities: tuple[float, float, float], *, geometric: bool) -> GoalMixture:

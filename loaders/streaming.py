@@ -1,4 +1,4 @@
-"""Transitions straight from compressed shards, in epochs, for datasets too large to hold anywhere.
+"""Batches straight from compressed shards, in epochs, for datasets too large to hold anywhere.
 
     blocks    runs of whole episodes, some MiB each
     group     blocks that are in memory at once: the next ones of a seeded order of all blocks
@@ -12,7 +12,7 @@ after it is on its way.
 
 How well this mixes: with G blocks and T steps in a group of S in all, two neighbors in an episode
 meet in a batch of B with probability (B - 1) / (T - 1), where a full shuffle has (B - 1) / (S - 1),
-and a batch holds steps of some G (1 - (1 - 1/G)^B) blocks. `StreamedTransitions.mixing` has them.
+and a batch holds steps of some G (1 - (1 - 1/G)^B) blocks. `StreamedBatches.mixing` has them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import importlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -31,10 +32,9 @@ import torch
 
 from orlog.datasets.columns.values import episode_blocks
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.datasets.reading.selection import seeded_order
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays, arrays_of, with_infos
+from orlog.loaders.arrays.arrays import Arrays, arrays_of, missing_finals, with_infos
 from orlog.loaders.arrays.filling import (
     Layout,
     fill_matrix,
@@ -44,21 +44,27 @@ from orlog.loaders.arrays.filling import (
     warn_of_outside,
 )
 from orlog.loaders.arrays.infos import check_names, info_layout
-from orlog.loaders.batch import Batch, StructuredBatch, joined
+from orlog.loaders.batch import joined
 from orlog.loaders.sampling.ahead import Ahead
-from orlog.loaders.sampling.arguments import as_integer, as_steps
+from orlog.loaders.sampling.arguments import as_integer
 from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import stream_key
 from orlog.loaders.sampling.epochs import Epoch, Mixing, plan_epoch
 from orlog.loaders.sampling.infos import InfoReader
-from orlog.loaders.sampling.n_steps import NStepSampler
-from orlog.loaders.sampling.options import Place, StreamOptions, takes_stream_options
+from orlog.loaders.sampling.options import Place
 from orlog.loaders.sampling.streams import BlockSampler, Sampler, Stream, batch_number
-from orlog.loaders.transitions import TransitionSampler
 from orlog.manifests.columns import axis_of
 
 _INFOS = "infos"  # names the matrix of infos, as no column is named
 
+STREAMED = (
+    "orlog.loaders.transitions:transitions",
+    "orlog.loaders.sequences:sequences",
+    "orlog.loaders.windows:windows",
+    "orlog.loaders.chunks:action_chunks",
+)
+"""Loaders whose items need nothing but the episode of the step that is drawn."""
+BUFFER_BYTES = 2**28
 BLOCK_BYTES = 2**22
 MOST_THREADS = 4
 LARGE_ROW_BYTES = 512  # chunks hold few rows this large, so blocks need not share chunks
@@ -72,13 +78,13 @@ class _Group:
     chosen: torch.Tensor
     infos: InfoReader | None
 
-    def gather(self, first: int, last: int) -> Batch | StructuredBatch:
+    def gather(self, first: int, last: int) -> Any:
         """Return some of the steps."""
         chosen = self.chosen[first:last]
-        batch: Batch | StructuredBatch = self.sampler.gather(chosen)
+        batch = self.sampler.gather(chosen)
         return batch if self.infos is None else self.infos.give(batch, chosen)
 
-    def whole_batches(self, into: int, cursor: Cursor) -> Iterator[Batch | StructuredBatch] | None:
+    def whole_batches(self, into: int, cursor: Cursor) -> Iterator[Any] | None:
         """Return the batches that lie in the rest of the group, gathered together; None where they are not."""
         size = cursor.batch_size
         count = (len(self.chosen) - into) // size
@@ -92,9 +98,10 @@ class _Group:
         return self.sampler.gather_many(self.chosen[into : into + count * size], size)
 
 
-class StreamedTransitions(Stream[Batch | StructuredBatch]):
-    """An endless stream of epochs of transitions. `stream_transitions` makes it.
+class StreamedBatches(Stream[Any]):
+    """An endless stream of epochs of batches: every step of the data is drawn once an epoch.
 
+    `orlog.transitions(.., stream=True)` makes it. It fits what is drawn by a step and lies in its episode.
     Pass it to a `DataLoader` with `batch_size=None`. The stream is the same for any number of
     workers and ranks, but each of them decodes all of it: use one worker if decoding is slow.
 
@@ -106,17 +113,37 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         self,
         dataset: Dataset,
         batch_size: int,
+        sampler_of: Callable[[Arrays], Sampler[Any]],
         *,
         seed: int,
         n_steps: int = 1,
-        discount: float = 0.99,
-        buffer_bytes: int = 2**28,
+        buffer_bytes: int = BUFFER_BYTES,
         allow_non_finite: bool = False,
         infos: Sequence[str] = (),
+        to: str = "torch",
         **place: Unpack[Place],
     ) -> None:
-        """Plan a stream; nothing is decoded yet."""
-        n_steps = as_steps(n_steps, discount)
+        """Plan a stream; nothing is decoded yet.
+
+        Args:
+            dataset: What to read.
+            batch_size: Items in a batch. All batches are full: if the size does not divide an epoch, some hold the
+                end of one epoch and the start of the next.
+            sampler_of: Returns what gathers the items of a group of episodes.
+            seed: Seed of the stream.
+            n_steps: Steps that an item spans, which are a part of what identifies the stream.
+            buffer_bytes: Memory for decoded steps. Half of it is mixed at a time, so more memory mixes better;
+                another value gives another stream. A larger episode is held whole, twice. Infos take memory
+                beside it.
+            allow_non_finite: Take NaN and infinity as they are.
+            infos: As in `StreamOptions`, and so are `to`, `start`, `rank` and `ranks`.
+            to: As in `StreamOptions`.
+            place: Where to start, and which part of each batch to take.
+
+        Raises:
+            SchemaError: the dataset is a weighted mixture; of values only while iterating.
+            IntegrityError: a file is damaged; also while iterating.
+        """
         buffer_bytes = as_integer("buffer_bytes", buffer_bytes)
         if buffer_bytes < 1:
             raise ValueError(f"buffer_bytes must be >= 1, found {buffer_bytes}.")
@@ -135,9 +162,9 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
                 f"{dataset.name}: a weighted mixture has no epochs to stream; use "
                 'orlog.load_arrays(ds, "mmap") with orlog.transitions, or stream its parts.'
             )
-        super().__init__(cursor, dataset.name)
+        super().__init__(cursor, dataset.name, to)
         self.dataset = dataset
-        self._n_steps, self._discount = n_steps, discount
+        self._sampler_of = sampler_of
         self._allow_non_finite = allow_non_finite
         self._layout = layout
         self._columns = {name: (layout, name) for name in layout.row_bytes}
@@ -164,7 +191,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         """Leave out decoded data, which a worker process reads again."""
         return {**self.__dict__, "_held": {}}
 
-    def __iter__(self) -> Iterator[Batch | StructuredBatch]:
+    def __iter__(self) -> Iterator[Any]:
         """Yield batch `start`, `start + 1`, ... without end; in a worker only its share of them."""
         own, workers = self._begin()
         start = self.start
@@ -181,7 +208,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
                 if workers == 1 and (whole := group.whole_batches(into, self.cursor)):
                     for batch in whole:
                         self._next = index + 1
-                        yield batch
+                        yield self._in_form(batch)
                         index, into = index + 1, into + self.batch_size
                     continue
                 is_ours = (index - start) % workers == own
@@ -200,10 +227,10 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
                     into, done = into + count, done + count
                 if is_ours:
                     self._next = index + workers
-                    yield joined(pieces)
+                    yield self._in_form(joined(pieces))
                 index += 1
 
-    def batch(self, index: int) -> Batch | StructuredBatch:
+    def batch(self, index: int) -> Any:
         """Return batch `index`: the same as iterating to it. Decodes all groups that it touches.
 
         Raises ValueError if it is negative.
@@ -217,7 +244,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
             count = min(self.batch_size - done, len(group.chosen) - into)
             pieces += self._gather(group, into, done, count)
             (epoch, number), into, done = self._after(epoch, number), 0, done + count
-        return joined(pieces)
+        return self._in_form(joined(pieces))
 
     @property
     def mixing(self) -> Mixing:
@@ -367,15 +394,15 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
             for one in ([layout, self._beside] if self._names else [layout])
         ]
         arrays = with_infos(*made) if self._names else made[0]
-        sampler = self._sampler_of(arrays)
+        sampler = self._sampler_of(dataclasses.replace(arrays, **self._of_all))
         infos = InfoReader(sampler.arrays, self._names, sampler) if self._names else None
         return _Group(sampler, sampler.choose(((order + 0.5) / len(order))[:, None]), infos)
 
-    def _sampler_of(self, arrays: Arrays) -> Sampler[Any]:
-        """Return what gathers the steps of a group."""
-        if self._n_steps == 1 and arrays.is_flat:
-            return TransitionSampler(arrays)
-        return NStepSampler(arrays, self._n_steps, self._discount)
+    @functools.cached_property
+    def _of_all(self) -> dict[str, Any]:
+        """What the steps of a group know of the whole dataset."""
+        longest = int(self.dataset.episode_lengths.max())
+        return {"longest": longest, "missing_finals": missing_finals(self.dataset)}
 
     def _columns_to_hold(self, layout: Layout, limit_bytes: int) -> list[str]:
         """Return the columns to hold in memory whole: all but images, if that takes little memory.
@@ -428,11 +455,11 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
             return
         place = fill_matrix(self.dataset, layout, first, last, values)
         if place and not self._allow_non_finite:
-            raise not_finite(self.dataset, place, "stream_transitions(.., allow_non_finite=True)")
+            raise not_finite(
+                self.dataset, place, "orlog.transitions(.., stream=True, allow_non_finite=True)"
+            )
 
-    def _gather(
-        self, group: _Group, into: int, done: int, count: int
-    ) -> list[Batch | StructuredBatch]:
+    def _gather(self, group: _Group, into: int, done: int, count: int) -> list[Any]:
         """Return this rank's part of the next `count` steps of a batch that already has `done`."""
         own = self.cursor.own_items
         first = max(done, own.start) - done
@@ -449,48 +476,37 @@ def _threads() -> int:
     return min(MOST_THREADS, os.cpu_count() or 1)
 
 
-@takes_stream_options
-def stream_transitions(
-    dataset: Given,
-    batch_size: int = 256,
+def stream_loader(
+    dataset: Dataset,
+    loader: str,
+    arguments: Mapping[str, Any],
     *,
     seed: int,
-    n_steps: int = 1,
-    discount: float = 0.99,
-    buffer_bytes: int = 2**28,
-    allow_non_finite: bool = False,
-    **stream: Unpack[StreamOptions],
-) -> StreamedTransitions:
-    """Return an endless stream of transitions, decoded as it goes: each step once per epoch.
+    start: int = 0,
+    change: Callable[[Arrays], Arrays] = lambda arrays: arrays,
+) -> StreamedBatches:
+    """Return an endless stream of epochs of what a loader gives: every step of the data is drawn once an epoch.
 
-    For datasets too large for RAM and for a memory map. Batches are the same as those of
-    `transitions`: `Batch`, `NStepBatch`, or `StructuredBatch` if spaces are not flat. With `start`, the
-    group of blocks that this batch lies in is decoded first.
-
-    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
+    Each group of whole episodes is given to the loader as if it were all of the data.
 
     Args:
         dataset: What to read.
-        batch_size: Steps in a batch. All batches are full: if the size does not divide an epoch, some
-            batches hold the end of one epoch and the start of the next.
-        n_steps: Steps that an item spans; above 1, batches are `NStepBatch`.
-        discount: Discount of a step, for `n_steps` above 1.
-        buffer_bytes: Memory for decoded steps. Half of it is mixed at a time, so more memory mixes
-            better; another value gives another stream. A larger episode is held whole, twice.
-            Infos take memory beside it.
-        allow_non_finite: Take NaN and infinity as they are.
-
-    Raises:
-        SchemaError: the dataset is a weighted mixture; of values only while iterating.
-        IntegrityError: a file is damaged; also while iterating.
+        loader: One of `STREAMED`.
+        arguments: Arguments of the loader, with the size of a batch.
+        seed: Seed of the stream.
+        start: First batch of an iteration.
+        change: Changes the steps of a group before they are sampled, such as their rewards.
     """
-    return StreamedTransitions(
-        as_dataset(dataset),
-        batch_size,
-        seed=seed,
-        n_steps=n_steps,
-        discount=discount,
-        buffer_bytes=buffer_bytes,
-        allow_non_finite=allow_non_finite,
-        **stream,
-    )
+    module, _, function = loader.partition(":")
+    make = getattr(importlib.import_module(module), function)
+    rest = dict(arguments)
+    size, infos = rest.pop("batch_size"), rest.pop("infos", ())
+
+    def sampler_of(arrays: Arrays) -> Sampler[Any]:
+        made: Sampler[Any] = make(change(arrays), size, seed=0, rank=0, ranks=1, **rest).sampler
+        return made
+
+    # A run is one process, also where others of its group train too.
+    place: dict[str, Any] = {"start": start, "rank": 0, "ranks": 1}
+    how: dict[str, Any] = {"buffer_bytes": BUFFER_BYTES, "infos": infos, **place}
+    return StreamedBatches(dataset, size, sampler_of, seed=seed, **how)

@@ -34,21 +34,6 @@ from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SubgoalBatch(GoalBatch):
-    """Transitions with goals on two levels, one row each; `actor_goals` are the upper policy's.
-
-    Attributes:
-        low_goals: Goals for the lower policy: the state `steps` ahead, in the form of goals.
-        subgoals: What the upper policy should choose for its goal, in the form of goals.
-        subgoal_observations: The states of `subgoals` in the form of observations.
-    """
-
-    low_goals: Tensor | dict[str, Tensor]
-    subgoals: Tensor | dict[str, Tensor]
-    subgoal_observations: Tensor | dict[str, Tensor]
-
-
 class SubgoalSampler:
     """Chooses what a `GoalSampler` does, and the goals of the lower policy."""
 
@@ -75,11 +60,11 @@ class SubgoalSampler:
         subgoal_rows = np.where(self._above.has_random_actor_goal(uniform), low_rows, nearer)
         return torch.cat([chosen.T, torch.from_numpy(np.stack([low_rows, subgoal_rows]))]).T
 
-    def gather(self, chosen: Tensor) -> SubgoalBatch:
+    def gather(self, chosen: Tensor) -> GoalBatch:
         """Return the transitions of the first column with the goals of the others."""
         batch = self._above.gather(chosen[:, :3])
-        return SubgoalBatch(
-            **{field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)},
+        return dataclasses.replace(
+            batch,
             low_goals=self._above.read_goals(chosen[:, 3]),
             subgoals=self._above.read_goals(chosen[:, 4]),
             subgoal_observations=self.arrays.observations(chosen[:, 4]),
@@ -99,7 +84,7 @@ def subgoals(
     negative_rewards: bool = True,
     goal_key: str | None = None,
     **stream: Unpack[StreamOptions],
-) -> Batches[SubgoalBatch]:
+) -> Batches[GoalBatch]:
     """Return an endless stream of random transitions with hindsight goals on two levels, for HIQL.
 
     Transitions, value goals and rewards are those of `orlog.goals`; the defaults are HIQL's in

@@ -1,179 +1,68 @@
-"""Random transitions in an endless stream of batches, uniform or by a mixture's weights."""
+"""Random transitions in an endless stream of batches: from memory, straight from shards, by weights or priorities."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
-import torch
-from jaxtyping import Float64, Int64
-from torch import Tensor
 
-from orlog.datasets.reading.opening import Given
-from orlog.errors import SchemaError
+from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
-from orlog.loaders.arrays.gathering import gather_rows
-from orlog.loaders.batch import Batch, NextActionBatch, StructuredNextActionBatch
+from orlog.loaders.arrays.sums import info_numbers
+from orlog.loaders.frames import FrameSampler
+from orlog.loaders.priorities import Priorities, PrioritizedTransitions
 from orlog.loaders.sampling.arguments import as_steps
-from orlog.loaders.sampling.blocks import gather_in_blocks
-from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
-from orlog.loaders.sampling.streams import BLOCK as BLOCK
+from orlog.loaders.sampling.steps import TransitionSampler
 from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.streaming import BUFFER_BYTES, StreamedBatches
+from orlog.loaders.weights import weighted
 
 
-class TransitionSampler:
-    """Chooses steps and gathers them with their next observations, and next actions if asked."""
-
-    kind = "transitions 1"
-
-    def __init__(self, arrays: Arrays, next_actions: bool = False) -> None:
-        self.arrays = arrays
-        self.draws = 1 if arrays.mixture is None else 2
-        self._next_actions = next_actions
-        obs, act = arrays.obs_dim, arrays.action_dim
-        self._sizes = [obs, act, 3, obs]
-        self._view = arrays.transitions
-        if next_actions:
-            # They follow the next observation in memory: zeros after an episode's last step.
-            self._sizes.append(act)
-            self._view = arrays.windows(1, obs + act)
-            self._final_rows = torch.from_numpy(arrays.final_rows).to(arrays.rows.device)
-
-    def __reduce__(self) -> tuple[type[TransitionSampler], tuple[Arrays, bool]]:
-        """Leave the view out of a pickle, since it would carry all rows; it is made again."""
-        return TransitionSampler, (self.arrays, self._next_actions)
-
-    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, " items"]:
-        """Return the row of each item's step."""
-        return self.items_of(self.arrays.choose_steps(uniform))
-
-    def items_of(self, steps: Int64[np.ndarray, " items"]) -> Int64[Tensor, " items"]:
-        """Return what `choose` would return for some steps."""
-        return torch.from_numpy(self.arrays.step_table.take(steps))
-
-    def gather(self, chosen: Tensor) -> Batch:
-        """Return the transitions of some rows."""
-        return next(self.gather_many(chosen, max(1, len(chosen))))
-
-    def gather_many(self, chosen: Tensor, size: int) -> Iterator[Batch]:
-        """Yield the transitions of `size` rows each, views of a few gathered blocks."""
-        item_bytes = self._view.shape[1] * self._view.itemsize
-        make = _batch_with_next_actions if self._next_actions else _batch
-        return gather_in_blocks(make, self._columns, chosen, size=size, item_bytes=item_bytes)
-
-    def _columns(self, rows: Int64[Tensor, " items"]) -> tuple[Tensor, ...]:
-        """Return the arguments of `_batch`: views of one gathered block."""
-        obs, act, ends, *following = gather_rows(self._view, rows).split_with_sizes(self._sizes, 1)
-        if self._next_actions:
-            ends_at = self._final_rows[torch.searchsorted(self._final_rows, rows)]
-            following.append((ends_at != rows + 1).float())
-        return obs, act, *ends.unbind(1), *following
-
-
-def _batch(
-    observations: Tensor,
-    actions: Tensor,
-    rewards: Tensor,
-    terminations: Tensor,
-    truncations: Tensor,
-    next_observations: Tensor,
-) -> Batch:
-    return Batch(
-        observations=observations,
-        actions=actions,
-        rewards=rewards,
-        next_observations=next_observations,
-        terminations=terminations,
-        truncations=truncations,
-    )
-
-
-def _batch_with_next_actions(
-    observations: Tensor,
-    actions: Tensor,
-    rewards: Tensor,
-    terminations: Tensor,
-    truncations: Tensor,
-    next_observations: Tensor,
-    next_actions: Tensor,
-    has_next_action: Tensor,
-) -> NextActionBatch:
-    return NextActionBatch(
-        observations=observations,
-        actions=actions,
-        rewards=rewards,
-        next_observations=next_observations,
-        terminations=terminations,
-        truncations=truncations,
-        next_actions=next_actions,
-        has_next_action=has_next_action,
-    )
-
-
-class _StructuredNextActionSampler:
-    """Chooses steps and gathers them with their next actions where values are not flat vectors."""
-
-    def __init__(self, arrays: Arrays, discount: float) -> None:
-        self.arrays, self._steps = arrays, NStepSampler(arrays, 1, discount)
-        self.kind, self.draws = self._steps.kind, self._steps.draws
-        self._final_rows = torch.from_numpy(arrays.final_rows).to(arrays.rows.device)
-
-    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items two"]:
-        """Return the row of each item's step, and the row of its next observation."""
-        return self._steps.choose(uniform)
-
-    def gather(self, chosen: Int64[Tensor, "items two"]) -> StructuredNextActionBatch:
-        """Return the transitions of some items."""
-        batch, next_rows = self._steps.gather(chosen), chosen[:, 1].contiguous()
-        ends_at = self._final_rows[torch.searchsorted(self._final_rows, next_rows)]
-        return StructuredNextActionBatch(
-            **{field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)},
-            next_actions=self.arrays.actions(next_rows),  # zeros at final observations
-            has_next_action=(ends_at != next_rows).float(),
-        )
-
-
-class Transitions(Batches[Any]):
-    """An endless stream of batches of transitions: `Batch`, or one of its kin.
-
-    `transitions` makes it.
+class TransitionOptions(StreamOptions, total=False):
+    """Arguments of `orlog.transitions` that choose how steps are drawn and read, beside those of every kind.
 
     Attributes:
-        packed: The transitions in memory.
+        stacks: Frames in an observation: images become `[batch, stacks, height, width, channels]`, the newest last. A
+            stack never reaches into another episode: before its beginning the first frame is repeated. Over single
+            steps, observations and next observations share the memory of their common frames, so copy them before
+            changing one in place. (DQN: Mnih and others 2015.)
+        stacked: Which parts of an observation to stack, all images by default. The part of a space without
+            keys has the empty key.
+        weights: Steps are drawn in proportion to these: a number >= 0 for each step, or the name of a column that
+            holds one, such as "infos/w" or "episodes/w". By default all are as likely, unless the dataset is a
+            weighted mixture (`orlog.combine_datasets`), whose weights these multiply.
+        prioritized: Draw by priorities, which training updates: True, or a dict of `Priorities`.
+        stream: Read straight from the shards as it goes, each step once an epoch, in bounded memory: for datasets
+            too large for RAM and for a memory map.
+        buffer_bytes: With `stream`, memory for decoded steps, 256 MiB by default. Half of it is mixed at a time;
+            another value gives another stream.
+        allow_non_finite: With `stream`, take NaN and infinity as they are.
     """
 
-    def __init__(
-        self,
-        packed: Arrays,
-        digest: str,
-        *,
-        n_steps: int = 1,
-        discount: float = 0.99,
-        next_actions: bool = False,
-        **place: Any,
-    ) -> None:
-        n_steps = as_steps(n_steps, discount)
-        is_plain = n_steps == 1 and packed.is_flat
-        if next_actions and n_steps != 1:
-            raise SchemaError(
-                f"{packed.name or 'this dataset'}: next actions are given only with single steps; "
-                "leave out next_actions, or take orlog.sequences."
-            )
-        sampler: Any
-        if is_plain:
-            sampler = TransitionSampler(packed, next_actions)
-        elif next_actions:
-            sampler = _StructuredNextActionSampler(packed, discount)
-        else:
-            sampler = NStepSampler(packed, n_steps, discount)
-        super().__init__(sampler, digest, **place)
-        self.packed = packed
+    stacks: int
+    stacked: Sequence[str] | None
+    weights: np.ndarray | str | None
+    prioritized: bool | Priorities
+    stream: bool
+    buffer_bytes: int
+    allow_non_finite: bool
 
 
-@takes_stream_options
+_DEFAULTS: dict[str, tuple[str, Any]] = {
+    "stacks": ("int | None", None),
+    "stacked": ("Sequence[str] | None", None),
+    "weights": ("np.ndarray | str | None", None),
+    "prioritized": ("bool | Priorities", False),
+    "stream": ("bool", False),
+    "buffer_bytes": ("int", BUFFER_BYTES),
+    "allow_non_finite": ("bool", False),
+}
+
+
+@functools.partial(takes_stream_options, more=_DEFAULTS)
 def transitions(
     data: Given | Arrays,
     batch_size: int = 256,
@@ -182,33 +71,82 @@ def transitions(
     n_steps: int = 1,
     discount: float = 0.99,
     next_actions: bool = False,
-    **stream: Unpack[StreamOptions],
-) -> Transitions:
-    """Return an endless stream of random transitions, with replacement.
+    returns_to_go: bool = False,
+    **options: Unpack[TransitionOptions],
+) -> Any:
+    """Return an endless stream of random transitions, with replacement: batches are `orlog.loaders.batch.Batch`.
 
-    Every step is as likely as any other, unless the dataset is a weighted mixture
-    (`orlog.combine_datasets`).
-
-    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
+    Every step is as likely as any other, unless `weights`, priorities or a weighted mixture say otherwise.
+    `TransitionOptions` and `StreamOptions` describe the other arguments, and what is raised.
 
     Args:
+        data: What to sample from; with `stream` a dataset, its name or folder.
         batch_size: Transitions in a batch.
-        n_steps: Steps that an item spans; above 1, batches are `NStepBatch`.
-        discount: Discount of a step, for `discounts` of batches that have them.
-        next_actions: Also return the actions that the data took next: batches are `NextActionBatch`,
-            or `StructuredNextActionBatch`.
+        seed: Seed of the stream.
+        n_steps: Steps that an item spans, or as many as its episode has left.
+        discount: Discount of a step, for `discounts`, sums of rewards and returns.
+        next_actions: Also return the actions that the data took after the last of the steps.
+        returns_to_go: Also return the return that the data reached from there.
+        options: See `TransitionOptions`.
 
     Raises:
-        SchemaError: next actions are asked for where items are not single steps.
+        SchemaError: no image to stack; with `stream`, a weighted mixture.
+        ValueError: a weight for another number of steps; arguments that do not go together.
     """
-    arrays = as_arrays(data, stream.get("infos", ()))
-    return Transitions(
-        arrays,
-        arrays.digest,
-        n_steps=n_steps,
-        discount=discount,
-        next_actions=next_actions,
-        batch_size=batch_size,
-        seed=seed,
-        **stream,
+    rest: dict[str, Any] = dict(options)
+    how = {name: rest.pop(name, default) for name, (_, default) in _DEFAULTS.items()}
+    prioritized, stream, stacks = how["prioritized"], how["stream"], how["stacks"]
+    _check_together(how)
+
+    settings: dict[str, Any] = {"n_steps": as_steps(n_steps, discount), "discount": discount}
+    settings |= {"next_actions": next_actions, "returns_to_go": returns_to_go}
+    sampler_of: Callable[[Arrays], Any] = functools.partial(
+        TransitionSampler, **settings, discounts=prioritized is not False
     )
+    if stacks is not None:
+        sampler_of = functools.partial(FrameSampler, stack=stacks, keys=how["stacked"], **settings)
+    place = {"batch_size": batch_size, "seed": seed, **rest}
+    if stream:
+        whole: Any = data  # arrays are refused
+        return StreamedBatches(
+            as_dataset(whole),
+            sampler_of=sampler_of,
+            n_steps=n_steps,
+            buffer_bytes=how["buffer_bytes"],
+            allow_non_finite=how["allow_non_finite"],
+            **place,
+        )
+    arrays = _weighted(data, how["weights"], rest.get("infos", ()))
+    if prioritized is False:
+        return Batches(sampler_of(arrays), arrays.digest, **place)
+    priorities = {} if prioritized is True else prioritized
+    return PrioritizedTransitions(sampler_of(arrays), **priorities, **place)
+
+
+def _check_together(how: Mapping[str, Any]) -> None:
+    """Refuse arguments that do not go together.
+
+    Raises ValueError.
+    """
+    given = {name for name, (_, default) in _DEFAULTS.items() if how[name] is not default}
+    for one, other in (("stream", "weights"), ("stream", "prioritized"), ("stacks", "prioritized")):
+        if {one, other} <= given:
+            raise ValueError(f"{one} and {other} cannot be given together; leave one of them out.")
+    if "stacked" in given and "stacks" not in given:
+        raise ValueError("stacked names what to stack: give stacks, the number of frames, too.")
+    only = given & {"buffer_bytes", "allow_non_finite"}
+    if only and "stream" not in given:
+        raise ValueError(f"{min(only)} is for stream=True; leave it out, or give stream=True.")
+
+
+def _weighted(
+    data: Given | Arrays, weights: np.ndarray | str | None, infos: Sequence[str]
+) -> Arrays:
+    """Return the steps to draw from, in proportion to weights where they are given."""
+    if not isinstance(weights, str):
+        arrays = as_arrays(data, infos)
+        return arrays if weights is None else weighted(arrays, weights)
+    name = weights.removeprefix("infos/")
+    arrays = as_arrays(data, tuple(dict.fromkeys([*infos, name])))
+    values = info_numbers(arrays, name)[arrays.step_rows()]
+    return weighted(arrays, values.double().cpu().numpy())

@@ -79,7 +79,7 @@ class WindowSampler:
     def gather(self, chosen: Int64[Tensor, "items three"]) -> WindowBatch:
         """Return the windows of some items."""
         if self.arrays.is_flat:
-            return _window_batch(*self._columns(chosen))
+            return WindowBatch(*self._columns(chosen))
         return self._gather_parts(chosen)
 
     def gather_many(self, chosen: Int64[Tensor, "items three"], size: int) -> Iterator[WindowBatch]:
@@ -87,11 +87,11 @@ class WindowSampler:
         if not self.arrays.is_flat:
             return map(self._gather_parts, torch.split(chosen, size))
         return gather_in_blocks(
-            _window_batch, self._columns, chosen, size=size, item_bytes=self._item_bytes
+            WindowBatch, self._columns, chosen, size=size, item_bytes=self._item_bytes
         )
 
     def _columns(self, chosen: Int64[Tensor, "items three"]) -> tuple[Tensor, ...]:
-        """Return the arguments of `_window_batch`."""
+        """Return the fields of a batch."""
         arrays, obs = self.arrays, self.arrays.obs_dim
         zeros, numbers = not self._repeats, arrays.action_dim + self._with_rewards
         observations, seen = gather_around(arrays.rows[:, :obs], chosen, self._seen, zeros=zeros)
@@ -134,22 +134,6 @@ class WindowSampler:
             valid=valid,
             rewards=rewards,
         )
-
-
-def _window_batch(
-    observations: Tensor,
-    actions: Tensor,
-    observations_valid: Tensor,
-    valid: Tensor,
-    rewards: Tensor | None = None,
-) -> WindowBatch:
-    return WindowBatch(
-        observations=observations,
-        actions=actions,
-        observations_valid=observations_valid,
-        valid=valid,
-        rewards=rewards,
-    )
 
 
 def as_offsets(name: str, offsets: Any) -> list[int]:

@@ -129,7 +129,7 @@ with orlog.DatasetWriter(
         writer.end_episode()
     frames = orlog.load_dataset(writer.finish())
 
-batch = next(iter(orlog.frame_stacks(frames, 8, stack=4, seed=0)))
+batch = next(iter(orlog.transitions(frames, 8, stacks=4, seed=0)))
 print(tuple(batch.observations.shape), batch.observations.dtype)
 for now, following in zip(
     batch.observations[:, :, 0, 0, 0].tolist(),

@@ -100,7 +100,7 @@ def finetune_run(
         step=saved_step(run) or 0,
     )
     packed = read_arrays(data)
-    batch = check_explores(kind, make_config(kind, old.config), data, packed, online)
+    with_returns = check_explores(kind, make_config(kind, old.config), data, packed, online)
     protocol = scoring_protocol(
         data, max(1, options.curve_episodes), trust_environment=options.trust_environment
     )
@@ -141,7 +141,7 @@ def finetune_run(
                 group["lr"] = rate  # in place of that of the checkpoint
         Trainer(
             algorithm=made,
-            source=OnlineSource(kind, config, data, packed, record, protocol, batch),
+            source=OnlineSource(kind, config, data, packed, record, protocol, with_returns),
             dataset=data,
             folder=folder,
             record=record,

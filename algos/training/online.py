@@ -39,30 +39,19 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import DivergedError, NotFoundError, SchemaError
 from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.batch import (
-    Batch,
-    ChunkBatch,
-    GoalBatch,
-    NextActionBatch,
-    ReturnBatch,
-    SequenceBatch,
-    StructuredBatch,
-    StructuredNextActionBatch,
-    StructuredReturnBatch,
-)
-from orlog.loaders.returns import with_returns
+from orlog.loaders.batch import Batch, GoalBatch, SequenceBatch
 from orlog.loaders.sampling.draws import draw_uniform, stream_key
 from orlog.normalize.references import Protocol
 
 _EPISODES = 2  # purpose of the seeds; 0 and 1 are those of networks and noise
 _IN_WORDS: dict[type[Any], str] = {
-    NextActionBatch: "transitions with the data's next actions",
-    StructuredNextActionBatch: "transitions with the data's next actions",
     GoalBatch: "transitions with goals",
-    ChunkBatch: "chunks of actions",
     SequenceBatch: "windows of steps",
 }
-_TRANSITIONS = (Batch, ReturnBatch, StructuredBatch, StructuredReturnBatch)
+_NOT_TAKEN = {
+    "valid": "chunks of actions",
+    "next_actions": "transitions with the data's next actions",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +86,8 @@ class DataSource:
 
 def check_explores(
     kind: type[Any], config: Any, dataset: Dataset, packed: Arrays, online: OnlineRecord
-) -> type[Batch]:
-    """Return the class of an algorithm's batches, with which it can learn in an environment."""
+) -> bool:
+    """Refuse an algorithm that cannot learn in an environment; return whether its batches have returns."""
     name = algorithm_name(kind)
     refused = f"{dataset.name}: {name} cannot be fine-tuned here"
     if not isinstance(dataset.action_space, gymnasium.spaces.Box):
@@ -111,13 +100,13 @@ def check_explores(
             f"{refused}: it learns from infos ({', '.join(infos)}), which are not kept of the steps "
             "taken in an environment."
         )
-    batch = _check_transitions(kind, config, dataset.name, packed)
+    with_returns = _check_transitions(kind, config, dataset.name, packed)
     if not hasattr(kind, "explore") and online.noise is None:
         raise SchemaError(
             f"{name} cannot explore: its class has no explore(observations, generator); choose one "
             f"that has ({_explorers(name)}), or give a noise to add to its actions: noise=0.1."
         )
-    return batch
+    return with_returns
 
 
 def _explorers(other_than: str) -> str:
@@ -130,17 +119,19 @@ def _explorers(other_than: str) -> str:
     return ", ".join(found)
 
 
-def _check_transitions(kind: type[Any], config: Any, dataset: str, packed: Arrays) -> type[Batch]:
-    """Return the class of an algorithm's batches, which must be single transitions."""
-    found = type(next(iter(loaded(kind, config, packed, seed=0, start=0))))
+def _check_transitions(kind: type[Any], config: Any, dataset: str, packed: Arrays) -> bool:
+    """Refuse batches that are not single transitions; return whether they have returns."""
+    batch = next(iter(loaded(kind, config, packed, seed=0, start=0)))
     size = kind.loader(config)[1].get("batch_size")
-    if found not in _TRANSITIONS or type(size) is not int:
-        words = next((one for base, one in _IN_WORDS.items() if issubclass(found, base)), "")
+    words = _IN_WORDS.get(type(batch), "")
+    if isinstance(batch, Batch):
+        words = "".join(one for name, one in _NOT_TAKEN.items() if getattr(batch, name) is not None)
+    if words or not isinstance(batch, Batch) or type(size) is not int:
         raise SchemaError(
-            f"{dataset}: {algorithm_name(kind)} learns from {words or found.__name__}, and the steps "
+            f"{dataset}: {algorithm_name(kind)} learns from {words or type(batch).__name__}, and the steps "
             f"that are taken in an environment are single transitions; choose one of: {_explorers(algorithm_name(kind))}."
         )
-    return found
+    return batch.returns_to_go is not None
 
 
 def online_record(kind: type[Any], config: Any) -> OnlineRecord | None:
@@ -165,9 +156,9 @@ class OnlineSource:
         packed: Arrays,
         record: RunRecord,
         protocol: Protocol,
-        batch: type[Batch],
+        with_returns: bool,
     ) -> None:
-        """Make room for all steps of the run; `batch` is what `check_explores` returned."""
+        """Make room for all steps of the run; `with_returns` is what `check_explores` returned."""
         assert record.online is not None
         self._kind, self._config, self._packed = kind, config, packed
         self._record, self._online, self._protocol = record, record.online, protocol
@@ -177,7 +168,7 @@ class OnlineSource:
                 f"{dataset.name}: episodes of {protocol.environment_id} have no limit of steps, so a "
                 "policy could stay in one for ever; record the data with a limit (max_episode_steps)."
             )
-        self._batch = batch
+        self._with_returns = with_returns
         declared = kind.loader(config)[1]
         self._size = declared["batch_size"]
         self.replay = Replay(
@@ -261,9 +252,10 @@ class OnlineSource:
 
     def _taken(self, chosen: Tensor) -> Any:
         """Return some of the steps taken, as the algorithm learns from them."""
-        batch: Any = self.replay.batch(chosen)
-        if self._batch in (ReturnBatch, StructuredReturnBatch):
-            batch = with_returns(batch, self.replay.returns_to_go(chosen))
+        batch = self.replay.batch(chosen)
+        if self._with_returns:
+            returns = self.replay.returns_to_go(chosen)
+            batch = dataclasses.replace(batch, returns_to_go=returns)
         return batch.to(self._device)
 
     def _steps(self, algorithm: Algorithm, env: gymnasium.Env[Any, Any]) -> Iterator[None]:

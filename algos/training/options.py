@@ -26,7 +26,7 @@ class TrainOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         keep_checkpoints: Whether the checkpoint of each of these points is also kept, in
             `checkpoints/`.
         stream: Whether batches come from the stored blocks as they are read, epoch after epoch, instead of from
-            all steps in memory (`orlog.stream_transitions`). They are other batches.
+            all steps in memory (`orlog.transitions(.., stream=True)`). They are other batches.
         trust_environment: Consent to arguments of the environment that come with the data.
         device: Where it computes: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
         precision: `float32`, or `bf16` for products between hidden layers in bfloat16 where the

@@ -26,7 +26,7 @@ from torch import Tensor
 from orlog.base.files import sync
 from orlog.errors import CheckpointError
 from orlog.loaders.arrays.arrays import Leaf
-from orlog.loaders.batch import Batch, StructuredBatch
+from orlog.loaders.batch import Batch
 
 Values: TypeAlias = Tensor | dict[str, Tensor]
 
@@ -118,7 +118,7 @@ class Replay:
         self.ends.append(self.count)
         self.finished = self.count
 
-    def batch(self, chosen: Int64[Tensor, " batch"]) -> Batch | StructuredBatch:
+    def batch(self, chosen: Int64[Tensor, " batch"]) -> Batch:
         """Return some of the steps."""
         rows, numbers = self._rows.index_select(0, chosen), self._numbers
         fields: dict[str, Any] = {
@@ -131,7 +131,7 @@ class Replay:
         }
         if not self._leaves:
             return Batch(**fields)
-        return StructuredBatch(**fields, discounts=torch.full((len(chosen),), self._discount))
+        return Batch(**fields, discounts=torch.full((len(chosen),), self._discount))
 
     def _observations(self, numbers: Tensor, chosen: Tensor, which: int) -> Values:
         """Return observations of some of the steps in the form of the data's."""
@@ -223,6 +223,7 @@ def mixed(prior: Any, online: Any, from_online: Tensor | None) -> Any:
             return torch.cat([one, other])
         return torch.where(from_online.view(-1, *[1] * (one.ndim - 1)), other, one)
 
-    names = [field.name for field in dataclasses.fields(online)]
-    changed = {name: join(getattr(prior, name), getattr(online, name)) for name in names}
+    names = [one.name for one in dataclasses.fields(online)]
+    there = {name: value for name in names if (value := getattr(online, name)) is not None}
+    changed = {name: join(getattr(prior, name), value) for name, value in there.items()}
     return dataclasses.replace(prior, **changed)

@@ -27,9 +27,9 @@ from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.places import load_arrays
 from orlog.loaders.arrays.statistics import finite_returns, stream_statistics
+from orlog.loaders.arrays.sums import info_sums
 from orlog.loaders.arrays.teams import is_team
-from orlog.loaders.streamed import STREAMED, StreamedBatches
-from orlog.loaders.sums_to_go import info_sums
+from orlog.loaders.streaming import STREAMED, stream_loader
 from orlog.loaders.transforms import scale_rewards
 from orlog.manifests.names import size_text
 
@@ -204,7 +204,7 @@ class StreamedData(RunData):
             dataset, loader = dataset[best], _PLAIN
 
         def begin(first: int) -> Iterable[Any]:
-            stream = StreamedBatches(
+            stream = stream_loader(
                 dataset,
                 loader,
                 arguments,

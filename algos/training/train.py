@@ -185,8 +185,8 @@ def train_run(
     else:
         assert online is not None
         packed = put_arrays(data.arrays, device)
-        batch = check_explores(kind, config, dataset, packed, online)
-        source = OnlineSource(kind, config, dataset, packed, record, acting, batch)
+        with_returns = check_explores(kind, config, dataset, packed, online)
+        source = OnlineSource(kind, config, dataset, packed, record, acting, with_returns)
     with one_thread():
         made = make_from_record(record, dataset, kind, device=device)
         if is_own(kind) and not has_checkpoint(folder):

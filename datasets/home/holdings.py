@@ -193,8 +193,7 @@ def last_used(path: Path, kind: Kind = "version") -> dt.datetime:
 def _last_used(path: Path, kind: Kind) -> float:
     paths = [path]
     if kind not in ("version", "partial"):
-        for folder, below, files in os.walk(path):  # which may vanish meanwhile
-            paths += [Path(folder, name) for name in (*below, *files)]
+        paths += path.rglob("*")
     times = [0.0]
     for one in paths:
         with contextlib.suppress(FileNotFoundError):

@@ -151,6 +151,6 @@ def _check_room(dataset: Dataset, folder: Path, layout: Layout) -> None:
         raise StorageError(
             f"{dataset.name}: a pack takes {layout.total_bytes:,} bytes, but {folder.parent} has "
             f"{free:,} left; free some space, set ORLOG_HOME to another disk, or use "
-            "stream_transitions, which needs no space.",
+            "stream=True, which needs no space.",
             errno=errno.ENOSPC,
         )

@@ -133,7 +133,7 @@ def _kind_of(
     if needed > disk:
         raise ValueError(
             f"{dataset.name}: {size_text(needed)} of arrays are more than {share}, and more than the "
-            f"{size_text(disk)} of free disk at {datasets_folder().parent}; use stream_transitions, set "
+            f"{size_text(disk)} of free disk at {datasets_folder().parent}; use stream=True, set "
             "ORLOG_HOME to another disk, or take fewer episodes or columns."
         )
     return "mmap", f"more than {share}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypedDict, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from torch import distributed
 
@@ -29,7 +30,7 @@ class StreamOptions(Place, total=False):
         orlog.transitions(data, 256, seed=0, start=1_000, infos=("cost",), rank=1, ranks=2)
 
     All of them read the steps of a dataset into RAM first (4 bytes a number): for several streams, call
-    `orlog.load_arrays` once and pass them its result. Only `orlog.stream_transitions` reads as it goes.
+    `orlog.load_arrays` once and pass them its result. Only `orlog.transitions(.., stream=True)` reads as it goes.
 
     Attributes:
         data: What to sample from: a dataset, its name or folder, or what `orlog.load_arrays` returned.
@@ -41,6 +42,7 @@ class StreamOptions(Place, total=False):
         rank: Which slice of each batch this process takes; by default that of `torch.distributed`, if it is
             initialised, else 0.
         ranks: Number of slices; by default the number of its processes, else 1.
+        to: "torch" for batches of tensors, or "numpy" for batches of arrays with the same fields and values.
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or final
@@ -52,6 +54,7 @@ class StreamOptions(Place, total=False):
     """
 
     infos: Sequence[str]
+    to: Literal["torch", "numpy"]
 
 
 _DEFAULTS = {
@@ -59,6 +62,7 @@ _DEFAULTS = {
     "infos": ("Sequence[str]", ()),
     "rank": ("int | None", None),
     "ranks": ("int | None", None),
+    "to": ("Literal['torch', 'numpy']", "torch"),
 }
 
 
@@ -69,16 +73,19 @@ def ranks_here() -> tuple[int, int]:
     return 0, 1
 
 
-def takes_stream_options(function: Callable[Given, Result]) -> Callable[Given, Result]:
+def takes_stream_options(
+    function: Callable[Given, Result], more: Mapping[str, tuple[str, Any]] = MappingProxyType({})
+) -> Callable[Given, Result]:
     """Show `StreamOptions` in the signature of a function that takes them as `**stream`.
 
-    A name that is not there is refused before anything is read: the TypeError has the nearest one.
+    `more` are further ones by name, each with its type and default. A name that is not there is refused before anything
+    is read: the TypeError has the nearest one.
     """
     signature = inspect.signature(function)
     own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=value)
-        for name, (kind, value) in _DEFAULTS.items()
+        for name, (kind, value) in {**more, **_DEFAULTS}.items()
     ]
     shown = signature.replace(parameters=[*own, *shared])
 

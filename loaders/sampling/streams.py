@@ -23,7 +23,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.batch import Tensors
-from orlog.loaders.sampling.arguments import as_integer
+from orlog.loaders.sampling.arguments import as_integer, check_choice
 from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import draw_uniform
 from orlog.loaders.sampling.infos import InfoReader
@@ -87,9 +87,10 @@ class Stream(IterableDataset[BatchT], Generic[BatchT]):
         cursor: Which stream it is, where it starts, and which part of it this process takes.
     """
 
-    def __init__(self, cursor: Cursor, dataset: str) -> None:
-        """Start a stream; `dataset` is a name for messages."""
-        self.cursor = cursor
+    def __init__(self, cursor: Cursor, dataset: str, to: str = "torch") -> None:
+        """Start a stream; `dataset` is a name for messages, and `to` as in `StreamOptions`."""
+        check_choice("to", to, ("torch", "numpy"))
+        self.cursor, self._to = cursor, to
         self._dataset_name = dataset
         self._next, self._worker = cursor.start, 0
 
@@ -147,6 +148,10 @@ class Stream(IterableDataset[BatchT], Generic[BatchT]):
         self.cursor = dataclasses.replace(self.cursor, start=batch - worker)
         self._next, self._worker = batch, worker
 
+    def _in_form(self, batch: Any) -> Any:
+        """Return a batch as it was asked for, with tensors or with arrays."""
+        return batch if self._to == "torch" else batch.numpy()
+
     def _begin(self) -> tuple[int, int]:
         """Begin an iteration; return the number of this worker and how many there are."""
         worker = get_worker_info()
@@ -187,8 +192,9 @@ class Batches(Stream[BatchT], Generic[BatchT]):
         rank: int = 0,
         ranks: int = 1,
         infos: Sequence[str] = (),
+        to: str = "torch",
     ) -> None:
-        """Start a stream.
+        """Start a stream; the arguments are those of `StreamOptions`.
 
         Raises:
             ValueError: a number is out of range, or the batch size is no multiple of the ranks.
@@ -204,10 +210,15 @@ class Batches(Stream[BatchT], Generic[BatchT]):
             rank=rank,
             ranks=ranks,
         )
-        super().__init__(cursor, sampler.arrays.name)
+        super().__init__(cursor, sampler.arrays.name, to)
         self.sampler = sampler
         self._infos = InfoReader(sampler.arrays, infos, sampler) if infos else None
         self._key = cursor.key
+
+    @property
+    def arrays(self) -> Arrays:
+        """The steps in memory."""
+        return self.sampler.arrays
 
     def __iter__(self) -> Iterator[BatchT]:
         """Yield batch `start`, `start + 1`, ... without end; in a worker only its share of them."""
@@ -228,7 +239,7 @@ class Batches(Stream[BatchT], Generic[BatchT]):
                 made = self._with_infos(made, chosen, size, [one - index for one in mine])
             for one, batch in zip(mine, made, strict=True):
                 self._next = one + workers
-                yield batch
+                yield self._in_form(batch)
             index = stop
 
     def batch(self, index: int) -> BatchT:
@@ -239,8 +250,9 @@ class Batches(Stream[BatchT], Generic[BatchT]):
             TypeError: it is no integer.
         """
         chosen = self._choose(batch_number(index), 1)
-        batch = self.sampler.gather(chosen)
-        return batch if self._infos is None else self._infos.give(batch, chosen)
+        batch: Any = self.sampler.gather(chosen)
+        batch = batch if self._infos is None else self._infos.give(batch, chosen)
+        return self._in_form(batch)  # type: ignore[no-any-return]
 
     def _with_infos(
         self, batches: Iterable[BatchT], chosen: torch.Tensor, size: int, places: list[int]

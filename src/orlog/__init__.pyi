@@ -22,17 +22,13 @@ from orlog.loaders.agent_transitions import agent_transitions as agent_transitio
 from orlog.loaders.arrays.places import load_arrays as load_arrays
 from orlog.loaders.chunks import action_chunks as action_chunks
 from orlog.loaders.episodes import episodes as episodes
-from orlog.loaders.frames import frame_stacks as frame_stacks
 from orlog.loaders.goals import goals as goals
 from orlog.loaders.preferences import preferences as preferences
-from orlog.loaders.priorities import prioritized_transitions as prioritized_transitions
 from orlog.loaders.scalarize import scalarize as scalarize
 from orlog.loaders.sequences import sequences as sequences
-from orlog.loaders.streaming import stream_transitions as stream_transitions
 from orlog.loaders.subgoals import subgoals as subgoals
 from orlog.loaders.token_sequences import token_sequences as token_sequences
 from orlog.loaders.transitions import transitions as transitions
-from orlog.loaders.weights import weighted as weighted
 from orlog.loaders.windows import windows as windows
 from orlog.runs.baseline_scores import baselines as baselines
 from orlog.runs.evaluating import evaluate as evaluate

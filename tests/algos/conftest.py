@@ -19,7 +19,7 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.run_data import infos_of, loaded
 from orlog.datasets.columns.vocabulary import train_vocabulary
 from orlog.loaders.arrays.arrays import Arrays, Leaf, with_infos
-from orlog.loaders.batch import NextActionBatch
+from orlog.loaders.batch import Batch
 from tests.algos import plain
 from tests.algos.plain import BatchesOf, Make, MakeBatch
 
@@ -63,7 +63,7 @@ def discrete(scaling: Scaling) -> Scaling:
 def make_batch(scaling: Scaling) -> MakeBatch:
     """Return a function that makes a random batch; some of its fields can be given."""
 
-    def make(seed: int, rows: int = 32, **given: torch.Tensor) -> NextActionBatch:
+    def make(seed: int, rows: int = 32, **given: torch.Tensor) -> Batch:
         rng = np.random.default_rng((seed, 1))
 
         def normal(*shape: int) -> torch.Tensor:
@@ -80,7 +80,7 @@ def make_batch(scaling: Scaling) -> MakeBatch:
             "next_actions": scaling.actions_from_unit(normal(rows, 2).clamp(-0.95, 0.95)),
             "has_next_action": torch.from_numpy((rng.random(rows) < 0.8).astype(np.float32)),
         }
-        return NextActionBatch(**{**fields, **given})
+        return Batch(**{**fields, **given})
 
     return make
 

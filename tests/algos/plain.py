@@ -22,17 +22,10 @@ from orlog.algos.cql_discrete import CQLDiscrete
 from orlog.algos.networks import Scaling, make_generator
 from orlog.loaders.arrays.arrays import Arrays, Leaf
 from orlog.loaders.arrays.teams import Team
-from orlog.loaders.batch import (
-    ChunkBatch,
-    NextActionBatch,
-    ReturnBatch,
-    SequenceBatch,
-    StateSubgoalBatch,
-    StructuredBatch,
-)
+from orlog.loaders.batch import Batch, GoalBatch, SequenceBatch
 
 Make: TypeAlias = Callable[..., Any]
-MakeBatch: TypeAlias = Callable[..., NextActionBatch]
+MakeBatch: TypeAlias = Callable[..., Batch]
 BatchesOf: TypeAlias = Callable[[Any, int], list[Any]]
 Parameters = list[np.ndarray]
 Array: TypeAlias = Any
@@ -369,18 +362,12 @@ def doubles(scaling: Scaling) -> Scaling:
     return dataclasses.replace(scaling, **changed)
 
 
-BATCHES: dict[str, type[Any]] = {
-    "timesteps": SequenceBatch,
-    "valid": ChunkBatch,
-    "value_goals": StateSubgoalBatch,
-    "returns_to_go": ReturnBatch,
-    "next_actions": NextActionBatch,
-}
+BATCHES: dict[str, type[Any]] = {"timesteps": SequenceBatch, "value_goals": GoalBatch}
 
 
 def recorded_batches(recorded: Any) -> Iterator[Any]:
     """Yield the batches that a recorded reference was trained on; what it lacks is 0."""
-    kind = next((kind for name, kind in BATCHES.items() if name in recorded), StructuredBatch)
+    kind = next((kind for name, kind in BATCHES.items() if name in recorded), Batch)
     for rows in recorded["rows"]:
         found: dict[str, Any] = {}
         for field in dataclasses.fields(kind):
@@ -388,8 +375,8 @@ def recorded_batches(recorded: Any) -> Iterator[Any]:
                 found[field.name] = torch.from_numpy(recorded[field.name][rows])
             elif field.default is field.default_factory is dataclasses.MISSING:
                 found[field.name] = torch.zeros(recorded.get("mask", rows)[: len(rows)].shape)
-        if kind is NextActionBatch:
-            found["has_next_action"] += 1
+        if "next_actions" in found:
+            found["has_next_action"] = torch.ones(len(rows))
         yield kind(**found)
 
 
@@ -482,7 +469,7 @@ def make_frames_cql() -> CQLDiscrete:
     return CQLDiscrete(CQLDiscrete.CONFIG(**FRAMES_CQL), scaling, seed=1)
 
 
-def frames_batches() -> Iterator[StructuredBatch]:
+def frames_batches() -> Iterator[Batch]:
     """Yield batches of random frames."""
     rng = np.random.default_rng(2)
     for _ in range(10):
@@ -490,7 +477,7 @@ def frames_batches() -> Iterator[StructuredBatch]:
             torch.from_numpy(rng.integers(0, 256, (4, 36, 36, 2), np.uint8)) for _ in range(2)
         )
         none = torch.zeros(4)
-        yield StructuredBatch(
+        yield Batch(
             observations=frames,
             next_observations=following,
             actions=torch.from_numpy(rng.integers(2, 5, 4)),

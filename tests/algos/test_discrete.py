@@ -16,13 +16,13 @@ from orlog.algos.cql_discrete import CQLDiscrete, CQLDiscreteConfig
 from orlog.algos.discrete import actions_from_indices, actions_to_indices, chosen_values
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.settings import complete_config, make_config
-from orlog.loaders.batch import StructuredBatch
+from orlog.loaders.batch import Batch
 from tests.algos import plain
 
 
 def make_batch(observations: Tensor, actions: Tensor, rewards: Tensor, ended: Tensor) -> Any:
     """Return a batch of steps that end where they began."""
-    return StructuredBatch(
+    return Batch(
         observations=observations,
         actions=actions,
         rewards=rewards.float(),

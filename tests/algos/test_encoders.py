@@ -26,6 +26,7 @@ from orlog.algos.training.run_data import loaded
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf
 from tests.algos import plain
+from tests.batches import columns
 
 FRAMES = spaces.Box(0, 255, (40, 44, 3), np.uint8)
 
@@ -298,7 +299,11 @@ def test_an_update_on_frames_is_that_on_vectors_of_their_features(kind: type[Any
     of_vectors = kind(config, unscaled, seed=0)
     for name, network in networks_of(of_vectors).items():
         network.load_state_dict(getattr(made, name).state_dict())
-    features = {name: encode(getattr(batch, name)) for name in FEATURES if hasattr(batch, name)}
+    features = {
+        name: encode(getattr(batch, name))
+        for name in FEATURES
+        if getattr(batch, name, None) is not None
+    }
     given = {name: one.detach().requires_grad_() for name, one in features.items()}
     made.update(batch)
     of_vectors.update(dataclasses.replace(batch, **given))
@@ -355,7 +360,7 @@ def test_goals_that_are_parts_of_mixtures_have_an_encoder_of_their_own(
     batch = pixel_batch(kind, config)
     goals = torch.from_numpy(np.stack([goal.sample() for _ in range(6)]))
     changed: dict[str, Any] = {}
-    for name in (field.name for field in dataclasses.fields(batch)):
+    for name in columns(batch):
         if "goals" in name:
             changed[name] = goals
         elif "observations" in name:

@@ -12,7 +12,7 @@ from torch import Tensor
 from orlog.algos.fitted_q_evaluation import EvaluatedQ, FQESettings, fit_q
 from orlog.algos.networks import Scaling
 from orlog.errors import DivergedError
-from orlog.loaders.batch import StructuredBatch
+from orlog.loaders.batch import Batch
 from tests.frozen_lake import ACTIONS, STATES, frozen_lake
 
 NOTHING = torch.empty(0)
@@ -41,7 +41,7 @@ def test_on_a_table_it_finds_the_exact_value_of_the_policy() -> None:
     ended = lake.ends[after]
 
     # All transitions in each batch, so that nothing but the data decide.
-    batch = StructuredBatch(
+    batch = Batch(
         observations=torch.from_numpy(states),
         actions=torch.from_numpy(actions),
         rewards=torch.from_numpy(rewards.astype(np.float32)),
@@ -84,7 +84,7 @@ def test_on_a_table_it_finds_the_exact_value_of_the_policy() -> None:
 
 def test_a_fit_that_diverges_says_so() -> None:
     one = torch.ones(1)
-    batch = StructuredBatch(
+    batch = Batch(
         observations=torch.zeros(1, dtype=torch.int64),
         actions=torch.zeros(1, dtype=torch.int64),
         rewards=one * float("inf"),

@@ -15,7 +15,7 @@ from jaxtyping import install_import_hook
 beartype.beartype = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 # A Protocol that is not runtime_checkable cannot be checked: `algorithms` and `train` are left out.
 rooms = {"algos": ["awac", "bc", "calql", "conservative", "cql", "edac", "flows", "fql", "gaussians", "ifql", "iql", "networks", "qcfql", "rebrac", "rlpd", "td3bc", "training.checkpoint"],
-         "loaders": ["arrays", "batch", "chunks", "returns", "sampling", "transitions"],
+         "loaders": ["arrays", "batch", "chunks", "sampling", "transitions"],
          "normalize": ["references", "rollouts", "statistics", "tuning", "verdicts"]}
 modules = [f"orlog.{room}.{name}" for room, names in rooms.items() for name in names]
 with install_import_hook(modules, "beartype.beartype"):
@@ -23,7 +23,7 @@ with install_import_hook(modules, "beartype.beartype"):
     from orlog.algos.training import checkpoint
     from orlog.algos import presets as recipes
     from orlog.algos.training import loop as train
-    from orlog.loaders import batch, chunks, returns, transitions
+    from orlog.loaders import batch, chunks, transitions
     from orlog.loaders.arrays import arrays
     from orlog.loaders.sampling import streams as batches
     from orlog.loaders.sampling import draws
@@ -34,8 +34,8 @@ torch.set_num_threads(1)
 rows = torch.zeros(9, 3 + 2 + 3)
 data = arrays.Arrays(rows=rows, lengths=np.array([8]), obs_dim=3, action_dim=2)
 data.observation_statistics()
-stream = transitions.Transitions(data, "sha256:", batch_size=4, seed=0, next_actions=True)
-others = {"qcfql": chunks.action_chunks(data, 4, seed=0), "calql": returns.return_transitions(data, 4, seed=0)}
+stream = transitions.transitions(data, 4, seed=0, next_actions=True)
+others = {"qcfql": chunks.action_chunks(data, 4, seed=0), "calql": transitions.transitions(data, 4, seed=0, returns_to_go=True)}
 scaling = networks.Scaling(
     obs_mean=torch.zeros(3), obs_std=torch.ones(3),
     action_low=-torch.ones(2), action_high=torch.ones(2),

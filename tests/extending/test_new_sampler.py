@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 import orlog
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.weights import weighted
 
 SOURCE = '''
 """Pairs of steps of one dataset: each step, and another one that is chosen apart from it."""
@@ -170,6 +171,6 @@ def test_names_mixtures_and_weights_work_as_with_every_kind(
 ) -> None:
     by_path = pairs_module.pairs(built_mini, seed=0)
     assert numbers(iter(by_path), 2) == numbers(iter(pairs_module.pairs(arrays, seed=0)), 2)
-    first = orlog.weighted(arrays, torch.eye(1, arrays.total_steps)[0].numpy())
+    first = weighted(arrays, torch.eye(1, arrays.total_steps)[0].numpy())
     batch = pairs_module.pairs(first, seed=0).batch(0)
     assert torch.equal(batch.observations, arrays.rows[:1, : arrays.obs_dim].expand(4, -1))

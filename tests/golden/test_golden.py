@@ -26,8 +26,7 @@ import orlog
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders.goals import GoalMixture
-from orlog.loaders.returns import return_transitions
-from orlog.loaders.weights import weights_by_return
+from orlog.loaders.weights import weighted, weights_by_return
 from tests.algos import plain
 from tests.algos.conftest import *  # noqa: F403 (its fixtures)
 from tests.algos.plain import BatchesOf, Make
@@ -42,7 +41,7 @@ WRITES = os.environ.get("ORLOG_GOLDEN") == "write"
 LIBRARIES = ("h5py", "numpy", "pyarrow", "zarr", "protobuf", "av", "pillow")
 """What writes the bytes of exports."""
 
-transitions, streamed = orlog.transitions, orlog.stream_transitions
+transitions = orlog.transitions
 SAMPLERS: dict[str, Callable[[Dataset], Iterable[Any]]] = {
     "transitions": lambda ds: transitions(ds, 32, seed=1),
     "transitions from batch 7": lambda ds: transitions(ds, 32, seed=1, start=7),
@@ -50,13 +49,17 @@ SAMPLERS: dict[str, Callable[[Dataset], Iterable[Any]]] = {
     "transitions of 3 steps": lambda ds: transitions(ds, 32, seed=1, n_steps=3, discount=0.9),
     "transitions with next actions": lambda ds: transitions(ds, 32, seed=1, next_actions=True),
     "transitions with weights": lambda ds: transitions(
-        orlog.weighted(ds, weights_by_return(ds)), 32, seed=1
+        weighted(ds, weights_by_return(ds)), 32, seed=1
     ),
-    "transitions with priorities": lambda ds: orlog.prioritized_transitions(ds, 32, seed=1),
-    "transitions with returns": lambda ds: return_transitions(ds, 32, seed=1, discount=0.9),
+    "transitions with priorities": lambda ds: orlog.transitions(ds, 32, seed=1, prioritized=True),
+    "transitions with returns": lambda ds: transitions(
+        ds, 32, seed=1, discount=0.9, returns_to_go=True
+    ),
     "transitions with infos": lambda ds: transitions(ds, 32, seed=1, infos=("behavior_goal",)),
-    "transitions streamed": lambda ds: streamed(ds, 32, seed=1),
-    "transitions streamed, of 3 steps": lambda ds: streamed(ds, 32, seed=1, n_steps=3),
+    "transitions streamed": lambda ds: transitions(ds, 32, seed=1, stream=True),
+    "transitions streamed, of 3 steps": lambda ds: transitions(
+        ds, 32, seed=1, n_steps=3, stream=True
+    ),
     "sequences": lambda ds: orlog.sequences(ds, 8, length=20, seed=1),
     "sequences, padded left": lambda ds: orlog.sequences(
         ds, 8, length=20, seed=1, padding="left", with_next=True
@@ -174,7 +177,7 @@ def test_batches(mini: Dataset) -> None:
         )
         if kind in ("frames", "parts"):
             for steps in (1, 2):
-                stacks = orlog.frame_stacks(small, 4, stack=3, seed=1, n_steps=steps)
+                stacks = orlog.transitions(small, 4, stacks=3, seed=1, n_steps=steps)
                 found[f"stacks of {kind} over {steps} steps"] = digest(
                     [*itertools.islice(stacks, 3)]
                 )

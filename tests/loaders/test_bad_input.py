@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -27,7 +28,7 @@ from orlog.loaders.transforms import (
     scale_rewards,
     scale_rewards_by_return_range,
 )
-from orlog.loaders.weights import weights_by_episode, weights_by_return
+from orlog.loaders.weights import weighted, weights_by_episode, weights_by_return
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -49,12 +50,12 @@ KINDS: dict[str, Callable[..., Any]] = {
     "sequences": lambda data, **more: orlog.sequences(data, **{"length": 2, **more}),
     "chunks": lambda data, **more: orlog.action_chunks(data, **{"length": 2, **more}),
     "episodes": orlog.episodes,
-    "frame stacks": lambda data, **more: orlog.frame_stacks(data, **{"stack": 2, **more}),
+    "frame stacks": lambda data, **more: orlog.transitions(data, **{"stacks": 2, **more}),
     "goals": orlog.goals,
     "subgoals": orlog.subgoals,
     "preferences": lambda data, **more: orlog.preferences(data, **{"length": 2, **more}),
-    "prioritized": orlog.prioritized_transitions,
-    "streamed": orlog.stream_transitions,
+    "prioritized": functools.partial(orlog.transitions, prioritized=True),
+    "streamed": functools.partial(orlog.transitions, stream=True),
 }
 OF_ARRAYS = [kind for kind in KINDS if kind != "streamed"]
 WITH_BATCH = [kind for kind in KINDS if kind != "prioritized"]
@@ -145,10 +146,18 @@ def test_integers_of_numpy_are_taken(robot: Dataset, kind: str) -> None:
         ("sequences", {"length": 2.0}, "length must be an integer"),
         ("chunks", {"length": True}, "length must be an integer"),
         ("preferences", {"length": 2.5}, "length must be an integer"),
-        ("frame stacks", {"stack": 4.0}, "stack must be an integer"),
+        ("frame stacks", {"stacks": 4.0}, "stacks must be an integer"),
         ("frame stacks", {"n_steps": 3.0}, "n_steps must be an integer"),
-        ("frame stacks", {"keys": "camera"}, "keys must be a list .* found the text 'camera'"),
-        ("frame stacks", {"keys": [3]}, "each of keys must be the name of a part, found int 3"),
+        (
+            "frame stacks",
+            {"stacked": "camera"},
+            "stacked must be a list .* found the text 'camera'",
+        ),
+        (
+            "frame stacks",
+            {"stacked": [3]},
+            "each of stacked must be the name of a part, found int 3",
+        ),
         ("goals", {"value_goals": 0.5}, "each a GoalMixture, found 0.5"),
     ],
 )
@@ -184,7 +193,7 @@ def test_what_is_no_state_is_refused(arrays: Arrays) -> None:
     with pytest.raises(
         TypeError, match="expected a state that state_dict returned, found NoneType"
     ):
-        orlog.transitions(arrays, SIZE, seed=0).load_state_dict(None)  # type: ignore[arg-type]
+        orlog.transitions(arrays, SIZE, seed=0).load_state_dict(None)
 
 
 PLACES = [("observations/arm", 5), ("observations/wheel", 0), ("actions", 2), ("rewards", 4)]
@@ -201,7 +210,9 @@ def test_a_number_that_is_not_finite_is_refused_with_its_place_unless_it_is_allo
     for kind in OF_ARRAYS:
         with pytest.raises(SchemaError, match=place + switch):
             start(kind, dataset)
-    with pytest.raises(SchemaError, match=place + r"stream_transitions\(.., allow_non_finite=True"):
+    with pytest.raises(
+        SchemaError, match=place + r"orlog.transitions\(.., stream=True, allow_non_finite=True"
+    ):
         next(start("streamed", dataset))
     for where in ("ram", "mmap"):
         with pytest.raises(SchemaError, match=place):
@@ -280,7 +291,7 @@ def test_weights_of_steps_are_refused_with_dataset_and_place(
     arrays: Arrays, weights: list[Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        orlog.weighted(arrays, weights)  # type: ignore[arg-type]
+        weighted(arrays, weights)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -372,7 +383,7 @@ def test_weights_and_d4rls_functions_take_names_and_paths(robot: Dataset) -> Non
     expected = weights_by_return(read)
     assert np.array_equal(weights_by_return(robot.folder), expected)
     assert np.array_equal(weights_by_episode(str(robot.folder)), weights_by_episode(read))
-    assert orlog.weighted(robot.folder, expected).digest == orlog.weighted(read, expected).digest
+    assert weighted(robot.folder, expected).digest == weighted(read, expected).digest
     for function in (qlearning_dataset, transitions_dataset, d4rl_arrays):
         by_path, by_dataset = function(robot.folder), function(robot)
         assert by_path.keys() == by_dataset.keys()

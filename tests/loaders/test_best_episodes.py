@@ -17,10 +17,10 @@ def test_the_episodes_are_those_of_the_view_and_their_steps_equally_likely(
 ) -> None:
     best = mini.top_episodes(percent)
     stream = best_transitions(mini, 64, percent=percent, seed=0)
-    chances = step_probabilities(stream.packed)
+    chances = step_probabilities(stream.arrays)
     np.testing.assert_allclose(chances[chances > 0], 1 / best.total_steps)
     assert (chances > 0).sum() == best.total_steps
-    inside = {row.tobytes() for row in read_arrays(best).rows[:, : stream.packed.obs_dim].numpy()}
+    inside = {row.tobytes() for row in read_arrays(best).rows[:, : stream.arrays.obs_dim].numpy()}
     for batch in itertools.islice(stream, 5):
         assert {row.tobytes() for row in batch.observations.numpy()} <= inside
 

@@ -17,8 +17,9 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import combine_datasets
 from orlog.loaders.arrays.arrays import read_arrays
-from orlog.loaders.batch import ChunkBatch
+from orlog.loaders.batch import Batch
 from orlog.loaders.chunks import ChunkSampler, action_chunks
+from orlog.loaders.weights import weighted
 from tests.batches import columns
 from tests.levels import scaled
 
@@ -67,7 +68,7 @@ def slow_chunks(dataset: Dataset, length: int, discount: float) -> Iterator[dict
             yield found
 
 
-def flatten(batch: ChunkBatch) -> dict[str, torch.Tensor]:
+def flatten(batch: Batch) -> dict[str, torch.Tensor]:
     found = {name: getattr(batch, name) for name in columns(batch)}
     for name in ("observations", "next_observations"):
         found |= {f"{name}/{key}": one for key, one in parts(found.pop(name)).items()}
@@ -135,7 +136,7 @@ def test_a_stream_begins_where_it_is_told_and_respects_weights(mini: Dataset) ->
     arrays = orlog.load_arrays(mini)
     weights = np.zeros(arrays.total_steps)
     weights[7] = 1
-    only = action_chunks(orlog.weighted(arrays, weights), 4, seed=0).batch(0)
+    only = action_chunks(weighted(arrays, weights), 4, seed=0).batch(0)
     assert isinstance(only.observations, torch.Tensor)
     assert torch.equal(only.observations, arrays.rows[7, :8].expand(4, 8))
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import orlog
 from orlog.errors import SchemaError
 from orlog.loaders.counts import count_transitions, transition_counts
+from orlog.loaders.weights import weighted
 from tests.levels import scaled
 
 EPISODES = st.lists(
@@ -78,7 +79,7 @@ def test_counts_are_those_of_a_slow_loop(
 
 def test_weights_count_and_every_batch_is_the_same() -> None:
     arrays = orlog.load_arrays(record("lab/few-v1", [([(2, 0), (3, 1), (4, 0)], True)]))
-    heavy = orlog.weighted(arrays, np.array([0.0, 1.0, 2.0]))
+    heavy = weighted(arrays, np.array([0.0, 1.0, 2.0]))
     found = count_transitions(heavy)
     assert found.observations.tolist() == [3, 4]
     np.testing.assert_allclose(found.counts, [1.0, 2.0], rtol=1e-6)

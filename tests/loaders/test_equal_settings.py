@@ -15,6 +15,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.goals import GoalMixture
 from orlog.loaders.transforms import Normalizer, clip_actions, normalize_observations, scale_rewards
+from orlog.loaders.weights import weighted
 
 GEOMETRIC = GoalMixture(trajectory=1, geometric=True)
 
@@ -45,7 +46,8 @@ def of_preferences(data: Arrays, **more: Any) -> Any:
 
 
 def of_priorities(data: Arrays, **more: Any) -> Any:
-    return orlog.prioritized_transitions(data, 8, seed=0, **more)
+    priorities: Any = {name: more.pop(name) for name in ("stratified", "exponent") if name in more}
+    return orlog.transitions(data, 8, seed=0, **more, prioritized=priorities or True)
 
 
 @pytest.mark.parametrize(
@@ -102,18 +104,20 @@ def test_equal_numbers_give_one_digest(
 @pytest.mark.parametrize("factor", [3, 0.1, 7.3, 1e-200, 1e200])
 def test_a_common_factor_of_weights_changes_nothing(arrays: Arrays, factor: float) -> None:
     weights = np.random.default_rng(0).random(arrays.total_steps)
-    ours, theirs = orlog.weighted(arrays, weights), orlog.weighted(arrays, factor * weights)
+    ours, theirs = weighted(arrays, weights), weighted(arrays, factor * weights)
     assert ours.digest == theirs.digest
     streams = [orlog.transitions(one, 64, seed=0) for one in (ours, theirs)]
     assert torch.equal(streams[0].batch(3).observations, streams[1].batch(3).observations)
-    again = [orlog.weighted(one, factor * weights) for one in (ours, theirs)]
+    again = [weighted(one, factor * weights) for one in (ours, theirs)]
     assert again[0].digest == again[1].digest != ours.digest
 
 
 def test_a_discount_that_decides_no_draw_is_not_compared(mini: Dataset, arrays: Arrays) -> None:
     for make in (
-        lambda discount: orlog.stream_transitions(mini, 8, seed=0, discount=discount),
-        lambda discount: orlog.stream_transitions(mini, 8, seed=0, n_steps=3, discount=discount),
+        lambda discount: orlog.transitions(mini, 8, seed=0, discount=discount, stream=True),
+        lambda discount: orlog.transitions(
+            mini, 8, seed=0, n_steps=3, discount=discount, stream=True
+        ),
         lambda discount: orlog.transitions(arrays, 8, seed=0, n_steps=3, discount=discount),
         lambda discount: orlog.sequences(arrays, 8, seed=0, length=3, discount=discount),
         lambda discount: of_preferences(arrays, label="none", discount=discount),
@@ -142,7 +146,7 @@ def test_streams_of_default_settings_have_the_keys_they_have_always_had(
     """The streams of later versions too: their batches are compared by these texts."""
     kinds = [
         orlog.transitions(arrays, 8, seed=0),
-        orlog.stream_transitions(mini, 8, seed=0),
+        orlog.transitions(mini, 8, seed=0, stream=True),
         orlog.goals(arrays, 8, seed=0, final_goals=True),
         of_preferences(arrays),
         of_priorities(arrays),

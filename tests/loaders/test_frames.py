@@ -20,7 +20,8 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import combine_datasets
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf, read_arrays
-from orlog.loaders.frames import FrameSampler, frame_stacks
+from orlog.loaders.frames import FrameSampler
+from orlog.loaders.transitions import transitions
 from tests.batches import columns
 from tests.levels import scaled
 
@@ -156,7 +157,7 @@ def test_the_stream_without_n_steps_has_the_name_it_always_had() -> None:
     arrays = numbered([4, 2])
     assert FrameSampler(arrays, 4).kind == "frames 1 stack=4"
     assert FrameSampler(arrays, 4, n_steps=3).kind == "frames 1 stack=4 n_steps=3"
-    batch = frame_stacks(arrays, 8, seed=7).batch(3)
+    batch = transitions(arrays, 8, seed=7, stacks=4).batch(3)
     assert batch.actions[:, 0].tolist() == [8, 20, 8, 12, 20, 8, 12, 8]
 
 
@@ -188,7 +189,7 @@ def test_images_are_stacked_and_the_rest_is_as_it_is(
 
 def test_observations_and_next_observations_share_their_frames() -> None:
     arrays = numbered([5])
-    batch = frame_stacks(arrays, 2, stack=4, seed=0).batch(0)
+    batch = transitions(arrays, 2, stacks=4, seed=0).batch(0)
     assert isinstance(batch.observations, torch.Tensor)
     assert isinstance(batch.next_observations, torch.Tensor)
     assert batch.observations[0, 1].data_ptr() == batch.next_observations[0, 0].data_ptr()
@@ -233,7 +234,7 @@ def test_every_step_is_drawn_as_often_as_any_other() -> None:
 
 
 def test_workers_give_the_stream_of_the_direct_loop() -> None:
-    stream = frame_stacks(numbered([4, 7, 1]), 5, stack=3, seed=1)
+    stream = transitions(numbered([4, 7, 1]), 5, stacks=3, seed=1)
     direct = list(itertools.islice(stream, 66))
     for workers in (0, 2):
         loader = DataLoader(stream, batch_size=None, num_workers=workers)
@@ -248,17 +249,17 @@ def test_a_dataset_without_images_is_refused_with_what_it_has(write: Write, make
     for space, message in ((flat, "one flat vector"), (PARTS, r"its parts are \['arm', 'goal'\]")):
         dataset = write([make(space, ACTION, length=3, end="cut", rng=rng)], space, ACTION)
         with pytest.raises(SchemaError, match=rf"tests/small-v1.*no observation is an .*{message}"):
-            frame_stacks(dataset, stack=2, seed=0)
+            transitions(dataset, stacks=2, seed=0)
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"stack": 0}, "stack must be >= 1"),
+        ({"stacks": 0}, "stacks must be >= 1"),
         ({"discount": 2.0}, "discount in"),
         ({"n_steps": 0}, "n_steps must be >= 1"),
-        ({"keys": []}, "keys is empty"),
-        ({"keys": ["camer"]}, r"found 'camer' in keys; did you mean camera"),
+        ({"stacked": []}, "stacked is empty"),
+        ({"stacked": ["camer"]}, r"found 'camer' in stacked; did you mean camera"),
     ],
 )
 def test_wrong_settings_are_refused(
@@ -266,4 +267,4 @@ def test_wrong_settings_are_refused(
 ) -> None:
     arrays = read_arrays(write(robot_episodes([3], make), ROBOT, ACTION))
     with pytest.raises(ValueError, match=message):
-        frame_stacks(arrays, **{"stack": 2, "seed": 0, **wrong})
+        transitions(arrays, **{"stacks": 2, "seed": 0, **wrong})

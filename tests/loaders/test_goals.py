@@ -84,7 +84,7 @@ def tensors(batch: GoalBatch) -> dict[str, torch.Tensor]:
     for name in GoalBatch.__dataclass_fields__:
         value = getattr(batch, name)
         parts = value if isinstance(value, dict) else {"": value}
-        found.update({f"{name}/{key}": tensor for key, tensor in parts.items()})
+        found.update({f"{name}/{key}": one for key, one in parts.items() if one is not None})
     return found
 
 

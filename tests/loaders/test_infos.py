@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import pickle
 from collections.abc import Callable, Iterator
@@ -25,10 +26,10 @@ from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.arrays.pack_cache import cached_packs
 from orlog.loaders.arrays.packs import open_pack, pack_folder
 from orlog.loaders.best_episodes import best_transitions
-from orlog.loaders.returns import return_transitions
 from orlog.loaders.sampling.infos import Windows
 from orlog.loaders.states_and_goals import states_and_goals, states_and_subgoals
 from orlog.loaders.transforms import normalize_observations, scale_rewards
+from orlog.loaders.weights import weighted
 from tests.batches import columns
 from tests.episodes import whole_episode
 from tests.levels import scaled
@@ -67,20 +68,20 @@ KINDS: dict[str, tuple[Kind, dict[str, Any], bool]] = {
     "n steps": (orlog.transitions, {"n_steps": 3}, True),
     "next actions": (orlog.transitions, {"next_actions": True}, True),
     "best": (best_transitions, {"percent": 60.0}, True),
-    "returns": (return_transitions, {}, True),
+    "returns": (orlog.transitions, {"returns_to_go": True}, True),
     "sequences": (orlog.sequences, {"length": 3}, True),
     "left": (orlog.sequences, {"length": 3, "padding": "left", "with_next": True}, True),
     "chunks": (orlog.action_chunks, {"length": 2}, True),
     "episodes": (orlog.episodes, {}, True),
     "packed": (orlog.episodes, {"layout": "packed"}, True),
-    "frames": (orlog.frame_stacks, {"stack": 2, "n_steps": 2}, False),
+    "frames": (orlog.transitions, {"stacks": 2, "n_steps": 2}, False),
     "goals": (orlog.goals, {}, True),
     "subgoals": (orlog.subgoals, {"steps": 2}, True),
     "states": (states_and_goals, POLICY, True),
     "substates": (states_and_subgoals, {**POLICY, "value_goals": (0, 1, 0), "steps": 2}, True),
-    "priorities": (orlog.prioritized_transitions, {}, True),
+    "priorities": (orlog.transitions, {"prioritized": True}, True),
     "preferences": (orlog.preferences, {"length": 2, "label": "none"}, True),
-    "streamed": (orlog.stream_transitions, {"buffer_bytes": 4000}, True),
+    "streamed": (orlog.transitions, {"stream": True, "buffer_bytes": 4000}, True),
 }
 """How each kind is asked for, and whether it takes flat observations."""
 
@@ -357,7 +358,7 @@ def test_views_have_their_own_infos(dataset: Dataset) -> None:
 
 def test_weights_and_transforms_keep_infos(dataset: Dataset) -> None:
     weights = np.ones(dataset.total_steps)
-    arrays = orlog.weighted(dataset, weights, infos=("cost",))
+    arrays = weighted(dataset, weights, infos=("cost",))
     changed = scale_rewards(normalize_observations(arrays), scale=2.0)
     batch = orlog.transitions(changed, 64, seed=0, infos=("cost",)).batch(0)
     everything = np.concatenate([np.asarray(one.infos["cost"]) for one in dataset])
@@ -394,7 +395,7 @@ def test_wrong_infos_are_refused_before_anything_is_read(
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path))
     with pytest.raises(error, match=message):
         orlog.load_arrays(dataset, where, infos=infos)
-    for stream in (orlog.transitions, orlog.stream_transitions):
+    for stream in (orlog.transitions, functools.partial(orlog.transitions, stream=True)):
         with pytest.raises(error, match=message):
             stream(dataset, 4, seed=0, infos=infos)
     assert not (tmp_path / "packs").exists()

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import combine_datasets
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.preferences import PreferenceBatch, PreferenceSampler, preferences
 from orlog.loaders.sampling.streams import BLOCK
+from orlog.loaders.weights import weighted
 from tests.batches import columns
 from tests.levels import scaled
 
@@ -291,6 +291,6 @@ def test_tensors_have_their_types(label: Literal["returns", "none"]) -> None:
 
 
 def test_weights_that_leave_no_segment_are_refused_with_the_dataset() -> None:
-    arrays = orlog.weighted(arrays_of([5, 4]), np.array([0, 0, 0, 0, 1.0, 0, 0, 0, 1]))
+    arrays = weighted(arrays_of([5, 4]), np.array([0, 0, 0, 0, 1.0, 0, 0, 0, 1]))
     with pytest.raises(ValueError, match="tests: no step of positive weight starts a segment of 3"):
         preferences(arrays, 8, seed=0, length=3)

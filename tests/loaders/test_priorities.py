@@ -19,15 +19,10 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders import priorities
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
-from orlog.loaders.priorities import (
-    PrioritizedBatch,
-    PrioritizedStructuredBatch,
-    PrioritizedTransitions,
-    SumTree,
-    prioritized_transitions,
-)
+from orlog.loaders.batch import Batch
+from orlog.loaders.priorities import Priorities, PrioritizedTransitions, SumTree
 from orlog.loaders.sampling.draws import draw_uniform
-from orlog.loaders.sampling.n_steps import NStepSampler
+from orlog.loaders.sampling.steps import TransitionSampler
 from orlog.loaders.transitions import transitions
 from tests.batches import columns
 from tests.levels import scaled
@@ -118,8 +113,13 @@ def test_a_tree_of_zeros_has_nothing_to_choose() -> None:
 
 @pytest.mark.parametrize("stratified", [True, False])
 def test_batches_are_those_of_a_slow_version(arrays: Arrays, stratified: bool) -> None:
-    stream = prioritized_transitions(
-        arrays, 8, seed=3, stratified=stratified, exponent=0.7, beta=0.3, n_steps=2, discount=0.9
+    stream = transitions(
+        arrays,
+        8,
+        seed=3,
+        n_steps=2,
+        discount=0.9,
+        prioritized={"stratified": stratified, "exponent": 0.7, "beta": 0.3},
     )
     plain = transitions(arrays, 1, seed=0, n_steps=2, discount=0.9)
     levels = np.ones(50)
@@ -132,7 +132,7 @@ def test_batches_are_those_of_a_slow_version(arrays: Arrays, stratified: bool) -
         assert batch.steps.tolist() == steps.tolist()
         weights = (50 * levels[steps] / levels.sum()) ** -0.3
         np.testing.assert_allclose(batch.weights.numpy(), weights / weights.max(), rtol=1e-6)
-        expected = plain.sampler.gather(NStepSampler(arrays, 2, 0.9).items_of(steps))
+        expected = plain.sampler.gather(TransitionSampler(arrays, 2, 0.9).items_of(steps))
         for name in columns(expected):
             assert torch.equal(getattr(batch, name), getattr(expected, name))
         errors = rng.exponential(size=8) + 1e-3
@@ -142,7 +142,7 @@ def test_batches_are_those_of_a_slow_version(arrays: Arrays, stratified: bool) -
 
 
 def test_steps_come_as_often_as_priorities_say(arrays: Arrays) -> None:
-    stream = prioritized_transitions(arrays, 1000, seed=0, exponent=1.0)
+    stream = transitions(arrays, 1000, seed=0, prioritized={"exponent": 1.0})
     stream.update(np.arange(50), np.arange(1.0, 51))
     counts = np.zeros(50)
     for _ in range(100):
@@ -160,18 +160,20 @@ def test_it_resumes_bit_for_bit_on_any_number_of_ranks(arrays: Arrays) -> None:
             stream.update(batch.steps, 0.1 + (batch.steps * 7 % 13).double())
         return seen
 
-    whole = prioritized_transitions(arrays, 6, seed=1)
+    whole = transitions(arrays, 6, seed=1, prioritized=True)
     expected = train(whole, 40)
-    part = prioritized_transitions(arrays, 6, seed=1)
+    part = transitions(arrays, 6, seed=1, prioritized=True)
     assert train(part, 25) == expected[:25]
     part.beta = 0.4
     state = copy.deepcopy(part.state_dict())
     assert state["priorities"].nbytes == 8 * 50
-    again = prioritized_transitions(arrays, 6, seed=1)
+    again = transitions(arrays, 6, seed=1, prioritized=True)
     again.load_state_dict(state)
     assert train(again, 15) == expected[25:]
 
-    ranks = [prioritized_transitions(arrays, 6, seed=1, rank=rank, ranks=3) for rank in range(3)]
+    ranks = [
+        transitions(arrays, 6, seed=1, rank=rank, ranks=3, prioritized=True) for rank in range(3)
+    ]
     for steps, weights in expected[:10]:
         slices = [next(one) for one in ranks]
         assert torch.cat([one.steps for one in slices]).tolist() == steps
@@ -182,7 +184,7 @@ def test_it_resumes_bit_for_bit_on_any_number_of_ranks(arrays: Arrays) -> None:
 
 
 def test_what_makes_no_sense_is_refused(arrays: Arrays) -> None:
-    stream = prioritized_transitions(arrays, 4, seed=0)
+    stream = transitions(arrays, 4, seed=0, prioritized=True)
     steps = np.array([0, 1])
     for value in (0.0, -1.0, np.nan, np.inf, 1e101):
         with pytest.raises(ValueError, match=re.escape(f"found {value} for step 1; add a")):
@@ -196,10 +198,14 @@ def test_what_makes_no_sense_is_refused(arrays: Arrays) -> None:
             stream.update(np.array([wrong]), np.ones(1))
     stream.update(np.array([], np.int64), np.array([]))
     assert stream.priorities.tolist() == [1.0] * 50
-    for settings_ in ({"exponent": -1.0}, {"beta": 1.5}, {"start": -1}, {"ranks": 3}, {"rank": 1}):
-        values: dict[str, Any] = dict(settings_)
+    for wrong_place in ({"start": -1}, {"ranks": 3}, {"rank": 1}):
+        place: dict[str, Any] = dict(wrong_place)
         with pytest.raises(ValueError, match=r"must be|a multiple"):
-            prioritized_transitions(arrays, 4, seed=0, **values)
+            transitions(arrays, 4, seed=0, prioritized=True, **place)
+    refused: list[Priorities] = [{"exponent": -1.0}, {"beta": 1.5}]
+    for chosen in refused:
+        with pytest.raises(ValueError, match="must be in"):
+            transitions(arrays, 4, seed=0, prioritized=chosen)
 
 
 @pytest.mark.parametrize(
@@ -218,13 +224,13 @@ def test_what_makes_no_sense_is_refused(arrays: Arrays) -> None:
 def test_a_state_of_another_stream_is_refused(
     arrays: Arrays, change: dict[str, Any], message: str
 ) -> None:
-    stream = prioritized_transitions(arrays, 4, seed=0)
+    stream = transitions(arrays, 4, seed=0, prioritized=True)
     with pytest.raises(ValueError, match=message):
         stream.load_state_dict(stream.state_dict() | change)
 
 
 def test_a_priority_too_small_for_its_power_is_not_lost(arrays: Arrays) -> None:
-    stream = prioritized_transitions(arrays, 4, seed=0, exponent=2.0)
+    stream = transitions(arrays, 4, seed=0, prioritized={"exponent": 2.0})
     stream.update(np.arange(50), np.full(50, 1e-300))
     assert next(stream).weights.tolist() == [1.0] * 4
 
@@ -233,7 +239,7 @@ def test_a_mixture_is_refused(write: Write, make: Make) -> None:
     rng = np.random.default_rng(0)
     parts = [write([make(BOX, BOX, length=3, end="cut", rng=rng)], BOX, BOX) for _ in range(2)]
     with pytest.raises(ValueError, match="its steps have weights already"):
-        prioritized_transitions(orlog.combine_datasets(parts, weights=[1, 2]), 4, seed=0)
+        transitions(orlog.combine_datasets(parts, weights=[1, 2]), 4, seed=0, prioritized=True)
 
 
 def test_batches_of_other_spaces_are_structured(write: Write, make: Make) -> None:
@@ -241,19 +247,19 @@ def test_batches_of_other_spaces_are_structured(write: Write, make: Make) -> Non
     dataset = write(
         [make(BOX, spaces.Discrete(3), length=5, end="cut", rng=rng)], BOX, spaces.Discrete(3)
     )
-    batch = next(prioritized_transitions(dataset, 4, seed=0))
-    assert isinstance(batch, PrioritizedStructuredBatch)
+    batch = next(transitions(dataset, 4, seed=0, prioritized=True))
+    assert isinstance(batch, Batch)
     assert batch.actions.dtype == torch.int64
     flat = write([make(BOX, BOX, length=5, end="cut", rng=rng)], BOX, BOX)
-    assert isinstance(next(iter(prioritized_transitions(flat, 4, seed=0))), PrioritizedBatch)
+    assert isinstance(next(iter(transitions(flat, 4, seed=0, prioritized=True))), Batch)
 
 
 def test_a_state_goes_through_a_file_that_executes_nothing(arrays: Arrays, tmp_path: Path) -> None:
-    stream = prioritized_transitions(arrays, 8, seed=0)
+    stream = transitions(arrays, 8, seed=0, prioritized=True)
     batch = next(stream)
     stream.update(batch.steps, torch.rand(8, dtype=torch.bfloat16) + 1)
     torch.save(stream.state_dict(), tmp_path / "state.pt")
-    again = prioritized_transitions(arrays, 8, seed=0)
+    again = transitions(arrays, 8, seed=0, prioritized=True)
     again.load_state_dict(torch.load(tmp_path / "state.pt"))
     np.testing.assert_array_equal(again.priorities, stream.priorities)
     assert torch.equal(next(again).steps, next(stream).steps)

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from orlog.loaders.arrays.arrays import Arrays, Leaf
-from orlog.loaders.batch import StructuredReturnBatch
-from orlog.loaders.returns import return_transitions
+from orlog.loaders.batch import Batch
 from orlog.loaders.transitions import transitions
 
 
@@ -24,7 +23,7 @@ def test_returns_are_those_of_a_slow_loop_and_all_else_is_as_without_them() -> N
             total = float(rows[row, 5]) + 0.9 * total
             expected[float(rows[row, 0])] = total
         first += length + 1
-    stream = return_transitions(arrays, 16, seed=1, discount=0.9, start=2)
+    stream = transitions(arrays, 16, seed=1, discount=0.9, start=2, returns_to_go=True)
     for batch, other, _ in zip(
         stream, transitions(arrays, 16, seed=1, start=2), range(5), strict=False
     ):
@@ -33,8 +32,8 @@ def test_returns_are_those_of_a_slow_loop_and_all_else_is_as_without_them() -> N
         for observation, found in zip(batch.observations, batch.returns_to_go, strict=True):
             assert float(found) == pytest.approx(expected[float(observation[0])], rel=1e-5)
     assert torch.equal(stream.batch(2).returns_to_go, next(iter(stream)).returns_to_go)
-    with pytest.raises(ValueError, match="discount must lie"):
-        return_transitions(arrays, 16, seed=1, discount=1.1)
+    with pytest.raises(ValueError, match="discount in"):
+        transitions(arrays, 16, seed=1, discount=1.1, returns_to_go=True)
 
 
 def test_returns_are_the_same_where_observations_are_frames() -> None:
@@ -45,9 +44,11 @@ def test_returns_are_the_same_where_observations_are_frames() -> None:
     eye = torch.from_numpy(rng.integers(0, 256, (27, 4, 4), np.uint8))
     leaves = {"eye": Leaf(column="eye"), "speed": Leaf(shape=(3,))}
     mixed = dataclasses.replace(flat, others={"eye": eye}, observation_leaves=leaves)
-    streams = (return_transitions(one, 16, seed=1, discount=0.9) for one in (flat, mixed))
+    streams = (
+        transitions(one, 16, seed=1, discount=0.9, returns_to_go=True) for one in (flat, mixed)
+    )
     for batch, other, _ in zip(*streams, range(5), strict=False):
-        assert isinstance(other, StructuredReturnBatch)
+        assert isinstance(other, Batch)
         assert isinstance(other.observations, dict)
         assert torch.equal(batch.observations, other.observations["speed"])
         assert torch.equal(batch.returns_to_go, other.returns_to_go)

@@ -18,8 +18,9 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import combine_datasets
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.arrays.sums import returns_to_go
 from orlog.loaders.batch import SequenceBatch
-from orlog.loaders.sequences import SequenceSampler, returns_to_go, sequences
+from orlog.loaders.sequences import SequenceSampler, sequences
 from tests.levels import scaled
 from tests.loaders.test_frames import every_step
 

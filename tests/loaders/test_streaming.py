@@ -23,9 +23,10 @@ from orlog.datasets.reading.opening import combine_datasets
 from orlog.errors import IntegrityError, SchemaError
 from orlog.loaders import streaming
 from orlog.loaders.arrays.arrays import read_arrays
-from orlog.loaders.batch import Batch, NStepBatch, StructuredBatch
-from orlog.loaders.sampling.n_steps import NStepSampler
-from orlog.loaders.streaming import StreamedTransitions, stream_transitions
+from orlog.loaders.batch import Batch
+from orlog.loaders.sampling.steps import TransitionSampler
+from orlog.loaders.streaming import StreamedBatches
+from orlog.loaders.transitions import transitions
 from tests.episodes import whole_episode
 from tests.levels import scaled
 
@@ -69,7 +70,7 @@ def steps_of(batch: Any) -> list[int]:
     return found
 
 
-def first_steps(stream: StreamedTransitions, count: int) -> list[int]:
+def first_steps(stream: StreamedBatches, count: int) -> list[int]:
     """Return the steps of the first batches of a stream."""
     return [step for batch in itertools.islice(stream, count) for step in steps_of(batch)]
 
@@ -92,7 +93,7 @@ def test_each_step_comes_once_an_epoch_with_what_belongs_to_it(
     write: Write, lengths: list[int], batch_size: int, buffer: int, seed: int
 ) -> None:
     dataset = write(episodes_of(lengths), BOX, ACTION)
-    stream = stream_transitions(dataset, batch_size, seed=seed, buffer_bytes=buffer)
+    stream = transitions(dataset, batch_size, seed=seed, buffer_bytes=buffer, stream=True)
     steps = dataset.total_steps
     batches = list(itertools.islice(stream, -(-3 * steps // batch_size)))
     for index, batch in enumerate(batches):
@@ -130,14 +131,13 @@ def test_batches_are_those_of_memory(write: Write, n_steps: int, pixels: bool) -
         episodes_of([4, 7, 1, 12, 3, 9], pixels=pixels), PIXELS if pixels else BOX, ACTION
     )
     arrays = read_arrays(dataset)
-    sampler = NStepSampler(arrays, n_steps, 0.9)
+    sampler = TransitionSampler(arrays, n_steps, 0.9)
     shared: dict[str, Any] = {"seed": 5, "n_steps": n_steps, "discount": 0.9}
-    stream = stream_transitions(dataset, 11, buffer_bytes=30_000 if pixels else 700, **shared)
+    stream = transitions(dataset, 11, buffer_bytes=30_000 if pixels else 700, **shared, stream=True)
     assert stream.mixing.blocks > stream.mixing.blocks_in_group
-    order = stream_transitions(dataset, 11, buffer_bytes=30_000 if pixels else 700, **shared)
+    order = transitions(dataset, 11, buffer_bytes=30_000 if pixels else 700, **shared, stream=True)
     for index, batch in enumerate(itertools.islice(stream, 9)):
-        kind = StructuredBatch if pixels else NStepBatch if n_steps > 1 else Batch
-        assert type(batch) is kind
+        assert type(batch) is Batch
         assert_same(batch, order.batch(index))
         # Sums of rewards hide the steps: find them by their states.
         states: Any = batch.observations
@@ -151,7 +151,9 @@ def test_batches_are_those_of_memory(write: Write, n_steps: int, pixels: bool) -
 
 def test_the_order_depends_on_seed_and_epoch_only(many: Dataset) -> None:
     steps = many.total_steps
-    streams = [stream_transitions(many, 10, seed=seed, buffer_bytes=4000) for seed in (0, 0, 1)]
+    streams = [
+        transitions(many, 10, seed=seed, buffer_bytes=4000, stream=True) for seed in (0, 0, 1)
+    ]
     first, again, other = (first_steps(stream, 2 * steps // 10) for stream in streams)
     assert first == again
     assert first != other
@@ -163,8 +165,8 @@ def test_the_order_depends_on_seed_and_epoch_only(many: Dataset) -> None:
 
 @pytest.mark.parametrize("stop", [0, 1, 7, 83, 200])
 def test_going_on_in_the_middle(many: Dataset, stop: int) -> None:
-    def stream(**place: Any) -> StreamedTransitions:
-        return stream_transitions(many, 10, seed=3, buffer_bytes=4000, **place)
+    def stream(**place: Any) -> Any:
+        return transitions(many, 10, seed=3, buffer_bytes=4000, **place, stream=True)
 
     whole = first_steps(stream(), stop + 30)
     stopped = stream()
@@ -190,7 +192,9 @@ def test_going_on_in_the_middle(many: Dataset, stop: int) -> None:
     ],
 )
 def test_workers_give_the_same_stream(many: Dataset, workers: int, method: str) -> None:
-    stream = pickle.loads(pickle.dumps(stream_transitions(many, 10, seed=3, buffer_bytes=4000)))
+    stream = pickle.loads(
+        pickle.dumps(transitions(many, 10, seed=3, buffer_bytes=4000, stream=True))
+    )
     loader = DataLoader(
         stream, batch_size=None, num_workers=workers, multiprocessing_context=method
     )
@@ -199,13 +203,13 @@ def test_workers_give_the_same_stream(many: Dataset, workers: int, method: str) 
 
 
 def test_a_state_of_another_stream_is_refused(many: Dataset) -> None:
-    stream = stream_transitions(many, 10, seed=3)
+    stream = transitions(many, 10, seed=3, stream=True)
     state = stream.state_dict()
     for other, pattern in (
-        (stream_transitions(many, 10, seed=4), "seed is 3 there and 4 here"),
-        (stream_transitions(many, 20, seed=3), "batch_size is 10 there and 20 here"),
-        (stream_transitions(many, 10, seed=3, buffer_bytes=99), "kind is .*buffer=99"),
-        (stream_transitions(many[:5], 10, seed=3), "digest is"),
+        (transitions(many, 10, seed=4, stream=True), "seed is 3 there and 4 here"),
+        (transitions(many, 20, seed=3, stream=True), "batch_size is 10 there and 20 here"),
+        (transitions(many, 10, seed=3, buffer_bytes=99, stream=True), "kind is .*buffer=99"),
+        (transitions(many[:5], 10, seed=3, stream=True), "digest is"),
     ):
         with pytest.raises(ValueError, match=pattern):
             other.load_state_dict(state)
@@ -218,7 +222,7 @@ def test_memory_is_bounded(write: Write, share: int) -> None:
     dataset = write(episodes_of([50] * 240, pixels=True), PIXELS, ACTION)
     rows = dataset.total_steps + dataset.total_episodes
     buffer = rows * (16 * 16 * 3 + ROW_BYTES) // share
-    stream = stream_transitions(dataset, 8, seed=0, buffer_bytes=buffer)
+    stream = transitions(dataset, 8, seed=0, buffer_bytes=buffer, stream=True)
     batches = iter(stream)
     tracemalloc.start()
     try:
@@ -235,7 +239,7 @@ def test_memory_is_bounded(write: Write, share: int) -> None:
 def test_small_columns_are_held_where_that_takes_little(write: Write, share: int) -> None:
     """A stream is the same whether or not it reads them anew for each block."""
     dataset = write(episodes_of([9, 4, 12, 30], pixels=True), PIXELS, ACTION)
-    stream = stream_transitions(dataset, 8, seed=0, buffer_bytes=100_000 // share)
+    stream = transitions(dataset, 8, seed=0, buffer_bytes=100_000 // share, stream=True)
     assert len(first_steps(stream, 7)) == 56
     assert bool(stream._held) == (share == 2)
     assert len(pickle.dumps(stream)) < len(pickle.dumps(dataset)) + 5000
@@ -249,7 +253,7 @@ def test_small_columns_are_held_where_that_takes_little(write: Write, share: int
 
 @pytest.mark.scaled
 def test_mixing_is_as_the_formulas_say(many: Dataset) -> None:
-    stream = stream_transitions(many, 16, seed=3, buffer_bytes=6000)
+    stream = transitions(many, 16, seed=3, buffer_bytes=6000, stream=True)
     mixing = stream.mixing
     steps = many.total_steps
     drawn = np.array(first_steps(stream, scaled(40) * steps // 16)).reshape(-1, 16)
@@ -266,7 +270,7 @@ def test_abandoned_iterations_leave_no_thread(many: Dataset) -> None:
         return {one for one in threading.enumerate() if one.name.startswith("orlog-stream")}
 
     before = threads()  # streams of other tests may still wait for the garbage collector
-    batches = iter(stream_transitions(many, 10, seed=3, buffer_bytes=4000))
+    batches = iter(transitions(many, 10, seed=3, buffer_bytes=4000, stream=True))
     next(batches)
     assert threads() > before
     del batches
@@ -279,10 +283,10 @@ def test_errors_come_out_of_the_thread_with_their_place(write: Write) -> None:
     rewards[2] = np.nan
     episodes[7] = dataclasses.replace(episodes[7], rewards=rewards)
     dataset = write(episodes, BOX, ACTION)
-    stream = stream_transitions(dataset, 4, seed=0, buffer_bytes=12 * ROW_BYTES)
+    stream = transitions(dataset, 4, seed=0, buffer_bytes=12 * ROW_BYTES, stream=True)
     with pytest.raises(SchemaError, match=r"tests/small-v1.*episode 7, step 2;.*allow_non_finite"):
         list(itertools.islice(stream, 20))
-    allowed = stream_transitions(dataset, 40, seed=0, allow_non_finite=True)
+    allowed = transitions(dataset, 40, seed=0, allow_non_finite=True, stream=True)
     assert allowed.batch(0).rewards.isnan().sum() == 1
 
 
@@ -302,20 +306,20 @@ def test_errors_come_out_of_the_thread_with_their_place(write: Write) -> None:
 def test_numbers_out_of_range(many: Dataset, wrong: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"batch_size": 10, "seed": 0}
     with pytest.raises(ValueError, match=r"found|rank must be"):
-        stream_transitions(many, **(settings | wrong))
+        transitions(many, **(settings | wrong), stream=True)
 
 
 def test_a_weighted_mixture_is_not_streamed(many: Dataset) -> None:
     mixed = combine_datasets([many, many[:5]], weights=[0.5, 0.5])
     with pytest.raises(SchemaError, match="weighted mixture has no epochs"):
-        stream_transitions(mixed, 10, seed=0)
+        transitions(mixed, 10, seed=0, stream=True)
 
 
 def test_a_large_block_is_cut_by_the_buffer(many: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = stream_transitions(many, 10, seed=0)
+    one = transitions(many, 10, seed=0, stream=True)
     assert one.mixing.blocks == 1  # of 4 MiB
     monkeypatch.setattr(streaming, "BLOCK_BYTES", 500)
-    assert stream_transitions(many, 10, seed=0).mixing.blocks > 20
+    assert transitions(many, 10, seed=0, stream=True).mixing.blocks > 20
 
 
 @pytest.mark.parametrize("n_steps", [1, 2])
@@ -323,7 +327,7 @@ def test_views_of_images_are_streamed(write: Write, n_steps: int) -> None:
     dataset = write(episodes_of([5, 9, 1, 12, 7, 3], pixels=True), PIXELS, ACTION)
     view = combine_datasets([dataset[[4, 1, 2, 3]], dataset[:2], dataset[5:]])
     arrays = read_arrays(view)
-    stream = stream_transitions(view, 7, seed=0, n_steps=n_steps, buffer_bytes=30_000)
+    stream = transitions(view, 7, seed=0, n_steps=n_steps, buffer_bytes=30_000, stream=True)
     assert stream.mixing.blocks > stream.mixing.blocks_in_group
     everything: Any = arrays.observations(torch.from_numpy(arrays.step_rows()))
     expected = np.unique(everything["pixels"].flatten(1).numpy(), axis=0)
@@ -336,7 +340,7 @@ def test_views_of_images_are_streamed(write: Write, n_steps: int) -> None:
 
 def test_batches_keep_their_values_while_memory_is_used_again(write: Write) -> None:
     dataset = write(episodes_of([5, 9, 1, 12, 7, 3] * 2, pixels=True), PIXELS, ACTION)
-    stream = stream_transitions(dataset, 8, seed=0, buffer_bytes=30_000)
+    stream = transitions(dataset, 8, seed=0, buffer_bytes=30_000, stream=True)
     batches = list(itertools.islice(stream, 40))
     for index, batch in enumerate(batches):
         assert_same(batch, stream.batch(index))
@@ -347,7 +351,7 @@ def test_any_number_of_threads_gives_the_same_stream(
     write: Write, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     dataset = write(episodes_of([5, 9, 1, 12, 7, 3], pixels=True), PIXELS, ACTION)
-    stream = stream_transitions(dataset, 8, seed=0, buffer_bytes=30_000)
+    stream = transitions(dataset, 8, seed=0, buffer_bytes=30_000, stream=True)
     expected = list(itertools.islice(stream, 12))
     monkeypatch.setattr(streaming, "_threads", lambda: threads)
     for batch, other in zip(stream, expected, strict=False):
@@ -371,6 +375,6 @@ def test_a_damaged_image_ends_the_stream_and_is_named(write: Write, place: float
     data = bytearray(shard.read_bytes())
     data[int(place * len(data))] ^= 1
     shard.write_bytes(data)
-    stream = stream_transitions(Dataset(dataset.folder), 8, seed=0, buffer_bytes=30_000)
+    stream = transitions(Dataset(dataset.folder), 8, seed=0, buffer_bytes=30_000, stream=True)
     with pytest.raises(IntegrityError, match=r"pixels/c\.0\.0\.0\.0, chunk \d+: .*orlog verify"):
         list(itertools.islice(stream, 25))

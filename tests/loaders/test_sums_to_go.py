@@ -16,9 +16,9 @@ import orlog
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf, with_infos
+from orlog.loaders.arrays.sums import info_numbers, info_sums
 from orlog.loaders.best_episodes import best_transitions
-from orlog.loaders.sequences import sequences
-from orlog.loaders.sums_to_go import info_numbers, info_sums, windows_with_sums
+from orlog.loaders.sequences import sequences, windows_with_sums
 from orlog.loaders.weights import step_probabilities
 from tests.levels import scaled
 
@@ -102,7 +102,7 @@ def test_the_best_episodes_within_a_sum() -> None:
     sums = [float(one.sum()) for one in costs]
     limit = sorted(sums)[1]
     stream = best_transitions(arrays, 8, percent=100, within=("cost", limit), seed=0)
-    chances = step_probabilities(stream.packed)
+    chances = step_probabilities(stream.arrays)
     allowed = np.repeat([one <= limit for one in sums], [4, 2, 5, 3])
     assert ((chances > 0) == allowed).all()
     with pytest.raises(ValueError, match=r"no episode has a cost of at most -1; the least is"):
@@ -140,7 +140,7 @@ def test_a_column_is_found_by_its_role(home: Any) -> None:
     assert batch.infos["cost"].tolist() == batch.infos["warm"].tolist() == [0.5] * 4
     np.testing.assert_array_equal(info_sums(data, "cost"), [6, 4])
     np.testing.assert_array_equal(info_sums(floats, "cost"), [1.5, 1])
-    streamed = next(iter(orlog.stream_transitions(floats, 4, seed=0, infos=("cost",))))
+    streamed = next(iter(orlog.transitions(floats, 4, seed=0, infos=("cost",), stream=True)))
     assert streamed.infos["cost"].tolist() == [0.5] * 4
 
 

@@ -28,7 +28,7 @@ from orlog.loaders.arrays.statistics import (
     load_statistics,
     statistics_file,
 )
-from orlog.loaders.batch import StructuredBatch
+from orlog.loaders.batch import Batch
 from orlog.loaders.transforms import (
     Normalizer,
     Transform,
@@ -328,7 +328,7 @@ def test_images_become_floats_in_any_batch(images: Arrays) -> None:
     pixels = images.observations(rows)
     assert isinstance(pixels, torch.Tensor)
     zeros = torch.zeros(4)
-    batch = StructuredBatch(
+    batch = Batch(
         observations=pixels,
         actions=images.actions(rows),
         rewards=zeros,

@@ -22,6 +22,7 @@ from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.batch import WindowBatch
 from orlog.loaders.sampling import blocks
+from orlog.loaders.weights import weighted
 from orlog.loaders.windows import WindowSampler, as_offsets
 from tests.batches import columns
 from tests.levels import scaled
@@ -158,12 +159,12 @@ def test_the_steps_are_the_same_for_all_offsets_and_follow_weights(arrays: Array
     far = orlog.windows(arrays, 64, seed=0, observations=(3, 0, -2), actions=(5, 0)).batch(2)
     assert torch.equal(parts(near.observations)[""][:, 0], parts(far.observations)[""][:, 1])
     assert torch.equal(near.actions[:, 0], far.actions[:, 1])
-    first = orlog.weighted(arrays, np.eye(1, arrays.total_steps)[0])
+    first = weighted(arrays, np.eye(1, arrays.total_steps)[0])
     batch = orlog.windows(first, 8, seed=0, observations=(0,), actions=(0,)).batch(0)
     assert torch.equal(parts(batch.observations)[""][:, 0], arrays.rows[:1, :3].expand(8, -1))
 
 
-def test_images_are_what_frame_stacks_give(write: Write, make: Make) -> None:
+def test_images_are_those_of_stacks(write: Write, make: Make) -> None:
     rng = np.random.default_rng(0)
     dataset = write([make(CAMERA, ACTION, length=6, end="cut", rng=rng)], CAMERA, ACTION)
     batch = orlog.windows(dataset, 32, seed=0, observations=range(-2, 1), actions=(0,)).batch(0)
@@ -171,7 +172,7 @@ def test_images_are_what_frame_stacks_give(write: Write, make: Make) -> None:
     camera = batch.observations["camera"]
     assert (camera.dtype, camera.shape) == (torch.uint8, (32, 3, 2, 3, 1))
     stacks = {}
-    for one in itertools.islice(orlog.frame_stacks(dataset, 32, stack=3, seed=0), 3):
+    for one in itertools.islice(orlog.transitions(dataset, 32, stacks=3, seed=0), 3):
         seen = parts(one.observations)
         for state, stack in zip(seen["state"], seen["camera"], strict=True):
             stacks[state.numpy().tobytes()] = stack

@@ -125,7 +125,7 @@ def test_numbers_that_are_not_finite_are_named_from_a_worker(write: Write, make:
     actions[3] = math.nan
     episodes[1] = dataclasses.replace(episodes[1], actions=actions)
     dataset = write(episodes, STATE, ACTION)
-    stream = orlog.stream_transitions(dataset, SIZE, seed=0)
+    stream = orlog.transitions(dataset, SIZE, seed=0, stream=True)
     place = r"(?s)small-v1: .* in column actions, episode 1, step 3;.*allow_non_finite=True"
     error_of(stream, SchemaError, place)
 
@@ -135,7 +135,7 @@ def test_a_damaged_file_is_named_from_a_worker(mini: Dataset) -> None:
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 0xFF
     shard.write_bytes(content)
-    stream = orlog.stream_transitions(mini, SIZE, seed=0)
+    stream = orlog.transitions(mini, SIZE, seed=0, stream=True)
     message = error_of(stream, IntegrityError, "(?s)actions.*run: orlog verify")
     assert str(mini.folder) in message
 

@@ -72,7 +72,7 @@ def train(
         keep_checkpoints: Also keep the checkpoint of each of these points, for
             `orlog.evaluate_off_policy`.
         stream: Whether to read the data block by block, epoch after epoch, instead of all of them into memory
-            (`orlog.stream_transitions`); batches are others then. By default a dataset that is read in place is
+            (`orlog.transitions(.., stream=True)`); batches are others then. By default a dataset that is read in place is
             streamed, where the algorithm can be.
         trust_environment: Consent to arguments of the environment that come with the data.
         device: Where to compute: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.

@@ -29,9 +29,9 @@ from orlog.datasets.download.in_place import open_in_place
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
-from orlog.loaders import streamed
+from orlog.loaders import streaming
 from orlog.loaders.arrays import statistics
-from orlog.loaders.streamed import STREAMED, StreamedBatches
+from orlog.loaders.streaming import STREAMED, stream_loader
 from tests.command_line import orlog as run
 from tests.episodes import whole_episode
 from tests.servers import FileServer
@@ -89,14 +89,14 @@ def test_every_step_comes_once_an_epoch_as_its_loader_gives_it(
         "action_chunks": {"length": 60},
     }
     arguments = own.get(loader.rpartition(":")[2], {})
-    stream = StreamedBatches(steps, loader, {"batch_size": 7, **arguments}, seed=3)
+    stream = stream_loader(steps, loader, {"batch_size": 7, **arguments}, seed=3)
     stream._group_rows = 150  # instead of the whole dataset
     total = steps.total_steps
     batches = [one for one, _ in zip(stream, range(total), strict=False)]  # 7 epochs
     firsts = torch.cat([_first(one, loader) for one in batches]).numpy().astype(int)
     for epoch in firsts.reshape(7, total):
         np.testing.assert_array_equal(np.sort(epoch), np.arange(total))
-    plain = orlog.stream_transitions(steps, 7, seed=3)
+    plain = orlog.transitions(steps, 7, seed=3, stream=True)
     plain._group_rows = 150
     np.testing.assert_array_equal(plain.batch(5).rewards.numpy(), firsts[35:42])
     # What a loader gathers of all steps in memory for the same ones.
@@ -314,7 +314,7 @@ def memory_of(home: str, name: str, folder: str, stream: bool, told: Any) -> Non
     """Train, and tell how much memory that took at most beside what there was, in MiB."""
     os.environ["ORLOG_HOME"] = home
     torch.set_num_threads(1)
-    streamed.BUFFER_BYTES = 2**24
+    streaming.BUFFER_BYTES = 2**24
     statistics._BLOCK_BYTES = 2**22
     more: dict[str, Any] = {"steps": 8, "evaluations": 0, "settings": {"hidden": [16]}}
     train_run("bc", "lab/small-v1", Path(folder, "small"), stream=stream, **more)

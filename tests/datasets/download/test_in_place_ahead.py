@@ -29,7 +29,7 @@ from tests.servers import COMES, Fault, FileServer, Request
 
 EPISODES, LENGTH, NUMBERS = 60, 400, 300
 BUFFER = 2**23
-"""Of `orlog.stream_transitions`: a group is about an eighth of the data."""
+"""Of `orlog.transitions(.., stream=True)`: a group is about an eighth of the data."""
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +92,8 @@ def test_an_epoch_asks_for_nothing_twice_and_gives_what_is_there(
 ) -> None:
     ds = opened(served)
     whole = orlog.load_dataset(registry / "lab/many-v1/1.0.0")
-    found = orlog.stream_transitions(ds, 100, seed=3, buffer_bytes=BUFFER)
-    same = orlog.stream_transitions(whole, 100, seed=3, buffer_bytes=BUFFER)
+    found = orlog.transitions(ds, 100, seed=3, buffer_bytes=BUFFER, stream=True)
+    same = orlog.transitions(whole, 100, seed=3, buffer_bytes=BUFFER, stream=True)
     assert found.mixing.blocks_in_group < found.mixing.blocks / 5
     with switching_often():
         batches = zip(found, same, range(EPISODES * LENGTH // 100), strict=False)
@@ -117,9 +117,9 @@ def let_requests_end() -> None:
 
 def test_a_stream_that_is_closed_asks_for_nothing_more(served: FileServer) -> None:
     ds = opened(served)
-    stream = iter(orlog.stream_transitions(ds, 100, seed=0, buffer_bytes=BUFFER))
+    stream = iter(orlog.transitions(ds, 100, seed=0, buffer_bytes=BUFFER, stream=True))
     next(stream)
-    stream.close()  # type: ignore[attr-defined]  # it is a generator
+    stream.close()  # it is a generator
     let_requests_end()
     before = served.sent_bytes
     assert before < 0.7 * ds.manifest.size_bytes
@@ -201,7 +201,7 @@ def test_what_could_not_be_fetched_ahead_is_told_to_who_needs_it(served: FileSer
     ds = opened(served)
     _ = ds.episode_lengths
     served.faults.append(Fault(path="observations/c.0.0", status=404))
-    stream = orlog.stream_transitions(ds, 100, seed=0, buffer_bytes=BUFFER)
+    stream = orlog.transitions(ds, 100, seed=0, buffer_bytes=BUFFER, stream=True)
     with pytest.raises(TransferError, match=r"observations/c\.0\.0.*404 Not Found"):
         for _ in zip(stream, range(EPISODES * LENGTH // 100), strict=False):
             pass

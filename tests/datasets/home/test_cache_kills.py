@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +15,9 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.download.download import download_version
-from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.garbage import collect_garbage, delete_version, pin_version
 from orlog.datasets.home.records import origin_file
-from orlog.datasets.publish.publish import publish_dataset
-from orlog.errors import IntegrityError, NotFoundError
 from tests.datasets.cached_homes import beside, place, put, snapshot
 from tests.levels import scaled
 
@@ -32,7 +26,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_lock")]
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"
 KILLS = scaled(60, 12)
 ACCESSES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir", "os.listdir"}
-SECONDS = scaled(8, 2)
 
 
 def in_child(work: Callable[[], object], instant: int) -> tuple[int, int]:
@@ -136,72 +129,3 @@ def test_a_kill_at_any_instant_leaves_versions_whole_or_gone(
 
 
 # --- many processes
-
-
-def collect_for_long(until: float) -> None:
-    """Remove all that may go, again and again."""
-    while time.time() < until:
-        collect_garbage(unused_days=0)
-
-
-def use_for_long(registry: str, seed: int, until: float) -> None:
-    """Download, open and check versions that others remove; only their absence is an answer."""
-    names = [ARM, LEG]
-    rng = np.random.default_rng(seed)
-    while time.time() < until:
-        name = names[int(rng.integers(2))]
-        folder = datasets_folder() / name / "1.0.0"
-        before = None
-        try:
-            if rng.integers(2):
-                download_version(source_of_url(f"file://{registry}/{name}/1.0.0"))
-            before = which(folder)
-            ds = orlog.load_dataset(name)
-            assert [float(value) for value in ds[0].rewards] == [0.0, 1.0, 2.0]
-            problems = orlog.verify_store(folder)[1]
-            assert problems == [] or which(folder) != before, problems
-        except NotFoundError:
-            continue
-        except IntegrityError:
-            # Removed while it was open: what is there now is another folder, or nothing.
-            assert before is None or which(folder) != before
-
-
-def which(folder: Path) -> tuple[int, int] | None:
-    """Return what tells a folder from one that was downloaded later; None if there is none."""
-    try:
-        found = (folder / "manifest.json").stat()
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns
-
-
-@pytest.fixture
-def registry(template: Path, tmp_path: Path, home: Path) -> Path:
-    """Return a registry with two datasets that share their objects."""
-    for name in (ARM, LEG):
-        publish_dataset(place(template, name, "1.0.0"), str(tmp_path / "registry"))
-    shutil.rmtree(home)
-    return tmp_path / "registry"
-
-
-def run_all(works: list[tuple[Callable[..., None], tuple[object, ...]]]) -> None:
-    context = multiprocessing.get_context("fork")
-    children = [context.Process(target=work, args=arguments) for work, arguments in works]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(120)
-    assert [child.exitcode for child in children] == [0] * len(children)
-
-
-@pytest.mark.thorough
-def test_two_collectors_beside_four_that_download_open_and_check(registry: Path) -> None:
-    until = time.time() + SECONDS
-    run_all(
-        [(collect_for_long, (until,))] * 2
-        + [(use_for_long, (str(registry), seed, until)) for seed in range(4)]
-    )
-    collect_garbage(unused_days=0)
-    leftovers = [path.name for path in datasets_folder().rglob(".1.0.0.*")]
-    assert set(leftovers) <= {".1.0.0.lock"}

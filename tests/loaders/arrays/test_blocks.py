@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.loaders import priorities, sequences
+from orlog.loaders import priorities
+from orlog.loaders.arrays import sums
 from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.sampling import blocks, n_steps
+from orlog.loaders.arrays.sums import returns_to_go, sum_rewards
+from orlog.loaders.sampling import blocks
 from orlog.loaders.sampling import streams as batches
-from orlog.loaders.sampling.n_steps import sum_rewards
-from orlog.loaders.sequences import returns_to_go
 from tests.batches import columns
 from tests.levels import scaled
 
@@ -48,11 +48,10 @@ def test_sums_over_blocks_are_those_of_a_slow_loop(
 ) -> None:
     arrays = arrays_of(lengths)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(n_steps, "_BLOCK_ROWS", block)
-        patch.setattr(sequences, "_BLOCK_ROWS", block)
-        sums = sum_rewards(arrays, steps, discount, np.float64).numpy()[arrays.step_rows()]
+        patch.setattr(sums, "_BLOCK_ROWS", block)
+        found = sum_rewards(arrays, steps, discount, np.float64).numpy()[arrays.step_rows()]
         to_go = returns_to_go(arrays, discount).numpy()[arrays.step_rows()]
-    np.testing.assert_allclose(sums, slow_sums(arrays, steps, discount), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found, slow_sums(arrays, steps, discount), rtol=1e-12, atol=1e-12)
     expected = slow_sums(arrays, max(lengths), discount)
     np.testing.assert_allclose(to_go, expected, rtol=1e-6, atol=1e-6)
 
@@ -83,8 +82,8 @@ def test_priorities_are_drawn_the_same_in_blocks_of_any_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arrays = arrays_of([5, 3, 7])
-    whole = orlog.prioritized_transitions(arrays, 4, seed=0)
+    whole = orlog.transitions(arrays, 4, seed=0, prioritized=True)
     expected = [next(whole).steps.tolist() for _ in range(70)]
     monkeypatch.setattr(priorities, "_BLOCK_ITEMS", 12)
-    pieces = orlog.prioritized_transitions(arrays, 4, seed=0)
+    pieces = orlog.transitions(arrays, 4, seed=0, prioritized=True)
     assert [next(pieces).steps.tolist() for _ in range(70)] == expected

@@ -54,9 +54,9 @@ KINDS: dict[str, Callable[[Arrays], Any]] = {
     "goals": lambda arrays: orlog.goals(arrays, 4, seed=0),
     "subgoals": lambda arrays: orlog.subgoals(arrays, 4, seed=0, steps=2),
     "preferences": lambda arrays: orlog.preferences(arrays, 4, length=2, seed=0),
-    "priorities": lambda arrays: orlog.prioritized_transitions(arrays, 4, seed=0),
-    "stacks": lambda arrays: orlog.frame_stacks(arrays, 4, stack=2, seed=0),
-    "stacks n-step": lambda arrays: orlog.frame_stacks(arrays, 4, stack=2, seed=0, n_steps=2),
+    "priorities": lambda arrays: orlog.transitions(arrays, 4, seed=0, prioritized=True),
+    "stacks": lambda arrays: orlog.transitions(arrays, 4, stacks=2, seed=0),
+    "stacks n-step": lambda arrays: orlog.transitions(arrays, 4, stacks=2, seed=0, n_steps=2),
 }
 
 

@@ -279,7 +279,7 @@ def test_a_disk_without_room_is_said_before(
     small: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filling.Layout, "total_bytes", 10**18)
-    with pytest.raises(StorageError, match=r"1,000,000,000,000,000,000 bytes.*stream_transitions"):
+    with pytest.raises(StorageError, match=r"1,000,000,000,000,000,000 bytes.*stream=True"):
         open_pack(small)
 
 

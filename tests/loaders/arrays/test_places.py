@@ -67,7 +67,7 @@ def test_auto_says_when_the_pack_is_there(small: Dataset) -> None:
 def test_neither_memory_nor_disk_is_enough(small: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type(shutil.disk_usage("/"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 10, 0))
-    with pytest.raises(ValueError, match=r"more than the 0 B of free disk.*stream_transitions"):
+    with pytest.raises(ValueError, match=r"more than the 0 B of free disk.*stream=True"):
         choose_place(small, "auto", Memory(ram_bytes=0))
 
 

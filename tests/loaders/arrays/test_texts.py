@@ -153,7 +153,7 @@ def test_every_kind_of_batch_gives_places(
     check(batch.observations)
     check(batch.next_observations)
     check(orlog.transitions(arrays, 64, seed=0, n_steps=3).batch(0).next_observations)
-    check(next(orlog.prioritized_transitions(arrays, 64, seed=0)).observations)
+    check(next(orlog.transitions(arrays, 64, seed=0, prioritized=True)).observations)
     windows = orlog.sequences(arrays, 64, length=3, seed=0, with_next=True).batch(0)
     check(windows.observations, windows.mask)
     check(windows.next_observations, windows.mask)
@@ -166,10 +166,10 @@ def test_every_kind_of_batch_gives_places(
     reached = orlog.goals(arrays, 64, seed=0).batch(0)
     check(reached.observations)
     check(reached.value_goals)
-    stacked = orlog.frame_stacks(arrays, 64, stack=2, seed=0, n_steps=2).batch(0)
+    stacked = orlog.transitions(arrays, 64, stacks=2, seed=0, n_steps=2).batch(0)
     check(stacked.observations)
     check(stacked.next_observations)
-    both = orlog.frame_stacks(arrays, 64, stack=2, seed=0, keys=["mission", "arm"]).batch(0)
+    both = orlog.transitions(arrays, 64, stacks=2, seed=0, stacked=["mission", "arm"]).batch(0)
     check(both.observations)
     pairs = orlog.preferences(arrays, 64, length=2, seed=0).batch(0)
     check(pairs.observations)
@@ -192,16 +192,16 @@ def test_a_stream_of_compressed_files_gives_the_same_places(
     dataset: Dataset, missions: list[list[str]]
 ) -> None:
     arrays = read_arrays(dataset)
-    stream = orlog.stream_transitions(dataset, dataset.total_steps, seed=0, buffer_bytes=2000)
+    stream = orlog.transitions(dataset, dataset.total_steps, seed=0, buffer_bytes=2000, stream=True)
     assert stream.mixing.blocks > 2
     for batch in (stream.batch(0), next(iter(stream))):
         found = sorted(words_of(arrays, mission_of(batch)))
         assert found == sorted(word for some in missions for word in some[:-1])
     assert stream.texts == arrays.texts
     loader = DataLoader(
-        orlog.stream_transitions(dataset, 5, seed=0), batch_size=None, num_workers=1
+        orlog.transitions(dataset, 5, seed=0, stream=True), batch_size=None, num_workers=1
     )
-    direct = orlog.stream_transitions(dataset, 5, seed=0)
+    direct = orlog.transitions(dataset, 5, seed=0, stream=True)
     for batch, expected in zip(loader, [direct.batch(0), direct.batch(1)], strict=False):
         assert torch.equal(mission_of(batch), mission_of(expected))
 
@@ -209,7 +209,7 @@ def test_a_stream_of_compressed_files_gives_the_same_places(
 def test_a_buffer_too_small_for_places_is_refused_with_what_is_needed(dataset: Dataset) -> None:
     needed = 4 * 8 * (dataset.total_steps + dataset.total_episodes)
     with pytest.raises(ValueError, match=rf"small-v1: buffer_bytes must be at least {needed}"):
-        orlog.stream_transitions(dataset, 4, seed=0, buffer_bytes=100)
+        orlog.transitions(dataset, 4, seed=0, buffer_bytes=100, stream=True)
 
 
 def test_an_observation_or_action_may_be_a_text_alone(write: Write, make: Make) -> None:

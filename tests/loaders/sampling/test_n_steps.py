@@ -17,7 +17,7 @@ import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders.arrays.arrays import read_arrays
-from orlog.loaders.batch import Batch, NStepBatch, StructuredBatch
+from orlog.loaders.batch import Batch
 from orlog.loaders.transitions import transitions
 from tests.levels import scaled
 
@@ -89,7 +89,7 @@ def test_every_item_is_what_a_slow_loop_finds(
     stream = transitions(dataset, 32, seed=1, n_steps=n_steps, discount=discount)
     for index in range(3):
         batch = stream.batch(index)
-        assert isinstance(batch, NStepBatch)
+        assert isinstance(batch, Batch)
         for item in range(32):
             found = expected[batch.observations[item].numpy().tobytes()]
             np.testing.assert_array_equal(batch.actions[item], found[0])
@@ -124,7 +124,7 @@ def test_images_integers_and_keys_are_given_as_they_are(
 ) -> None:
     dataset = dataset_of(write, make, structure, IMAGES, spaces.Discrete(5))
     batch = transitions(dataset, 16, seed=0, n_steps=n_steps).batch(0)
-    assert isinstance(batch, StructuredBatch)
+    assert isinstance(batch, Batch)
     assert isinstance(batch.observations, dict)
     assert isinstance(batch.next_observations, dict)
     assert {key: (one.dtype, tuple(one.shape)) for key, one in batch.observations.items()} == {

@@ -10,12 +10,10 @@ import pytest
 
 import orlog
 from orlog.loaders.best_episodes import best_transitions
-from orlog.loaders.returns import return_transitions
 
 KINDS: list[Callable[..., Any]] = [
     *(orlog.transitions, orlog.sequences, orlog.action_chunks, orlog.windows, orlog.episodes),
-    *(orlog.frame_stacks, orlog.goals, orlog.subgoals, orlog.preferences, return_transitions),
-    *(orlog.stream_transitions, orlog.prioritized_transitions, best_transitions),
+    *(orlog.goals, orlog.subgoals, orlog.preferences, best_transitions),
 ]
 
 

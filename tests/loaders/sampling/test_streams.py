@@ -201,7 +201,7 @@ def test_two_distributed_processes_share_the_stream(
 
 def test_steps_are_drawn_uniformly_and_independently(mini: Dataset) -> None:
     small = transitions(mini[:1], 50, seed=0)
-    steps = small.packed.total_steps
+    steps = small.arrays.total_steps
     drawn = small._choose(0, 4000).numpy()
     counts = np.bincount(drawn, minlength=steps)
     expectation = len(drawn) / steps
@@ -307,7 +307,8 @@ def test_a_huge_batch_is_not_chosen_sixty_four_times(
 
     def count(uniform: np.ndarray) -> torch.Tensor:
         chosen.append(len(uniform))
-        return choose(uniform)
+        chosen_rows: torch.Tensor = choose(uniform)
+        return chosen_rows
 
     monkeypatch.setattr(stream.sampler, "choose", count)
     assert torch.equal(next(iter(stream)).actions, stream.batch(0).actions)
