@@ -9,6 +9,7 @@ A format of one's own needs `Format`, `Asked`, `Note`, `Opened` and `Steps` from
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import runpy
@@ -205,7 +206,9 @@ def _around(file: Path, known: Mapping[str, Format], dataset: str) -> str:
         beside = [one for one in folder.iterdir() if one != inner and one.is_dir()]
         for one in _of_folder(folder, known):
             # A dataset that lies beside the file makes a format recognize the folder that holds both.
-            is_beside = any(one.recognizes([other]) for other in beside)
+            is_beside = True
+            with contextlib.suppress(OSError):  # folders of others, which may go at any time
+                is_beside = any(one.recognizes([other]) for other in beside)
             if not is_beside and holds(folder, file, one.reads):
                 line = shlex.join(["orlog", "import", str(folder), dataset])
                 return f"\nThe folder around it looks like {one.name}; run: {line}"

@@ -17,6 +17,7 @@ from orlog.errors import IntegrityError, OrlogError, SchemaError
 SUMS_FILE = "SHA256SUMS"
 FOLDERS_ABOVE = 3  # as of NAMESPACE/NAME/data in an export to Minari
 HEX = frozenset("0123456789abcdef")
+LARGEST_DOCUMENT = 2**26  # of those beside downloaded data, which are read whole
 
 
 @contextlib.contextmanager
@@ -36,10 +37,10 @@ def reading(where: str, kind: str = "") -> Iterator[None]:
 def read_json_object(file: Path, where: str, *, missing: str, name: str = "") -> dict[str, Any]:
     """Return the object that a file of JSON holds; errors call the dataset `where`, and the file `name`.
 
-    `missing` is what an error says where the file is not there, or is a link.
+    `missing` is what an error says where the file is not there, is a link, or too large.
     """
     name = name or file.name
-    if not file.is_file() or file.is_symlink():
+    if not file.is_file() or file.is_symlink() or file.stat().st_size > LARGEST_DOCUMENT:
         raise SchemaError(f"{where}: {missing}")
     try:
         body = json.loads(file.read_bytes())
