@@ -69,9 +69,8 @@ def test_every_extra_that_code_and_docs_name_is_there() -> None:
     for folder in (*folders, "notebooks", "src"):
         files += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md")]
     for path in files:
-        if path.name != "changes-in-0.2.md":  # names what was there at its time
-            for text in re.findall(r"(?:orlog|\.|whl\))\[([a-z0-9_,]+)\]", path.read_text("utf-8")):
-                named[path.name] |= {*text.split(",")}
+        for text in re.findall(r"(?:orlog|\.|whl\))\[([a-z0-9_,]+)\]", path.read_text("utf-8")):
+            named[path.name] |= {*text.split(",")}
     assert {"quickstart", "dev"} <= named["Makefile"]
     wrong = {name: extras - {*EXTRAS} for name, extras in named.items()}
     assert {name: extras for name, extras in wrong.items() if extras} == {}
