@@ -1,6 +1,6 @@
 """What should score above what in the baselines that are recorded; docs/suites.md says where it does not.
 
-Of the families, docs/families.md says what was expected and what came out.
+Of the families, docs/families.md says what came out.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ EXCEPTIONS = {
     ("pointmaze/medium-stitch-v1", "qrl", "gcbc"),
 }
 TASKS = ("halfcheetah", "hopper", "walker2d")
-# After a few thousand steps; docs/suites.md says what was tried.
+# After a few thousand steps.
 SHORT = [f"{task}-{kind}" for task in TASKS for kind in ("medium", "medium-expert")]
 ABOVE = {
     "iql": {"halfcheetah-medium", "walker2d-medium", "walker2d-medium-expert"},
