@@ -14,7 +14,7 @@ terminations do not.
 
 The square loss makes values means. Huber's makes them nearly medians wherever errors are far above 1: a
 termination that happens less than half of the time then hardly counts, and the policy may choose it
-(docs/algorithms.md has a state where it does, and scores of both losses).
+(docs/algorithms.md has scores of both losses).
 
 Defaults are d3rlpy's (takuseno/d3rlpy 2.8.1, `DiscreteCQLConfig`): Adam at 6.25e-5, batches of 32, a
 conservative weight of 1, targets every 8,000 updates, two hidden layers of 256; but for its loss, which
