@@ -187,10 +187,11 @@ def _calvin_episodes(asked: Asked) -> list[_Episode]:
 def _open_calvin(episode: _Episode, _options: Options) -> Generator[Place]:
     """Yield an episode, a file a step."""
     folder, where, first, last = episode
-    files = [folder / STEP.format(number) for number in range(first, last + 1)]
-    for file in files:
-        if file.is_symlink() or not file.is_file():
-            raise SchemaError(f"{where}: {file.name} is missing, or a link.")
+    files = []
+    for number in range(first, last + 1):  # each is looked for, since a number may be of no file
+        files.append(folder / STEP.format(number))
+        if files[-1].is_symlink() or not files[-1].is_file():
+            raise SchemaError(f"{where}: {files[-1].name} is missing, or a link.")
     with open_npz(files[0], f"{where}/{files[0].name}") as archive:
         kinds = {name: (archive.shape(name), archive.dtype(name)) for name in archive.names}
 
