@@ -40,7 +40,7 @@ DRAWS = 20_000
 SIZES = ((2, 5), (2, 8), (3, 3), (3, 5), (3, 8), (5, 8), (8, 8))
 PAIRED = ((2, 8), (3, 8), (5, 8), (8, 8))
 COLLAPSES = ((0.1, 60.0), (0.1, 40.0), (0.2, 60.0), (0.2, 40.0), (0.3, 60.0))
-PAIRS_APART = 0.3  # points: IQL with the vector instructions of an older processor, docs/scores.md
+PAIRS_APART = 0.3  # points: IQL with the vector instructions of an older processor
 EPISODE_NOISE = 1.4  # points, of the mean of 100 episodes that nearly all end in the same way
 
 Quantiles = Callable[[np.ndarray, float, float], np.ndarray]
@@ -275,7 +275,7 @@ def table() -> str:
 
 
 def main() -> None:
-    """Print the table of docs/scores.md, or with `all` one JSON object of all figures there."""
+    """Print the table of docs/scores.md, or with `all` one JSON object of all figures."""
     if sys.argv[1:] != ["all"]:
         print(table())
         return
