@@ -103,13 +103,13 @@ class FrameSampler:
                 following |= self._by_key(after)
             rewards, terminations, truncations, discounts, actions, *further = others
             yield Batch(
-                observations=observations.get("", observations),
-                actions=actions,
-                rewards=rewards,
-                next_observations=following.get("", following),
-                terminations=terminations,
-                truncations=truncations,
-                discounts=discounts,
+                observations.get("", observations),
+                actions,
+                rewards,
+                terminations,
+                truncations,
+                following.get("", following),
+                discounts,
                 **dict(zip(self._further, further, strict=True)),
             )
 

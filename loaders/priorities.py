@@ -14,7 +14,6 @@ makes them: iterate in the training process, not in the workers of a `DataLoader
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict, Unpack
 
@@ -35,6 +34,7 @@ _FANOUT = 16
 _TOP = 4096
 _BLOCK = 64  # batches whose uniform numbers are drawn at once
 _BLOCK_ITEMS = 2**17  # but no more items than this, unless a batch has more
+_set = object.__setattr__  # batches are frozen; to copy one takes longer
 _LARGEST = 1e100  # sums of larger priorities could become infinite
 
 
@@ -217,11 +217,9 @@ class PrioritizedTransitions:
         batch = self._sampler.gather(items)
         if self._infos is not None:
             batch = self._infos.give(batch, items)
-        batch = dataclasses.replace(
-            batch,
-            steps=torch.from_numpy(steps).to(device),
-            weights=torch.from_numpy(weights[self._slice].astype(np.float32)).to(device),
-        )
+        own = torch.from_numpy(weights[self._slice].astype(np.float32)).to(device)
+        _set(batch, "steps", torch.from_numpy(steps).to(device))
+        _set(batch, "weights", own)
         return batch if self._to == "torch" else batch.numpy()
 
     def update(self, steps: Tensor | np.ndarray, priorities: Tensor | np.ndarray) -> None:

@@ -444,7 +444,10 @@ def _fit_shifted(numbers: Numbers, what: str) -> _Shifted | Finding | str:
     moving = np.flatnonzero(y.std(axis=1) > 1e-9 * (1 + np.abs(y).max(axis=1)))
     if not len(moving):
         return f"{what if what == 'rewards' else 'observations'} do not change"
-    errors = np.array([regress(inputs, outputs[moving]).errors for inputs, outputs in cases])
+    if what == "rewards":  # one number, predicted from the same inputs with each shift
+        errors = regress(x, np.concatenate([outputs for _, outputs in cases])).errors[:, None]
+    else:
+        errors = np.array([regress(inputs, outputs[moving]).errors for inputs, outputs in cases])
     (now, after), taken = sample.observed(steps), sample.taken[:, steps]
     if what == "actions":  # beyond what follows from the observation alone
         alone, least = regress(now, y[moving]).errors, limit("explained changes")

@@ -125,24 +125,33 @@ class TransitionSampler:
 
     def gather(self, chosen: Tensor) -> Batch:
         """Return the transitions of some items."""
-        return next(self.gather_many(chosen, max(1, len(chosen))))
+        return self._make(*self._columns(chosen))
 
     def gather_many(self, chosen: Tensor, size: int) -> Iterator[Batch]:
         """Yield the transitions of `size` items each, views of a few gathered blocks."""
         if not self.arrays.is_flat:
-            for items in torch.split(chosen, size):
-                yield self._batch(*self._part_columns(items))
+            yield from map(self.gather, torch.split(chosen, size))
             return
-        columns = self._row_columns if self._is_row else self._pair_columns
         numbers = 2 * self.arrays.obs_dim + self.arrays.action_dim + 4
         item_bytes = 4 * (numbers + self._with_actions * self.arrays.action_dim)
-        make: Callable[..., Batch] = self._batch
-        if self.extra in ([], ["discounts"]):
-            make = Batch  # by position, which takes less time
-        yield from gather_in_blocks(make, columns, chosen, size=size, item_bytes=item_bytes)
+        yield from gather_in_blocks(
+            self._make, self._columns, chosen, size=size, item_bytes=item_bytes
+        )
 
-    def _batch(self, *columns: Any) -> Batch:
-        return Batch(*columns[:6], **dict(zip(self.extra, columns[6:], strict=True)))
+    @property
+    def _make(self) -> Callable[..., Batch]:
+        """What makes a batch of its fields in the order in which `_columns` returns them."""
+        if self.extra in ([], ["discounts"]):
+            return Batch  # by position, which takes less time
+        return lambda *columns: Batch(
+            *columns[:6], **dict(zip(self.extra, columns[6:], strict=True))
+        )
+
+    def _columns(self, chosen: Tensor) -> list[Any]:
+        """Return the fields of a batch, those of `extra` after the six that all have."""
+        if not self.arrays.is_flat:
+            return self._part_columns(chosen)
+        return self._row_columns(chosen) if self._is_row else self._pair_columns(chosen)
 
     def _row_columns(self, rows: Int64[Tensor, " items"]) -> list[Tensor]:
         """Return the fields of items that are one row each: views of one gathered block."""
@@ -175,9 +184,9 @@ class TransitionSampler:
 
     def further(self, items: Int64[Tensor, "items two"]) -> list[Tensor]:
         """Return the fields after `discounts` that were asked for, in the order of `extra`."""
-        rows, next_rows = items[:, 0], items[:, 1].contiguous()
         if not self._with_actions:
-            return self._returns_of(rows)
+            return self._returns_of(items[:, 0])
+        rows, next_rows = items[:, 0], items[:, 1].contiguous()
         # Those of final observations are zeros.
         following = [self.arrays.actions(next_rows), self._has_next_action(next_rows)]
         return following + self._returns_of(rows)

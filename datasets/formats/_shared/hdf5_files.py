@@ -9,6 +9,7 @@ import math
 import mmap
 import re
 import stat
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,11 @@ WORDS = {
     **dict.fromkeys(("false", "no", "failure", "failed", "0"), False),
 }
 reading = functools.partial(reading_file, kind="HDF5")
+
+LOCAL_HEAP = re.compile(rb"HEAP\x00\x00\x00\x00")
+NO_BLOCK = 1  # ends the list of free blocks
+MOST_LOOKED_THROUGH = 2**26  # bytes of a file; one that is larger would take long
+LEAST_LINK = 8  # bytes of a file for each name in a group
 
 
 def begins_with(path: Path, signature: bytes) -> bool:
@@ -66,7 +72,33 @@ def open_hdf5(path: Path, where: str, *, texts: bool = False) -> Iterator[Any]:
     with file:
         if texts:
             check_heaps(path, file, where)
+        state = path.stat()
+        if state.st_size <= MOST_LOOKED_THROUGH:
+            _check_names(path, (state.st_ino, state.st_size, state.st_mtime_ns), where)
         yield file
+
+
+@functools.lru_cache(maxsize=1024)
+def _check_names(path: Path, _state: tuple[int, ...], where: str) -> None:
+    """Refuse heaps of names whose free blocks lead around in a circle, which libhdf5 2.0.0 keeps until memory is full.
+
+    See "Local Heap" in the specification of HDF5's file format.
+    """
+    data = path.read_bytes()
+    for heap in LOCAL_HEAP.finditer(data):
+        size, block, first = struct.unpack_from(
+            "<QQQ", data.ljust(heap.start() + 32), heap.start() + 8
+        )
+        for _ in range(min(size, len(data)) // 16 + 1):
+            if block == NO_BLOCK or first + block + 8 > len(data):
+                break
+            (block,) = struct.unpack_from("<Q", data, first + block)
+        else:
+            raise IntegrityError(
+                f"{where}: cannot be read as HDF5: the free blocks of its heap of names at byte {heap.start()} lead "
+                "around in a circle.",
+                file=where,
+            )
 
 
 def check_heaps(path: Path, file: Any, where: str) -> None:
@@ -133,9 +165,7 @@ def has_child(group: Any, name: str) -> bool:
 
 def names_in(group: Any) -> list[str]:
     """Return the names of what lies in a group, sorted; none of what is no group."""
-    names = group.keys() if hasattr(group, "keys") else ()
-    # A name that is no UTF-8 comes as bytes.
-    return sorted(n if isinstance(n, str) else n.decode(errors="backslashreplace") for n in names)
+    return [name for name, _ in links_in(group.id)] if hasattr(group, "keys") else []
 
 
 def child(group: Any, name: str, where: str, layout: str) -> Any:
@@ -179,12 +209,29 @@ def datasets_in(group: Any, where: str, layout: str) -> Iterator[tuple[str, Any]
 
 
 def links_in(place: Any) -> list[tuple[str, bool]]:
-    """Return the names in a group, given by its identifier, sorted, and whether each is a link to elsewhere."""
+    """Return the names in a group, given by its identifier, sorted, and whether each is a link to elsewhere.
+
+    Raises IntegrityError if there are more than the file has room for, as where damage leads around in a circle.
+    """
+    h5py = import_h5py()
     names: list[bytes] = []
-    place.links.iterate(names.append)
-    hard = import_h5py().h5l.TYPE_HARD
+    most = h5py.h5i.get_file_id(place).get_filesize() // LEAST_LINK
+
+    def take(name: bytes) -> bool | None:
+        names.append(name)
+        return len(names) > most or None  # True ends the walk
+
+    # In the order of the file: any other makes HDF5 collect all of them first, without an end.
+    place.links.iterate(take, order=h5py.h5.ITER_NATIVE)
+    if len(names) > most:
+        raise IntegrityError(
+            "cannot be read as HDF5: a group has more names than the file has room for."
+        )
     return [
-        (name.decode(errors="backslashreplace"), place.links.get_info(name).type != hard)
+        (
+            name.decode(errors="backslashreplace"),
+            place.links.get_info(name).type != h5py.h5l.TYPE_HARD,
+        )
         for name in sorted(names)
     ]
 

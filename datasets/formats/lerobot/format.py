@@ -338,7 +338,7 @@ def _read_kept(root: Path, where: str) -> tuple[Kept, Columns] | None:
             },
             variable={name: "text" for name, extra in kept.extras.items() if extra.kind},
         )
-    except (msgspec.ValidationError, TypeError, SchemaError) as error:
+    except (msgspec.ValidationError, UnicodeError, TypeError, SchemaError) as error:
         raise SchemaError(f"{where}: {clause(error):.300}.") from error
     schema.check(where)
     specs = schema.columns()

@@ -89,7 +89,7 @@ def _is_name(name: object) -> bool:
 class Info(msgspec.Struct, kw_only=True):
     """What `info.json` says; `is_guessed` is whether the version is known by the files alone."""
 
-    fps: Annotated[int, msgspec.Meta(gt=0)] | Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
+    fps: Annotated[int, msgspec.Meta(gt=0, lt=10**9)] | Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
     features: dict[str, Any] = {}
     codebase_version: str = ""
     robot_type: Any = None
@@ -184,7 +184,7 @@ def _converted(body: Any, kind: type[Any], where: str) -> Any:
     """Return a document as a structure."""
     try:
         return msgspec.convert(body, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:
         raise SchemaError(f"{where}: {error!s:.300}.") from error
 
 

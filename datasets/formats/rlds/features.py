@@ -162,7 +162,7 @@ def read_own(folder: Path, where: str) -> Own | None:
             space_from_json(body["action_space"]),
             msgspec.convert(body.get("environment"), EnvironmentRecord | None),
         )
-    except (SchemaError, msgspec.ValidationError, KeyError, TypeError) as error:
+    except (SchemaError, msgspec.ValidationError, UnicodeError, KeyError, TypeError) as error:
         raise SchemaError(
             f"{where}, {METADATA_FILE}, {OWN}: expected spaces: {clause(error)}."
         ) from error
@@ -206,7 +206,7 @@ def read_info(folder: Path, where: str) -> DatasetInfo:
     what = f"{where}, {INFO_FILE}"
     try:  # protobuf writes integers of 64 bits as texts
         info = msgspec.convert(_document(folder / INFO_FILE, where), _Info, strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:
         raise SchemaError(f"{what}: {clause(error)}.") from error
     if info.file_format not in (None, "", "tfrecord"):
         raise SchemaError(

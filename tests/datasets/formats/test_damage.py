@@ -538,3 +538,19 @@ if __name__ == "__main__":
             with tempfile.TemporaryDirectory() as folder:
                 counted = count_flips(name, dataset, Path(folder), FLIPS)
                 sys.stdout.write(f"{name} {dict(counted)}\n")
+
+
+def test_names_of_hdf5_whose_free_blocks_lead_around_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        file["actions"] = np.zeros((4, 2))
+    data = bytearray(path.read_bytes())
+    heap = data.index(b"HEAP\x00\x00\x00\x00")
+    size, _, first = struct.unpack_from("<QQQ", data, heap + 8)
+    assert size >= 64
+    block = size - 32
+    struct.pack_into("<QQQ", data, heap + 8, size, block, first)
+    struct.pack_into("<QQ", data, first + block, block, 32)  # the next free block is itself
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError, match="free blocks of its heap of names.*in a circle"):
+        orlog.import_dataset(path, "lab/a-v1", columns={"action": "actions"}, episode="file")
