@@ -552,5 +552,5 @@ def test_names_of_hdf5_whose_free_blocks_lead_around_are_refused(tmp_path: Path)
     struct.pack_into("<QQQ", data, heap + 8, size, block, first)
     struct.pack_into("<QQ", data, first + block, block, 32)  # the next free block is itself
     path.write_bytes(data)
-    with pytest.raises(IntegrityError, match="free blocks of its heap of names.*in a circle"):
+    with pytest.raises(IntegrityError, match=r"free blocks of its heap of names.*in a circle"):
         orlog.import_dataset(path, "lab/a-v1", columns={"action": "actions"}, episode="file")
