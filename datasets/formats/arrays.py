@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -166,7 +167,8 @@ def _ways(
     of_role = {role: one.split(",") for role, one in columns.items()}
     seen = [name for role in of_role if base_role(role) == "observation" for name in of_role[role]]
     arrays = {
-        name: np.broadcast_to(np.zeros((), dtype), shape) for name, (shape, dtype) in kinds.items()
+        name: SimpleNamespace(shape=shape, dtype=np.dtype(dtype))
+        for name, (shape, dtype) in kinds.items()
     }
     (action, *more) = of_role["action"]
     if not more and {*seen, action} <= arrays.keys():
