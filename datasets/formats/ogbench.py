@@ -105,7 +105,8 @@ class Task:
         reached = []
         for name, first, values, near in self.targets():
             state = infos[name][:, first : first + len(values)]
-            reached.append(np.linalg.norm(state - np.array(values), axis=-1) <= near)
+            with np.errstate(over="ignore"):  # what is infinitely far is not near
+                reached.append(np.linalg.norm(state - np.array(values), axis=-1) <= near)
         parts = np.stack(reached, axis=-1)
         return (parts.sum(axis=-1) - len(reached)).astype(np.float32), np.all(parts, axis=-1)
 
