@@ -264,9 +264,11 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _check_nesting(file: Path, where: str) -> None:
-    """Refuse lines whose values lie so deep in each other that Arrow's reader would end the process."""
+    """Refuse lines that are no objects, or lie so deep in each other: Arrow's reader would end the process."""
     with file.open("rb") as lines:
         for number, line in enumerate(iter(lambda: lines.readline(2 * TEXT_BLOCK_BYTES), b""), 1):
+            if line.strip() and not line.lstrip().startswith(b"{"):
+                raise SchemaError(f"{where}: line {number} is no object of JSON.")
             if line.count(b"[") + line.count(b"{") <= DEEPEST:
                 continue
             depth = 0

@@ -208,6 +208,9 @@ def test_values_that_lie_in_each_other_without_end_are_refused(tmp_path: Path) -
     path.write_text(text + '\n{"run": ' + "[" * 20_000 + "]" * 20_000 + "}\n", "utf-8")
     with pytest.raises(SchemaError, match="the values of line 2 lie more than 64 deep"):
         read_files(table.TABLE, path, tmp_path / "broken", options)
+    path.write_text("null\n" + text, "utf-8")
+    with pytest.raises(SchemaError, match="line 1 is no object of JSON"):
+        read_files(table.TABLE, path, tmp_path / "broken", options)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
