@@ -16,6 +16,7 @@ import numpy as np
 
 import orlog
 from benchmarks.store import halfcheetah_like
+from orlog.datasets.formats._shared.safe_reading import SUMS_FILE
 from orlog.datasets.formats.formats import Format, formats
 
 EPISODES, LENGTH = 100, 1000
@@ -76,9 +77,11 @@ def recorded() -> orlog.Dataset:
 
 def given_of(one: Format, folder: Path) -> list[Path]:
     """Return what a user would name: the folder that holds all, or the files."""
-    while len(list(folder.iterdir())) == 1 and next(folder.iterdir()).is_dir():
-        folder = next(folder.iterdir())
-    return [folder] if "" in one.extensions else sorted(folder.iterdir())
+    while len(inside := [path for path in folder.iterdir() if path.name != SUMS_FILE]) == 1:
+        if not inside[0].is_dir():
+            break
+        folder = inside[0]
+    return [folder] if "" in one.extensions else sorted(inside)
 
 
 def copied(file: Path, to: Path, options: dict[str, Any], *, costs: bool = False) -> Path:
