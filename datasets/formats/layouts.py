@@ -176,7 +176,9 @@ def _calvin_episodes(asked: Asked) -> list[_Episode]:
         raise SchemaError(f"{where}: a link, which is not followed.")
     with reading_npz(where):
         ends = np.load(path, allow_pickle=False)
-    if ends.dtype.kind not in "iu" or ends.ndim != 2 or ends.shape[1] != 2 or not len(ends):
+    if not isinstance(ends, np.ndarray) or ends.dtype.kind not in "iu":
+        raise SchemaError(f"{where}: expected an array of whole numbers.")
+    if ends.ndim != 2 or ends.shape[1] != 2 or not len(ends):
         raise SchemaError(f"{where}: expected two numbers an episode, found {ends.shape}.")
     for first, last in ends.tolist():
         if not 0 <= first <= last:
