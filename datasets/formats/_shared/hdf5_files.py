@@ -165,7 +165,9 @@ def has_child(group: Any, name: str) -> bool:
 
 def names_in(group: Any) -> list[str]:
     """Return the names of what lies in a group, sorted; none of what is no group."""
-    return [name for name, _ in links_in(group.id)] if hasattr(group, "keys") else []
+    names = _names_in(group.id) if hasattr(group, "keys") else []
+    # A name may be no UTF-8.
+    return [name.decode(errors="backslashreplace") for name in names]
 
 
 def child(group: Any, name: str, where: str, layout: str) -> Any:
@@ -209,9 +211,18 @@ def datasets_in(group: Any, where: str, layout: str) -> Iterator[tuple[str, Any]
 
 
 def links_in(place: Any) -> list[tuple[str, bool]]:
-    """Return the names in a group, given by its identifier, sorted, and whether each is a link to elsewhere.
+    """Return the names in a group, given by its identifier, sorted, and whether each is a link to elsewhere."""
+    hard = import_h5py().h5l.TYPE_HARD
+    return [
+        (name.decode(errors="backslashreplace"), place.links.get_info(name).type != hard)
+        for name in _names_in(place)
+    ]
 
-    Raises IntegrityError if there are more than the file has room for, as where damage leads around in a circle.
+
+def _names_in(place: Any) -> list[bytes]:
+    """Return the names in a group, given by its identifier, sorted.
+
+    Raises ValueError, as a library of damage, if there are more than the file has room for: they lead around in a circle.
     """
     h5py = import_h5py()
     names: list[bytes] = []
@@ -224,16 +235,8 @@ def links_in(place: Any) -> list[tuple[str, bool]]:
     # In the order of the file: any other makes HDF5 collect all of them first, without an end.
     place.links.iterate(take, order=h5py.h5.ITER_NATIVE)
     if len(names) > most:
-        raise IntegrityError(
-            "cannot be read as HDF5: a group has more names than the file has room for."
-        )
-    return [
-        (
-            name.decode(errors="backslashreplace"),
-            place.links.get_info(name).type != h5py.h5l.TYPE_HARD,
-        )
-        for name in sorted(names)
-    ]
+        raise ValueError("a group has more names than the file has room for")
+    return sorted(names)
 
 
 def attribute(node: Any, name: str, default: Any = None) -> Any:
