@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -35,6 +37,25 @@ def mounted_in(folder: Path) -> Iterator[Mount]:
     finally:
         for disk in mounted:
             subprocess.run(["umount", "-l", disk], check=True)
+
+
+@contextlib.contextmanager
+def files_limited_to(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond a size, as on a full disk; bytecode, which Python keeps cut, is not written."""
+    import resource
+
+    limits, handler = (
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+    )
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        sys.dont_write_bytecode = kept
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def can_mount() -> bool:

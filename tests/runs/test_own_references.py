@@ -36,6 +36,7 @@ from orlog.runs.references import store_references
 from tests.command_line import orlog as command
 from tests.episodes import record_episodes, whole_episode
 from tests.pendulum import pendulum, swing_up
+from tests.small_disks import files_limited_to
 
 QUICK = {"hidden": [32, 32], "learning_rate": 3e-3, "batch_size": 64}
 MEASURED = ("--random", "--expert", "0", "--source", "S", "--episodes", "1")
@@ -310,20 +311,11 @@ def test_damaged_and_foreign_files_are_named_with_what_to_do(home: Path) -> None
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no limit of their size there")
 def test_a_full_disk_keeps_the_old_anchors(home: Path) -> None:
-    import resource
-
     data = pendulum("lab/pendulum-v1")
     old = measure_references(data, expert=0.0, source="S", episodes=1, keep=True)
     new = msgspec.structs.replace(old, source="T" * 4096)
-    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, usual[1]))
-    try:
-        with pytest.raises(StorageError, match=r"cannot write"):
-            keep_references(data, new)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
-        signal.signal(signal.SIGXFSZ, handler)
+    with files_limited_to(1024), pytest.raises(StorageError, match=r"cannot write"):
+        keep_references(data, new)
     assert orlog.references(data) == old
     assert [path.suffix for path in (home / "references").iterdir() if path.suffix != ".lock"] == [
         ".json"

@@ -52,10 +52,13 @@ from orlog.errors import (
 from orlog.loaders.batch import Batch
 from orlog.runs.jobs import make_jobs
 from tests.algos import plain
+from tests.small_disks import files_limited_to
 from tests.training import train_run
 
 TRAIN = """
 import json, sys, pathlib, orlog
+from tests.small_disks import files_limited_to
+from tests.small_disks import files_limited_to
 from tests.training import train_run
 ds = orlog.load_dataset(sys.argv[1])
 train_run(sys.argv[2], ds, pathlib.Path(sys.argv[3]), seed=0, steps=200, evaluations=0,
@@ -332,8 +335,6 @@ def test_two_processes_never_train_in_one_folder_and_a_killed_one_does_not_block
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no limit of their size there")
 def test_a_full_disk_names_the_folder_and_what_stands(mini: Dataset, tmp_path: Path) -> None:
-    import resource
-
     whole, folder = tmp_path / "whole", tmp_path / "run"
 
     def run(folder: Path, **options: Any) -> None:
@@ -343,14 +344,9 @@ def test_a_full_disk_names_the_folder_and_what_stands(mini: Dataset, tmp_path: P
     with pytest.raises(StoppedError):
         run(folder, stop=stop_after(6))
     before = files(folder)
-    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
-    size = len(before["checkpoint.safetensors"])
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, usual[1]))
-    try:
-        with pytest.raises(StorageError) as caught:
-            run(folder, resume=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    half = len(before["checkpoint.safetensors"]) // 2
+    with files_limited_to(half), pytest.raises(StorageError) as caught:
+        run(folder, resume=True)
     assert str(folder) in str(caught.value)
     assert "its checkpoint of step 6 is kept" in str(caught.value)
     assert "resume=True" in str(caught.value)

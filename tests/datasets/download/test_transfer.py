@@ -11,7 +11,6 @@ import errno
 import hashlib
 import ipaddress
 import random
-import resource
 import socket
 import ssl
 import tempfile
@@ -38,6 +37,7 @@ from orlog.errors import NotFoundError, StorageError, TransferError
 from tests.clocks import Clock
 from tests.levels import scaled
 from tests.servers import COMES, Fault, FileServer
+from tests.small_disks import files_limited_to
 
 PATH = "observations/c.0.0"
 DATA = random.Random(0).randbytes(1_000_003)
@@ -520,13 +520,8 @@ def test_a_full_disk_or_a_file_in_the_way_is_a_storage_error_and_it_goes_on(
         fetch(part, server)
     assert server.requests == []
     part.parent.unlink()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, limits[1]))
-    try:
-        with pytest.raises(StorageError, match="cannot write") as caught:
-            fetch(part, server)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with files_limited_to(600_000), pytest.raises(StorageError, match="cannot write") as caught:
+        fetch(part, server)
     assert caught.value.errno == errno.EFBIG
     fetch(part, server)
     assert part.read_bytes() == DATA

@@ -31,7 +31,8 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("lerobot", {"codebase": "v2.1"}),
 ]
 BOX = spaces.Box(-1, 1, (16,), np.float32)
-# A crash of HDF5 comes when Python ends, so a process of its own writes.
+# A crash of HDF5 comes when Python ends, so a process of its own writes. Without -B, Python keeps bytecode that the
+# limit has cut, and whatever imports that module later fails.
 FULL = """
 import json, resource, sys
 import orlog
@@ -63,7 +64,7 @@ def record(episodes: int = 6, steps: int = 200) -> None:
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     record()
-    command = [sys.executable, "-c", FULL, json.dumps(KINDS), str(tmp_path)]
+    command = [sys.executable, "-B", "-c", FULL, json.dumps(KINDS), str(tmp_path)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout == "".join(
@@ -102,7 +103,7 @@ for limit in range(1, 49_000, 397):
 
 
 def test_hdf5_survives_a_disk_that_is_full_at_any_byte(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FULL_AT_EACH, str(tmp_path / "out.h5")]
+    command = [sys.executable, "-B", "-c", FULL_AT_EACH, str(tmp_path / "out.h5")]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

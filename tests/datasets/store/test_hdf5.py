@@ -321,7 +321,7 @@ for limit in (100, 20_000, 60_000):
     root, written = original
     (tmp_path / "arguments").write_bytes(pickle.dumps((root, tmp_path / "full", written)))
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "arguments")],
+        [sys.executable, "-B", "-c", script, str(tmp_path / "arguments")],
         check=True,
         capture_output=True,
         text=True,

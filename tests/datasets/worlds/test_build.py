@@ -353,6 +353,7 @@ def test_two_processes_that_build_at_once_build_once_and_both_succeed(
 
 FULL = """
 # Writing beyond this size fails as a full disk does, with an OSError.
+sys.dont_write_bytecode = True  # it would be cut, and kept
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
 try:
     build_dataset(TINY)

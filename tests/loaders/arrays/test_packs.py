@@ -4,7 +4,6 @@ import dataclasses
 import json
 import multiprocessing
 import pickle
-import resource
 import signal
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from orlog.loaders.arrays.packs import MappedArrays, is_packed, open_pack, pack_
 from orlog.loaders.transitions import transitions
 from tests.episodes import whole_episode
 from tests.levels import scaled
+from tests.small_disks import files_limited_to
 
 Write: TypeAlias = Callable[..., Dataset]
 
@@ -264,13 +264,11 @@ def test_texts_that_are_refused_are_found_before_the_rest_is_written(
 
 
 def test_a_full_disk_leaves_nothing(small: Dataset) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(StorageError, match="free some space or set ORLOG_HOME"):
-            open_pack(small)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with (
+        files_limited_to(100),
+        pytest.raises(StorageError, match="free some space or set ORLOG_HOME"),
+    ):
+        open_pack(small)
     assert not pack_folder(small).exists()
     assert_equal(open_pack(small), read_arrays(small))
 
