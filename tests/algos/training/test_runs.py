@@ -57,8 +57,6 @@ from tests.training import train_run
 
 TRAIN = """
 import json, sys, pathlib, orlog
-from tests.small_disks import files_limited_to
-from tests.small_disks import files_limited_to
 from tests.training import train_run
 ds = orlog.load_dataset(sys.argv[1])
 train_run(sys.argv[2], ds, pathlib.Path(sys.argv[3]), seed=0, steps=200, evaluations=0,
