@@ -117,17 +117,7 @@ class Algorithm(Protocol):
     # `random_steps` (`training/runs.py`, `OnlineRecord`).
 
 
-_DECLARED = (
-    "CONFIG",
-    "FROM_RUN",
-    "OBSERVATIONS",
-    "ACTIONS",
-    "STATE",
-    "CONSTANTS",
-    "loader",
-    "update",
-    "act",
-)
+_DECLARED = ("CONFIG", "FROM_RUN", "OBSERVATIONS", "ACTIONS", "STATE", "CONSTANTS", "loader", "update", "act")
 
 
 class _Algorithms(Mapping[str, type[Any]]):
@@ -235,10 +225,7 @@ def algorithm_title(name: str, settings: Mapping[str, Any] | None = None) -> str
 
 
 def find_algorithm(
-    algorithm: AlgorithmLike,
-    *,
-    action_space: gymnasium.Space[Any] | None = None,
-    observations: str = "",
+    algorithm: AlgorithmLike, *, action_space: gymnasium.Space[Any] | None = None, observations: str = ""
 ) -> type[Any]:
     """Return the class of an algorithm: the form that takes the actions, or the first one.
 
@@ -296,18 +283,13 @@ def _no_class(text: str) -> str:
     classes = _CLASS.findall(path.read_text("utf-8", "replace"))
     if not classes:
         return f"{text} has no class; an algorithm is a class: {_SEE}."
-    return (
-        f"{text} names no class; add :CLASS, such as {text}:{classes[-1]}; it has "
-        f"{', '.join(classes)}."
-    )
+    return f"{text} names no class; add :CLASS, such as {text}:{classes[-1]}; it has {', '.join(classes)}."
 
 
 def _check_class(algorithm: AlgorithmLike, kind: Any) -> None:
     """Refuse what is no class of an algorithm."""
     if not isinstance(kind, type):
-        raise AlgorithmError(
-            f"{algorithm}: an algorithm must be a class, found {type(kind).__name__}."
-        )
+        raise AlgorithmError(f"{algorithm}: an algorithm must be a class, found {type(kind).__name__}.")
     missing = [name for name in _DECLARED if not hasattr(kind, name)]
     if missing:
         raise AlgorithmError(f"{kind.__name__} does not declare {', '.join(missing)}; {_SEE}.")
@@ -328,9 +310,7 @@ def _check_class(algorithm: AlgorithmLike, kind: Any) -> None:
             inspect.signature(called).bind(*given, **dict.fromkeys(options, 0))
         except TypeError as error:
             shown = ", ".join([*arguments, *(f"{option}=" for option in options)])
-            raise AlgorithmError(
-                f"{kind.__name__}.{name} cannot be called with ({shown}): {error}; {_SEE}."
-            ) from error
+            raise AlgorithmError(f"{kind.__name__}.{name} cannot be called with ({shown}): {error}; {_SEE}.") from error
 
 
 def action_kind(space: gymnasium.Space[Any]) -> str:
@@ -445,14 +425,10 @@ def _import_class(text: str) -> Any:
         return getattr(module, attribute)
     except AttributeError as error:
         there = [
-            name
-            for name, one in vars(module).items()
-            if isinstance(one, type) and one.__module__ == module.__name__
+            name for name, one in vars(module).items() if isinstance(one, type) and one.__module__ == module.__name__
         ]
         hint = f"it has {', '.join(there)}" if there else "it has none"
-        raise ValueError(
-            f"no algorithm {text!r}: {name} has no class {attribute}; {hint}."
-        ) from error
+        raise ValueError(f"no algorithm {text!r}: {name} has no class {attribute}; {hint}.") from error
 
 
 def _import(text: str, name: str) -> Any:
@@ -469,14 +445,10 @@ def _import_file(path: Path) -> Any:
     if present is not None:
         if Path(getattr(present, "__file__", None) or "").resolve() == path:
             return present
-        raise ValueError(
-            f"{path}: another module named {path.stem} is imported already; rename the file."
-        )
+        raise ValueError(f"{path}: another module named {path.stem} is imported already; rename the file.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise ValueError(
-            f"{path}: no such file; give the path of a Python file that holds the algorithm."
-        )
+        raise ValueError(f"{path}: no such file; give the path of a Python file that holds the algorithm.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # dataclasses look up their module during its import
     try:

@@ -108,9 +108,7 @@ class AWAC:
         """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
-    def __init__(
-        self, config: AWACConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: AWACConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.generator = make_generator(seed, 1, device)
@@ -122,9 +120,7 @@ class AWAC:
         self.policy = make_network(width, action_dim, config.hidden, generator=generator)
         self.log_std = nn.Parameter(torch.zeros(action_dim, device=device))
         self.critic_optimizer = Adam(parameters_of(self.encoder, self.critic), config.learning_rate)
-        self.policy_optimizer = Adam(
-            [*self.policy.parameters(), self.log_std], config.learning_rate
-        )
+        self.policy_optimizer = Adam([*self.policy.parameters(), self.log_std], config.learning_rate)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
@@ -172,9 +168,7 @@ class AWAC:
         return self.scaling.actions_from_unit(unit)
 
     @torch.no_grad()
-    def explore(
-        self, observations: Observations, generator: torch.Generator
-    ) -> Float32[Tensor, "batch act"]:
+    def explore(self, observations: Observations, generator: torch.Generator) -> Float32[Tensor, "batch act"]:
         """Return samples of the policy, clipped, in the environment's unit."""
         means = self.policy(self.encoder(observations))
         return self.scaling.actions_from_unit(self._sample(means, generator))

@@ -54,9 +54,7 @@ class BCConfig:
         check_settings(self)
 
 
-def cloning_loss(
-    predicted: Float32[Tensor, "batch act"], actions: Float32[Tensor, "batch act"]
-) -> Float32[Tensor, ""]:
+def cloning_loss(predicted: Float32[Tensor, "batch act"], actions: Float32[Tensor, "batch act"]) -> Float32[Tensor, ""]:
     """Return the mean squared error over batch and action dimensions."""
     return (predicted - actions).square().mean()
 
@@ -77,9 +75,7 @@ class BC:
         """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
-    def __init__(
-        self, config: BCConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: BCConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)

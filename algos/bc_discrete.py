@@ -57,9 +57,7 @@ class BCDiscreteConfig:
 
 
 def cloning_loss(
-    log_likelihoods: Float[Tensor, "batch actions"],
-    actions: Int64[Tensor, " batch"],
-    log_penalty: float,
+    log_likelihoods: Float[Tensor, "batch actions"], actions: Int64[Tensor, " batch"], log_penalty: float
 ) -> Float[Tensor, ""]:
     """Return the mean negative log-likelihood of the actions, plus the penalty."""
     penalty = log_penalty * log_likelihoods.square().mean()
@@ -82,9 +80,7 @@ class BCDiscrete:
         """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
-    def __init__(
-        self, config: BCDiscreteConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: BCDiscreteConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)

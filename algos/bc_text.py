@@ -63,9 +63,7 @@ class BCText:
         """Return the loader of its batches: token sequences."""
         return "orlog.loaders.token_sequences:token_sequences", sequences_of(config)
 
-    def __init__(
-        self, config: BCTextConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: BCTextConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.words = Words(config, device)

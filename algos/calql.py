@@ -133,9 +133,7 @@ class CalQL:
         arguments = {"batch_size": config.batch_size, "discount": config.discount}
         return "orlog.loaders.transitions:transitions", {**arguments, "returns_to_go": True}
 
-    def __init__(
-        self, config: CalQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: CalQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.generator = make_generator(seed, 1, device)
@@ -146,9 +144,7 @@ class CalQL:
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy = make_network(width, 2 * self.action_dim, config.hidden, generator=generator)
         self.log_temperature = nn.Parameter(torch.zeros((), device=device))
-        self.log_multiplier = nn.Parameter(
-            torch.ones((), device=device), requires_grad=config.target_gap is not None
-        )
+        self.log_multiplier = nn.Parameter(torch.ones((), device=device), requires_grad=config.target_gap is not None)
         critics = [*self.encoder.parameters(), *self.critic.parameters(), self.log_multiplier]
         policy = [*self.policy.parameters(), self.log_temperature]
         self.optimizer = conservative.make_optimizer(
@@ -166,15 +162,11 @@ class CalQL:
         with torch.no_grad():
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
             next_gaussian = conservative.gaussian_of(self.policy(next_features))
-            proposals, log_densities = conservative.draw_proposals(
-                gaussian, next_gaussian, samples, self.generator
-            )
+            proposals, log_densities = conservative.draw_proposals(gaussian, next_gaussian, samples, self.generator)
             next_actions = proposals[2 * samples :]  # those of pi(. | s')
             next_q = conservative.values_of(self.target_critic, next_features, next_actions)
             # The backup takes the best of the policy's actions, by the smaller of both critics.
-            targets = bellman_targets(
-                batch.rewards, batch.terminations, next_q.amin(0).amax(0), config.discount
-            )
+            targets = bellman_targets(batch.rewards, batch.terminations, next_q.amin(0).amax(0), config.discount)
 
         # The data's actions and the proposals pass the critics in one product.
         judged = torch.cat([actions[None], proposals])
@@ -223,9 +215,7 @@ class CalQL:
         return self.scaling.actions_from_unit(torch.tanh(means))
 
     @torch.no_grad()
-    def explore(
-        self, observations: Observations, generator: torch.Generator
-    ) -> Float32[Tensor, "batch act"]:
+    def explore(self, observations: Observations, generator: torch.Generator) -> Float32[Tensor, "batch act"]:
         """Return samples of the policy in the environment's unit."""
         gaussian = conservative.gaussian_of(self.policy(self.encoder(observations)))
         actions, _ = conservative.draw_actions(*gaussian, 1, generator)

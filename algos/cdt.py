@@ -37,13 +37,7 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 
-from orlog.algos.costs import (
-    COST,
-    best_return_within,
-    costs_of,
-    one_over_largest_cost,
-    one_over_largest_return,
-)
+from orlog.algos.costs import COST, best_return_within, costs_of, one_over_largest_cost, one_over_largest_return
 from orlog.algos.dt import DTActor
 from orlog.algos.encoders import EncoderKind, Observations, encode_windows, encoder_of
 from orlog.algos.networks import Scaling, make_generator
@@ -105,9 +99,7 @@ class CDTConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.width % self.heads:
-            raise ValueError(
-                f"width must be a multiple of heads, found {self.width} and {self.heads}."
-            )
+            raise ValueError(f"width must be a multiple of heads, found {self.width} and {self.heads}.")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), found {self.dropout}.")
 
@@ -154,13 +146,9 @@ class CDT:
         more = {"infos": (COST,), "to_go": (COST,), "cheaper": cheaper}
         return "orlog.loaders.sequences:windows_with_sums", {**arguments, **more}
 
-    def __init__(
-        self, config: CDTConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: CDTConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         if None in (config.target_return, config.return_scale, config.cost_scale):
-            raise ValueError(
-                "target_return, return_scale and cost_scale must be set where no data set them."
-            )
+            raise ValueError("target_return, return_scale and cost_scale must be set where no data set them.")
         self.config = config
         self.scaling = scaling.to(device)
         assert config.target_return is not None
@@ -224,9 +212,7 @@ class CDT:
         cost_loss = -(guessed.gather(-1, is_costly).squeeze(-1) * mask).mean()
         loss = policy_loss + config.cost_prediction_weight * cost_loss
 
-        self.optimizer.param_groups[0]["lr"] = config.learning_rate * min(
-            (self.step + 1) / config.warmup_steps, 1.0
-        )
+        self.optimizer.param_groups[0]["lr"] = config.learning_rate * min((self.step + 1) / config.warmup_steps, 1.0)
         self.optimizer.zero_grad()
         loss.backward()
         trained = self.optimizer.param_groups[0]["params"]
@@ -268,9 +254,7 @@ class CDTActor(DTActor):
         """Return the factors of both."""
         return self.algorithm.scales
 
-    def actions_of(
-        self, timesteps: Int64[Tensor, "batch length"]
-    ) -> Float32[Tensor, "batch length act"]:
+    def actions_of(self, timesteps: Int64[Tensor, "batch length"]) -> Float32[Tensor, "batch length act"]:
         """Return the mean action of each step of the windows, within [-1, 1]."""
         policy = self.algorithm.policy
         features = policy.features(self.wishes, self.features, self.actions, timesteps)

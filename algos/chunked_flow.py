@@ -68,9 +68,7 @@ class ChunkedFlowConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.executed > self.planned:
-            raise ValueError(
-                f"executed must be at most planned, found {self.executed} of {self.planned}."
-            )
+            raise ValueError(f"executed must be at most planned, found {self.executed} of {self.planned}.")
 
 
 class ChunkedFlow:
@@ -93,9 +91,7 @@ class ChunkedFlow:
             "actions": range(config.planned),
         }
 
-    def __init__(
-        self, config: ChunkedFlowConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: ChunkedFlowConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.seed = seed
@@ -103,9 +99,7 @@ class ChunkedFlow:
         generator = make_generator(seed, 0, device)
         self.encoder = encoder_of(config, self.scaling, generator)
         seen, chunk = self.encoder.width * config.seen, len(scaling.action_low) * config.planned
-        self.flow = make_network(
-            seen + chunk + 1, chunk, config.hidden, generator=generator, style="gelu"
-        )
+        self.flow = make_network(seen + chunk + 1, chunk, config.hidden, generator=generator, style="gelu")
         self.optimizer = Adam(parameters_of(self.encoder, self.flow), config.learning_rate)
 
     def update(self, batch: WindowBatch) -> dict[str, Tensor]:
@@ -132,9 +126,7 @@ class ChunkedFlow:
     ) -> Float32[Tensor, "batch executed act"]:
         """Return the actions to take before it looks again, in the environment's unit."""
         config, size = self.config, len(self.scaling.action_low)
-        noise = torch.randn(
-            (len(features), config.planned * size), generator=generator, device=features.device
-        )
+        noise = torch.randn((len(features), config.planned * size), generator=generator, device=features.device)
         chunks = flow_actions(self.flow, features.flatten(1), noise, config.flow_steps)
         executed = chunks.view(len(chunks), config.planned, size)[:, : config.executed]
         return self.scaling.actions_from_unit(executed)

@@ -55,9 +55,7 @@ def draw_proposals(
 
 
 def values_of(
-    critic: TwinCritic,
-    features: Float32[Tensor, "batch features"],
-    actions: Float32[Tensor, "samples batch act"],
+    critic: TwinCritic, features: Float32[Tensor, "batch features"], actions: Float32[Tensor, "samples batch act"]
 ) -> Float32[Tensor, "2 samples batch"]:
     """Return the values of several actions for each state, from one pass through the critics."""
     states = features.expand(len(actions), -1, -1).flatten(0, 1)
@@ -66,10 +64,7 @@ def values_of(
 
 
 def weighted_gaps(
-    gaps: Float32[Tensor, 2],
-    weight: float,
-    target_gap: float | None,
-    log_multiplier: Float32[Tensor, ""],
+    gaps: Float32[Tensor, 2], weight: float, target_gap: float | None, log_multiplier: Float32[Tensor, ""]
 ) -> Float32[Tensor, ""]:
     """Return the conservative loss; with a target gap a Lagrange multiplier has its part in it."""
     if target_gap is None:

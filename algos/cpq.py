@@ -112,9 +112,7 @@ class CPQConfig:
 class Autoencoder(nn.Module):
     """Actions of states -> a Gaussian of latent numbers -> actions; twice as many as the action has."""
 
-    def __init__(
-        self, obs_dim: int, action_dim: int, width: int, *, generator: torch.Generator
-    ) -> None:
+    def __init__(self, obs_dim: int, action_dim: int, width: int, *, generator: torch.Generator) -> None:
         super().__init__()
         hidden, latent = (width, width), 2 * action_dim
         self.encoder = make_network(obs_dim + action_dim, 2 * latent, hidden, generator=generator)
@@ -176,9 +174,7 @@ class CPQ:
         arguments = {"batch_size": config.batch_size, "infos": (COST,)}
         return "orlog.loaders.transitions:transitions", arguments
 
-    def __init__(
-        self, config: CPQConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: CPQConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         if config.episode_length is None:
             raise ValueError("episode_length must be set where no data set it.")
         self.config = config
@@ -188,9 +184,7 @@ class CPQ:
         generator = make_generator(seed, 0, device)
         self.encoder = encoder_of(config, self.scaling, generator)
         width, action_dim = self.encoder.width, len(scaling.action_low)
-        self.autoencoder = Autoencoder(
-            width, action_dim, config.autoencoder_width, generator=generator
-        )
+        self.autoencoder = Autoencoder(width, action_dim, config.autoencoder_width, generator=generator)
         self.critic, self.cost_critic = (
             TwinCritic(width, action_dim, config.hidden, generator=generator) for _ in range(2)
         )
@@ -200,8 +194,7 @@ class CPQ:
         self.log_multiplier = nn.Parameter(torch.zeros((), device=device), requires_grad=False)
         networks = (self.encoder, self.autoencoder, self.critic, self.cost_critic)
         self.optimizer = Adam(
-            [one for network in networks for one in network.parameters()],
-            config.critic_learning_rate,
+            [one for network in networks for one in network.parameters()], config.critic_learning_rate
         )
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
         self.step = 0
@@ -227,9 +220,7 @@ class CPQ:
             targets = bellman_targets(
                 batch.rewards, batch.terminations, (next_costs <= limit) * next_q, config.discount
             )
-            cost_targets = bellman_targets(
-                costs_of(batch), batch.terminations, next_costs, config.discount
-            )
+            cost_targets = bellman_targets(costs_of(batch), batch.terminations, next_costs, config.discount)
             shape = (config.sampled_actions, *means.shape)
             noise = torch.randn(shape, generator=self.generator, device=means.device)
             sampled, _ = squashed_samples(means, log_stds, noise)
@@ -240,9 +231,7 @@ class CPQ:
         drawn = torch.randn(latent.shape, generator=self.generator, device=latent.device)
         decoded = self.autoencoder.decode(fixed, latent + latent_log_stds.exp() * drawn)
         usual = divergences(latent, latent_log_stds)
-        autoencoder_loss = (decoded - actions).square().mean() + (
-            config.divergence_weight * usual.mean()
-        )
+        autoencoder_loss = (decoded - actions).square().mean() + (config.divergence_weight * usual.mean())
         unseen = unusual > torch.quantile(usual.detach(), _UNSEEN)
 
         q_values = self.critic(features, actions)
@@ -261,9 +250,7 @@ class CPQ:
         with frozen(self.critic), frozen(self.cost_critic):
             own_costs = self.cost_critic(fixed, own).amax(0)
             is_safe = own_costs.detach() <= limit
-            worth = torch.where(
-                is_safe, self.critic(fixed, own).amin(0), -config.unsafe_weight * own_costs
-            )
+            worth = torch.where(is_safe, self.critic(fixed, own).amin(0), -config.unsafe_weight * own_costs)
         if self.phase():
             worth = squashed_log_density(actions, means, log_stds)
         policy_loss = -worth.mean()

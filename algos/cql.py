@@ -145,9 +145,7 @@ class CQL:
         """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
-    def __init__(
-        self, config: CQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: CQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.generator = make_generator(seed, 1, device)
@@ -158,9 +156,7 @@ class CQL:
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy = make_network(width, 2 * self.action_dim, config.hidden, generator=generator)
         self.log_temperature = nn.Parameter(torch.zeros((), device=device))
-        self.log_multiplier = nn.Parameter(
-            torch.zeros((), device=device), requires_grad=config.target_gap is not None
-        )
+        self.log_multiplier = nn.Parameter(torch.zeros((), device=device), requires_grad=config.target_gap is not None)
         critics = [*self.encoder.parameters(), *self.critic.parameters(), self.log_multiplier]
         policy = [*self.policy.parameters(), self.log_temperature]
         self.optimizer = conservative.make_optimizer(
@@ -183,9 +179,7 @@ class CQL:
         with torch.no_grad():
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
             next_gaussian = conservative.gaussian_of(self.policy(next_features))
-            proposals, log_densities = conservative.draw_proposals(
-                gaussian, next_gaussian, samples, self.generator
-            )
+            proposals, log_densities = conservative.draw_proposals(gaussian, next_gaussian, samples, self.generator)
             next_action = proposals[2 * samples]  # the first of pi(. | s')
             next_q = self.target_critic(next_features, next_action).amin(0)
             targets = bellman_targets(batch.rewards, batch.terminations, next_q, config.discount)
@@ -231,9 +225,7 @@ class CQL:
         return self.scaling.actions_from_unit(torch.tanh(means))
 
     @torch.no_grad()
-    def explore(
-        self, observations: Observations, generator: torch.Generator
-    ) -> Float32[Tensor, "batch act"]:
+    def explore(self, observations: Observations, generator: torch.Generator) -> Float32[Tensor, "batch act"]:
         """Return samples of the policy in the environment's unit."""
         gaussian = conservative.gaussian_of(self.policy(self.encoder(observations)))
         actions, _ = conservative.draw_actions(*gaussian, 1, generator)

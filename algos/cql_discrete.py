@@ -88,17 +88,13 @@ class CQLDiscreteConfig:
         check_settings(self)
 
 
-def conservative_gap(
-    values: Float[Tensor, "batch actions"], data_values: Float[Tensor, " batch"]
-) -> Float[Tensor, ""]:
+def conservative_gap(values: Float[Tensor, "batch actions"], data_values: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
     """Return log sum_b exp Q(s, b) minus the value of the data's action (equation 4)."""
     return (torch.logsumexp(values, -1) - data_values).mean()
 
 
 def bellman_loss(
-    values: Float[Tensor, " batch"],
-    targets: Float[Tensor, " batch"],
-    kind: Literal["square", "huber"],
+    values: Float[Tensor, " batch"], targets: Float[Tensor, " batch"], kind: Literal["square", "huber"]
 ) -> Float[Tensor, ""]:
     """Return the mean of the square or of Huber's loss; errors below 1 have the same one in both."""
     if kind == "huber":
@@ -121,9 +117,7 @@ class CQLDiscrete:
         """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
-    def __init__(
-        self, config: CQLDiscreteConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: CQLDiscreteConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
@@ -133,9 +127,7 @@ class CQLDiscrete:
         )
         self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.optimizer = Adam(
-            parameters_of(self.encoder, self.critic), config.learning_rate, eps=config.adam_epsilon
-        )
+        self.optimizer = Adam(parameters_of(self.encoder, self.critic), config.learning_rate, eps=config.adam_epsilon)
         self.step = 0
 
     def phase(self) -> bool:
@@ -151,15 +143,11 @@ class CQLDiscrete:
 
         with torch.no_grad():
             next_choices = self.critic(self.encoder(next_observations))
-            next_actions = discrete.only_legal(
-                self.scaling, next_choices, batch.next_observations
-            ).argmax(-1)
+            next_actions = discrete.only_legal(self.scaling, next_choices, batch.next_observations).argmax(-1)
             next_values = discrete.chosen_values(
                 self.target_critic(self.target_encoder(next_observations)), next_actions
             )
-            targets = bellman_targets(
-                batch.rewards, batch.terminations, next_values, config.discount
-            )
+            targets = bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
         values = self.critic(self.encoder(observations))
         data_values = discrete.chosen_values(values, actions)
         loss_of_values = bellman_loss(data_values, targets, config.bellman_loss)

@@ -92,14 +92,10 @@ class Controller(nn.Module):
 
     def __init__(self, device: torch.device | str) -> None:
         super().__init__()
-        self.total, self.last = (
-            nn.Parameter(torch.zeros((), device=device), requires_grad=False) for _ in range(2)
-        )
+        self.total, self.last = (nn.Parameter(torch.zeros((), device=device), requires_grad=False) for _ in range(2))
 
     @torch.no_grad()
-    def multiplier(
-        self, error: Float32[Tensor, ""], gains: tuple[float, float, float]
-    ) -> Float32[Tensor, ""]:
+    def multiplier(self, error: Float32[Tensor, ""], gains: tuple[float, float, float]) -> Float32[Tensor, ""]:
         """Take in the error of a step, and return the multiplier."""
         proportional, integral, derivative = gains
         growth = (error - self.last).clamp(min=0)
@@ -139,9 +135,7 @@ class CQLLagrangian:
         arguments = {"batch_size": config.batch_size, "infos": (COST,)}
         return "orlog.loaders.transitions:transitions", arguments
 
-    def __init__(
-        self, config: CQLLagrangianConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: CQLLagrangianConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         if config.episode_length is None:
             raise ValueError("episode_length must be set where no data set it.")
         self.config = config
@@ -183,9 +177,7 @@ class CQLLagrangian:
         with torch.no_grad():
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
             next_gaussian = conservative.gaussian_of(self.policy(next_features))
-            proposals, log_densities = conservative.draw_proposals(
-                gaussian, next_gaussian, samples, self.generator
-            )
+            proposals, log_densities = conservative.draw_proposals(gaussian, next_gaussian, samples, self.generator)
             next_action = proposals[2 * samples]  # the first of pi(. | s')
             next_q = self.target_critic(next_features, next_action).amin(0)
             next_cost = self.target_cost_critic(next_features, next_action).amax(0)
@@ -200,8 +192,7 @@ class CQLLagrangian:
         bellman_loss = (q_all[:, 0] - targets).square().mean(-1).sum()
         cost_loss = (cost_all[:, 0] - cost_targets).square().mean(-1).sum()
         gaps, cost_gaps = (
-            conservative_gaps(one[:, 1:].transpose(1, 2), log_densities.T, one[:, 0])
-            for one in (q_all, -cost_all)
+            conservative_gaps(one[:, 1:].transpose(1, 2), log_densities.T, one[:, 0]) for one in (q_all, -cost_all)
         )
         critic_loss = bellman_loss + config.conservative_weight * gaps.sum()
         critic_loss = critic_loss + cost_loss + config.cost_weight * cost_gaps.sum()
@@ -212,9 +203,7 @@ class CQLLagrangian:
         with frozen(self.critic), frozen(self.cost_critic):
             own_q = self.critic(fixed, own_actions[0]).amin(0)
             own_cost = self.cost_critic(fixed, own_actions[0]).amax(0)
-        multiplier = self.controller.multiplier(
-            own_cost.detach().mean() - self.limit, config.controller
-        )
+        multiplier = self.controller.multiplier(own_cost.detach().mean() - self.limit, config.controller)
         if self.phase():
             self.controller.total.zero_()  # the errors of a policy that it does not move
             worth = squashed_log_density(actions, *gaussian)

@@ -96,25 +96,14 @@ class BilinearCritic(nn.Module):
     """Two critics of states, actions and goals, each an inner product of representations."""
 
     def __init__(
-        self,
-        state_dim: int,
-        action_dim: int,
-        goal_dim: int,
-        config: CRLConfig,
-        *,
-        generator: torch.Generator,
+        self, state_dim: int, action_dim: int, goal_dim: int, config: CRLConfig, *, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.scale = 1 / math.sqrt(config.representation)
         self.phi, self.psi = (
             nn.ModuleList(
                 make_network(
-                    inputs,
-                    config.representation,
-                    config.hidden,
-                    generator=generator,
-                    layer_norm=True,
-                    style="gelu",
+                    inputs, config.representation, config.hidden, generator=generator, layer_norm=True, style="gelu"
                 )
                 for _ in range(2)
             )
@@ -126,18 +115,14 @@ class BilinearCritic(nn.Module):
     ) -> tuple[Float32[Tensor, "2 batch d"], Float32[Tensor, "2 batch d"]]:
         """Return phi(s, a) and psi(g) of both critics."""
         pairs = torch.cat([states, actions], -1)
-        return torch.stack([phi(pairs) for phi in self.phi]), torch.stack(
-            [psi(goals) for psi in self.psi]
-        )
+        return torch.stack([phi(pairs) for phi in self.phi]), torch.stack([psi(goals) for psi in self.psi])
 
     def forward(self, states: Tensor, actions: Tensor, goals: Tensor) -> Float32[Tensor, "2 batch"]:
         """Return both values of each item for its own goal."""
         phi, psi = self.represent(states, actions, goals)
         return (phi * psi).sum(-1) * self.scale
 
-    def every_pair(
-        self, states: Tensor, actions: Tensor, goals: Tensor
-    ) -> Float32[Tensor, "2 batch batch"]:
+    def every_pair(self, states: Tensor, actions: Tensor, goals: Tensor) -> Float32[Tensor, "2 batch batch"]:
         """Return both values of each item (row) for the goal of each item (column)."""
         phi, psi = self.represent(states, actions, goals)
         return phi @ psi.mT * self.scale
@@ -164,21 +149,15 @@ class CRL:
             "discount": config.discount,
         }
 
-    def __init__(
-        self, config: CRLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: CRLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
         self.encoder = GoalEncoder(self.scaling, config.encoder, config.random_shift, generator)
         width, action_dim = self.encoder.width, len(scaling.action_low)
-        self.critic = BilinearCritic(
-            width, action_dim, self.encoder.goal_width, config, generator=generator
-        )
+        self.critic = BilinearCritic(width, action_dim, self.encoder.goal_width, config, generator=generator)
         self.policy = make_goal_policy(self.encoder, action_dim, config.hidden, generator=generator)
-        self.optimizer = Adam(
-            parameters_of(self.encoder, self.critic, self.policy), config.learning_rate
-        )
+        self.optimizer = Adam(parameters_of(self.encoder, self.critic, self.policy), config.learning_rate)
 
     def update(self, batch: GoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""

@@ -17,16 +17,12 @@ def action_count(scaling: Scaling) -> int:
     return int(_space(scaling).n)
 
 
-def actions_to_indices(
-    scaling: Scaling, actions: Int64[Tensor, " batch"]
-) -> Int64[Tensor, " batch"]:
+def actions_to_indices(scaling: Scaling, actions: Int64[Tensor, " batch"]) -> Int64[Tensor, " batch"]:
     """Return the indices from 0 of actions, which the space may count from another number."""
     return actions - int(_space(scaling).start)
 
 
-def actions_from_indices(
-    scaling: Scaling, indices: Int64[Tensor, " batch"]
-) -> Int64[Tensor, " batch"]:
+def actions_from_indices(scaling: Scaling, indices: Int64[Tensor, " batch"]) -> Int64[Tensor, " batch"]:
     """Return the actions of some indices."""
     return indices + int(_space(scaling).start)
 

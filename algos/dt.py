@@ -83,9 +83,7 @@ class DTConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.width % self.heads:
-            raise ValueError(
-                f"width must be a multiple of heads, found {self.width} and {self.heads}."
-            )
+            raise ValueError(f"width must be a multiple of heads, found {self.width} and {self.heads}.")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), found {self.dropout}.")
 
@@ -117,9 +115,7 @@ class DT:
         arguments = {"batch_size": config.batch_size, "length": config.length}
         return "orlog.loaders.sequences:sequences", arguments
 
-    def __init__(
-        self, config: DTConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: DTConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         if config.target_return is None or config.return_scale is None:
             raise ValueError("target_return and return_scale must be set where no data set them.")
         self.config = config
@@ -137,10 +133,7 @@ class DT:
             generator=generator,
         )
         self.optimizer = torch.optim.AdamW(
-            parameters_of(self.encoder, self.policy),
-            config.learning_rate,
-            weight_decay=config.weight_decay,
-            fused=True,
+            parameters_of(self.encoder, self.policy), config.learning_rate, weight_decay=config.weight_decay, fused=True
         )
         self.generator = make_generator(seed, 1, device)
         self.step = 0
@@ -158,9 +151,7 @@ class DT:
         )
         loss = masked_square(predicted, actions, batch.mask)
 
-        self.optimizer.param_groups[0]["lr"] = config.learning_rate * min(
-            (self.step + 1) / config.warmup_steps, 1.0
-        )
+        self.optimizer.param_groups[0]["lr"] = config.learning_rate * min((self.step + 1) / config.warmup_steps, 1.0)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
         trained = self.optimizer.param_groups[0]["params"]
@@ -202,9 +193,7 @@ class DTActor:
         """Return the factor of each number that is asked for."""
         return [self.algorithm.return_scale]
 
-    def actions_of(
-        self, timesteps: Int64[Tensor, "batch length"]
-    ) -> Float32[Tensor, "batch length act"]:
+    def actions_of(self, timesteps: Int64[Tensor, "batch length"]) -> Float32[Tensor, "batch length act"]:
         """Return the action of each step of the windows, in [-1, 1]."""
         policy: DecisionTransformer = self.algorithm.policy
         found: Tensor = policy(self.wishes[..., 0], self.features, self.actions, timesteps)

@@ -125,9 +125,7 @@ class EDAC:
         """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
-    def __init__(
-        self, config: EDACConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: EDACConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.generator = make_generator(seed, 1, device)
@@ -135,21 +133,12 @@ class EDAC:
         self.encoder = encoder_of(config, self.scaling, generator)
         width, self.action_dim = self.encoder.width, len(scaling.action_low)
         self.critic = Critics(
-            config.critics,
-            width,
-            self.action_dim,
-            config.hidden,
-            generator=generator,
-            last_bound=3e-3,
+            config.critics, width, self.action_dim, config.hidden, generator=generator, last_bound=3e-3
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.policy = make_network(
-            width, 2 * self.action_dim, config.hidden, generator=generator, last_bound=1e-3
-        )
+        self.policy = make_network(width, 2 * self.action_dim, config.hidden, generator=generator, last_bound=1e-3)
         self.log_temperature = nn.Parameter(torch.zeros((), device=device))
-        self.critic_optimizer = Adam(
-            parameters_of(self.encoder, self.critic), config.critic_learning_rate
-        )
+        self.critic_optimizer = Adam(parameters_of(self.encoder, self.critic), config.critic_learning_rate)
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
         self.temperature_optimizer = Adam([self.log_temperature], config.temperature_learning_rate)
 
@@ -172,14 +161,10 @@ class EDAC:
 
         with torch.no_grad():
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
-            next_actions, next_log_densities = sample_squashed(
-                self.policy(next_features), LOG_STDS, self.generator
-            )
+            next_actions, next_log_densities = sample_squashed(self.policy(next_features), LOG_STDS, self.generator)
             next_q = self.target_critic(next_features, next_actions).amin(0)
             next_values = next_q - temperature * next_log_densities
-            targets = bellman_targets(
-                batch.rewards, batch.terminations, next_values, config.discount
-            )
+            targets = bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
         if config.diversity > 0:
             # Each critic gets the actions as a tensor of its own, so that it has its own gradient.
             each = actions.repeat(config.critics, 1, 1).requires_grad_(True)

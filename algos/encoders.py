@@ -90,9 +90,7 @@ class Encoder(nn.Module):
 class _MixedEncoder(Encoder):
     """The encoder of frames, of integers, and of mixtures; it draws the shifts of frames."""
 
-    def __init__(
-        self, scaling: Scaling, kind: EncoderKind, generator: torch.Generator, random_shift: int
-    ) -> None:
+    def __init__(self, scaling: Scaling, kind: EncoderKind, generator: torch.Generator, random_shift: int) -> None:
         super().__init__(scaling)
         space = scaling.observation_space
         assert space is not None
@@ -179,9 +177,7 @@ class _Bits(_Part):
 class _Frames(_Part):
     """Passes frames through convolutions."""
 
-    def __init__(
-        self, name: str, leaf: spaces.Box, kind: EncoderKind, generator: torch.Generator
-    ) -> None:
+    def __init__(self, name: str, leaf: spaces.Box, kind: EncoderKind, generator: torch.Generator) -> None:
         super().__init__()
         self._axes = _picture_axes(name, leaf)
         height, width = (leaf.shape[axis - 1] for axis in self._axes)
@@ -221,11 +217,7 @@ class _Frames(_Part):
 
 
 def make_encoder(
-    scaling: Scaling,
-    kind: EncoderKind = "nature",
-    *,
-    generator: torch.Generator,
-    random_shift: int = 0,
+    scaling: Scaling, kind: EncoderKind = "nature", *, generator: torch.Generator, random_shift: int = 0
 ) -> Encoder:
     """Return the encoder of a dataset's observations, on the device of the generator.
 
@@ -240,9 +232,7 @@ def make_encoder(
 
 def encoder_of(config: FrameSettings, scaling: Scaling, generator: torch.Generator) -> Encoder:
     """Return the encoder of a dataset's observations that an algorithm's settings ask for."""
-    return make_encoder(
-        scaling, config.encoder, generator=generator, random_shift=config.random_shift
-    )
+    return make_encoder(scaling, config.encoder, generator=generator, random_shift=config.random_shift)
 
 
 def encode_windows(
@@ -269,12 +259,7 @@ def _is_vector(leaf: spaces.Space[Any]) -> bool:
 
 
 def _make_part(
-    name: str,
-    leaf: spaces.Space[Any],
-    scaling: Scaling,
-    first: int,
-    kind: EncoderKind,
-    generator: torch.Generator,
+    name: str, leaf: spaces.Space[Any], scaling: Scaling, first: int, kind: EncoderKind, generator: torch.Generator
 ) -> _Part:
     """Return the encoder of one part, whose numbers to standardize begin at `first`."""
     match leaf:
@@ -303,8 +288,7 @@ def _picture_axes(name: str, leaf: spaces.Box) -> tuple[int, int]:
         return 1, 2
     if len(shape) > 4:
         raise SchemaError(
-            f"{name} is {leaf}, uint8 with {len(shape)} axes; frames have at most 4: stack, height, "
-            "width, colors."
+            f"{name} is {leaf}, uint8 with {len(shape)} axes; frames have at most 4: stack, height, width, colors."
         )
     before = len(shape) - 3
     colors = min(range(2, -1, -1), key=lambda axis: shape[before + axis])
@@ -352,9 +336,7 @@ class _Residual(nn.Module):
 
 
 @torch.no_grad()
-def _convolution(
-    fan_in: int, fan_out: int, size: int, generator: torch.Generator, **options: int
-) -> nn.Conv2d:
+def _convolution(fan_in: int, fan_out: int, size: int, generator: torch.Generator, **options: int) -> nn.Conv2d:
     # Conv2d's own initial weights would come from the global generator.
     made: nn.Conv2d = nn.utils.skip_init(  # type: ignore[no-untyped-call]  # torch has no types for it
         nn.Conv2d, fan_in, fan_out, size, device=generator.device, **options

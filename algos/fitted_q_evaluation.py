@@ -73,9 +73,7 @@ class EvaluatedQ(nn.Module):
         unit: What rewards were divided by.
     """
 
-    def __init__(
-        self, settings: FQESettings, scaling: Scaling, *, seed: int, unit: float = 1.0
-    ) -> None:
+    def __init__(self, settings: FQESettings, scaling: Scaling, *, seed: int, unit: float = 1.0) -> None:
         super().__init__()
         self.unit = unit
         self._scaling = scaling
@@ -87,9 +85,7 @@ class EvaluatedQ(nn.Module):
             outputs = action_count(scaling)
         self.network = make_network(width, outputs, settings.hidden, generator=generator)
 
-    def scaled_values(
-        self, observations: Observations, actions: Tensor
-    ) -> Float32[Tensor, " batch"]:
+    def scaled_values(self, observations: Observations, actions: Tensor) -> Float32[Tensor, " batch"]:
         """Return Q(s, a) / unit."""
         features = self.encoder(observations)
         if self.is_discrete:
@@ -98,9 +94,7 @@ class EvaluatedQ(nn.Module):
         values: Tensor = self.network(pairs).squeeze(-1)
         return values
 
-    def scaled_state_values(
-        self, observations: Observations, policy: TargetPolicy
-    ) -> Float32[Tensor, " batch"]:
+    def scaled_state_values(self, observations: Observations, policy: TargetPolicy) -> Float32[Tensor, " batch"]:
         """Return V(s) / unit."""
         chosen = policy(observations)
         if not self.is_discrete:
@@ -114,9 +108,7 @@ class EvaluatedQ(nn.Module):
         return self.unit * self.scaled_values(observations, actions)
 
     @torch.no_grad()
-    def state_values(
-        self, observations: Observations, policy: TargetPolicy
-    ) -> Float32[Tensor, " batch"]:
+    def state_values(self, observations: Observations, policy: TargetPolicy) -> Float32[Tensor, " batch"]:
         """Return V(s)."""
         return self.unit * self.scaled_state_values(observations, policy)
 

@@ -38,10 +38,7 @@ def flow_errors(
 
 @torch.no_grad()
 def flow_actions(
-    velocity: nn.Module,
-    observations: Float32[Tensor, "batch obs"],
-    noise: Float32[Tensor, "batch act"],
-    steps: int,
+    velocity: nn.Module, observations: Float32[Tensor, "batch obs"], noise: Float32[Tensor, "batch act"], steps: int
 ) -> Float32[Tensor, "batch act"]:
     """Return the actions in [-1, 1] to which the velocity carries the noise, without a gradient."""
     inputs = torch.cat([observations, noise, torch.zeros_like(noise[:, :1])], -1)
@@ -58,9 +55,7 @@ class NoisyActor:
     An `orlog.algos.algorithms.Actor` that remembers nothing of an episode.
     """
 
-    def __init__(
-        self, act: Callable[[Observations, torch.Generator], Tensor], generator: torch.Generator
-    ) -> None:
+    def __init__(self, act: Callable[[Observations, torch.Generator], Tensor], generator: torch.Generator) -> None:
         self._act, self._generator = act, generator
 
     def begin(self, which: Tensor) -> None:
@@ -82,10 +77,7 @@ class ChunkActor:
     """
 
     def __init__(
-        self,
-        plan: Callable[[Observations, torch.Generator], Tensor],
-        environments: int,
-        generator: torch.Generator,
+        self, plan: Callable[[Observations, torch.Generator], Tensor], environments: int, generator: torch.Generator
     ) -> None:
         self._plan, self._generator = plan, generator
         self._slots = torch.zeros(environments, dtype=torch.int64, device=generator.device)

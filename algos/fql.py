@@ -99,10 +99,7 @@ def policy_loss(
 
 
 def policy_actions(
-    policy: nn.Module,
-    features: Float32[Tensor, "batch features"],
-    action_dim: int,
-    generator: torch.Generator,
+    policy: nn.Module, features: Float32[Tensor, "batch features"], action_dim: int, generator: torch.Generator
 ) -> Float32[Tensor, "batch act"]:
     """Return actions of the policy in [-1, 1] for encoded observations and fresh noise."""
     shape = (len(features), action_dim)
@@ -118,16 +115,7 @@ class FQL:
     FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = (
-        "encoder",
-        "critic",
-        "target_critic",
-        "flow",
-        "policy",
-        "optimizer",
-        "generator",
-        "acting",
-    )
+    STATE = ("encoder", "critic", "target_critic", "flow", "policy", "optimizer", "generator", "acting")
     CONSTANTS = ("config", "scaling", "seed")
 
     @staticmethod
@@ -135,9 +123,7 @@ class FQL:
         """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
-    def __init__(
-        self, config: FQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: FQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.seed = seed
@@ -147,15 +133,11 @@ class FQL:
         self.encoder = encoder_of(config, self.scaling, generator)
         width, action_dim = self.encoder.width, len(scaling.action_low)
         both, hidden = width + action_dim, config.hidden
-        self.critic = TwinCritic(
-            width, action_dim, hidden, generator=generator, layer_norm=True, style="gelu"
-        )
+        self.critic = TwinCritic(width, action_dim, hidden, generator=generator, layer_norm=True, style="gelu")
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.flow = make_network(both + 1, action_dim, hidden, generator=generator, style="gelu")
         self.policy = make_network(both, action_dim, hidden, generator=generator, style="gelu")
-        self.optimizer = Adam(
-            parameters_of(self.encoder, self.critic, self.flow, self.policy), config.learning_rate
-        )
+        self.optimizer = Adam(parameters_of(self.encoder, self.critic, self.flow, self.policy), config.learning_rate)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
@@ -166,14 +148,10 @@ class FQL:
 
         with torch.no_grad():
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
-            next_actions = policy_actions(
-                self.policy, next_features, actions.shape[-1], self.generator
-            )
+            next_actions = policy_actions(self.policy, next_features, actions.shape[-1], self.generator)
             next_q = self.target_critic(next_features, next_actions)
             next_values = next_q.mean(0) if config.target == "mean" else next_q.amin(0)
-            targets = bellman_targets(
-                batch.rewards, batch.terminations, next_values, config.discount
-            )
+            targets = bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
         q_values = self.critic(features, actions)
         critic_loss = (q_values - targets).square().mean()
 
@@ -183,9 +161,7 @@ class FQL:
         carried = flow_actions(self.flow, fixed, noise, config.flow_steps)
         predicted = self.policy(torch.cat([fixed, noise], -1))
         own_q = self.critic(fixed, predicted.clamp(-1, 1))
-        actor_loss = policy_loss(
-            own_q, predicted, carried, config.distillation_weight, config.normalize_values
-        )
+        actor_loss = policy_loss(own_q, predicted, carried, config.distillation_weight, config.normalize_values)
 
         update_target(self.target_critic, self.critic, config.target_rate)
         descend_both(self.optimizer, critic_loss + flow_loss, actor_loss, self.policy)
@@ -206,9 +182,7 @@ class FQL:
         return NoisyActor(self._sample, make_generator(self.seed, 3, self.scaling.obs_mean.device))
 
     @torch.no_grad()
-    def _sample(
-        self, observations: Observations, generator: torch.Generator
-    ) -> Float32[Tensor, "batch act"]:
+    def _sample(self, observations: Observations, generator: torch.Generator) -> Float32[Tensor, "batch act"]:
         features, width = self.encoder(observations), len(self.scaling.action_low)
         unit = policy_actions(self.policy, features, width, generator)
         return self.scaling.actions_from_unit(unit)

@@ -16,9 +16,7 @@ from torch import Tensor, nn
 
 
 def gaussian_log_likelihood(
-    actions: Float32[Tensor, "batch act"],
-    means: Float32[Tensor, "batch act"],
-    log_std: Float32[Tensor, " act"],
+    actions: Float32[Tensor, "batch act"], means: Float32[Tensor, "batch act"], log_std: Float32[Tensor, " act"]
 ) -> Float32[Tensor, " batch"]:
     """Return log N(actions; means, exp(log_std)^2), summed over action dimensions."""
     errors = (actions - means) * torch.exp(-log_std)
@@ -39,9 +37,7 @@ def squashed_samples(
 
 
 def sample_squashed(
-    outputs: Float32[Tensor, "batch outputs"],
-    log_std_bounds: tuple[float, float],
-    generator: torch.Generator,
+    outputs: Float32[Tensor, "batch outputs"], log_std_bounds: tuple[float, float], generator: torch.Generator
 ) -> tuple[Float32[Tensor, "batch act"], Float32[Tensor, " batch"]]:
     """Return an action in [-1, 1] of each row of a policy's outputs, and its log density.
 
@@ -54,9 +50,7 @@ def sample_squashed(
 
 
 def squashed_log_density(
-    actions: Float32[Tensor, "batch act"],
-    means: Float32[Tensor, "batch act"],
-    log_stds: Float32[Tensor, "batch act"],
+    actions: Float32[Tensor, "batch act"], means: Float32[Tensor, "batch act"], log_stds: Float32[Tensor, "batch act"]
 ) -> Float32[Tensor, " batch"]:
     """Return the log density of given actions in [-1, 1] under the squashed Gaussian."""
     raw = torch.atanh(actions.clamp(-1 + 1e-5, 1 - 1e-5))

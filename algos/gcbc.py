@@ -37,13 +37,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from orlog.algos.encoders import EncoderKind, Observations
-from orlog.algos.goal_networks import (
-    GoalEncoder,
-    act_for_goals,
-    log_likelihood,
-    make_goal_policy,
-    policy_means,
-)
+from orlog.algos.goal_networks import GoalEncoder, act_for_goals, log_likelihood, make_goal_policy, policy_means
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
@@ -90,16 +84,12 @@ class GCBC:
             "policy_goals": config.policy_goals,
         }
 
-    def __init__(
-        self, config: GCBCConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: GCBCConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
         self.encoder = GoalEncoder(self.scaling, config.encoder, config.random_shift, generator)
-        self.policy = make_goal_policy(
-            self.encoder, len(scaling.action_low), config.hidden, generator=generator
-        )
+        self.policy = make_goal_policy(self.encoder, len(scaling.action_low), config.hidden, generator=generator)
         self.optimizer = Adam(parameters_of(self.encoder, self.policy), config.learning_rate)
 
     def update(self, batch: GoalBatch) -> dict[str, Tensor]:

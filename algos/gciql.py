@@ -114,27 +114,17 @@ class GCIQL:
             "discount": config.discount,
         }
 
-    def __init__(
-        self, config: GCIQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: GCIQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
         self.encoder = GoalEncoder(self.scaling, config.encoder, config.random_shift, generator)
-        self.critic = make_goal_critic(
-            self.encoder, len(scaling.action_low), config.hidden, generator=generator
-        )
+        self.critic = make_goal_critic(self.encoder, len(scaling.action_low), config.hidden, generator=generator)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         inputs = self.encoder.width + self.encoder.goal_width
-        self.value = make_network(
-            inputs, 1, config.hidden, generator=generator, layer_norm=True, style="gelu"
-        )
-        self.policy = make_goal_policy(
-            self.encoder, len(scaling.action_low), config.hidden, generator=generator
-        )
-        self.optimizer = Adam(
-            parameters_of(self.encoder, self.critic, self.value, self.policy), config.learning_rate
-        )
+        self.value = make_network(inputs, 1, config.hidden, generator=generator, layer_norm=True, style="gelu")
+        self.policy = make_goal_policy(self.encoder, len(scaling.action_low), config.hidden, generator=generator)
+        self.optimizer = Adam(parameters_of(self.encoder, self.critic, self.value, self.policy), config.learning_rate)
 
     def update(self, batch: GoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""

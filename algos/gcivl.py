@@ -118,21 +118,15 @@ class GCIVL:
             "discount": config.discount,
         }
 
-    def __init__(
-        self, config: GCIVLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: GCIVLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
         self.encoder = GoalEncoder(self.scaling, config.encoder, config.random_shift, generator)
         self.value = make_goal_critic(self.encoder, 0, config.hidden, generator=generator)
         self.target_value = copy.deepcopy(self.value).requires_grad_(False)
-        self.policy = make_goal_policy(
-            self.encoder, len(scaling.action_low), config.hidden, generator=generator
-        )
-        self.optimizer = Adam(
-            parameters_of(self.encoder, self.value, self.policy), config.learning_rate
-        )
+        self.policy = make_goal_policy(self.encoder, len(scaling.action_low), config.hidden, generator=generator)
+        self.optimizer = Adam(parameters_of(self.encoder, self.value, self.policy), config.learning_rate)
 
     def update(self, batch: GoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
@@ -156,9 +150,7 @@ class GCIVL:
         value_loss = expectile_loss(values, targets, signs, config.expectile)
 
         log_likelihoods = log_likelihood(actions, policy_means(self.policy, fixed, policy_goals))
-        policy_loss = iql.policy_loss(
-            log_likelihoods, advantages, config.inverse_temperature, config.max_weight
-        )
+        policy_loss = iql.policy_loss(log_likelihoods, advantages, config.inverse_temperature, config.max_weight)
 
         update_target(self.target_value, self.value, config.target_rate)
         descend(self.optimizer, value_loss + policy_loss)

@@ -34,22 +34,15 @@ class GoalEncoder(nn.Module):
         goals_are_states: Whether goals are whole observations.
     """
 
-    def __init__(
-        self, scaling: Scaling, kind: EncoderKind, random_shift: int, generator: torch.Generator
-    ) -> None:
+    def __init__(self, scaling: Scaling, kind: EncoderKind, random_shift: int, generator: torch.Generator) -> None:
         super().__init__()
         self._states = make_encoder(scaling, kind, generator=generator, random_shift=random_shift)
         self._goals = None
         if scaling.goal_mean is not None and scaling.goal_std is not None:
             of_goals = dataclasses.replace(
-                scaling,
-                obs_mean=scaling.goal_mean,
-                obs_std=scaling.goal_std,
-                observation_space=scaling.goal_space,
+                scaling, obs_mean=scaling.goal_mean, obs_std=scaling.goal_std, observation_space=scaling.goal_space
             )
-            self._goals = make_encoder(
-                of_goals, kind, generator=generator, random_shift=random_shift
-            )
+            self._goals = make_encoder(of_goals, kind, generator=generator, random_shift=random_shift)
         self.goals_are_states = self._goals is None
         self.width, self.goal_width = self._states.width, self._of_goals.width
 
@@ -132,11 +125,7 @@ def log_likelihood(
 
 @torch.no_grad()
 def act_for_goals(
-    policy: nn.Module,
-    encoder: GoalEncoder,
-    scaling: Scaling,
-    observations: Observations,
-    goals: Observations,
+    policy: nn.Module, encoder: GoalEncoder, scaling: Scaling, observations: Observations, goals: Observations
 ) -> Float32[Tensor, "batch act"]:
     """Return the mean actions, in bounds; states, goals and actions are in their own units."""
     means = policy_means(policy, encoder.states(observations), encoder.goals(goals))
@@ -155,9 +144,7 @@ def expectile_loss(
 
 
 def value_and_cloning_loss(
-    values: Float32[Tensor, " batch"],
-    log_likelihoods: Float32[Tensor, " batch"],
-    cloning_weight: float,
+    values: Float32[Tensor, " batch"], log_likelihoods: Float32[Tensor, " batch"], cloning_weight: float
 ) -> Float32[Tensor, ""]:
     """Return the loss that OGBench calls DDPG+BC: normalized values, and cloning by its weight."""
     scale = values.detach().abs().mean() + 1e-6

@@ -110,15 +110,7 @@ class HIQL:
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     GOALS = True
-    STATE = (
-        "encoder",
-        "representation",
-        "value",
-        "target_value",
-        "low_policy",
-        "high_policy",
-        "optimizer",
-    )
+    STATE = ("encoder", "representation", "value", "target_value", "low_policy", "high_policy", "optimizer")
     CONSTANTS = ("config", "scaling")
 
     @staticmethod
@@ -132,9 +124,7 @@ class HIQL:
             "discount": config.discount,
         }
 
-    def __init__(
-        self, config: HIQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: HIQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
@@ -147,13 +137,9 @@ class HIQL:
         self.low_policy = make_mean_network(
             states + chosen, len(scaling.action_low), config.hidden, generator=generator
         )
-        self.high_policy = make_mean_network(
-            states + goals, chosen, config.hidden, generator=generator
-        )
+        self.high_policy = make_mean_network(states + goals, chosen, config.hidden, generator=generator)
         self.optimizer = Adam(
-            parameters_of(
-                self.encoder, self.representation, self.value, self.low_policy, self.high_policy
-            ),
+            parameters_of(self.encoder, self.representation, self.value, self.low_policy, self.high_policy),
             config.learning_rate,
         )
 
@@ -171,12 +157,10 @@ class HIQL:
         with torch.no_grad():  # the values alone train the encoder
             fixed = states.detach()
             next_states, subgoal_states = (
-                self.encoder.states(one)
-                for one in (batch.next_observations, batch.subgoal_observations)
+                self.encoder.states(one) for one in (batch.next_observations, batch.subgoal_observations)
             )
             high_goals, low_goals, subgoals = (
-                self.encoder.goals(one)
-                for one in (batch.actor_goals, batch.low_goals, batch.subgoals)
+                self.encoder.goals(one) for one in (batch.actor_goals, batch.low_goals, batch.subgoals)
             )
 
         represented = self.represent(states, value_goals)
@@ -197,10 +181,7 @@ class HIQL:
             low_chosen, high_chosen = aims[: len(states)], self.represent(states, subgoals)
         low_means = self.low_policy(torch.cat([fixed, low_chosen], -1))
         low_loss = iql.policy_loss(
-            log_likelihood(actions, low_means),
-            low_next - low,
-            config.low_inverse_temperature,
-            config.max_weight,
+            log_likelihood(actions, low_means), low_next - low, config.low_inverse_temperature, config.max_weight
         )
         high_means = self.high_policy(torch.cat([fixed, high_goals], -1))
         high_loss = iql.policy_loss(

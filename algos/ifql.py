@@ -95,16 +95,7 @@ class IFQL:
     FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = (
-        "encoder",
-        "critic",
-        "target_critic",
-        "value",
-        "policy",
-        "optimizer",
-        "generator",
-        "acting",
-    )
+    STATE = ("encoder", "critic", "target_critic", "value", "policy", "optimizer", "generator", "acting")
     CONSTANTS = ("config", "scaling", "seed")
 
     @staticmethod
@@ -112,9 +103,7 @@ class IFQL:
         """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
-    def __init__(
-        self, config: IFQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: IFQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.seed = seed
@@ -124,17 +113,11 @@ class IFQL:
         self.encoder = encoder_of(config, self.scaling, generator)
         width, action_dim = self.encoder.width, len(scaling.action_low)
         hidden, inputs = config.hidden, width + action_dim + 1
-        self.critic = TwinCritic(
-            width, action_dim, hidden, generator=generator, layer_norm=True, style="gelu"
-        )
+        self.critic = TwinCritic(width, action_dim, hidden, generator=generator, layer_norm=True, style="gelu")
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.value = make_network(
-            width, 1, hidden, generator=generator, layer_norm=True, style="gelu"
-        )
+        self.value = make_network(width, 1, hidden, generator=generator, layer_norm=True, style="gelu")
         self.policy = make_network(inputs, action_dim, hidden, generator=generator, style="gelu")
-        self.optimizer = Adam(
-            parameters_of(self.encoder, self.critic, self.value, self.policy), config.learning_rate
-        )
+        self.optimizer = Adam(parameters_of(self.encoder, self.critic, self.value, self.policy), config.learning_rate)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
@@ -147,9 +130,7 @@ class IFQL:
             target_q = self.target_critic(fixed, actions).amin(0)
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
             next_values = self.value(next_features).squeeze(-1)
-            targets = bellman_targets(
-                batch.rewards, batch.terminations, next_values, config.discount
-            )
+            targets = bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
         values = self.value(fixed).squeeze(-1)
         value_loss = expectile_loss(target_q - values, config.expectile)
 
@@ -178,9 +159,7 @@ class IFQL:
         return NoisyActor(self._sample, make_generator(self.seed, 3, self.scaling.obs_mean.device))
 
     @torch.no_grad()
-    def _sample(
-        self, observations: Observations, generator: torch.Generator
-    ) -> Float32[Tensor, "batch act"]:
+    def _sample(self, observations: Observations, generator: torch.Generator) -> Float32[Tensor, "batch act"]:
         count, act = self.config.sampled_actions, len(self.scaling.action_low)
         repeated = self.encoder(observations).repeat_interleave(count, 0)
         noise = torch.randn((len(repeated), act), generator=generator, device=repeated.device)

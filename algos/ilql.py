@@ -100,9 +100,7 @@ def next_places(
     return found.clamp(max=length - 1), found < length
 
 
-def least(
-    critics: nn.ModuleList, hidden: Float32[Tensor, "some width"]
-) -> Float32[Tensor, "some spoken"]:
+def least(critics: nn.ModuleList, hidden: Float32[Tensor, "some width"]) -> Float32[Tensor, "some spoken"]:
     """Return the smaller of both values of each token."""
     found: Tensor = torch.minimum(*(one(hidden) for one in critics))
     return found
@@ -125,9 +123,7 @@ class ILQL:
         """Return the loader of its batches: token sequences."""
         return "orlog.loaders.token_sequences:token_sequences", sequences_of(config)
 
-    def __init__(
-        self, config: ILQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: ILQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.words = Words(config, device)
@@ -136,8 +132,7 @@ class ILQL:
         self.policy = LanguageModel(config, self.words, generator=generator)
         self.value = make_network(width, 1, hidden, generator=generator)
         self.critics = nn.ModuleList(
-            make_network(width, len(self.words.spoken), hidden, generator=generator)
-            for _ in range(2)
+            make_network(width, len(self.words.spoken), hidden, generator=generator) for _ in range(2)
         )
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.optimizer = decayed(config, self.policy, self.value, self.critics)

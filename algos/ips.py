@@ -101,20 +101,13 @@ class IPS:
         arguments = {"batch_size": config.batch_size, "infos": ("action_log_probs",)}
         return "orlog.loaders.logged_choices:logged_choices", arguments
 
-    def __init__(
-        self, config: IPSConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: IPSConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
         self.encoder = encoder_of(config, self.scaling, generator)
         self.policy, self.regression = (
-            make_network(
-                self.encoder.width,
-                discrete.action_count(scaling),
-                config.hidden,
-                generator=generator,
-            )
+            make_network(self.encoder.width, discrete.action_count(scaling), config.hidden, generator=generator)
             for _ in range(2)
         )
         parameters = parameters_of(self.encoder, self.policy, self.regression)
@@ -127,9 +120,7 @@ class IPS:
         actions = discrete.actions_to_indices(self.scaling, batch.actions)
         log_likelihoods = torch.log_softmax(self.policy(features), -1)
         expected = self.regression(features)
-        regression_loss = (
-            (discrete.chosen_values(expected, actions) - batch.rewards).square().mean()
-        )
+        regression_loss = (discrete.chosen_values(expected, actions) - batch.rewards).square().mean()
         value = estimated_rewards(
             log_likelihoods,
             actions,

@@ -111,16 +111,7 @@ class IQL:
     FROM_RUN = ("steps",)
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = (
-        "encoder",
-        "critic",
-        "target_critic",
-        "value",
-        "policy",
-        "log_std",
-        "optimizer",
-        "step",
-    )
+    STATE = ("encoder", "critic", "target_critic", "value", "policy", "log_std", "optimizer", "step")
     CONSTANTS = ("config", "scaling")
 
     @staticmethod
@@ -128,9 +119,7 @@ class IQL:
         """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
-    def __init__(
-        self, config: IQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: IQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
@@ -166,9 +155,7 @@ class IQL:
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
             target_q = self.target_critic(fixed, actions).amin(0)
             next_values = self.value(next_features).squeeze(-1)
-            targets = bellman_targets(
-                batch.rewards, batch.terminations, next_values, config.discount
-            )
+            targets = bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
 
         values = self.value(fixed).squeeze(-1)
         advantages = target_q - values
@@ -179,9 +166,7 @@ class IQL:
 
         means = torch.tanh(self.policy(fixed))
         log_likelihoods = gaussian_log_likelihood(actions, means, self.log_std.clamp(-20, 2))
-        actor_loss = policy_loss(
-            log_likelihoods, advantages.detach(), config.inverse_temperature, config.max_weight
-        )
+        actor_loss = policy_loss(log_likelihoods, advantages.detach(), config.inverse_temperature, config.max_weight)
 
         # The losses share no trained parameter, so one backward pass gives the three gradients.
         self.set_rates()
@@ -203,9 +188,7 @@ class IQL:
         return self.scaling.actions_from_unit(unit)
 
     @torch.no_grad()
-    def explore(
-        self, observations: Observations, generator: torch.Generator
-    ) -> Float32[Tensor, "batch act"]:
+    def explore(self, observations: Observations, generator: torch.Generator) -> Float32[Tensor, "batch act"]:
         """Return samples of the policy, clipped, in the environment's unit."""
         means = torch.tanh(self.policy(self.encoder(observations)))
         noise = torch.randn(means.shape, generator=generator, device=means.device)

@@ -87,9 +87,7 @@ class IQLDiscrete:
         """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
-    def __init__(
-        self, config: IQLDiscreteConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: IQLDiscreteConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
@@ -127,9 +125,7 @@ class IQLDiscrete:
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
             target_q = _data_values(self.target_critics, fixed, actions).amin(0)
             next_values = self.value(next_features).squeeze(-1)
-            targets = bellman_targets(
-                batch.rewards, batch.terminations, next_values, config.discount
-            )
+            targets = bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
 
         values = self.value(fixed).squeeze(-1)
         advantages = target_q - values

@@ -78,9 +78,7 @@ class MABCQConfig:
 class Mixer(nn.Module):
     """QMIX's mixer: the team's value of the agents' values, in each of which it never falls."""
 
-    def __init__(
-        self, state: int, agents: int, width: int, hyper_width: int, generator: torch.Generator
-    ) -> None:
+    def __init__(self, state: int, agents: int, width: int, hyper_width: int, generator: torch.Generator) -> None:
         super().__init__()
         self.agents, self.width = agents, width
 
@@ -105,9 +103,7 @@ class Mixer(nn.Module):
 
 
 def may_do(
-    logits: Float[Tensor, "*batch actions"],
-    legal: Bool[Tensor, "*batch actions"] | None,
-    threshold: float,
+    logits: Float[Tensor, "*batch actions"], legal: Bool[Tensor, "*batch actions"] | None, threshold: float
 ) -> Bool[Tensor, "*batch actions"]:
     """Return which actions are legal and likely enough in the data: the set A."""
     if legal is not None:
@@ -143,9 +139,7 @@ class MABCQ:
         path = "orlog.loaders.agent_transitions:agent_transitions"
         return path, {"batch_size": config.batch_size}
 
-    def __init__(
-        self, config: MABCQConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: MABCQConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.which = torch.eye(scaling.agents, device=device)
@@ -154,13 +148,7 @@ class MABCQ:
         seen = width + scaling.agents
         self.values = make_network(seen, count, config.hidden, generator=generator)
         self.imitation = make_network(seen, count, config.hidden, generator=generator)
-        self.mixer = Mixer(
-            width * scaling.agents,
-            scaling.agents,
-            config.mixer_width,
-            config.hyper_width,
-            generator,
-        )
+        self.mixer = Mixer(width * scaling.agents, scaling.agents, config.mixer_width, config.hyper_width, generator)
         self.target_values = copy.deepcopy(self.values).requires_grad_(False)
         self.target_mixer = copy.deepcopy(self.mixer).requires_grad_(False)
         networks = (self.values, self.mixer, self.imitation)
@@ -189,9 +177,7 @@ class MABCQ:
             next_observations, next_states = self._seen(batch.next_observations)
             allowed = may_do(self.imitation(next_observations), batch.next_legal, config.threshold)
             next_choices = self.values(next_observations).masked_fill(~allowed, -torch.inf)
-            next_values = discrete.chosen_values(
-                self.target_values(next_observations), next_choices.argmax(-1)
-            )
+            next_values = discrete.chosen_values(self.target_values(next_observations), next_choices.argmax(-1))
             next_total = self.target_mixer(next_values * goes_on, next_states)
             targets = bellman_targets(rewards, has_ended, next_total, config.discount)
 
@@ -215,9 +201,7 @@ class MABCQ:
 
     @torch.no_grad()
     def act(
-        self,
-        observations: Float[Tensor, "batch agents obs"],
-        legal: Bool[Tensor, "batch agents actions"] | None = None,
+        self, observations: Float[Tensor, "batch agents obs"], legal: Bool[Tensor, "batch agents actions"] | None = None
     ) -> Int64[Tensor, "batch agents"]:
         """Return the action of each agent."""
         seen, _ = self._seen(observations)

@@ -17,11 +17,7 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 
-from orlog.algos.relu_networks import (
-    precision_between_hidden_layers,
-    relu_network,
-    twin_relu_networks,
-)
+from orlog.algos.relu_networks import precision_between_hidden_layers, relu_network, twin_relu_networks
 
 if TYPE_CHECKING:
     import gymnasium
@@ -90,9 +86,7 @@ class Scaling:
     def to(self, device: torch.device | str) -> Scaling:
         """Return the same maps on another device."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        moved: dict[str, Any] = {
-            name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)
-        }
+        moved: dict[str, Any] = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
         return dataclasses.replace(self, **moved)
 
 
@@ -123,10 +117,7 @@ def make_network(
             nn.init.zeros_(linear.bias)
         else:
             _draw(linear.weight, linear.bias, fan_in, generator, last_bound, index == len(hidden))
-        layers += [
-            linear,
-            nn.GELU(approximate="tanh") if style == "gelu" else nn.ReLU(inplace=True),
-        ]
+        layers += [linear, nn.GELU(approximate="tanh") if style == "gelu" else nn.ReLU(inplace=True)]
         if layer_norm:
             layers.append(nn.LayerNorm(fan_out, eps=1e-6, device=generator.device))
     if layer_norm:
@@ -147,9 +138,7 @@ class Linear(nn.Linear):
 class Network(nn.Sequential):
     """Linear layers with others between them, one after another."""
 
-    def forward(
-        self, inputs: Float32[Tensor, "*batch inputs"]
-    ) -> Float32[Tensor, "*batch outputs"]:
+    def forward(self, inputs: Float32[Tensor, "*batch inputs"]) -> Float32[Tensor, "*batch outputs"]:
         """Return the outputs of the last layer."""
         low = precision_between_hidden_layers()
         for index, layer in enumerate(self):
@@ -163,9 +152,7 @@ class Network(nn.Sequential):
 class ReluNetwork(nn.Sequential):
     """Linear layers with ReLU between them, computed as one function of rows of numbers."""
 
-    def forward(
-        self, inputs: Float32[Tensor, "*batch inputs"]
-    ) -> Float32[Tensor, "*batch outputs"]:
+    def forward(self, inputs: Float32[Tensor, "*batch inputs"]) -> Float32[Tensor, "*batch outputs"]:
         """Return what the chain of the layers does, to the bit."""
         rows = inputs if inputs.ndim == 2 else inputs.reshape(-1, inputs.shape[-1])
         outputs = relu_network(rows, self._weights())
@@ -180,12 +167,7 @@ class ReluNetwork(nn.Sequential):
 
 @torch.no_grad()
 def _draw(
-    weight: Tensor,
-    bias: Tensor,
-    fan_in: int,
-    generator: torch.Generator,
-    last_bound: float | None,
-    is_last: bool,
+    weight: Tensor, bias: Tensor, fan_in: int, generator: torch.Generator, last_bound: float | None, is_last: bool
 ) -> None:
     """Draw the initial weights of a layer."""
     bound = last_bound if is_last and last_bound is not None else 1 / math.sqrt(fan_in)

@@ -24,9 +24,7 @@ def parameters_of(*networks: nn.Module) -> list[nn.Parameter]:
     return [one for network in networks for one in network.parameters()]
 
 
-def descend(
-    optimizer: torch.optim.Optimizer, loss: Tensor, *, only: nn.Module | None = None
-) -> None:
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor, *, only: nn.Module | None = None) -> None:
     """Take one step down a loss.
 
     With `only`, no gradients but those of its parameters are computed, though the loss may pass
@@ -38,9 +36,7 @@ def descend(
     optimizer.step()
 
 
-def descend_both(
-    optimizer: torch.optim.Optimizer, loss: Tensor, policy_loss: Tensor, policy: nn.Module
-) -> None:
+def descend_both(optimizer: torch.optim.Optimizer, loss: Tensor, policy_loss: Tensor, policy: nn.Module) -> None:
     """Take one step down a loss and down that of a policy, which passes through what the first trains.
 
     Of the policy's loss no gradients but the policy's are computed.
@@ -72,9 +68,7 @@ def update_target(target: nn.Module, online: nn.Module, rate: float) -> None:
         torch._foreach_lerp_(parameters, list(online.parameters()), rate)
 
 
-def set_cosine_rate(
-    group: dict[str, Any], learning_rate: float, step: int, steps: int | None
-) -> None:
+def set_cosine_rate(group: dict[str, Any], learning_rate: float, step: int, steps: int | None) -> None:
     """Let the rate of a group of parameters fall to 0 along a cosine over `steps`; None keeps it."""
     progress = 0.0 if steps is None else min(step / steps, 1.0)
     group["lr"] = learning_rate * (1 + math.cos(math.pi * progress)) / 2
@@ -153,14 +147,11 @@ class Adam(torch.optim.Adam):
         """Return the lists of each group; none before the first step of all parameters."""
         kept = self.__dict__.get("kept")
         if kept is None or kept[0] is not self.state:  # a loaded state is another dict
-            if not all(
-                self.state.get(one) for group in self.param_groups for one in group["params"]
-            ):
+            if not all(self.state.get(one) for group in self.param_groups for one in group["params"]):
                 return []
             _, rates = self.__dict__.get("rates", ([], [None] * len(self.param_groups)))
             found = [
-                _lists(group["params"], self.state, rate)
-                for group, rate in zip(self.param_groups, rates, strict=True)
+                _lists(group["params"], self.state, rate) for group, rate in zip(self.param_groups, rates, strict=True)
             ]
             kept = self.__dict__["kept"] = self.state, found
         lists: list[_Lists] = kept[1]
@@ -179,15 +170,11 @@ class _Lists:
     rate: Tensor | None
 
 
-def _lists(
-    parameters: list[Tensor], state: dict[Tensor, dict[str, Tensor]], rate: Tensor | None
-) -> _Lists:
+def _lists(parameters: list[Tensor], state: dict[Tensor, dict[str, Tensor]], rate: Tensor | None) -> _Lists:
     """Return the lists of a group, whose numbers of steps become views of one tensor."""
     states = [state[one] for one in parameters]
     all_steps = torch.stack([one["step"] for one in states])
     for one, step in zip(states, all_steps, strict=True):
         one["step"] = step
-    first, second, steps = (
-        [one[name] for one in states] for name in ("exp_avg", "exp_avg_sq", "step")
-    )
+    first, second, steps = ([one[name] for one in states] for name in ("exp_avg", "exp_avg_sq", "step"))
     return _Lists(list(parameters), first, second, steps, all_steps, rate)

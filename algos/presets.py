@@ -126,8 +126,7 @@ class Recipe:
     def lines(self, steps: int | None = None) -> list[str]:
         """Return what it uses and from where, in lines to print; `steps` are those of a run."""
         chosen = ", ".join(
-            f"{name}={'none' if value is None else _text(value)}"
-            for name, value in self.settings.items()
+            f"{name}={'none' if value is None else _text(value)}" for name, value in self.settings.items()
         )
         seen = "standardized" if self.standardize_observations else "as they are"
         length = f"{counted(self.steps, 'step')}"
@@ -377,11 +376,7 @@ def _published(table: _Table, name: str, preset: _Preset, family: _Family, datas
             one = f"one {rule}, {_text(copied[rule])}, published: {key}={_text(value)}"
             effects.append(_Effect(difference=one))
         elif isinstance(rule, str):
-            effects.append(
-                msgspec.convert(
-                    {rule: value} if rule in _FIELDS else {"settings": {rule: value}}, _Effect
-                )
-            )
+            effects.append(msgspec.convert({rule: value} if rule in _FIELDS else {"settings": {rule: value}}, _Effect))
         else:
             text = rule.difference.replace("{value}", _text(value))
             effects.append(msgspec.structs.replace(rule, difference=text))
@@ -389,8 +384,7 @@ def _published(table: _Table, name: str, preset: _Preset, family: _Family, datas
     for effect in effects:
         settings |= effect.settings
     fields = {
-        field: next((found for one in effects if (found := getattr(one, field)) is not None), None)
-        for field in _FIELDS
+        field: next((found for one in effects if (found := getattr(one, field)) is not None), None) for field in _FIELDS
     }
     implementation = family.implementation or preset.implementation
     return Recipe(

@@ -100,16 +100,7 @@ class QCFQL:
     FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = (
-        "encoder",
-        "critic",
-        "target_critic",
-        "flow",
-        "policy",
-        "optimizer",
-        "generator",
-        "acting",
-    )
+    STATE = ("encoder", "critic", "target_critic", "flow", "policy", "optimizer", "generator", "acting")
     CONSTANTS = ("config", "scaling", "seed")
 
     @staticmethod
@@ -121,9 +112,7 @@ class QCFQL:
             "discount": config.discount,
         }
 
-    def __init__(
-        self, config: QCFQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: QCFQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.seed = seed
@@ -133,15 +122,11 @@ class QCFQL:
         self.encoder = encoder_of(config, self.scaling, generator)
         width, chunk_dim = self.encoder.width, len(scaling.action_low) * config.chunk_length
         both, hidden = width + chunk_dim, config.hidden
-        self.critic = TwinCritic(
-            width, chunk_dim, hidden, generator=generator, layer_norm=True, style="gelu"
-        )
+        self.critic = TwinCritic(width, chunk_dim, hidden, generator=generator, layer_norm=True, style="gelu")
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.flow = make_network(both + 1, chunk_dim, hidden, generator=generator, style="gelu")
         self.policy = make_network(both, chunk_dim, hidden, generator=generator, style="gelu")
-        self.optimizer = Adam(
-            parameters_of(self.encoder, self.critic, self.flow, self.policy), config.learning_rate
-        )
+        self.optimizer = Adam(parameters_of(self.encoder, self.critic, self.flow, self.policy), config.learning_rate)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
@@ -153,9 +138,7 @@ class QCFQL:
 
         with torch.no_grad():
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
-            next_chunks = policy_actions(
-                self.policy, next_features, chunks.shape[-1], self.generator
-            )
+            next_chunks = policy_actions(self.policy, next_features, chunks.shape[-1], self.generator)
             next_q = self.target_critic(next_features, next_chunks)
             next_values = next_q.mean(0) if config.target == "mean" else next_q.amin(0)
             targets = batch.rewards + batch.discounts * (1 - batch.terminations) * next_values
@@ -168,9 +151,7 @@ class QCFQL:
         carried = flow_actions(self.flow, fixed, noise, config.flow_steps)
         predicted = self.policy(torch.cat([fixed, noise], -1))
         own_q = self.critic(fixed, predicted.clamp(-1, 1))
-        actor_loss = policy_loss(
-            own_q, predicted, carried, config.distillation_weight, config.normalize_values
-        )
+        actor_loss = policy_loss(own_q, predicted, carried, config.distillation_weight, config.normalize_values)
 
         update_target(self.target_critic, self.critic, config.target_rate)
         descend_both(self.optimizer, critic_loss + flow_loss, actor_loss, self.policy)
@@ -191,9 +172,7 @@ class QCFQL:
         return ChunkActor(self._plan, environments, generator)
 
     @torch.no_grad()
-    def _plan(
-        self, observations: Observations, generator: torch.Generator
-    ) -> Float32[Tensor, "batch length act"]:
+    def _plan(self, observations: Observations, generator: torch.Generator) -> Float32[Tensor, "batch length act"]:
         """Return fresh chunks in the environment's unit."""
         features, length = self.encoder(observations), self.config.chunk_length
         width = len(self.scaling.action_low) * length

@@ -95,10 +95,7 @@ class QRLConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.representation % _GROUP:
-            raise ValueError(
-                f"representation must be a positive multiple of {_GROUP}, found "
-                f"{self.representation}."
-            )
+            raise ValueError(f"representation must be a positive multiple of {_GROUP}, found {self.representation}.")
 
 
 def far_loss(distances: Float32[Tensor, " batch"]) -> Float32[Tensor, ""]:
@@ -127,9 +124,7 @@ def interval_lengths(
 class Quasimetric(nn.Module):
     """Representations of states and goals, and the distance between two representations."""
 
-    def __init__(
-        self, state_dim: int, goal_dim: int | None, config: QRLConfig, *, generator: torch.Generator
-    ) -> None:
+    def __init__(self, state_dim: int, goal_dim: int | None, config: QRLConfig, *, generator: torch.Generator) -> None:
         """Draw the networks; `goal_dim` is None where goals are states."""
         super().__init__()
         style: dict[str, Any] = {"generator": generator, "layer_norm": True, "style": "gelu"}
@@ -143,9 +138,7 @@ class Quasimetric(nn.Module):
         found: Tensor = (self.states if self.goals is None else self.goals)(goals)
         return found
 
-    def forward(
-        self, here: Float32[Tensor, "batch d"], there: Float32[Tensor, "batch d"]
-    ) -> Float32[Tensor, " batch"]:
+    def forward(self, here: Float32[Tensor, "batch d"], there: Float32[Tensor, "batch d"]) -> Float32[Tensor, " batch"]:
         """Return the distance from one representation to the other."""
         lengths = interval_lengths(here, there)
         mix = torch.sigmoid(self.mixing)
@@ -173,9 +166,7 @@ class QRL:
             "discount": config.discount,
         }
 
-    def __init__(
-        self, config: QRLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: QRLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
@@ -184,9 +175,7 @@ class QRL:
         goal_dim = None if encoder.goals_are_states else encoder.goal_width
         self.distance = Quasimetric(encoder.width, goal_dim, config, generator=generator)
         width, hidden = config.representation, config.hidden
-        self.model = make_network(
-            width + action_dim, width, hidden, generator=generator, layer_norm=True, style="gelu"
-        )
+        self.model = make_network(width + action_dim, width, hidden, generator=generator, layer_norm=True, style="gelu")
         self.policy = make_goal_policy(encoder, action_dim, hidden, generator=generator)
         self.log_multiplier = nn.Parameter(torch.zeros((), device=device))
         networks = (self.encoder, self.distance, self.model, self.policy)
@@ -226,9 +215,7 @@ class QRL:
         log_likelihoods = log_likelihood(actions, means)
         policy_loss = value_and_cloning_loss(-left, log_likelihoods, self.config.cloning_weight)
 
-        descend_both(
-            self.optimizer, distance_loss + multiplier_loss + model_loss, policy_loss, self.policy
-        )
+        descend_both(self.optimizer, distance_loss + multiplier_loss + model_loss, policy_loss, self.policy)
         return {
             "distance/loss": distance_loss.detach(),
             "distance/local": local.detach(),

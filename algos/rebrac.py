@@ -136,9 +136,7 @@ class ReBRAC:
         arguments = {"batch_size": config.batch_size, "next_actions": True}
         return "orlog.loaders.transitions:transitions", arguments
 
-    def __init__(
-        self, config: ReBRACConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: ReBRACConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.generator = make_generator(seed, 1, device)
@@ -149,13 +147,9 @@ class ReBRAC:
             width, action_dim, config.hidden, generator=generator, last_bound=3e-3, layer_norm=True
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.policy = make_network(
-            width, action_dim, config.hidden, generator=generator, last_bound=1e-3
-        )
+        self.policy = make_network(width, action_dim, config.hidden, generator=generator, last_bound=1e-3)
         self.target_policy = copy.deepcopy(self.policy).requires_grad_(False)
-        self.critic_optimizer = Adam(
-            parameters_of(self.encoder, self.critic), config.critic_learning_rate
-        )
+        self.critic_optimizer = Adam(parameters_of(self.encoder, self.critic), config.critic_learning_rate)
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
         # Those of the last update of the policy, shown until the next one.
         self.policy_metrics = {"policy/loss": torch.zeros((), device=device)}
@@ -174,9 +168,7 @@ class ReBRAC:
         data_actions = self.scaling.actions_to_unit(batch.next_actions)
 
         with torch.no_grad():
-            noise = config.target_noise * torch.randn(
-                actions.shape, generator=self.generator, device=actions.device
-            )
+            noise = config.target_noise * torch.randn(actions.shape, generator=self.generator, device=actions.device)
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
             next_actions = torch.tanh(self.target_policy(next_features))
             next_actions = next_actions + noise.clamp(-config.noise_clip, config.noise_clip)
@@ -188,9 +180,7 @@ class ReBRAC:
                 batch.has_next_action,
                 config.critic_penalty,
             )
-            targets = bellman_targets(
-                batch.rewards, batch.terminations, next_values, config.discount
-            )
+            targets = bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
         q_values = self.critic(features, actions)
         critic_loss = (q_values - targets).square().mean(-1).sum()
         descend(self.critic_optimizer, critic_loss)

@@ -30,9 +30,7 @@ BLOCK = 512
 WIDE = 256
 
 _low: torch.dtype | None = None
-_mask = (
-    torch.ops.aten.threshold_backward.grad_input
-)  # found once: looking it up takes longer than it
+_mask = torch.ops.aten.threshold_backward.grad_input  # found once: looking it up takes longer than it
 
 
 def has_fast_bf16(device: str = "cpu") -> bool:
@@ -81,9 +79,7 @@ def twin_relu_networks(left: Tensor, right: Tensor, parameters: Sequence[Tensor]
     return _apply(left, (right,), parameters, 2)
 
 
-def _apply(
-    inputs: Tensor, more: tuple[Tensor, ...], parameters: Sequence[Tensor], count: int
-) -> Tensor:
+def _apply(inputs: Tensor, more: tuple[Tensor, ...], parameters: Sequence[Tensor], count: int) -> Tensor:
     if torch.is_grad_enabled():
         found: Tensor = _Networks.apply(count, len(more) + 1, inputs, *more, *parameters)  # type: ignore[no-untyped-call]  # torch has no types for it
         return found
@@ -155,11 +151,7 @@ def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _backward(
-    gradient: Tensor,
-    layers: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    needed: Sequence[bool],
-    needs_inputs: bool,
+    gradient: Tensor, layers: Sequence[Tensor], weights: Sequence[Tensor], needed: Sequence[bool], needs_inputs: bool
 ) -> tuple[Tensor | None, list[Tensor | None]]:
     """Return the gradients of the inputs and of the parameters, None where not needed."""
     found: list[Tensor | None] = [None] * len(needed)
@@ -216,9 +208,7 @@ class _Networks(torch.autograd.Function):
             of_rows = []
             for block, part in enumerate(_blocks(its) if blocks > 1 else [its]):
                 start = (index * blocks + block) * depth
-                of_block, more = _backward(
-                    part, layers[start : start + depth], weights, wanted, any(needs_inputs)
-                )
+                of_block, more = _backward(part, layers[start : start + depth], weights, wanted, any(needs_inputs))
                 total = _add(total, more) if total else more
                 if of_block is not None:
                     of_rows.append(of_block)
@@ -243,9 +233,7 @@ def _add(total: list[Tensor | None], more: list[Tensor | None]) -> list[Tensor |
     return total
 
 
-def _differentiable(
-    ctx: Any, gradient: Tensor, tensors: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
+def _differentiable(ctx: Any, gradient: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     """Return the gradients as functions that can be differentiated once more."""
     is_needed = ctx.needs_input_grad[2:]
     needed = [one for one, needs in zip(tensors, is_needed, strict=True) if needs]

@@ -22,9 +22,7 @@ from orlog.algos.optimizers import Adam
 from orlog.loaders.batch import Tensors
 
 Metrics: TypeAlias = dict[str, Tensor]
-Record: TypeAlias = Callable[
-    [Callable[[], Metrics], Sequence[torch.Generator]], tuple[Metrics, Callable[[], object]]
-]
+Record: TypeAlias = Callable[[Callable[[], Metrics], Sequence[torch.Generator]], tuple[Metrics, Callable[[], object]]]
 """Record a call that draws from some generators: return what it returns, and what repeats it."""
 
 FIRST = 2
@@ -141,9 +139,7 @@ class _Own:
             for place in piece.places:
                 one = tensors[place]
                 first = one.storage_offset() - piece.first
-                made[place] = (
-                    block.as_strided(one.shape, one.stride(), first) if piece.length else block
-                )
+                made[place] = block.as_strided(one.shape, one.stride(), first) if piece.length else block
         following = iter(range(len(tensors)))
         self.batch = like.map(lambda _: made[next(following)])
 

@@ -92,9 +92,7 @@ class RLPDConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         if not 1 <= self.smallest_of <= self.critics:
-            raise ValueError(
-                f"smallest_of must lie in [1, critics], found {self.smallest_of} of {self.critics}."
-            )
+            raise ValueError(f"smallest_of must lie in [1, critics], found {self.smallest_of} of {self.critics}.")
         if not 0 <= self.prior <= 1:
             raise ValueError(f"prior must lie in [0, 1], found {self.prior}.")
 
@@ -126,9 +124,7 @@ class RLPD:
         size = config.batch_size * config.updates
         return "orlog.loaders.transitions:transitions", {"batch_size": size}
 
-    def __init__(
-        self, config: RLPDConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: RLPDConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.generator = make_generator(seed, 1, device)
@@ -136,19 +132,12 @@ class RLPD:
         self.encoder = encoder_of(config, self.scaling, generator)
         width, self.action_dim = self.encoder.width, len(scaling.action_low)
         self.critic = Critics(
-            config.critics,
-            width,
-            self.action_dim,
-            config.hidden,
-            generator=generator,
-            layer_norm=True,
+            config.critics, width, self.action_dim, config.hidden, generator=generator, layer_norm=True
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy = make_network(width, 2 * self.action_dim, config.hidden, generator=generator)
         self.log_temperature = nn.Parameter(torch.zeros((), device=device))
-        self.critic_optimizer = Adam(
-            parameters_of(self.encoder, self.critic), config.critic_learning_rate
-        )
+        self.critic_optimizer = Adam(parameters_of(self.encoder, self.critic), config.critic_learning_rate)
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
         self.temperature_optimizer = Adam([self.log_temperature], config.temperature_learning_rate)
 
@@ -163,9 +152,7 @@ class RLPD:
 
         with torch.no_grad():  # the critics alone train the encoder
             features = self.encoder(self.encoder.shift(part.observations))
-        own_actions, log_densities = sample_squashed(
-            self.policy(features), LOG_STDS, self.generator
-        )
+        own_actions, log_densities = sample_squashed(self.policy(features), LOG_STDS, self.generator)
         temperature = self.log_temperature.exp()
         own_q = self.critic(features, own_actions).mean(0)
         policy_loss = (temperature.detach() * log_densities - own_q).mean()
@@ -188,18 +175,14 @@ class RLPD:
         actions = self.scaling.actions_to_unit(batch.actions)
         with torch.no_grad():
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
-            next_actions, log_densities = sample_squashed(
-                self.policy(next_features), LOG_STDS, self.generator
-            )
+            next_actions, log_densities = sample_squashed(self.policy(next_features), LOG_STDS, self.generator)
             drawn = torch.randperm(config.critics, generator=self.generator, device=actions.device)[
                 : config.smallest_of
             ]
             next_values = self.target_critic(next_features, next_actions, drawn).amin(0)
             if config.backup_entropy:
                 next_values -= self.log_temperature.exp() * log_densities
-            targets = bellman_targets(
-                batch.rewards, batch.terminations, next_values, config.discount
-            )
+            targets = bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
         q_values = self.critic(features, actions)
         loss = (q_values - targets).square().mean()
         descend(self.critic_optimizer, loss)
@@ -213,9 +196,7 @@ class RLPD:
         return self.scaling.actions_from_unit(torch.tanh(means))
 
     @torch.no_grad()
-    def explore(
-        self, observations: Observations, generator: torch.Generator
-    ) -> Float32[Tensor, "batch act"]:
+    def explore(self, observations: Observations, generator: torch.Generator) -> Float32[Tensor, "batch act"]:
         """Return samples of the policy in the environment's unit."""
         outputs = self.policy(self.encoder(observations))
         samples, _ = sample_squashed(outputs, LOG_STDS, generator)

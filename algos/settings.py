@@ -10,13 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from orlog.algos.algorithms import (
-    ALGORITHMS,
-    AlgorithmLike,
-    algorithm_forms,
-    algorithm_name,
-    find_algorithm,
-)
+from orlog.algos.algorithms import ALGORITHMS, AlgorithmLike, algorithm_forms, algorithm_name, find_algorithm
 
 _AT_LEAST_1 = (
     "batch_size",
@@ -89,13 +83,7 @@ _ABOVE_0 = (
     "max_gradient_norm",
 )
 
-_WORDS = {
-    float: "a number",
-    int: "a whole number",
-    bool: "true or false",
-    str: "a text",
-    type(None): "none",
-}
+_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", type(None): "none"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,9 +129,7 @@ def _unknown(algorithm: AlgorithmLike, label: str, name: str, known: list[str]) 
     """Return why there is no such setting, and which one may be meant."""
     there = f"it has {', '.join(known)}."
     kind = find_algorithm(algorithm)
-    others = (
-        [one for one in algorithm_forms(label) if one is not kind] if label in ALGORITHMS else []
-    )
+    others = [one for one in algorithm_forms(label) if one is not kind] if label in ALGORITHMS else []
     if any(name in [field.name for field in dataclasses.fields(one.CONFIG)] for one in others):
         actions = " or ".join(kind.ACTIONS)
         return f"{label} has no setting {name!r} for {actions} actions; {there}"
@@ -205,9 +191,7 @@ def _read(label: str, name: str, value: object, kind: Any) -> object:
             choices = " or ".join(map(str, get_args(kind)))
             raise ValueError(f"{label}: {name} must be {choices}, found {value!r}.") from error
         example = f"; write a list as {name}=64,64 and a single number as {name}=[64]"
-        raise ValueError(
-            f"{label}: {name}={value}: expected {_in_words(kind)}{example if is_list else ''}."
-        ) from error
+        raise ValueError(f"{label}: {name}={value}: expected {_in_words(kind)}{example if is_list else ''}.") from error
 
 
 def _in_words(kind: Any) -> str:
@@ -244,14 +228,10 @@ def check_settings(config: Any) -> None:
         choices = get_args(types[name]) if get_origin(types[name]) is Literal else (value,)
         if value not in choices:
             raise ValueError(f"{name} must be one of {', '.join(choices)}, found {value}.")
-        if name.endswith("_goals") and not (
-            all(0 <= one <= 1 for one in value) and math.isclose(sum(value), 1)
-        ):
+        if name.endswith("_goals") and not (all(0 <= one <= 1 for one in value) and math.isclose(sum(value), 1)):
             raise ValueError(
                 f"{name} must be three probabilities that sum to 1 (of the state itself, a later one "
                 f"of its episode, and a random one), found {value}."
             )
         if name == "hidden" and (not value or min(value) < 1):
-            raise ValueError(
-                f"{name} must name at least one layer of at least one unit, found {value}."
-            )
+            raise ValueError(f"{name} must name at least one layer of at least one unit, found {value}.")

@@ -126,9 +126,7 @@ class TD3BC:
         """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
-    def __init__(
-        self, config: TD3BCConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: TD3BCConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.generator = make_generator(seed, 1, device)
@@ -139,9 +137,7 @@ class TD3BC:
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy = make_network(width, action_dim, config.hidden, generator=generator)
         self.target_policy = copy.deepcopy(self.policy).requires_grad_(False)
-        self.critic_optimizer = Adam(
-            parameters_of(self.encoder, self.critic), config.critic_learning_rate
-        )
+        self.critic_optimizer = Adam(parameters_of(self.encoder, self.critic), config.critic_learning_rate)
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
         # Those of the last update of the policy, shown until the next one.
         self.policy_metrics = {"policy/loss": torch.zeros((), device=device)}
@@ -162,9 +158,7 @@ class TD3BC:
             noise = torch.randn(actions.shape, generator=self.generator, device=actions.device)
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
             next_actions = smoothed_actions(
-                torch.tanh(self.target_policy(next_features)),
-                config.target_noise * noise,
-                config.noise_clip,
+                torch.tanh(self.target_policy(next_features)), config.target_noise * noise, config.noise_clip
             )
             next_q = self.target_critic(next_features, next_actions).amin(0)
             targets = bellman_targets(batch.rewards, batch.terminations, next_q, config.discount)
@@ -195,9 +189,7 @@ class TD3BC:
         return self.scaling.actions_from_unit(unit)
 
     @torch.no_grad()
-    def explore(
-        self, observations: Observations, generator: torch.Generator
-    ) -> Float32[Tensor, "batch act"]:
+    def explore(self, observations: Observations, generator: torch.Generator) -> Float32[Tensor, "batch act"]:
         """Return the policy's actions with Gaussian noise, clipped, in the environment's unit."""
         unit = torch.tanh(self.policy(self.encoder(observations)))
         noise = torch.randn(unit.shape, generator=generator, device=unit.device)

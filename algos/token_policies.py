@@ -63,9 +63,7 @@ class TokenSettings:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.width % self.heads:
-            raise ValueError(
-                f"width must be a multiple of heads, found {self.width} and {self.heads}."
-            )
+            raise ValueError(f"width must be a multiple of heads, found {self.width} and {self.heads}.")
         if self.longest_answer > self.length - 2:
             raise ValueError(
                 f"length must be 2 or more above longest_answer, found {self.length} and {self.longest_answer}."
@@ -75,12 +73,7 @@ class TokenSettings:
 def sequences_of(config: TokenSettings) -> dict[str, Any]:
     """Return the arguments of the loader of token sequences."""
     infos = {} if config.speaker is None else {"infos": ("speaker",), "speaker": config.speaker}
-    return {
-        "batch_size": config.batch_size,
-        "length": config.length,
-        "tokenizer": config.tokenizer,
-        **infos,
-    }
+    return {"batch_size": config.batch_size, "length": config.length, "tokenizer": config.tokenizer, **infos}
 
 
 class TokenTransformer(nn.Module):
@@ -92,13 +85,9 @@ class TokenTransformer(nn.Module):
         embedded = torch.empty(tokens, config.width, device=device)
         self.tokens = nn.Parameter(embedded.normal_(0, 0.02, generator=generator))
         self.heads = config.heads
-        self.layers = CausalTransformer(
-            config.width, config.layers, config.heads, generator=generator
-        )
+        self.layers = CausalTransformer(config.width, config.layers, config.heads, generator=generator)
 
-    def forward(
-        self, tokens: Int64[Tensor, "batch length"]
-    ) -> Float32[Tensor, "batch length width"]:
+    def forward(self, tokens: Int64[Tensor, "batch length"]) -> Float32[Tensor, "batch length width"]:
         """Return the vectors."""
         values = functional.embedding(tokens, self.tokens)
         bias = recency(self.heads, tokens.shape[1], tokens.device)
@@ -137,9 +126,7 @@ class Words:
         self.places[self.spoken] = torch.arange(len(self.spoken), device=device)
 
 
-def cloning_loss(
-    scores: Float[Tensor, "said tokens"], said: Int64[Tensor, " said"]
-) -> Float[Tensor, ""]:
+def cloning_loss(scores: Float[Tensor, "said tokens"], said: Int64[Tensor, " said"]) -> Float[Tensor, ""]:
     """Return the mean negative log-likelihood of what was said, token by token."""
     return functional.cross_entropy(scores, said)
 
@@ -161,9 +148,7 @@ def trimmed(batch: TokenBatch) -> TokenBatch:
 def decayed(config: TokenSettings, *networks: nn.Module) -> torch.optim.AdamW:
     """Return AdamW for networks."""
     parameters = [one for network in networks for one in network.parameters()]
-    return torch.optim.AdamW(
-        parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True
-    )
+    return torch.optim.AdamW(parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True)
 
 
 class Speaking(Protocol):
@@ -214,9 +199,7 @@ class Speaker:
             for one, token in zip(speaking, tokens, strict=True):
                 said[one].append(token)
             speaking = [
-                one
-                for one in speaking
-                if said[one][-1] != vocabulary.end and len(said[one]) < config.longest_answer
+                one for one in speaking if said[one][-1] != vocabulary.end and len(said[one]) < config.longest_answer
             ]
         for steps, words in zip(self.steps, said, strict=True):
             steps[-1] += words
@@ -271,10 +254,7 @@ class Speaker:
                 f"the environment says {error}, which is outside the vocabulary of the run's tokenizer, or one "
                 "of its marks; train with a tokenizer that has all bytes, as the one that runs train."
             ) from error
-        return [
-            [token for text in of_one for token in self._encoded[text]]
-            for of_one in zip(*columns, strict=True)
-        ]
+        return [[token for text in of_one for token in self._encoded[text]] for of_one in zip(*columns, strict=True)]
 
 
 def _choices(algorithm: Speaking) -> dict[tuple[int, ...], int]:
@@ -284,9 +264,7 @@ def _choices(algorithm: Speaking) -> dict[tuple[int, ...], int]:
         return {}
     numbers = range(int(space.start), int(space.start + space.n))
     codes = words.vocabulary.encode([str(one) for one in numbers])
-    said = {
-        (*tokens, words.vocabulary.end): one for one, tokens in zip(numbers, codes, strict=True)
-    }
+    said = {(*tokens, words.vocabulary.end): one for one, tokens in zip(numbers, codes, strict=True)}
     spoken, longest = {*words.spoken.tolist()}, algorithm.config.longest_answer
     found = {tokens: one for tokens, one in said.items() if spoken.issuperset(tokens)}
     if any(len(tokens) > longest for tokens in found):

@@ -78,9 +78,7 @@ class _Layer(nn.Module):
         return found.transpose(1, 2).flatten(-2)
 
 
-def recency(
-    heads: int, tokens: int, device: torch.device | str = "cpu"
-) -> Float32[Tensor, "heads tokens tokens"]:
+def recency(heads: int, tokens: int, device: torch.device | str = "cpu") -> Float32[Tensor, "heads tokens tokens"]:
     """Return what is added to scores of attention, so that later tokens count more: ALiBi.
 
     That is minus the distance times a slope, 2^(-8/heads), 2^(-16/heads), .. of the heads (Press and others 2022,
@@ -144,9 +142,7 @@ class DecisionTransformer(nn.Module):
         self.norm = nn.LayerNorm(width, device=device)
         self.layers = CausalTransformer(width, layers, heads, generator=generator)
         self.head = make_linear(width, self.OUTPUTS * action_dim, generator=generator)
-        self.other_wishes = nn.ModuleList(
-            make_linear(1, width, generator=generator) for _ in range(self.WISHES - 1)
-        )
+        self.other_wishes = nn.ModuleList(make_linear(1, width, generator=generator) for _ in range(self.WISHES - 1))
 
     def features(
         self,

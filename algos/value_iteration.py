@@ -98,9 +98,7 @@ class ValueIteration:
         """Return the loader of its batches: all transitions with their counts."""
         return "orlog.loaders.counts:transition_counts", {}
 
-    def __init__(
-        self, config: ValueIterationConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: ValueIterationConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config = config
         self.scaling = scaling.to(device)
         self.encoder = make_encoder(self.scaling, generator=make_generator(seed, 0, device))

@@ -38,16 +38,10 @@ def main() -> None:
         write_version("numbers", equal_episodes())
         orlog.load_dataset(MAZE, build=True)
         write_images("bench/images-v1")
-        lines = [
-            f"{'':8}  {'steps':>9}  read, s per M steps  audit, s per M steps  ratio  findings"
-        ]
+        lines = [f"{'':8}  {'steps':>9}  read, s per M steps  audit, s per M steps  ratio  findings"]
         lines += [
             measured(label, orlog.load_dataset(name))
-            for label, name in (
-                ("numbers", "bench/numbers-v0"),
-                ("maze", MAZE),
-                ("images", "bench/images-v1"),
-            )
+            for label, name in (("numbers", "bench/numbers-v0"), ("maze", MAZE), ("images", "bench/images-v1"))
         ]
     text = "\n".join([*lines, "", machine()])
     print(text)
@@ -78,9 +72,7 @@ def write_images(name: str) -> None:
 def measured(label: str, dataset: orlog.Dataset) -> str:
     """Return the line of a dataset."""
     found = orlog.audit(dataset)
-    turns = [
-        (timed(lambda: read(dataset)), timed(lambda: orlog.audit(dataset))) for _ in range(TURNS)
-    ]
+    turns = [(timed(lambda: read(dataset)), timed(lambda: orlog.audit(dataset))) for _ in range(TURNS)]
     reading, auditing = (statistics.median(one) for one in zip(*turns, strict=True))
     ratio = statistics.median(audit / read for read, audit in turns)
     million = dataset.total_steps / 1e6

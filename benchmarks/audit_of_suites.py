@@ -51,10 +51,7 @@ def _lines(audit: Audit) -> list[str]:
     of = f"{counted(audit.episodes, 'episode')}, {counted(audit.steps, 'step')}"
     return [
         f"{audit.name} {audit.digest[:19]}: {of}, {counted(len(audit.checks), 'check')}: {audit.summary()}",
-        *(
-            f"    {one.severity}: {one.check}, {one.column}, {place_text(one)}: {one.text}"
-            for one in audit.findings
-        ),
+        *(f"    {one.severity}: {one.check}, {one.column}, {place_text(one)}: {one.text}" for one in audit.findings),
         *(f"    not checked: {check}: {reason}" for check, reason in audit.not_checked.items()),
     ]
 

@@ -25,9 +25,7 @@ from torch import Tensor, nn
 WIDTH = 256
 
 
-def make_authors_edac(
-    folder: Path, data: Mapping[str, np.ndarray], batch_size: int
-) -> Callable[[], object]:
+def make_authors_edac(folder: Path, data: Mapping[str, np.ndarray], batch_size: int) -> Callable[[], object]:
     """Return a function that takes one update of the authors' EDAC, sampling included.
 
     Args:
@@ -40,19 +38,14 @@ def make_authors_edac(
     sys.path.insert(0, str(folder))
     loop: Any = types.ModuleType("lifelong_rl.core.rl_algorithms.torch_rl_algorithm")
     loop.TorchTrainer, loop.np_to_pytorch_batch = _Trainer, None
-    sys.modules["lifelong_rl.core.rl_algorithms"] = types.ModuleType(
-        "lifelong_rl.core.rl_algorithms"
-    )
+    sys.modules["lifelong_rl.core.rl_algorithms"] = types.ModuleType("lifelong_rl.core.rl_algorithms")
     sys.modules[loop.__name__] = loop
     networks: Any = importlib.import_module("lifelong_rl.models.networks")
     policies: Any = importlib.import_module("lifelong_rl.policies.models.tanh_gaussian_policy")
     trainers: Any = importlib.import_module("lifelong_rl.trainers.q_learning.sac")
     obs_dim, action_dim = data["observations"].shape[1], data["actions"].shape[1]
     hidden = [WIDTH] * 3
-    critics, targets = (
-        networks.ParallelizedEnsembleFlattenMLP(10, hidden, obs_dim + action_dim, 1)
-        for _ in range(2)
-    )
+    critics, targets = (networks.ParallelizedEnsembleFlattenMLP(10, hidden, obs_dim + action_dim, 1) for _ in range(2))
     trainer = trainers.SACTrainer(
         None,
         policies.TanhGaussianPolicy(hidden, obs_dim, action_dim),
@@ -114,9 +107,7 @@ def _policy(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(WIDTH, outputs), nn.Tanh())
 
 
-def make_plain_rebrac(
-    data: Mapping[str, np.ndarray], batch_size: int, *, compiled: bool
-) -> Callable[[], object]:
+def make_plain_rebrac(data: Mapping[str, np.ndarray], batch_size: int, *, compiled: bool) -> Callable[[], object]:
     """Return a function that takes one update of ReBRAC at its defaults, sampling included.
 
     Args:
@@ -144,9 +135,7 @@ def make_plain_rebrac(
     policy_optimizer = torch.optim.Adam(policy.parameters(), 1e-3, fused=True)
 
     def critic_loss(batch: Tensor) -> Tensor:
-        states, next_states, actions, data_actions, rewards, terminals = batch.split_with_sizes(
-            sizes, -1
-        )
+        states, next_states, actions, data_actions, rewards, terminals = batch.split_with_sizes(sizes, -1)
         with torch.no_grad():
             noise = (0.2 * torch.randn_like(actions)).clamp(-0.5, 0.5)
             next_actions = (target_policy(next_states) + noise).clamp(-1, 1)
@@ -164,9 +153,7 @@ def make_plain_rebrac(
         loss: Tensor = (0.01 * distances - values / values.detach().abs().mean()).mean()
         return loss
 
-    of_critic, of_policy = (
-        torch.compile(one) if compiled else one for one in (critic_loss, policy_loss)
-    )
+    of_critic, of_policy = (torch.compile(one) if compiled else one for one in (critic_loss, policy_loss))
     step = 0
 
     def update() -> None:

@@ -24,15 +24,7 @@ import numpy as np
 
 from benchmarks.loader_data import dialogues, tokenizer, variable, write_version
 from benchmarks.loader_peers import AROUND, rates
-from benchmarks.store import (
-    OtherCores,
-    machine,
-    report,
-    reset_peak,
-    resident_mib,
-    scratch_folder,
-    wait_until_quiet,
-)
+from benchmarks.store import OtherCores, machine, report, reset_peak, resident_mib, scratch_folder, wait_until_quiet
 
 GOAL = 0.5
 LENGTH, STEPS, EPISODES = 100, 200_000, 2000
@@ -93,10 +85,7 @@ def measure_speed(options: argparse.Namespace) -> None:
         wait_until_quiet(options.wait)
         with OtherCores() as others:
             for name, both in pairs.items():
-                calls = {
-                    str(place): (iter(one).__next__, one.batch_size)
-                    for place, one in enumerate(both)
-                }
+                calls = {str(place): (iter(one).__next__, one.batch_size) for place, one in enumerate(both)}
                 rate = rates(calls)
                 found.setdefault(name, []).append((rate["0"], rate["1"]))
         noise.append(others.cores)
@@ -131,10 +120,7 @@ def streams() -> Iterator[tuple[str, Any]]:
     from orlog.loaders.agent_transitions import load_agents
 
     write_numbers()
-    numbers = {
-        name: orlog.load_arrays("bench/numbers-v0", "ram", infos=(name,))
-        for name in ("cost", "objectives")
-    }
+    numbers = {name: orlog.load_arrays("bench/numbers-v0", "ram", infos=(name,)) for name in ("cost", "objectives")}
     for size in (64, 256):
         name = f"windows, {AROUND[0]} observations, {AROUND[1]} actions, batch {size}"
         yield name, orlog.windows(numbers["cost"], size, seed=0)
@@ -248,9 +234,7 @@ def write_team(name: str, team: Team, steps: int) -> None:
             legal[:, 0] = True
             infos[f"agents/{one}/legals"] = legal
     shapes = dict(zip(names, widths, strict=True))
-    observed = {
-        one: rng.normal(size=(LENGTH + 1, size)).astype("f4") for one, size in shapes.items()
-    }
+    observed = {one: rng.normal(size=(LENGTH + 1, size)).astype("f4") for one, size in shapes.items()}
     acted = {one: rng.integers(0, team.choices, LENGTH) for one in names}
     with orlog.DatasetWriter(
         name,
@@ -294,9 +278,7 @@ def measure_memory(team: Team, steps: int) -> None:
         next(batches)
     rate = 256 * BATCHES / (time.perf_counter() - began)
     peak, now = (2**20 * (resident_mib(one) - before) for one in ("VmHWM", "VmRSS"))
-    print(
-        f"{team.agents} agents, {steps:,} steps, {team.width} numbers: {needed / 1e9:.2f} GB as stored"
-    )
+    print(f"{team.agents} agents, {steps:,} steps, {team.width} numbers: {needed / 1e9:.2f} GB as stored")
     print(f"peak of loading and sampling: {peak / 1e9:.2f} GB, {peak / needed:.2f} of the data")
     print(f"after it: {now / 1e9:.2f} GB, {now / needed:.2f}; arrays {held(arrays) / needed:.2f}")
     print(f"loaded in {loaded:.1f} s; {rate:,.0f} items/s; {processor_name()}", flush=True)

@@ -53,9 +53,7 @@ def main() -> None:
     names = options.only.split(",")
     unknown = [name for name in names if name not in NAMES]
     if unknown or options.steps < LENGTH or options.seconds <= 0:
-        parser.error(
-            f"--only takes {', '.join(NAMES)}; --steps {LENGTH} or more; --seconds more than 0"
-        )
+        parser.error(f"--only takes {', '.join(NAMES)}; --steps {LENGTH} or more; --seconds more than 0")
     if not re.fullmatch(r"cpu|auto|cuda(:\d+)?", options.device):
         parser.error(f"--device takes cpu, cuda or cuda:NUMBER, not {options.device}")
     if options.corl is not None and not (options.corl / "algorithms" / "offline").is_dir():
@@ -90,11 +88,7 @@ def random_arrays(steps: int) -> Arrays:
     rows[:, -2:] = 0  # nothing ends
     rows[LENGTH :: LENGTH + 1, OBSERVED:] = 0
     return Arrays(
-        rows=rows,
-        lengths=np.full(episodes, LENGTH),
-        obs_dim=OBSERVED,
-        action_dim=ACTED,
-        digest="sha256:made here",
+        rows=rows, lengths=np.full(episodes, LENGTH), obs_dim=OBSERVED, action_dim=ACTED, digest="sha256:made here"
     )
 
 
@@ -130,9 +124,7 @@ def sampling(arrays: Arrays, device: str, seconds: float) -> Iterator[list[str]]
     yield from measured(calls, device, seconds)
 
 
-def updates(
-    name: str, arrays: Arrays, device: str, corl: Path | None, seconds: float
-) -> Iterator[list[str]]:
+def updates(name: str, arrays: Arrays, device: str, corl: Path | None, seconds: float) -> Iterator[list[str]]:
     """Yield the rows of an algorithm's updates, sampling included."""
     there = arrays.to(device)
     # In CORL the policy follows its critics from the start; so it does here.
@@ -165,9 +157,7 @@ def flat(arrays: Arrays) -> dict[str, np.ndarray]:
     }
 
 
-def measured(
-    calls: dict[str, tuple[Call, float]], device: str, seconds: float
-) -> Iterator[list[str]]:
+def measured(calls: dict[str, tuple[Call, float]], device: str, seconds: float) -> Iterator[list[str]]:
     """Yield what each call gives a second, and what the first one is of the others, in turns."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for call, _ in calls.values():

@@ -107,14 +107,8 @@ def main() -> None:
                 {"drawn": draw_frames, "rendered": render_frames}[name](data)
             frames = len(np.load(data, mmap_mode="r"))
             found = measure_in_rounds("benchmarks.images", TOOLS, options, scratch, data)
-            console.print(
-                f"{name}: {frames:,} frames of 64 x 64 x 3, {frames * FRAME_BYTES / 1e6:,.1f} MB"
-            )
-            print_table(
-                console,
-                HEADINGS,
-                {tool: _row(figures, frames) for tool, figures in found.medians.items()},
-            )
+            console.print(f"{name}: {frames:,} frames of 64 x 64 x 3, {frames * FRAME_BYTES / 1e6:,.1f} MB")
+            print_table(console, HEADINGS, {tool: _row(figures, frames) for tool, figures in found.medians.items()})
             print_footnotes(console, found, TOOLS, options)
             console.print()
         console.print(
@@ -146,9 +140,7 @@ def draw_frames(path: Path) -> None:
     generator = np.random.default_rng(3)
     down, right = np.mgrid[0:SIDE, 0:SIDE].astype(np.float32) / SIDE
     unfinished = path.with_suffix(".unfinished")
-    frames = np.lib.format.open_memmap(
-        unfinished, mode="w+", dtype=np.uint8, shape=(DRAWN_EPISODES * EPISODE, *SHAPE)
-    )
+    frames = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.uint8, shape=(DRAWN_EPISODES * EPISODE, *SHAPE))
     for episode in range(DRAWN_EPISODES):
         background = np.full(SHAPE, 110.0)
         for _ in range(6):
@@ -228,9 +220,7 @@ def read_child(name: str, folder: Path, data: Path) -> Figures:
     loaded = tool.load(tool.open(folder))
     extra_mib = resident_mib("VmHWM") - before_mib
     del loaded
-    load_ms = [
-        median_ms(functools.partial(tool.load, tool.open(folder)), 1) for _ in range(REPEATS)
-    ]
+    load_ms = [median_ms(functools.partial(tool.load, tool.open(folder)), 1) for _ in range(REPEATS)]
     opened = tool.open(folder)
     generator = np.random.default_rng(0)
     rows = generator.integers(0, len(frames), BATCH)
@@ -370,9 +360,7 @@ def slices(frames: Any) -> Iterator[Any]:
 def write_torchrl(frames: np.ndarray, folder: Path) -> None:
     """Write the memory-mapped storage of TorchRL's replay buffer."""
     torchrl = module("torchrl.data")
-    batch = module("tensordict").TensorDict(
-        {"pixels": module("torch").from_numpy(frames)}, [len(frames)]
-    )
+    batch = module("tensordict").TensorDict({"pixels": module("torch").from_numpy(frames)}, [len(frames)])
     with tempfile.TemporaryDirectory(dir=folder.parent) as working:
         storage = torchrl.LazyMemmapStorage(len(frames), scratch_dir=working)
         buffer = torchrl.ReplayBuffer(storage=storage)
@@ -401,8 +389,7 @@ def write_minari(frames: np.ndarray, folder: Path) -> None:
     os.environ["MINARI_DATASETS_PATH"] = str(folder)
     spaces = module("gymnasium.spaces")
     buffers = [
-        module("minari.data_collector").EpisodeBuffer(id=None, **episode, infos={})
-        for episode in episodes_of(frames)
+        module("minari.data_collector").EpisodeBuffer(id=None, **episode, infos={}) for episode in episodes_of(frames)
     ]
     module("minari").create_dataset_from_buffers(
         NAME,
@@ -446,12 +433,7 @@ def write_lerobot(video: bool, frames: np.ndarray, folder: Path) -> None:
         "action": {"dtype": "float32", "shape": (ACTION_SIZE,), "names": None},
     }
     dataset = module("lerobot.datasets.lerobot_dataset").LeRobotDataset.create(
-        NAME,
-        fps=20,
-        root=folder / "lerobot",
-        features=features,
-        use_videos=video,
-        image_writer_threads=4,
+        NAME, fps=20, root=folder / "lerobot", features=features, use_videos=video, image_writer_threads=4
     )
     action = np.zeros(ACTION_SIZE, np.float32)
     for row, frame in enumerate(frames):
@@ -510,11 +492,7 @@ def random_codec(threads: int, pieces: list[memoryview], rows: np.ndarray) -> np
         _decode(pieces, rows, frames)
         return frames
     parts = np.array_split(np.arange(len(rows)), threads)
-    list(
-        _pool(threads).map(
-            lambda part: _decode(pieces, rows[part], frames[part[0] : part[-1] + 1]), parts
-        )
-    )
+    list(_pool(threads).map(lambda part: _decode(pieces, rows[part], frames[part[0] : part[-1] + 1]), parts))
     return frames
 
 
@@ -612,12 +590,8 @@ TOOLS: dict[str, ImageTool] = {
         sequential=sequential_minari,
         note="HDF5, not compressed: its default JPEG loses detail",
     ),
-    "LeRobot image": _LEROBOT(
-        write=functools.partial(write_lerobot, False), note=f"PNG; {_LEROBOT_NOTE}"
-    ),
-    "LeRobot video": _LEROBOT(
-        write=functools.partial(write_lerobot, True), note=f"AV1, loses detail; {_LEROBOT_NOTE}"
-    ),
+    "LeRobot image": _LEROBOT(write=functools.partial(write_lerobot, False), note=f"PNG; {_LEROBOT_NOTE}"),
+    "LeRobot video": _LEROBOT(write=functools.partial(write_lerobot, True), note=f"AV1, loses detail; {_LEROBOT_NOTE}"),
     "TorchRL memmap": ImageTool(
         environment="peers",
         package="torchrl",

@@ -41,15 +41,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.serving import asked_bytes, asked_rounds, serve
-from benchmarks.store import (
-    ANSWER,
-    ROOT,
-    OtherCores,
-    halfcheetah_like,
-    machine,
-    print_table,
-    report,
-)
+from benchmarks.store import ANSWER, ROOT, OtherCores, halfcheetah_like, machine, print_table, report
 
 LATENCY, RATE = 0.02, 200e6
 BATCH = 256
@@ -280,9 +272,7 @@ def write_peers(folder: Path, dataset: Any) -> None:
     (folder / "tar").mkdir(parents=True)
     columns = ("observations", "actions", "rewards")
     shards = str(folder / "tar" / "%06d.tar")
-    mds = mosaicml().MDSWriter(
-        out=str(folder / "mds"), columns=dict.fromkeys(columns, "ndarray"), compression="zstd"
-    )
+    mds = mosaicml().MDSWriter(out=str(folder / "mds"), columns=dict.fromkeys(columns, "ndarray"), compression="zstd")
     with webdataset.ShardWriter(shards, maxsize=2**25, verbose=0) as tar, mds:
         for number, episode in enumerate(dataset):
             arrays = {name: np.asarray(getattr(episode, name)) for name in columns}
@@ -446,9 +436,7 @@ def read_zarr(kind: str, url: str, _scratch: Path) -> dict[str, float]:
         array = group[name]
         # So little at a time that it stops soon after its time is over.
         rows = max(
-            1,
-            (2**22 if kind == "frames" else 2**24)
-            // max(1, int(np.prod(array.shape[1:])) * array.dtype.itemsize),
+            1, (2**22 if kind == "frames" else 2**24) // max(1, int(np.prod(array.shape[1:])) * array.dtype.itemsize)
         )
         for start in range(0, array.shape[0], rows):
             found = np.asarray(array[start : start + rows])
@@ -481,9 +469,7 @@ def read_mosaicml(kind: str, url: str, scratch: Path) -> dict[str, float]:
     clock = Clock()
     with tempfile.TemporaryDirectory(dir=scratch) as local:
         remote = f"s3://{kind}/mds"
-        for sample in streaming.StreamingDataset(
-            remote=remote, local=local, shuffle=True, batch_size=1
-        ):
+        for sample in streaming.StreamingDataset(remote=remote, local=local, shuffle=True, batch_size=1):
             clock.add(len(sample["rewards"]))
         return clock.answer()
 

@@ -30,9 +30,7 @@ from benchmarks.store import OtherCores, machine, report, scratch_folder, wait_u
 NUMBERS = (1, 10)
 GOAL = 0.9
 SECONDS = 0.05  # of a turn: there are three calls of 32 kinds
-STREAMED = (
-    1000  # batches of a turn, since some come at once and others wait for the next ones to be read
-)
+STREAMED = 1000  # batches of a turn, since some come at once and others wait for the next ones to be read
 INFOS, LONGER, NEITHER = "infos", "longer", "neither"
 
 
@@ -61,9 +59,7 @@ def main() -> None:
             wait_until_quiet(options.wait)
             with OtherCores() as others:
                 for kind, _, numbers in [one for one in calls if one[1] == INFOS]:
-                    together = {
-                        what: calls[kind, what, numbers] for what in (INFOS, LONGER, NEITHER)
-                    }
+                    together = {what: calls[kind, what, numbers] for what in (INFOS, LONGER, NEITHER)}
                     for what, rate in rates(together, SECONDS).items():
                         found.setdefault((kind, what, numbers), []).append(rate)
             noise.append(others.cores)

@@ -47,8 +47,7 @@ def stratified_coverage(seeds: int, tasks: int, *, runs: int = STRATIFIED_RUNS) 
     covered = 0
     for _ in range(runs):
         scores = [
-            rng.normal(0, SEED_SPREAD, (seeds, 1))
-            + rng.normal(0, EPISODE_SPREAD, (seeds, EPISODES))
+            rng.normal(0, SEED_SPREAD, (seeds, 1)) + rng.normal(0, EPISODE_SPREAD, (seeds, EPISODES))
             for _ in range(tasks)
         ]
         drawn = stratified_resamples(scores, rng, resamples=STRATIFIED_RESAMPLES)
@@ -65,19 +64,14 @@ def share_coverage(seeds: int, share: float, correlation: float) -> float:
     rng = np.random.default_rng(seeds)
     scale = 1 / correlation - 1
     of_seeds = rng.beta(share * scale, (1 - share) * scale, (SHARE_RUNS, seeds))
-    ends = [
-        share_interval(shares, EPISODES * seeds)
-        for shares in rng.binomial(EPISODES, of_seeds) / EPISODES
-    ]
+    ends = [share_interval(shares, EPISODES * seeds) for shares in rng.binomial(EPISODES, of_seeds) / EPISODES]
     return 100 * float(np.mean([low <= share <= high for low, high in ends]))
 
 
 def main() -> None:
     """Print one JSON object."""
     found = {
-        "bootstrap coverage of 95 %, by seeds": {
-            seeds: round(coverage(seeds), 1) for seeds in (2, 3, 5, 8)
-        },
+        "bootstrap coverage of 95 %, by seeds": {seeds: round(coverage(seeds), 1) for seeds in (2, 3, 5, 8)},
         "stratified coverage of 95 % for the IQM, by seeds and tasks": {
             seeds: {tasks: round(stratified_coverage(seeds, tasks), 1) for tasks in (1, 3, 10)}
             for seeds in (2, 3, 5, 10)
@@ -85,10 +79,7 @@ def main() -> None:
     }
     found["coverage of 95 % for shares, by share, correlation of a seed's episodes, and seeds"] = {
         share: {
-            correlation: {
-                seeds: round(share_coverage(seeds, share, correlation), 1)
-                for seeds in (2, 3, 5, 10)
-            }
+            correlation: {seeds: round(share_coverage(seeds, share, correlation), 1) for seeds in (2, 3, 5, 10)}
             for correlation in (0.001, 0.05, 0.3)
         }
         for share in (0.5, 0.1, 0.02)

@@ -95,9 +95,7 @@ def _robomimic(folder: Path, steps: int) -> Path:
                 "next_obs/state": (count, ROW // 2),
             }.items():
                 chunks = (BLOCK // 4, *shape[1:])
-                node = group.create_dataset(
-                    key, shape, "f4", chunks=chunks, compression="gzip", compression_opts=1
-                )
+                node = group.create_dataset(key, shape, "f4", chunks=chunks, compression="gzip", compression_opts=1)
                 for start in range(0, count, BLOCK):
                     node[start : start + BLOCK] = 0
     return path
@@ -108,10 +106,7 @@ def _npz(folder: Path, steps: int, compression: int) -> Path:
     path = folder / "large.npz"
     ends = np.arange(steps) % LENGTH == LENGTH - 1
     shapes = {"observations": (steps, ROW), "actions": (steps, 2), "rewards": (steps,)}
-    with (
-        contextlib.closing(Sparse(path)) as file,
-        zipfile.ZipFile(file, "w", compression, compresslevel=1) as archive,
-    ):
+    with contextlib.closing(Sparse(path)) as file, zipfile.ZipFile(file, "w", compression, compresslevel=1) as archive:
         for name, shape in shapes.items():
             head = {"descr": "<f4", "fortran_order": False, "shape": shape}
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
@@ -134,19 +129,13 @@ def _parquet(folder: Path, steps: int) -> Path:
     path = folder / "large.parquet"
     rows = 50_000
     columns = {
-        "observation": pa.FixedSizeListArray.from_arrays(
-            pa.array(np.zeros(rows * ROW, np.float32)), ROW
-        ),
+        "observation": pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(rows * ROW, np.float32)), ROW),
         "action": pa.array(np.zeros(rows)),
     }
-    schema = pa.schema(
-        [*((name, column.type) for name, column in columns.items()), ("episode", pa.int64())]
-    )
+    schema = pa.schema([*((name, column.type) for name, column in columns.items()), ("episode", pa.int64())])
     with (
         contextlib.closing(Sparse(path)) as file,
-        pyarrow.parquet.ParquetWriter(
-            file, schema, use_dictionary=False, compression="none"
-        ) as writer,
+        pyarrow.parquet.ParquetWriter(file, schema, use_dictionary=False, compression="none") as writer,
     ):
         for start in range(0, steps, rows):
             table = pa.table({**columns, "episode": (start + np.arange(rows)) // LENGTH})
@@ -188,9 +177,7 @@ def _rlds(folder: Path, steps: int) -> Path:
 
 
 LARGE: dict[str, Callable[[Path, int], Path]] = {
-    "d4rl": lambda folder, steps: _hdf5(
-        folder, steps, {"compression": "gzip", "compression_opts": 1}
-    ),
+    "d4rl": lambda folder, steps: _hdf5(folder, steps, {"compression": "gzip", "compression_opts": 1}),
     "d4rl, not packed": lambda folder, steps: _hdf5(folder, steps, {}),
     "npz": lambda folder, steps: _npz(folder, steps, zipfile.ZIP_DEFLATED),
     "npz, not packed": lambda folder, steps: _npz(folder, steps, zipfile.ZIP_STORED),

@@ -202,9 +202,7 @@ def lines(written: Figures, limited: Figures, free: Figures, limit: int, why: st
     yield ""
     yield f"{'':<34}{'in the limit':>14}{'without':>12}{'small, in RAM':>16}"
     for name, heading in RATES.items():
-        yield (
-            f"{heading:<34}{limited[name]:>14,.0f}{free[name]:>12,.0f}{free[f'small {name}']:>16,.0f}"
-        )
+        yield (f"{heading:<34}{limited[name]:>14,.0f}{free[name]:>12,.0f}{free[f'small {name}']:>16,.0f}")
     yield (
         f"(without: all of it was read once before, on a machine of "
         f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 1e9:.0f} GB)"
@@ -240,9 +238,7 @@ def write_child(array_bytes: str) -> Figures:
 
     import orlog
 
-    lengths = episode_lengths(
-        int(array_bytes) // (STEP_BYTES + 4 * OBSERVATION_SIZE // MEAN_LENGTH)
-    )
+    lengths = episode_lengths(int(array_bytes) // (STEP_BYTES + 4 * OBSERVATION_SIZE // MEAN_LENGTH))
     started = time.perf_counter()
     with orlog.DatasetWriter(
         NAME,
@@ -326,9 +322,7 @@ def limited_child(steps: str, seconds: str) -> Figures:
         figures["fault bytes"] = (read_bytes() - before) / count / 256
     for method in ("fork", "spawn"):
         with timed(method, figures):
-            loader = DataLoader(
-                stream, batch_size=None, num_workers=2, multiprocessing_context=method
-            )
+            loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context=method)
             figures[method], _ = batch_rate(loader, float(seconds))
     say("the disk itself")
     figures["disk reads"] = disk_rate(rows_file, 1)
@@ -436,11 +430,7 @@ def disk_rate(path: Path, threads: int, seconds: float = 3.0) -> float:
     return sum(counts) / seconds
 
 
-CHILDREN: dict[str, Callable[..., Figures]] = {
-    "write": write_child,
-    "limited": limited_child,
-    "free": free_child,
-}
+CHILDREN: dict[str, Callable[..., Figures]] = {"write": write_child, "limited": limited_child, "free": free_child}
 
 
 if __name__ == "__main__":

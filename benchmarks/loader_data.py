@@ -131,13 +131,7 @@ def dialogues() -> Any:
     others = {name: torch.from_numpy(rng.integers(0, 1000, len(rows))) for name in texts}
     leaves = {"": Leaf(column="observations")}
     return Arrays(
-        rows=rows,
-        lengths=lengths,
-        obs_dim=0,
-        action_dim=0,
-        others=others,
-        texts=texts,
-        observation_leaves=leaves,
+        rows=rows, lengths=lengths, obs_dim=0, action_dim=0, others=others, texts=texts, observation_leaves=leaves
     )
 
 

@@ -132,10 +132,7 @@ def torchrl(folder: Path) -> dict[str, tuple[Call, int]]:
         "done": steps["terminals"].float()[:, None],
     }
     buffer.extend(
-        dictionary(
-            {"observation": steps["observations"], "action": steps["actions"], "next": after},
-            [count],
-        )
+        dictionary({"observation": steps["observations"], "action": steps["actions"], "next": after}, [count])
     )
     calls: dict[str, tuple[Call, int]] = {}
     for size in BATCHES:
@@ -222,16 +219,11 @@ def d3rlpy(folder: Path) -> dict[str, tuple[Call, int]]:
 
     def transitions(size: int) -> object:
         return utility.TorchMiniBatch.from_batch(
-            equal.sample_transition_batch(size),
-            gamma=DISCOUNT,
-            compute_returns_to_go=False,
-            device="cpu",
+            equal.sample_transition_batch(size), gamma=DISCOUNT, compute_returns_to_go=False, device="cpu"
         )
 
     def windows(length: int) -> object:
-        return utility.TorchTrajectoryMiniBatch.from_batch(
-            variable.sample_trajectory_batch(WINDOWS, length), "cpu"
-        )
+        return utility.TorchTrajectoryMiniBatch.from_batch(variable.sample_trajectory_batch(WINDOWS, length), "cpu")
 
     calls: dict[str, tuple[Call, int]] = {}
     for size in BATCHES:
@@ -251,9 +243,7 @@ def lerobot(folder: Path) -> dict[str, tuple[Call, int]]:
             name: {"dtype": number, "shape": (steps[column].shape[1],), "names": None}
             for name, column in (("observation.state", "observations"), ("action", "actions"))
         }
-        made = lerobot_dataset.LeRobotDataset.create(
-            "bench/v0", fps, features, root, use_videos=False
-        )
+        made = lerobot_dataset.LeRobotDataset.create("bench/v0", fps, features, root, use_videos=False)
         end = 0
         for length in steps["lengths"][:LEROBOT_EPISODES].tolist():
             for row in range(end, end + length):

@@ -35,10 +35,7 @@ from benchmarks.loader_data import FRAMES, FRAMES_PER_EPISODE, SHAPES, episodes_
 from benchmarks.store import ANSWER, module
 
 HDF5, PAIRS, CODEC = "h5py gzip", "h5py gzip, pairs", "codec"
-STREAMS = {
-    kind: f"streamed {' x '.join(str(side) for side in shape)}, batch 64"
-    for kind, shape in SHAPES.items()
-}
+STREAMS = {kind: f"streamed {' x '.join(str(side) for side in shape)}, batch 64" for kind, shape in SHAPES.items()}
 IN_ORDER = {kind: f"{item}: column in order" for kind, item in STREAMS.items()}
 BATCH = 64
 BUFFER_BYTES = 2**26  # some twenty groups in two epochs
@@ -123,9 +120,7 @@ def stream_rate(dataset: Any) -> float:
     """Return steps per second of whole epochs."""
     import orlog
 
-    batches = iter(
-        orlog.transitions(dataset, BATCH, seed=0, buffer_bytes=BUFFER_BYTES, stream=True)
-    )
+    batches = iter(orlog.transitions(dataset, BATCH, seed=0, buffer_bytes=BUFFER_BYTES, stream=True))
     epoch = int(dataset.total_steps) // BATCH
     for _ in itertools.islice(batches, epoch):
         pass

@@ -49,25 +49,8 @@ from benchmarks.loader_peers import (
     rates,
     slots,
 )
-from benchmarks.loader_streams import (
-    CODEC,
-    HDF5,
-    IN_ORDER,
-    PAIRS,
-    STREAMS,
-    make_streams,
-    streams_child,
-)
-from benchmarks.store import (
-    ANSWER,
-    ROOT,
-    OtherCores,
-    load_arrays,
-    machine,
-    report,
-    scratch_folder,
-    wait_until_quiet,
-)
+from benchmarks.loader_streams import CODEC, HDF5, IN_ORDER, PAIRS, STREAMS, make_streams, streams_child
+from benchmarks.store import ANSWER, ROOT, OtherCores, load_arrays, machine, report, scratch_folder, wait_until_quiet
 
 BARE = "bare packed index_select"
 MAPPED = "np.memmap"
@@ -170,9 +153,7 @@ def main() -> None:
         console.print(table(headings, compare(medians), numbers=range(3, 6)))
         console.print("\nitems or windows per second unless a row says otherwise; one thread")
         alone = medians.get((OURS, LOADER_ALONE), math.nan)
-        console.print(
-            f"{LOADER_ALONE}: {1e6 / alone:.1f} us each, which PyTorch takes for any batch"
-        )
+        console.print(f"{LOADER_ALONE}: {1e6 / alone:.1f} us each, which PyTorch takes for any batch")
         for name, why in missing.items():
             console.print(f"left out: {name}: {why}")
         told = " ".join(f"{package} {version}" for package, version in sorted(versions.items()))
@@ -199,8 +180,7 @@ def compare(medians: dict[tuple[str, str], float]) -> list[list[str]]:
                 goal.tool or goal.other,
                 figure(other) if is_ratio else "",
                 f"{value:.2f} x" if is_ratio else "",
-                ("<= " if goal.is_most else ">= ")
-                + (f"{goal.least:g} x" if is_ratio else figure(goal.least)),
+                ("<= " if goal.is_most else ">= ") + (f"{goal.least:g} x" if is_ratio else figure(goal.least)),
                 "yes" if is_met else "NO",
             ]
         )
@@ -216,9 +196,7 @@ def figure(value: float) -> str:
 
 def spread(found: dict[tuple[str, str], list[float]]) -> float:
     """Return how far the rounds of a figure lie apart, relative to its median, on average."""
-    return statistics.mean(
-        (max(values) - min(values)) / statistics.median(values) for values in found.values()
-    )
+    return statistics.mean((max(values) - min(values)) / statistics.median(values) for values in found.values())
 
 
 def measure_in_rounds(
@@ -229,8 +207,7 @@ def measure_in_rounds(
 
     peer = [sys.executable, "-m", "benchmarks.loader_peers"]
     commands = {
-        child: [sys.executable, "-m", "benchmarks.loaders", "--child", child, str(scratch)]
-        for child in CHILDREN
+        child: [sys.executable, "-m", "benchmarks.loaders", "--child", child, str(scratch)] for child in CHILDREN
     }
     if options.corl:
         commands["CORL"] = [*peer, "CORL", str(scratch), str(Path(options.corl).absolute())]
@@ -444,12 +421,7 @@ def first_child(folder: Path) -> None:
     print(ANSWER + json.dumps({"rates": {f"{OURS}/{FIRST}": milliseconds}}))
 
 
-CHILDREN = {
-    "memory": memory_child,
-    "images": images_child,
-    "streams": streams_child,
-    "first": first_child,
-}
+CHILDREN = {"memory": memory_child, "images": images_child, "streams": streams_child, "first": first_child}
 
 
 if __name__ == "__main__":

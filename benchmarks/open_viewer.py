@@ -83,9 +83,7 @@ def main() -> None:
         with browser() as chromium:
             lines = []
             if written:
-                size = (
-                    f"{written['episodes']:,.0f} episodes, {written['bytes'] / 1e9:.2f} GB of files"
-                )
+                size = f"{written['episodes']:,.0f} episodes, {written['bytes'] / 1e9:.2f} GB of files"
                 lines = [f"{written['steps']:,.0f} steps, {size}"]
                 lines += look_at_large(chromium, int(written["episodes"]))
             for name in options.only or parts:
@@ -111,9 +109,7 @@ def write_others() -> None:
         names = [f"c{index:02}" for index in range(COLUMNS - 2)]  # beside rewards and returns to go
         box = spaces.Box(-np.inf, np.inf, (), np.float32)
         with orlog.DatasetWriter(
-            WIDE,
-            observation_space=spaces.Dict(dict.fromkeys(names, box)),
-            action_space=spaces.Discrete(2),
+            WIDE, observation_space=spaces.Dict(dict.fromkeys(names, box)), action_space=spaces.Discrete(2)
         ) as writer:
             for _ in range(REPEATS + 2):
                 drawn = generator.normal(size=(LONG + 1, len(names))).cumsum(0).astype(np.float32)
@@ -203,9 +199,7 @@ def in_words(times: list[float]) -> str:
 def fill(page: Any, text: str, expected: str) -> float:
     """Return how many ms it takes until a filter is applied, the list's rows among them."""
     page.fill("[aria-label='Filter episodes']", text)
-    done = (
-        f"document.querySelector('.episodes .muted').textContent.includes('{expected}') && {ROWS}"
-    )
+    done = f"document.querySelector('.episodes .muted').textContent.includes('{expected}') && {ROWS}"
     begun = time.perf_counter()
     page.keyboard.press("Enter")
     timed(page, "", done)

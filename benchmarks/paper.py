@@ -101,17 +101,7 @@ def main() -> None:
                     f"{max(1, stored / REQUEST):.2g}",
                     f"{stored / LINK / 86400:.2g}",
                 )
-        headings = (
-            "stored",
-            "shards",
-            "manifest",
-            "opens",
-            "indexes",
-            "hashes",
-            "lengths",
-            "requests",
-            "days",
-        )
+        headings = ("stored", "shards", "manifest", "opens", "indexes", "hashes", "lengths", "requests", "days")
         print_table(console, headings, rows)
         console.print(
             f"opens: the manifest has at most {size(LARGEST_MANIFEST)}. lengths: of all episodes, in memory. requests: of 1 MiB, "

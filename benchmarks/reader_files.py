@@ -142,15 +142,10 @@ def as_trajectories(arrays: Mapping[str, np.ndarray], to: Path) -> Path:
         )
     numbers = pa.list_(pa.float32())
     kinds = {"obs": pa.list_(numbers), "acts": pa.list_(numbers), "rews": numbers}
-    table = pa.table(
-        {name: pa.array([row[name] for row in rows], kinds.get(name)) for name in rows[0]}
-    )
+    table = pa.table({name: pa.array([row[name] for row in rows], kinds.get(name)) for name in rows[0]})
     with pa.ipc.new_stream(str(to / "data-00000-of-00001.arrow"), table.schema) as stream:
         stream.write_table(table, max_chunksize=10)
-    state: dict[str, Any] = {
-        "_data_files": [{"filename": "data-00000-of-00001.arrow"}],
-        "_fingerprint": "0",
-    }
+    state: dict[str, Any] = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_fingerprint": "0"}
     state |= {f"_{name}": None for name in ("format_columns", "format_type", "split")}
     state |= {"_format_kwargs": {}, "_output_all_columns": False}
     (to / "state.json").write_text(json.dumps(state), "utf-8")
@@ -208,9 +203,7 @@ def as_vault(arrays: Mapping[str, np.ndarray], to: Path) -> Path:
             "kvstore": {"driver": "ocdbt", "base": base, "path": f"{name}/"},
             "metadata": {
                 "compressor": {"id": "gzip"},
-                "chunks": [1, min(LENGTH, len(values[0])), *values.shape[2:]]
-                if values.ndim > 1
-                else [1],
+                "chunks": [1, min(LENGTH, len(values[0])), *values.shape[2:]] if values.ndim > 1 else [1],
             },
         }
         array = tensorstore.open(spec, dtype=values.dtype, shape=values.shape, create=True).result()
@@ -250,9 +243,7 @@ def as_video(folder: Path, to: Path) -> Path:
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), episodes)
     table = pyarrow.parquet.read_table(data).slice(0, first)
     times = table["frame_index"].to_numpy() / 10
-    table = table.set_column(
-        table.schema.get_field_index("timestamp"), "timestamp", pa.array(times.astype("f4"))
-    )
+    table = table.set_column(table.schema.get_field_index("timestamp"), "timestamp", pa.array(times.astype("f4")))
     pyarrow.parquet.write_table(table, data)
     path = to / f"videos/{camera}/chunk-000/file-000.mp4"
     path.parent.mkdir(parents=True)

@@ -55,11 +55,7 @@ from tests.tool_environments import tool_python
 TURNS = 5
 ROLES = ("observation", "action", "reward", "terminated", "truncated")
 CSV = Options(
-    columns={
-        **{name: name for name in ROLES},
-        "observation": "observation_*",
-        "action": "action_*",
-    },
+    columns={**{name: name for name in ROLES}, "observation": "observation_*", "action": "action_*"},
     episode="episode",
     step="step",
 )
@@ -224,11 +220,7 @@ def read_raw(file: Path) -> int:
     if file.suffix in (".hdf5", ".h5"):
         arrays: list[np.ndarray] = []
         with h5py.File(file) as opened:
-            opened.visititems(
-                lambda _name, node: (
-                    arrays.append(node[()]) if isinstance(node, h5py.Dataset) else None
-                )
-            )
+            opened.visititems(lambda _name, node: arrays.append(node[()]) if isinstance(node, h5py.Dataset) else None)
         return len(arrays)
     if file.suffix == ".npz":
         with np.load(file) as opened:
@@ -309,9 +301,7 @@ def measure_memory(scratch: Path, gigabytes: float, wanted: Sequence[str]) -> st
         seconds = time.monotonic() - began
         every = _inside(file) if file.is_dir() else [file]
         size = sum(one.stat().st_size for one in every) / 1e6
-        lines.append(
-            f"{name:22}  {size:7,.0f}  {own / 2**20:7,.0f}  {everything / 2**20:17,.0f}  {seconds:7.0f}"
-        )
+        lines.append(f"{name:22}  {size:7,.0f}  {own / 2**20:7,.0f}  {everything / 2**20:17,.0f}  {seconds:7.0f}")
         print(lines[-1], flush=True)
         shutil.rmtree(folder)
     return "\n".join([*lines, "", machine()])

@@ -118,8 +118,7 @@ def table(seconds: dict[str, list[float]], ends: dict[str, float]) -> str:
         for name in ("orlog.record", MINARI)
     )
     versions = " ".join(
-        f"{name} {importlib.metadata.version(name)}"
-        for name in ("gymnasium", "minari", "mujoco", "numpy")
+        f"{name} {importlib.metadata.version(name)}" for name in ("gymnasium", "minari", "mujoco", "numpy")
     )
     lines += ["", f"orlog.record adds {plain / minari:.3f} of what {MINARI} adds"]
     return "\n".join([*lines, versions, machine()])

@@ -60,9 +60,7 @@ def main() -> None:
     with scratch_folder(options.scratch) as scratch:
         os.environ["ORLOG_HOME"] = str(scratch / f"scale-{options.container}-{options.steps}")
         with OtherCores() as others:
-            found = {
-                step: _in_fresh_process(step, options.container, options.steps) for step in CHILDREN
-            }
+            found = {step: _in_fresh_process(step, options.container, options.steps) for step in CHILDREN}
     with report("scale") as console:
         for line in _lines(found, options.container):
             console.print(line, soft_wrap=True)

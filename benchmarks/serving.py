@@ -49,9 +49,7 @@ def make_store(folder: Path, sizes: Mapping[str, int]) -> list[str]:
     from orlog.manifests.manifest import MANIFEST_FILE, Manifest
 
     # No two are alike, or one transfer would do for both.
-    items = [
-        write_object(folder, path, sizes[path], seed) for seed, path in enumerate(sorted(sizes))
-    ]
+    items = [write_object(folder, path, sizes[path], seed) for seed, path in enumerate(sorted(sizes))]
     space = {"type": "Discrete", "n": 2, "start": 0, "dtype": "int64"}
     manifest = Manifest(
         manifest_version=1,

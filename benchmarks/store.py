@@ -61,17 +61,7 @@ QUIET_CORES = 0.15
 ANSWER = "ANSWER "
 NAME = "bench/halfcheetah-v0"
 
-HEADINGS = (
-    "write s",
-    "MB",
-    "of raw",
-    "files",
-    "import ms",
-    "first ms",
-    "open ms",
-    "load ms",
-    "extra MiB",
-)
+HEADINGS = ("write s", "MB", "of raw", "files", "import ms", "first ms", "open ms", "load ms", "extra MiB")
 
 Arrays = dict[str, np.ndarray]
 Figures = dict[str, float]
@@ -90,14 +80,8 @@ def main() -> None:
         found = measure_in_rounds("benchmarks.store", TOOLS, options, scratch, data)
         imports = import_times(options.rounds)
     with report("store") as console:
-        console.print(
-            f"{EPISODES * LENGTH:,} steps, {EPISODES:,} episodes, {raw_mb:.1f} MB of arrays"
-        )
-        print_table(
-            console,
-            HEADINGS,
-            {name: _row(figures, raw_mb) for name, figures in found.medians.items()},
-        )
+        console.print(f"{EPISODES * LENGTH:,} steps, {EPISODES:,} episodes, {raw_mb:.1f} MB of arrays")
+        print_table(console, HEADINGS, {name: _row(figures, raw_mb) for name, figures in found.medians.items()})
         console.print(
             "first ms: open and load all, once, in a fresh process after its imports. open, load: "
             f"median of {REPEATS} more in the same process. extra MiB: peak of resident memory "
@@ -266,9 +250,7 @@ def measure_in_rounds(
                 tool = tools[name]
                 wait_until_quiet(options.wait)
                 with OtherCores() as others:
-                    answer = _write_and_read(
-                        pythons[tool.environment], module, name, scratch / "store", data
-                    )
+                    answer = _write_and_read(pythons[tool.environment], module, name, scratch / "store", data)
                 found.other_cores.append(others.cores)
                 if "error" in answer:
                     found.left_out[name] = answer["error"]
@@ -277,15 +259,11 @@ def measure_in_rounds(
                 found.versions[tool.package] = answer.pop("version")
                 rounds.setdefault(name, []).append(answer)
     for name, figures in rounds.items():
-        found.medians[name] = {
-            key: statistics.median(figure[key] for figure in figures) for key in figures[0]
-        }
+        found.medians[name] = {key: statistics.median(figure[key] for figure in figures) for key in figures[0]}
     return found
 
 
-def _write_and_read(
-    python: str, module: str, name: str, folder: Path, data: Path
-) -> dict[str, Any]:
+def _write_and_read(python: str, module: str, name: str, folder: Path, data: Path) -> dict[str, Any]:
     """Return the figures of one tool in one round, or {"error": why}."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -403,26 +381,18 @@ def report(name: str) -> Iterator[Console]:
     (RESULTS / f"{name}.txt").write_text(text + "\n", "utf-8")
 
 
-def print_table(
-    console: Console, headings: Sequence[str], rows: Mapping[str, Sequence[str]]
-) -> None:
+def print_table(console: Console, headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -> None:
     """Print one row of figures per tool."""
     from orlog.base.terminal import table
 
     console.print()
     console.print(
-        table(
-            ["tool", *headings],
-            [[name, *row] for name, row in rows.items()],
-            numbers=range(1, len(headings) + 1),
-        )
+        table(["tool", *headings], [[name, *row] for name, row in rows.items()], numbers=range(1, len(headings) + 1))
     )
     console.print()
 
 
-def print_footnotes(
-    console: Console, found: Found, tools: Mapping[str, Tool], options: argparse.Namespace
-) -> None:
+def print_footnotes(console: Console, found: Found, tools: Mapping[str, Tool], options: argparse.Namespace) -> None:
     """Print what tools need said, what is missing, versions and the machine."""
     for name in found.medians:
         if tools[name].note:
@@ -539,10 +509,7 @@ def check_loaded(loaded: Arrays, episodes: list[Arrays]) -> None:
 def split_episodes(columns: Arrays) -> list[Arrays]:
     """Return the flat columns cut into episodes, each with copies of its own."""
     return [
-        {
-            name: column.reshape(EPISODES, -1, *column.shape[1:])[index].copy()
-            for name, column in columns.items()
-        }
+        {name: column.reshape(EPISODES, -1, *column.shape[1:])[index].copy() for name, column in columns.items()}
         for index in range(EPISODES)
     ]
 
@@ -631,11 +598,7 @@ def write_zarr(episodes: list[Arrays], folder: Path) -> None:
     group = module("zarr").create_group(folder / "steps.zarr", zarr_format=3)
     for name, column in join_episodes(episodes).items():
         array = group.create_array(
-            name,
-            shape=column.shape,
-            dtype=column.dtype,
-            chunks=(65536, *column.shape[1:]),
-            compressors=codec,
+            name, shape=column.shape, dtype=column.dtype, chunks=(65536, *column.shape[1:]), compressors=codec
         )
         array[...] = column
 
@@ -649,10 +612,7 @@ def write_minari(episodes: list[Arrays], folder: Path) -> None:
     """Write with Minari's default settings, which is HDF5 with a group per episode."""
     os.environ["MINARI_DATASETS_PATH"] = str(folder)
     spaces = module("gymnasium.spaces")
-    buffers = [
-        module("minari.data_collector").EpisodeBuffer(id=None, **episode, infos={})
-        for episode in episodes
-    ]
+    buffers = [module("minari.data_collector").EpisodeBuffer(id=None, **episode, infos={}) for episode in episodes]
     module("minari").create_dataset_from_buffers(
         NAME,
         buffers,
@@ -675,9 +635,7 @@ def open_minari(folder: Path) -> Any:
 def load_minari(dataset: Any) -> Arrays:
     """Load with Minari, an episode at a time."""
     episodes = list(dataset.iterate_episodes())
-    return {
-        name: np.concatenate([getattr(episode, name) for episode in episodes]) for name in COLUMNS
-    }
+    return {name: np.concatenate([getattr(episode, name) for episode in episodes]) for name in COLUMNS}
 
 
 def write_torchrl(episodes: list[Arrays], folder: Path) -> None:
@@ -802,17 +760,10 @@ def load_lerobot(dataset: Any) -> Arrays:
 
 
 _ORLOG = functools.partial(
-    StoreTool,
-    environment="orlog",
-    package="orlog",
-    modules=("orlog", "gymnasium"),
-    open=open_orlog,
-    load=load_orlog,
+    StoreTool, environment="orlog", package="orlog", modules=("orlog", "gymnasium"), open=open_orlog, load=load_orlog
 )
 _PEER = functools.partial(StoreTool, environment="peers")
-_HDF5 = functools.partial(
-    _PEER, package="h5py", modules=("h5py",), open=open_hdf5, load=load_by_name
-)
+_HDF5 = functools.partial(_PEER, package="h5py", modules=("h5py",), open=open_hdf5, load=load_by_name)
 _NPZ = functools.partial(_PEER, package="numpy", modules=(), open=open_npz, load=load_by_name)
 
 TOOLS: dict[str, StoreTool] = {

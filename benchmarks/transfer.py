@@ -78,10 +78,7 @@ def main() -> None:
     if options.scratch is None and os.access(MEMORY_DISK, os.W_OK):
         tempfile.tempdir = str(MEMORY_DISK)
     small = contextlib.nullcontext(Console(width=140, highlight=False, markup=False))
-    with (
-        small if options.quick else report("transfer") as console,
-        scratch_folder(options.scratch) as scratch,
-    ):
+    with small if options.quick else report("transfer") as console, scratch_folder(options.scratch) as scratch:
         os.environ["ORLOG_HOME"] = str(scratch / "home")
         bench = Bench(console, scratch, options)
         with OtherCores() as others:
@@ -142,9 +139,7 @@ class Bench:
                 "curl": lambda: run([*curl, arguments[0]]),
                 "orlog, hashing off": functools.partial(in_child, "unhashed", *arguments),
                 "orlog": functools.partial(in_child, "fetch", *arguments),
-                "curl, sha256sum": lambda: (
-                    run([*curl, arguments[0]]) + run(["sha256sum", str(self.target)])
-                ),
+                "curl, sha256sum": lambda: run([*curl, arguments[0]]) + run(["sha256sum", str(self.target)]),
             }
             for peer in PEERS if self.options.peers_python else ():
                 python = self.options.peers_python
@@ -270,9 +265,7 @@ def hash_with(files: Sequence[str], *command: str) -> float:
 
 def versions(peers_python: str) -> str:
     """Return the versions of everything that was measured."""
-    code = (
-        "import importlib.metadata as m, sys; print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]))"
-    )
+    code = "import importlib.metadata as m, sys; print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]))"
     pythons = [[sys.executable, "-c", code, "orlog", "urllib3"]]
     pythons += [[peers_python, "-c", code, *PEERS]] if peers_python else []
     told = [subprocess.check_output(command, text=True).strip() for command in pythons]  # noqa: S603

@@ -70,9 +70,7 @@ def _adam(module: Any, rate: float = 3e-4) -> torch.optim.Adam:
 def _iql(source: Any, obs: int, act: int) -> Any:
     critic, value = source.TwinQ(obs, act), source.ValueFunction(obs)
     actor = source.GaussianPolicy(obs, act, 1.0)
-    return source.ImplicitQLearning(
-        1.0, actor, _adam(actor), critic, _adam(critic), value, _adam(value)
-    ).train
+    return source.ImplicitQLearning(1.0, actor, _adam(actor), critic, _adam(critic), value, _adam(value)).train
 
 
 def _bc(source: Any, obs: int, act: int) -> Any:
@@ -89,16 +87,12 @@ def _td3bc(source: Any, obs: int, act: int) -> Any:
 def _awac(source: Any, obs: int, act: int) -> Any:
     actor = source.Actor(obs, act, 256)
     first, second = source.Critic(obs, act, 256), source.Critic(obs, act, 256)
-    return source.AdvantageWeightedActorCritic(
-        actor, _adam(actor), first, _adam(first), second, _adam(second)
-    ).update
+    return source.AdvantageWeightedActorCritic(actor, _adam(actor), first, _adam(first), second, _adam(second)).update
 
 
 def _cql(source: Any, obs: int, act: int) -> Any:
     actor = source.TanhGaussianPolicy(obs, act, 1.0, orthogonal_init=True)
-    first, second = (
-        source.FullyConnectedQFunction(obs, act, orthogonal_init=True) for _ in range(2)
-    )
+    first, second = (source.FullyConnectedQFunction(obs, act, orthogonal_init=True) for _ in range(2))
     return source.ContinuousCQL(
         first,
         _adam(first),

@@ -89,11 +89,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     names = options.only.split(",")
-    found: dict[str, Any] = {
-        "threads": 1,
-        "processor": processor_name(),
-        "versions": code_versions(),
-    }
+    found: dict[str, Any] = {"threads": 1, "processor": processor_name(), "versions": code_versions()}
     peers = Peers(options.corl, options.edac)
     if peers != Peers(None, None):
         place = "in own processes" if options.processes else "in one process"
@@ -107,17 +103,13 @@ def main() -> None:
     print(json.dumps(found, indent=1))
 
 
-def beside_peers(
-    peers: Peers, names: list[str], own_processes: bool
-) -> dict[str, dict[str, float]]:
+def beside_peers(peers: Peers, names: list[str], own_processes: bool) -> dict[str, dict[str, float]]:
     """Return for each pair the milliseconds of both, their ratio, and those of our products."""
     found = {}
     for pair, sides in pairs_with_peers(peers, names).items():
         with contextlib.ExitStack() as stack:
             if own_processes:
-                timers = {
-                    side: stack.enter_context(in_own_process(peers, pair, side)) for side in sides
-                }
+                timers = {side: stack.enter_context(in_own_process(peers, pair, side)) for side in sides}
             else:
                 timers = {side: timer(make()) for side, make in sides.items()}
             found[pair] = measure_pair(timers)
@@ -132,10 +124,7 @@ def rates(names: list[str]) -> dict[str, float]:
     packed = orlog.transitions(dataset, 256, seed=0).arrays
     runs = {}
     for name in names:
-        for kind, settings in (
-            ("published sizes", {}),
-            ("recipe", recipe_for(name, "pointmaze/umaze-v1").settings),
-        ):
+        for kind, settings in (("published sizes", {}), ("recipe", recipe_for(name, "pointmaze/umaze-v1").settings)):
             runs[f"{name}, {kind}"] = make_run(name, settings, packed)
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(ROUNDS):
@@ -144,9 +133,7 @@ def rates(names: list[str]) -> dict[str, float]:
     return {name: round(statistics.median(values), 1) for name, values in found.items()}
 
 
-def make_run(
-    name: str, settings: Mapping[str, object], packed: Arrays, device: str = "cpu"
-) -> tuple[Any, Batches]:
+def make_run(name: str, settings: Mapping[str, object], packed: Arrays, device: str = "cpu") -> tuple[Any, Batches]:
     """Return an algorithm and its batches."""
     mean, std = packed.observation_statistics()
     bounds = torch.ones(packed.action_dim)
@@ -212,10 +199,7 @@ def precisions(names: list[str]) -> Iterator[tuple[str, dict[str, Timer]]]:
     for name in names:
         settings: dict[str, Any] = {"cloning_steps": 0} if name == "cql" else {}
         kinds: tuple[Precision, ...] = ("bf16", "float32")
-        yield (
-            name,
-            {kind: timer(updater(*make_run(name, settings, packed), kind)) for kind in kinds},
-        )
+        yield (name, {kind: timer(updater(*make_run(name, settings, packed), kind)) for kind in kinds})
 
 
 def pack(columns: dict[str, np.ndarray]) -> Arrays:
@@ -237,9 +221,7 @@ def pack(columns: dict[str, np.ndarray]) -> Arrays:
     )
 
 
-def updater(
-    algorithm: Any, stream: Batches, precision: Precision, *, one_by_one: bool = False
-) -> Call:
+def updater(algorithm: Any, stream: Batches, precision: Precision, *, one_by_one: bool = False) -> Call:
     """Return a function that takes one update as training does, sampling included.
 
     With `one_by_one` a GPU is told each of its kernels, and does not repeat recorded ones.

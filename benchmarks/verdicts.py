@@ -27,14 +27,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from orlog.normalize.verdicts import (
-    MARGIN,
-    Judgement,
-    can_reject,
-    judge,
-    look_counts,
-    noticed_difference,
-)
+from orlog.normalize.verdicts import MARGIN, Judgement, can_reject, judge, look_counts, noticed_difference
 
 DRAWS = 20_000
 SIZES = ((2, 5), (2, 8), (3, 3), (3, 5), (3, 8), (5, 8), (8, 8))
@@ -146,9 +139,7 @@ def share_of(found: np.ndarray) -> float:
     return round(100 * float(found.mean()), 1)
 
 
-def judged(
-    scores: Quantiles, sizes: tuple[int, int], *, paired: bool = False, **how: float
-) -> Judgement:
+def judged(scores: Quantiles, sizes: tuple[int, int], *, paired: bool = False, **how: float) -> Judgement:
     """Return the judgements of drawn scores."""
     new, recorded = draw(scores, sizes, **how)  # type: ignore[arg-type]  # draws are in DRAWS
     return judge(new, recorded, pairs=min(sizes) if paired else 0)
@@ -174,9 +165,7 @@ def wrong_in_looks(
     return ends_of_looks(new, recorded, start, paired=correlation != 0)
 
 
-def ends_of_looks(
-    new: np.ndarray, recorded: np.ndarray, start: int, *, paired: bool
-) -> tuple[np.ndarray, np.ndarray]:
+def ends_of_looks(new: np.ndarray, recorded: np.ndarray, start: int, *, paired: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return which comparisons end in same, and which in not consistent; the first look has `start` seeds."""
     draws, most = new.shape
     looks = look_counts(start, most)
@@ -192,12 +181,7 @@ def ends_of_looks(
 
 
 def collapsed(
-    sizes: tuple[int, int],
-    share: float,
-    loss: float,
-    *,
-    apart: float = PAIRS_APART,
-    draws: int = DRAWS,
+    sizes: tuple[int, int], share: float, loss: float, *, apart: float = PAIRS_APART, draws: int = DRAWS
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return scores of new seeds, of which a share loses so many points, and recorded ones, which do not.
 
@@ -282,9 +266,7 @@ def main() -> None:
     found = {
         "wrongly same, percent, paired, by correlation and new against 8 recorded": {
             f"{scores.__name__}, correlation {correlation}": {
-                f"{sizes[0]}": share_of(
-                    judged(scores, sizes, paired=True, correlation=correlation, more=MARGIN).same
-                )
+                f"{sizes[0]}": share_of(judged(scores, sizes, paired=True, correlation=correlation, more=MARGIN).same)
                 for sizes in PAIRED
             }
             for scores in SPREADS
@@ -312,41 +294,31 @@ def main() -> None:
         },
         "outside the prediction interval, percent": {
             scores.__name__: {
-                f"{sizes[0]} against {sizes[1]}": share_of(~judged(scores, sizes).inside)
-                for sizes in SIZES
+                f"{sizes[0]} against {sizes[1]}": share_of(~judged(scores, sizes).inside) for sizes in SIZES
             }
             for scores in SPREADS
         },
         "not consistent, percent, equal means but new scores that spread 3 times as far": {
             scores.__name__: {
-                f"{sizes[0]} against {sizes[1]}": share_of(
-                    judged(scores, sizes, wider=3.0).not_consistent
-                )
+                f"{sizes[0]} against {sizes[1]}": share_of(judged(scores, sizes, wider=3.0).not_consistent)
                 for sizes in SIZES
             }
             for scores in SPREADS
         },
         "noticed, percent of differences said to be noticed with 80": {
-            f"{sizes[0]} against {sizes[1]}": share_of(noticed(sizes))
-            for sizes in SIZES
-            if sizes != (3, 3)
+            f"{sizes[0]} against {sizes[1]}": share_of(noticed(sizes)) for sizes in SIZES if sizes != (3, 3)
         },
         "wrong as seeds are added from 3 to 8, percent": {
             f"{scores.__name__}, correlation {correlation}": {
-                "same": share_of(
-                    wrong_in_looks(scores, 3, 8, correlation=correlation, more=MARGIN)[0]
-                ),
-                "not consistent": share_of(
-                    wrong_in_looks(scores, 3, 8, correlation=correlation, more=0)[1]
-                ),
+                "same": share_of(wrong_in_looks(scores, 3, 8, correlation=correlation, more=MARGIN)[0]),
+                "not consistent": share_of(wrong_in_looks(scores, 3, 8, correlation=correlation, more=0)[1]),
             }
             for scores in SPREADS
             for correlation in (0.0, 0.9, 0.98)
         },
         "called, percent, where some of the new seeds collapse, all in pairs": {
             f"{100 * share:.0f} % lose {loss:.0f}, other pairs apart by {apart}": {
-                f"{sizes[0]} against {sizes[1]}": called(sizes, share, loss, apart)
-                for sizes in PAIRED[1:]
+                f"{sizes[0]} against {sizes[1]}": called(sizes, share, loss, apart) for sizes in PAIRED[1:]
             }
             for share, loss in COLLAPSES
             for apart in (PAIRS_APART, 2.0)

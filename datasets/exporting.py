@@ -85,9 +85,7 @@ def export_dataset(
             "LeRobot has no place for, are left out with them."
         )
     if "rate" in layout.write_options and rate is None and RATE_IN not in dataset.schema.extras:
-        notes.append(
-            f"Nothing tells how many steps a second has, no {RATE_IN}: 1 was written; rate=HZ says it."
-        )
+        notes.append(f"Nothing tells how many steps a second has, no {RATE_IN}: 1 was written; rate=HZ says it.")
     if losses or notes:
         on_losses([*notes, *losses])
     if losses and not lossy:
@@ -117,9 +115,7 @@ def _losses(layout: Format, dataset: Dataset) -> tuple[Dataset, list[str], list[
         if not isinstance(parts, spaces.Dict):
             raise
         if len(parts) > 1:
-            raise SchemaError(
-                f"{error} observation=KEY writes one part alone: {', '.join(parts)}."
-            ) from error
+            raise SchemaError(f"{error} observation=KEY writes one part alone: {', '.join(parts)}.") from error
         (part,) = parts
         dataset = part_alone(dataset, part)
         note = f"The only part of the observations, {part}, is written as the whole of them."
@@ -191,6 +187,4 @@ def _without_empty_columns(dataset: Dataset) -> Dataset:
 
 def _refuse_existing(target: Path) -> None:
     if target.exists() or target.is_symlink():
-        raise VersionExistsError(
-            f"{target}: exists already; nothing was written. Give a new folder."
-        )
+        raise VersionExistsError(f"{target}: exists already; nothing was written. Give a new folder.")

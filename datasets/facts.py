@@ -59,9 +59,7 @@ def facts_of(manifest: Manifest, dataset: Dataset | None) -> Iterator[tuple[str,
         yield "not finite", f"{counted(count, 'number')} of {column}"
     for column, names in shown.dimension_names.items():
         yield f"numbers of {column}", ", ".join(names)
-    for role, text in shown_roles(
-        manifest.known_roles if dataset is None else dataset.roles
-    ).items():
+    for role, text in shown_roles(manifest.known_roles if dataset is None else dataset.roles).items():
         yield f"role {role}", text
     bounds = bounds_of(observations, actions)
     for column, outside in manifest.outside_bounds.items():
@@ -84,15 +82,11 @@ def columns_of(manifest: Manifest, dataset: Dataset | None) -> list[dict[str, An
             rows = None
             if offsets_of(column.name) is None:
                 rows = expected_rows(column.name, dataset.total_episodes, dataset.total_steps)
-        found.append(
-            {"name": column.name, "dtype": column.dtype, "shape": column.shape, "rows": rows}
-        )
+        found.append({"name": column.name, "dtype": column.dtype, "shape": column.shape, "rows": rows})
     return found
 
 
-def versions_of(
-    name: str, known: Mapping[str, tuple[Manifest, Path | None]]
-) -> list[dict[str, Any]]:
+def versions_of(name: str, known: Mapping[str, tuple[Manifest, Path | None]]) -> list[dict[str, Any]]:
     """Return what is to be shown of versions, which are `known_versions(name)`, in their order.
 
     Errors: `read_history`.

@@ -17,12 +17,7 @@ from orlog.datasets.formats._shared.beside_arrays import of_steps
 from orlog.datasets.formats._shared.blanks import noted_blanks
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.overrides import (
-    Bound,
-    EnvironmentLike,
-    GivenSpaces,
-    of_environment,
-)
+from orlog.datasets.formats._shared.overrides import Bound, EnvironmentLike, GivenSpaces, of_environment
 from orlog.datasets.formats._shared.safe_reading import check_sums
 from orlog.datasets.formats.formats import Wanted, choose_format, only_file, read_version
 from orlog.datasets.home.consent import note_environment
@@ -153,9 +148,7 @@ def import_dataset(
     if wanted.digest:
         raise InvalidNameError(f"{name}: an import has no digest yet; leave it out.")
     if like and environment is not None:
-        raise ValueError(
-            f"{name}: like and environment both name an environment; give one of them."
-        )
+        raise ValueError(f"{name}: like and environment both name an environment; give one of them.")
     sources = _sources(paths)
     files = [source.resolve() for source in sources]  # readers follow no links
     options = Options(
@@ -185,10 +178,7 @@ def import_dataset(
     listed = None if any(given) or spaces != GivenSpaces() else _find_listed(wanted, files)
     version = wanted.version or "1.0.0" if listed is None else listed.version
     file_format = choose_format(
-        files,
-        format if listed is None else listed.entry.format,
-        wanted.name,
-        is_mapped=bool(of_steps(options.columns)),
+        files, format if listed is None else listed.entry.format, wanted.name, is_mapped=bool(of_steps(options.columns))
     )
     file_format.check()
     check_unused(wanted.name, version, is_listed=listed is not None)
@@ -198,9 +188,7 @@ def import_dataset(
         store = folder / "store"
         if listed is None:
             sums, is_proven = _hash_all(files)
-            lineage = [
-                Parent(digest=f"sha256:{one}", operation=f"read {file_format.name}") for one in sums
-            ]
+            lineage = [Parent(digest=f"sha256:{one}", operation=f"read {file_format.name}") for one in sums]
             asked = Asked(
                 files=files,
                 sources=[str(source) for source in sources],
@@ -218,14 +206,10 @@ def import_dataset(
                 notes=_replaced(sums),
                 tells_names=True,
             )
-            manifest, found = read_version(
-                file_format, asked, store, version_wanted, progress=progress
-            )
+            manifest, found = read_version(file_format, asked, store, version_wanted, progress=progress)
         else:
             is_proven = True
-            manifest, found = read_listed(
-                wanted.name, *listed[:3], listed.sums, store, progress=progress
-            )
+            manifest, found = read_listed(wanted.name, *listed[:3], listed.sums, store, progress=progress)
             found.notes += _replaced(listed.sums)  # the version itself says so by its number
         _check_states(sources, files, states)
         found.has_checksums = is_proven
@@ -326,14 +310,11 @@ def _state(path: Path) -> list[tuple[str, int, int, int]]:
 
 
 def _check_states(
-    sources: Sequence[Path],
-    files: Sequence[Path],
-    states: Sequence[list[tuple[str, int, int, int]]],
+    sources: Sequence[Path], files: Sequence[Path], states: Sequence[list[tuple[str, int, int, int]]]
 ) -> None:
     """Raise IntegrityError if a file is no longer in the state in which it was found."""
     for source, file, state in zip(sources, files, states, strict=True):
         if _state(file) != state:
             raise IntegrityError(
-                f"{source}: changed while it was read. Nothing was kept; run the same command again.",
-                file=str(source),
+                f"{source}: changed while it was read. Nothing was kept; run the same command again.", file=str(source)
             )

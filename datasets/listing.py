@@ -94,12 +94,7 @@ class Offered:
 
 
 def list_datasets(
-    pattern: str = "",
-    *,
-    remote: bool = False,
-    benchmark: str = "",
-    search: str = "",
-    family: str = "",
+    pattern: str = "", *, remote: bool = False, benchmark: str = "", search: str = "", family: str = ""
 ) -> list[Listed]:
     """Return the datasets on this machine and those that can be built, sorted by name.
 
@@ -124,11 +119,7 @@ def list_datasets(
 
 
 def matching(
-    found: dict[str, Listed],
-    pattern: str = "",
-    benchmark: str = "",
-    search: str = "",
-    family: str = "",
+    found: dict[str, Listed], pattern: str = "", benchmark: str = "", search: str = "", family: str = ""
 ) -> list[Listed]:
     """Return those that `list_datasets` would return for these arguments, sorted by name.
 
@@ -199,10 +190,7 @@ def listed_here() -> dict[str, Listed]:
         except OrlogError as error:
             is_damaged = isinstance(error, IntegrityError) and not isinstance(error, LockError)
             found[name] = Listed(
-                name=name,
-                version=versions[0],
-                state="damaged" if is_damaged else "unusable",
-                problem=str(error),
+                name=name, version=versions[0], state="damaged" if is_damaged else "unusable", problem=str(error)
             )
     return found
 
@@ -234,11 +222,7 @@ def listed_elsewhere(here: dict[str, Listed]) -> tuple[dict[str, Listed], dict[s
             )
             if isinstance(entry, IndexEntry):
                 listed = dataclasses.replace(
-                    listed,
-                    steps=entry.steps,
-                    size_bytes=entry.size_bytes,
-                    audit=entry.audit,
-                    license=entry.license,
+                    listed, steps=entry.steps, size_bytes=entry.size_bytes, audit=entry.audit, license=entry.license
                 )
             else:
                 listed = dataclasses.replace(
@@ -282,9 +266,7 @@ def offers_of(wanted: DatasetName) -> tuple[list[Offered], dict[str, str]]:
             **index.datasets.get(wanted.name, {}),
         }
         offers += [
-            Offered(registry, version, listed[version])
-            for version in newest_first(listed)
-            if version != offered[0]
+            Offered(registry, version, listed[version]) for version in newest_first(listed) if version != offered[0]
         ]
     return offers, problems
 

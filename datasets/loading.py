@@ -93,9 +93,7 @@ def load_dataset(
                             progress = stack.enter_context(bar)
                         return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
             if not download:
-                found = (
-                    None if in_place is False else offered_in_place(wanted, in_place, whole_files)
-                )
+                found = None if in_place is False else offered_in_place(wanted, in_place, whole_files)
                 if found is None:
                     raise
                 return choice.of(found)
@@ -114,9 +112,7 @@ def load_dataset(
         return _open_downloaded(get(str(name)), choice)
 
 
-def offered_in_place(
-    wanted: DatasetName, in_place: bool | None = None, whole_files: bool = False
-) -> Dataset | None:
+def offered_in_place(wanted: DatasetName, in_place: bool | None = None, whole_files: bool = False) -> Dataset | None:
     """Return a version that is read where it is; None if no registry that was added for that offers it.
 
     With `in_place`, any registry that offers it will do.

@@ -96,11 +96,7 @@ def _columns(data: Any) -> Rows | None:
     first = data[0]
     if isinstance(first, Mapping) and _of_dict(first) is None:
         keys = _keys(first)
-        keys = {
-            role: key
-            for role, key in keys.items()
-            if role == "episodes" or _shape(first[key]) is not None
-        }
+        keys = {role: key for role, key in keys.items() if role == "episodes" or _shape(first[key]) is not None}
         if {"observations", "actions"} <= keys.keys():
             return {role: np.asarray([step[key] for step in data]) for role, key in keys.items()}
     if isinstance(first, list | tuple):
@@ -152,8 +148,7 @@ def _each_episode(data: Mapping[Any, Any]) -> list[Rows]:
         return []
     chosen = {role: data[key] for role, key in keys.items() if lengths[role] is not None}
     episodes = [
-        _of_dict({role: values[number] for role, values in chosen.items()})
-        for number in range(len(chosen["actions"]))
+        _of_dict({role: values[number] for role, values in chosen.items()}) for number in range(len(chosen["actions"]))
     ]
     return [one for one in episodes if one is not None]
 
@@ -204,9 +199,7 @@ def _of_stable_baselines(data: Mapping[str, Any]) -> Rows:
 def _keys(data: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the keys of a dict by our names of what they are."""
     by_name = {str(key).lower(): key for key in reversed(list(data))}
-    spelled = {
-        role: [one for one in names.split() if one in by_name] for role, names in NAMES.items()
-    }
+    spelled = {role: [one for one in names.split() if one in by_name] for role, names in NAMES.items()}
     return {role: by_name[names[0]] for role, names in spelled.items() if names}
 
 

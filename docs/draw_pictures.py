@@ -84,9 +84,7 @@ def write_pictures() -> None:
         "scores": scores_picture(),
     }
     for name, picture in pictures.items():
-        picture.savefig(
-            IMAGES / f"{name}.png", dpi=110, bbox_inches="tight", metadata={"Software": None}
-        )
+        picture.savefig(IMAGES / f"{name}.png", dpi=110, bbox_inches="tight", metadata={"Software": None})
 
 
 if __name__ == "__main__":

@@ -97,11 +97,7 @@ ABOUT = {
         "LIBERO",
         "Demonstrations by people of 130 tasks for one robot arm, told in words, for learning one task after another.",
         "Liu and others, 2023: LIBERO: Benchmarking Knowledge Transfer for Lifelong Robot Learning, arXiv:2306.03310",
-        _commands(
-            "formats",
-            "libero/libero_10/kitchen_scene3_turn_on_the_stove_and_put_the_moka_pot_on_it-v0",
-            "bc",
-        ),
+        _commands("formats", "libero/libero_10/kitchen_scene3_turn_on_the_stove_and_put_the_moka_pot_on_it-v0", "bc"),
         "The files name robosuite environments, which orlog does not run: training works, and policies are scored with your own code.",
     ),
     "mimicgen": About(
@@ -199,18 +195,14 @@ def _names(key: str) -> list[str]:
 def _names_of(key: str) -> Iterator[str]:
     if key not in SHIPPED:
         yield "No file can be downloaded by name; references and published scores are known."
-        yield table(
-            ("name", "score 0", "score 100"), [(f"`{one}`", *_anchors(one)) for one in _names(key)]
-        )
+        yield table(("name", "score 0", "score 100"), [(f"`{one}`", *_anchors(one)) for one in _names(key)])
         return
     index = shipped_index(key).foreign
     known = sum(one.has_checksum for one in _files(key))
     first = (
         ""
         if known == len(_files(key))
-        else (
-            " Of the others the first download is trusted, and a file that differs later is refused."
-        )
+        else (" Of the others the first download is trusted, and a file that differs later is refused.")
     )
     yield (
         f"{len(index)} names. Of {len(_files(key))} files, {known or 'none'} have a published checksum.{first} "
@@ -231,9 +223,7 @@ def _files(key: str) -> list[ForeignFile]:
     if key not in SHIPPED:
         return []
     index = shipped_index(key).foreign
-    return [
-        file for versions in index.values() for entry in versions.values() for file in entry.each
-    ]
+    return [file for versions in index.values() for entry in versions.values() for file in entry.each]
 
 
 def folded(summary: str, text: str) -> str:

@@ -38,10 +38,7 @@ def help_of(arguments: list[str]) -> str:
 
 
 def _names(group: typer.Typer) -> list[str]:
-    return [
-        str(command.name or getattr(command.callback, "__name__", ""))
-        for command in group.registered_commands
-    ]
+    return [str(command.name or getattr(command.callback, "__name__", "")) for command in group.registered_commands]
 
 
 if __name__ == "__main__":

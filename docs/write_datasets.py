@@ -35,20 +35,14 @@ def dataset_pages() -> dict[str, str]:
     """Return the text of each page by its path below `datasets/`, the overview first."""
     names = sorted({manifest.name for manifest in recorded_manifests()})
     newest = [one for name in names if (one := recorded_manifest(name)) is not None]
-    rows = [
-        (f"[`{one.name}`]({one.name}.md)", f"{one.total_episodes:,}", f"{one.total_steps:,}")
-        for one in newest
-    ]
+    rows = [(f"[`{one.name}`]({one.name}.md)", f"{one.total_episodes:,}", f"{one.total_steps:,}") for one in newest]
     pages = {"index.md": f"{OVERVIEW}\n{table(('dataset', 'episodes', 'steps'), rows)}\n"}
     return pages | {f"{one.name}.md": dataset_page(one) for one in newest}
 
 
 def dataset_page(manifest: Manifest) -> str:
     """Return the page of a version: what is in it, how it was made, and what methods scored on it."""
-    columns = [
-        (f"`{one.name}`", one.dtype, str(tuple(one.shape)), f"{one.rows:,}")
-        for one in manifest.columns
-    ]
+    columns = [(f"`{one.name}`", one.dtype, str(tuple(one.shape)), f"{one.rows:,}") for one in manifest.columns]
     parts = [
         f"# {manifest.name}",
         escaped(manifest.description),
@@ -120,9 +114,7 @@ def _baselines(manifest: Manifest) -> list[str]:
     return [
         "## Recorded baselines",
         "Mean scores with their 95 % intervals; `orlog reproduce` trains and scores a method in the same way.",
-        figure(
-            dots(drawn, UNIT, ends=(0, 100)), f"{UNIT}: ● mean with its 95 % interval, ○ each seed."
-        ),
+        figure(dots(drawn, UNIT, ends=(0, 100)), f"{UNIT}: ● mean with its 95 % interval, ○ each seed."),
         table(headings, rows),
     ]
 

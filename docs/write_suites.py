@@ -46,10 +46,7 @@ def baseline_tables(suite: str) -> list[list[str]]:
 
 def _table_lines(rows: dict[str, dict[str, str]]) -> list[str]:
     algorithms = sorted({algorithm for row in rows.values() for algorithm in row})
-    lines = [
-        f"| dataset | {' | '.join(f'`{one}`' for one in algorithms)} |",
-        "|---" * (1 + len(algorithms)) + "|",
-    ]
+    lines = [f"| dataset | {' | '.join(f'`{one}`' for one in algorithms)} |", "|---" * (1 + len(algorithms)) + "|"]
     for name, row in rows.items():
         cells = " | ".join(row.get(one, "") for one in algorithms)
         lines.append(f"| `{name}` | {cells} |")

@@ -73,9 +73,7 @@ class COCOAConfig(CQLConfig):
 class Anchors(nn.Module):
     """Models of the dynamics, forward and in reverse, and the policy that leads to the data."""
 
-    def __init__(
-        self, obs_dim: int, action_dim: int, config: COCOAConfig, generator: torch.Generator
-    ) -> None:
+    def __init__(self, obs_dim: int, action_dim: int, config: COCOAConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.horizon = config.horizon
         both, hidden = obs_dim + action_dim, config.model_hidden
@@ -92,9 +90,7 @@ class Anchors(nn.Module):
             observations = observations + self.forward_model(pairs)
         return observations
 
-    def model_loss(
-        self, observations: Tensor, actions: Tensor, next_observations: Tensor
-    ) -> Tensor:
+    def model_loss(self, observations: Tensor, actions: Tensor, next_observations: Tensor) -> Tensor:
         """Return the squared errors of both models."""
         change = next_observations - observations
         ahead = self.forward_model(torch.cat([observations, actions], -1))
@@ -121,9 +117,7 @@ class Anchors(nn.Module):
 class Transductive(nn.Module):
     """A network of an anchor and the difference from it, which are multiplied."""
 
-    def __init__(
-        self, inputs: int, outputs: int, config: COCOAConfig, generator: torch.Generator
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, config: COCOAConfig, generator: torch.Generator) -> None:
         super().__init__()
         width, hidden = config.hidden[-1], config.hidden
         products = width * config.embedding
@@ -181,16 +175,12 @@ class COCOA(CQL):
     target_critic: Any
     optimizer: Any
 
-    def __init__(
-        self, config: COCOAConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
-    ) -> None:
+    def __init__(self, config: COCOAConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         super().__init__(config, scaling, seed=seed, device=device)
         generator = make_generator(seed, 2, device)
         obs_dim, action_dim = len(scaling.obs_mean), self.action_dim
         self.anchors = Anchors(obs_dim, action_dim, config, generator)
-        self.anchor_optimizer = torch.optim.Adam(
-            self.anchors.parameters(), config.anchor_learning_rate
-        )
+        self.anchor_optimizer = torch.optim.Adam(self.anchors.parameters(), config.anchor_learning_rate)
         find = self.anchors.find
 
         def network(inputs: int, outputs: int) -> Transductive:
@@ -205,10 +195,7 @@ class COCOA(CQL):
         self.optimizer = torch.optim.Adam(
             [
                 {"params": [*self.critic.parameters()], "lr": config.critic_learning_rate},
-                {
-                    "params": [*self.policy.parameters(), self.log_temperature],
-                    "lr": config.policy_learning_rate,
-                },
+                {"params": [*self.policy.parameters(), self.log_temperature], "lr": config.policy_learning_rate},
             ]
         )
         self.prepared = 0

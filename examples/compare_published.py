@@ -27,10 +27,7 @@ def seeds_of(algorithm: str, task: str) -> np.ndarray:
 
 def main() -> None:
     """Run the example."""
-    scores = {
-        name: {task: seeds_of(name, task) for task in TASKS}
-        for name in ("awac", "cql", "iql", "td3_bc")
-    }
+    scores = {name: {task: seeds_of(name, task) for task in TASKS} for name in ("awac", "cql", "iql", "td3_bc")}
     found = compare_methods(scores, np.random.default_rng(0))
     for method in found.ranking():
         of_method = found.aggregates[method]

@@ -62,9 +62,7 @@ def main() -> None:
             distributed.barrier()
         arrays = orlog.load_arrays(options.dataset)
         torch.manual_seed(0)
-        network = nn.Sequential(
-            nn.Linear(arrays.obs_dim, 64), nn.ReLU(), nn.Linear(64, arrays.action_dim)
-        )
+        network = nn.Sequential(nn.Linear(arrays.obs_dim, 64), nn.ReLU(), nn.Linear(64, arrays.action_dim))
         optimizer = torch.optim.Adam(network.parameters(), 1e-3)
         begin = 0
         if CHECKPOINT.exists():
@@ -83,11 +81,7 @@ def main() -> None:
             if is_first:
                 print(f"step {step} loss {shown:.6f}", flush=True)
             if is_first and (step + 1) % SAVE_EVERY == 0:
-                state = {
-                    "network": network.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "step": step + 1,
-                }
+                state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
                 torch.save(state, CHECKPOINT.with_suffix(".part"))
                 CHECKPOINT.with_suffix(".part").replace(CHECKPOINT)
 

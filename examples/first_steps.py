@@ -34,10 +34,7 @@ def main() -> None:
     batches = orlog.transitions(ds, batch_size=256, seed=0)
     mean, std = batches.arrays.observation_statistics()
     scaling = Scaling(
-        obs_mean=mean,
-        obs_std=std + 1e-3,
-        action_low=torch.tensor(actions.low),
-        action_high=torch.tensor(actions.high),
+        obs_mean=mean, obs_std=std + 1e-3, action_low=torch.tensor(actions.low), action_high=torch.tensor(actions.high)
     )
     iql = IQL(IQLConfig(hidden=(64, 64), steps=100), scaling, seed=0)
     for step, batch in enumerate(itertools.islice(batches, 100), 1):

@@ -99,6 +99,4 @@ def losses(dataset: orlog.Dataset) -> list[str]:
     return [f"These columns are lost: {', '.join(infos)}."] if infos else []
 
 
-FORMAT = Format(
-    name="jsonl-logs", open=open_logs, extensions=(".jsonl",), write=write_logs, losses=losses
-)
+FORMAT = Format(name="jsonl-logs", open=open_logs, extensions=(".jsonl",), write=write_logs, losses=losses)

@@ -36,20 +36,12 @@ def main() -> None:
     """Run the example."""
     record_episodes(100)
     run = orlog.train(
-        "cql",
-        NAME,
-        steps=600,
-        keep_checkpoints=True,
-        settings={"hidden": [32, 32]},
-        out="off-policy",
-        overwrite=True,
+        "cql", NAME, steps=600, keep_checkpoints=True, settings={"hidden": [32, 32]}, out="off-policy", overwrite=True
     )
     found = orlog.evaluate_off_policy(
         run,
         discount=0.95,  # the critic's is 0.99, so it is left out
-        settings=FQESettings(
-            hidden=(32, 32), steps=600, learning_rate=1e-3, target_rate=0.05, fits=2
-        ),
+        settings=FQESettings(hidden=(32, 32), steps=600, learning_rate=1e-3, target_rate=0.05, fits=2),
     )
     for policy in found.policies:
         assert policy.value is not None

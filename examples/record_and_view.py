@@ -17,9 +17,7 @@ import numpy as np
 import orlog
 
 
-def run_episodes(
-    env: gymnasium.Env[np.ndarray, int], act: Callable[[np.ndarray], int], seeds: range
-) -> None:
+def run_episodes(env: gymnasium.Env[np.ndarray, int], act: Callable[[np.ndarray], int], seeds: range) -> None:
     """Run an episode of a policy for each seed."""
     for seed in seeds:
         observation, _ = env.reset(seed=seed)
@@ -59,9 +57,7 @@ def record_and_view(folder: Path) -> None:
     print("the same bytes:", orlog.load_dataset(path).digest == train.digest)
 
     changes = "10 episodes that lean against the fall"
-    with orlog.record(
-        gymnasium.make("CartPole-v1"), "examples/cartpole-v1", append=True, changes=changes
-    ) as env:
+    with orlog.record(gymnasium.make("CartPole-v1"), "examples/cartpole-v1", append=True, changes=changes) as env:
         run_episodes(env, lambda observed: int(observed[2] > 0), range(100, 110))
     newest = orlog.load_dataset("examples/cartpole-v1")
     print(f"version {newest.version} has {len(newest)} episodes: {newest.manifest.changes}")

@@ -49,9 +49,7 @@ class AgentTransitionSampler:
         self._view = arrays.transitions
         self._sizes, self._pieces = _places(arrays)
         self._flags = {
-            name: self._there.flags(name)
-            for name in ("acts", "terminations", "truncations")
-            if name in arrays.team.has
+            name: self._there.flags(name) for name in ("acts", "terminations", "truncations") if name in arrays.team.has
         }
         # Of two rows that follow one another: who acts now and then.
         acts = self._flags.pop("acts").contiguous()
@@ -86,9 +84,7 @@ class AgentTransitionSampler:
         for rows in torch.split(chosen, items_at_once(size, self._item_bytes)):
             count = len(rows) // size
             several = (
-                itertools.repeat(every, count)
-                if one is None
-                else one.view(count, size, *one.shape[1:]).unbind(0)
+                itertools.repeat(every, count) if one is None else one.view(count, size, *one.shape[1:]).unbind(0)
                 for one in self._columns(rows)
             )
             yield from map(AgentBatch, *several)
@@ -170,9 +166,7 @@ class AgentTransitions(Batches[AgentBatch]):
         super().__init__(AgentTransitionSampler(arrays), arrays.digest, **place)
         self.agents: tuple[str, ...] = arrays.team.agents
         widths = torch.tensor(arrays.team.widths)
-        self.observation_mask: Bool[Tensor, "agents obs"] = (
-            torch.arange(int(widths.max())) < widths[:, None]
-        )
+        self.observation_mask: Bool[Tensor, "agents obs"] = torch.arange(int(widths.max())) < widths[:, None]
 
 
 def load_agents(dataset: Given, where: str = "auto", *, infos: Sequence[str] = ()) -> Arrays:
@@ -234,6 +228,4 @@ def agent_transitions(
             f"{arrays.name or 'these arrays'}: loaded without what is known of single agents; load them with "
             "orlog.loaders.agent_transitions.load_agents(ds), or give the dataset itself."
         )
-    return AgentTransitions(
-        arrays, batch_size=batch_size, seed=seed, start=start, infos=infos, rank=rank, ranks=ranks
-    )
+    return AgentTransitions(arrays, batch_size=batch_size, seed=seed, start=start, infos=infos, rank=rank, ranks=ranks)

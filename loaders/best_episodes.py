@@ -63,9 +63,7 @@ def best_token_sequences(
     Raises ValueError if percent does not lie in [1, 100]; SchemaError if a return is not finite.
     """
     chosen = _best_episodes(data, percent, stream, speaker=speaker)
-    return token_sequences(
-        chosen, batch_size, seed=seed, tokenizer=tokenizer, length=length, speaker=speaker, **stream
-    )
+    return token_sequences(chosen, batch_size, seed=seed, tokenizer=tokenizer, length=length, speaker=speaker, **stream)
 
 
 def _best_episodes(

@@ -108,10 +108,4 @@ def action_chunks(
         ValueError: no episode is that long.
     """
     arrays = as_arrays(data, stream.get("infos", ()))
-    return Batches(
-        ChunkSampler(arrays, length, discount),
-        arrays.digest,
-        batch_size=batch_size,
-        seed=seed,
-        **stream,
-    )
+    return Batches(ChunkSampler(arrays, length, discount), arrays.digest, batch_size=batch_size, seed=seed, **stream)

@@ -82,9 +82,7 @@ def count_transitions(arrays: Arrays) -> CountBatch:
     )
 
 
-def transition_counts(
-    data: Given | Arrays, *, seed: int = 0, start: int = 0
-) -> Batches[CountBatch]:
+def transition_counts(data: Given | Arrays, *, seed: int = 0, start: int = 0) -> Batches[CountBatch]:
     """Return an endless stream of the same batch: every transition once, with its count.
 
     Args:

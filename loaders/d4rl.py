@@ -69,10 +69,7 @@ def d4rl_arrays(dataset: Given) -> dict[str, np.ndarray]:
 
 
 def qlearning_dataset(
-    data: Given | Mapping[str, np.ndarray],
-    terminate_on_end: bool = False,
-    *,
-    max_episode_steps: int | None = None,
+    data: Given | Mapping[str, np.ndarray], terminate_on_end: bool = False, *, max_episode_steps: int | None = None
 ) -> dict[str, np.ndarray]:
     """Return the same as `d4rl.qlearning_dataset` for the same arrays, bit for bit.
 
@@ -168,16 +165,12 @@ def transitions_dataset(dataset: Given) -> dict[str, np.ndarray]:
     }
 
 
-def _ends(
-    arrays: Mapping[str, np.ndarray], limit: int | None, *, first_after_timeout: int
-) -> np.ndarray:
+def _ends(arrays: Mapping[str, np.ndarray], limit: int | None, *, first_after_timeout: int) -> np.ndarray:
     """Return the steps at which D4RL takes an episode to have timed out."""
     if "timeouts" in arrays:
         return arrays["timeouts"].astype(np.bool_)
     if limit is None:
-        raise ValueError(
-            "the arrays have no timeouts; give max_episode_steps, the environment's limit."
-        )
+        raise ValueError("the arrays have no timeouts; give max_episode_steps, the environment's limit.")
     limit = as_integer("max_episode_steps", limit)
     if limit < 1:
         raise ValueError(f"max_episode_steps must be >= 1, found {limit}.")

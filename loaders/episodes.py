@@ -105,9 +105,7 @@ class EpisodeSampler:
         self._choice = _choice_of_episodes(arrays)
         device = arrays.rows.device
         self._first_rows = torch.from_numpy(arrays.first_rows).to(device)
-        self._lengths = torch.tensor(
-            arrays.lengths, device=device
-        )  # a copy, as they may be read-only
+        self._lengths = torch.tensor(arrays.lengths, device=device)  # a copy, as they may be read-only
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, " items"]:
         """Return the number of each item's episode."""
@@ -205,9 +203,7 @@ def _choice_of_episodes(arrays: Arrays) -> Mixture | AliasTable | None:
     is_first = np.diff(numbers, prepend=-1) != 0
     component = np.repeat(np.arange(len(choice.sizes)), choice.sizes)
     sizes = np.bincount(component[is_first], minlength=len(choice.sizes))
-    return dataclasses.replace(
-        choice, steps=numbers[is_first], first=sizes.cumsum() - sizes, sizes=sizes
-    )
+    return dataclasses.replace(choice, steps=numbers[is_first], first=sizes.cumsum() - sizes, sizes=sizes)
 
 
 @takes_stream_options

@@ -55,9 +55,7 @@ class FrameSampler:
         self.draws = 1 if arrays.mixture is None else 2
         self.arrays = arrays
         self._stacked = _find_leaves(arrays, keys)
-        plain = {
-            key: leaf for key, leaf in arrays.observation_leaves.items() if key not in self._stacked
-        }
+        plain = {key: leaf for key, leaf in arrays.observation_leaves.items() if key not in self._stacked}
         self._plain = dataclasses.replace(arrays, observation_leaves=plain) if plain else None
         self._slots = torch.arange(1 - stack, 2, device=arrays.rows.device)
         self._is_one_step = n_steps == 1
@@ -150,27 +148,17 @@ def _find_leaves(arrays: Arrays, keys: Sequence[str] | None) -> dict[str, Leaf]:
             found = f"its parts are {sorted(leaves)}" if leaves else "they are one flat vector"
             raise SchemaError(
                 f"{name}: no observation is an image (uint8 of two or three dimensions), {found}; "
-                + (
-                    "name the parts to stack with stacked=, or"
-                    if leaves
-                    else "stack with orlog.sequences, or"
-                )
+                + ("name the parts to stack with stacked=, or" if leaves else "stack with orlog.sequences, or")
                 + " use orlog.transitions."
             )
         return images
     if isinstance(keys, str):
-        raise TypeError(
-            f"stacked must be a list of parts of an observation, found the text {keys!r}."
-        )
+        raise TypeError(f"stacked must be a list of parts of an observation, found the text {keys!r}.")
     if not keys:
-        raise ValueError(
-            "stacked is empty; name the parts to stack, or leave it out to stack all images."
-        )
+        raise ValueError("stacked is empty; name the parts to stack, or leave it out to stack all images.")
     for key in keys:
         if not isinstance(key, str):
-            raise TypeError(
-                f"each of stacked must be the name of a part, found {type(key).__name__} {key!r:.80}."
-            )
+            raise TypeError(f"each of stacked must be the name of a part, found {type(key).__name__} {key!r:.80}.")
         if key not in leaves:
             known = [one for one in leaves if one]
             found = "are one tensor, so leave stacked out" if leaves else "are one flat vector"

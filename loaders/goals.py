@@ -122,9 +122,7 @@ class GoalSampler:
         """
         for mixture in (value_goals, actor_goals):
             if not isinstance(mixture, GoalMixture):
-                raise TypeError(
-                    f"value_goals and actor_goals are each a GoalMixture, found {mixture!r:.80}."
-                )
+                raise TypeError(f"value_goals and actor_goals are each a GoalMixture, found {mixture!r:.80}.")
         if not 0 < discount < 1:
             raise ValueError(f"discount must be in (0, 1), found {discount}.")
         discount = canonical_number(discount)
@@ -177,9 +175,7 @@ class GoalSampler:
             self._choose_block(uniform[block], chosen[:, block])
         return torch.from_numpy(chosen).T
 
-    def has_random_actor_goal(
-        self, uniform: Float64[np.ndarray, "items draws"]
-    ) -> Bool[np.ndarray, " items"]:
+    def has_random_actor_goal(self, uniform: Float64[np.ndarray, "items draws"]) -> Bool[np.ndarray, " items"]:
         """Return whether `choose` takes each item's actor goal from the whole dataset."""
         is_random: np.ndarray = uniform[:, 2 * self._numbers] >= self._actor_goals.up_to[2]
         return is_random
@@ -190,9 +186,7 @@ class GoalSampler:
             yield from map(self.gather, torch.split(chosen, size))
             return
         numbers = self._view.shape[1] + 2 * self._flat_goals.shape[1]
-        yield from gather_in_blocks(
-            GoalBatch, self._columns, chosen, size=size, item_bytes=4 * numbers
-        )
+        yield from gather_in_blocks(GoalBatch, self._columns, chosen, size=size, item_bytes=4 * numbers)
 
     def gather(self, chosen: Tensor) -> GoalBatch:
         """Return the transitions of the first column with the goals of the others."""
@@ -216,16 +210,7 @@ class GoalSampler:
             masks = 1 - terminations
             rewards = self._relabel(self._reward, rows, value_goals)
         actor_goals = self.read_goals(actor_rows)
-        return (
-            observations,
-            actions,
-            next_observations,
-            value_goals,
-            actor_goals,
-            rewards,
-            masks,
-            terminations,
-        )
+        return (observations, actions, next_observations, value_goals, actor_goals, rewards, masks, terminations)
 
     def _choose_block(self, uniform: np.ndarray, chosen: np.ndarray) -> None:
         """Fill in the rows of some items."""
@@ -264,9 +249,7 @@ class GoalSampler:
             chosen[here] = self.arrays.step_table.take(self.arrays.choose_steps(numbers))
         return chosen
 
-    def _distances(
-        self, mixture: GoalMixture, ahead: np.ndarray, uniform: np.ndarray
-    ) -> np.ndarray:
+    def _distances(self, mixture: GoalMixture, ahead: np.ndarray, uniform: np.ndarray) -> np.ndarray:
         """Return the steps to later goals: 1 up to the last goal; 0 for an item that is there."""
         if mixture.geometric:
             steps = np.log(1 - uniform)
@@ -282,9 +265,7 @@ class GoalSampler:
         """Return the observations, actions, next observations and terminations of some rows."""
         arrays = self.arrays
         if arrays.is_flat:
-            obs, act, _, term, _, next_obs = gather_rows(self._view, rows).split_with_sizes(
-                self._sizes, 1
-            )
+            obs, act, _, term, _, next_obs = gather_rows(self._view, rows).split_with_sizes(self._sizes, 1)
             return obs, act, next_obs, term.squeeze(1)
         terminations = arrays.rows[:, arrays.columns["terminations"].start]
         return (
@@ -305,8 +286,7 @@ class GoalSampler:
         rewards = reward(achieved, wanted)
         if rewards.shape != rows.shape:
             raise ValueError(
-                f"reward must return one number for each item, shape {tuple(rows.shape)}, found "
-                f"{tuple(rewards.shape)}."
+                f"reward must return one number for each item, shape {tuple(rows.shape)}, found {tuple(rewards.shape)}."
             )
         return rewards.to(torch.float32)
 

@@ -44,9 +44,7 @@ class Members:
     episodes: tuple[int, ...]
 
 
-def member_arrays(
-    arrays: Arrays, *, rewards: Literal["own", "team"] = "own", infos: Sequence[str] = ()
-) -> Arrays:
+def member_arrays(arrays: Arrays, *, rewards: Literal["own", "team"] = "own", infos: Sequence[str] = ()) -> Arrays:
     """Return a team's arrays as those of single agents, which take the place of the team's in memory.
 
     Args:
@@ -130,9 +128,7 @@ def separately(
     """
     module, _, function = loader.partition(":")
     make = getattr(importlib.import_module(module), function)
-    streams: list[Iterable[Any]] = [
-        make(one, seed=seed, start=start, **arguments) for one in of_each(arrays)
-    ]
+    streams: list[Iterable[Any]] = [make(one, seed=seed, start=start, **arguments) for one in of_each(arrays)]
     return (AgentBatches(several) for several in zip(*streams, strict=True))
 
 
@@ -243,13 +239,7 @@ def _fill(
     rows[ends, obs_dim:] = 0
 
 
-def _infos(
-    arrays: Arrays,
-    names: Sequence[str],
-    sources: np.ndarray,
-    final: np.ndarray,
-    lengths: np.ndarray,
-) -> Arrays:
+def _infos(arrays: Arrays, names: Sequence[str], sources: np.ndarray, final: np.ndarray, lengths: np.ndarray) -> Arrays:
     """Return the infos of the whole at the rows of single agents; zeros at final observations."""
     assert arrays.infos is not None
     there, chosen = arrays.infos, torch.from_numpy(sources)

@@ -104,9 +104,7 @@ class PreferenceSampler:
         self._table = StepTable(counts[self._fitting])
         # Segment i of all starts at step i + what was left out in its episode and those before.
         self._left_out = np.cumsum(arrays.lengths - counts) - (arrays.lengths - counts)
-        self._numbers = (
-            1 if arrays.mixture is None else 2
-        )  # uniform numbers that choose one segment
+        self._numbers = 1 if arrays.mixture is None else 2  # uniform numbers that choose one segment
         self.draws = 2 * self._numbers + 2  # two for the teacher
         self._sums = None
         if label == "returns":
@@ -241,22 +239,15 @@ def preferences(
 
 
 def _check_teacher(
-    label: str,
-    discount: float,
-    rational: float | None,
-    mistake_probability: float,
-    equal_margin: float,
+    label: str, discount: float, rational: float | None, mistake_probability: float, equal_margin: float
 ) -> None:
     check_choice("label", label, ("returns", "none"))
     if not (0 <= discount <= 1 and 0 <= mistake_probability <= 1):
         raise ValueError(
-            "discount and mistake_probability must be in [0, 1], found "
-            f"{discount} and {mistake_probability}."
+            f"discount and mistake_probability must be in [0, 1], found {discount} and {mistake_probability}."
         )
     if not (0 <= equal_margin < math.inf and 0 <= (rational or 0.0) < math.inf):
-        raise ValueError(
-            f"equal_margin and rational must be >= 0, found {equal_margin} and {rational}."
-        )
+        raise ValueError(f"equal_margin and rational must be >= 0, found {equal_margin} and {rational}.")
 
 
 def _count_segments(arrays: Arrays, length: int) -> Int64[np.ndarray, " episodes"]:
@@ -273,16 +264,12 @@ def _count_segments(arrays: Arrays, length: int) -> Int64[np.ndarray, " episodes
     return counts
 
 
-def _fit_mixture(
-    arrays: Arrays, counts: Int64[np.ndarray, " episodes"], length: int
-) -> Mixture | AliasTable | None:
+def _fit_mixture(arrays: Arrays, counts: Int64[np.ndarray, " episodes"], length: int) -> Mixture | AliasTable | None:
     """Return how segments are weighted: as the mixture weights the steps that they start at."""
     mixture = arrays.mixture
     if mixture is None:
         return None
-    timesteps = np.arange(arrays.total_steps) - np.repeat(
-        np.cumsum(arrays.lengths) - arrays.lengths, arrays.lengths
-    )
+    timesteps = np.arange(arrays.total_steps) - np.repeat(np.cumsum(arrays.lengths) - arrays.lengths, arrays.lengths)
     fits = timesteps < np.repeat(counts, arrays.lengths)
     if isinstance(mixture, AliasTable):
         probabilities = step_probabilities(arrays)[fits]
@@ -302,9 +289,4 @@ def _fit_mixture(
             "leave it out, or choose a smaller length."
         )
     numbers = fits.cumsum() - 1  # index of a step among those that fit
-    return Mixture(
-        steps=numbers[mixture.steps[kept]],
-        first=sizes.cumsum() - sizes,
-        sizes=sizes,
-        up_to=mixture.up_to,
-    )
+    return Mixture(steps=numbers[mixture.steps[kept]], first=sizes.cumsum() - sizes, sizes=sizes, up_to=mixture.up_to)

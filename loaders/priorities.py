@@ -105,9 +105,7 @@ class SumTree:
             node = node * _FANOUT + child
         return node
 
-    def update(
-        self, places: Int64[np.ndarray, " items"], values: Float64[np.ndarray, " items"]
-    ) -> None:
+    def update(self, places: Int64[np.ndarray, " items"], values: Float64[np.ndarray, " items"]) -> None:
         """Change some numbers; if a place occurs twice, the last value counts."""
         self._parts[0].reshape(-1)[places] = values
         nodes = places // _FANOUT
@@ -152,9 +150,7 @@ class PrioritizedTransitions:
         """
         arrays = sampler.arrays
         if not 0 <= exponent <= 2 or not 0 <= beta <= 1:
-            raise ValueError(
-                f"exponent must be in [0, 2] and beta in [0, 1], found {exponent} and {beta}."
-            )
+            raise ValueError(f"exponent must be in [0, 2] and beta in [0, 1], found {exponent} and {beta}.")
         if arrays.mixture is not None:
             raise ValueError(
                 f"{arrays.name}: its steps have weights already, which priorities would replace; "
@@ -177,11 +173,7 @@ class PrioritizedTransitions:
             seed=seed,
             **place,
         )
-        self.digest, self.batch_size, self.seed = (
-            arrays.digest,
-            self.cursor.batch_size,
-            self.cursor.seed,
-        )
+        self.digest, self.batch_size, self.seed = (arrays.digest, self.cursor.batch_size, self.cursor.seed)
         self._next = self.cursor.start
         self._slice = self.cursor.own_items
         self._key = self.cursor.key
@@ -243,8 +235,7 @@ class PrioritizedTransitions:
         count = self._arrays.total_steps
         if places.min() < 0 or places.max() >= count:
             raise IndexError(
-                f"{self._arrays.name}: steps are 0 to {count - 1}, found {places.min()} to "
-                f"{places.max()}."
+                f"{self._arrays.name}: steps are 0 to {count - 1}, found {places.min()} to {places.max()}."
             )
         wrong = ~((values > 0) & (values < _LARGEST))
         if wrong.any():
@@ -271,10 +262,7 @@ class PrioritizedTransitions:
         values = np.asarray(_plain(kept), np.float64)
         if type(batch) is not int or batch < 0 or not isinstance(beta, float | int):
             raise ValueError(f"this is not the state of a stream: batch {batch!r}, beta {beta!r}.")
-        if (
-            values.shape != self._tree.values.shape
-            or not ((values > 0) & (values < _LARGEST**2)).all()
-        ):
+        if values.shape != self._tree.values.shape or not ((values > 0) & (values < _LARGEST**2)).all():
             raise ValueError(
                 f"this is not the state of a stream: expected {len(self._tree.values)} positive "
                 f"priorities, found shape {values.shape}."

@@ -22,9 +22,7 @@ NAME = "objectives"
 WEIGHTS = "weights"
 
 
-def scalarize(
-    arrays: Given | Arrays, *, weights: Sequence[float], objectives: str = NAME
-) -> Arrays:
+def scalarize(arrays: Given | Arrays, *, weights: Sequence[float], objectives: str = NAME) -> Arrays:
     """Return the same steps with rewards that are the weighted sum of several objectives.
 
     Where observations have a part that is called `weights`, of as many numbers, it is set to these weights, so

@@ -108,9 +108,7 @@ class SequenceSampler:
         columns = self._columns(chosen)
         return self._gather_rows(chosen) if columns is None else SequenceBatch(*columns)
 
-    def gather_many(
-        self, chosen: Int64[Tensor, "items three"], size: int
-    ) -> Iterator[SequenceBatch]:
+    def gather_many(self, chosen: Int64[Tensor, "items three"], size: int) -> Iterator[SequenceBatch]:
         """Yield the windows of `size` items each, views of a few gathered blocks where they can be."""
         together = items_at_once(size, self._item_bytes) if self._is_plain else size
         for items in torch.split(chosen, together):
@@ -182,9 +180,7 @@ class SequenceSampler:
             truncations=truncations,
             timesteps=(timestep.unsqueeze(1) + slots).masked_fill_(empty, 0),
             mask=~empty,
-            next_observations=(
-                windows_by_key(arrays.observations(rows + 1)) if self._with_next else None
-            ),
+            next_observations=(windows_by_key(arrays.observations(rows + 1)) if self._with_next else None),
         )
 
 
@@ -234,9 +230,7 @@ def sequences(
     arrays = as_arrays(data, stream.get("infos", ()))
     if with_next:
         refuse_missing_finals(arrays, "a next observation")
-    sampler = SequenceSampler(
-        arrays, length, padding=padding, discount=discount, with_next=with_next
-    )
+    sampler = SequenceSampler(arrays, length, padding=padding, discount=discount, with_next=with_next)
     return Batches(sampler, arrays.digest, batch_size=batch_size, seed=seed, **stream)
 
 
@@ -276,9 +270,7 @@ def windows_with_sums(
         sums = info_sums(arrays, name)
         left = np.maximum(most - sums, 0)
         if not left.any():
-            raise ValueError(
-                f"{arrays.name}: no episode has a {name} below {most:g}; the least is {sums.min():g}."
-            )
+            raise ValueError(f"{arrays.name}: no episode has a {name} below {most:g}; the least is {sums.min():g}.")
         arrays = weighted(arrays, weights_by_episode(arrays, left, per="episode"))
     stream["infos"] = (*infos, *(f"{one}{TO_GO}" for one in to_go))
     return sequences(with_sums_to_go(arrays, to_go), batch_size, length=length, seed=seed, **stream)

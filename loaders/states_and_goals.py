@@ -76,9 +76,7 @@ class GoalParts:
     def of_states(self, batch: GoalBatch) -> GoalBatch:
         """Return a batch as one of states."""
         observed = {name: getattr(batch, name) for name in _OBSERVATIONS}
-        states: dict[str, Any] = {
-            name: self.states(one) for name, one in observed.items() if one is not None
-        }
+        states: dict[str, Any] = {name: self.states(one) for name, one in observed.items() if one is not None}
         return dataclasses.replace(batch, **states)
 
 
@@ -105,9 +103,7 @@ def goal_parts(parts: Mapping[str, Leaf], width: int, name: str) -> GoalParts:
     of_state = {key: place for key, place in places.items() if key != DESIRED}
     if not any(leaf.column for leaf in parts.values()):  # one vector, which begins with this part
         of_state = {ACHIEVED: achieved, **of_state}
-    return GoalParts(
-        state=tuple(of_state.values()), achieved=achieved, desired=desired, goal_key=ACHIEVED
-    )
+    return GoalParts(state=tuple(of_state.values()), achieved=achieved, desired=desired, goal_key=ACHIEVED)
 
 
 def states_and_goals(

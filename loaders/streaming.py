@@ -35,14 +35,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.selection import seeded_order
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, arrays_of, missing_finals, with_infos
-from orlog.loaders.arrays.filling import (
-    Layout,
-    fill_matrix,
-    fill_other,
-    layout_of,
-    not_finite,
-    warn_of_outside,
-)
+from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, layout_of, not_finite, warn_of_outside
 from orlog.loaders.arrays.infos import check_names, info_layout
 from orlog.loaders.batch import joined
 from orlog.loaders.sampling.ahead import Ahead
@@ -88,12 +81,7 @@ class _Group:
         """Return the batches that lie in the rest of the group, gathered together; None where they are not."""
         size = cursor.batch_size
         count = (len(self.chosen) - into) // size
-        if (
-            not count
-            or cursor.ranks > 1
-            or self.infos
-            or not isinstance(self.sampler, BlockSampler)
-        ):
+        if not count or cursor.ranks > 1 or self.infos or not isinstance(self.sampler, BlockSampler):
             return None
         return self.sampler.gather_many(self.chosen[into : into + count * size], size)
 
@@ -175,9 +163,7 @@ class StreamedBatches(Stream[Any]):
         # Infos take memory beside the buffer, so that the stream is the same without them.
         self._beside = info_layout(dataset, self._names)
         if self._names:
-            self._columns |= {
-                name or _INFOS: (self._beside, name) for name in self._beside.row_bytes
-            }
+            self._columns |= {name or _INFOS: (self._beside, name) for name in self._beside.row_bytes}
             hold = self._columns_to_hold(self._beside, buffer_bytes // 4)
             self._hold = self._hold + [name or _INFOS for name in hold]
         # Two groups are in memory: batches come from one while the other is decoded.
@@ -195,10 +181,7 @@ class StreamedBatches(Stream[Any]):
         """Yield batch `start`, `start + 1`, ... without end; in a worker only its share of them."""
         own, workers = self._begin()
         start = self.start
-        with (
-            concurrent.futures.ThreadPoolExecutor(1, "orlog-stream") as pool,
-            contextlib.closing(Ahead()) as ahead,
-        ):
+        with concurrent.futures.ThreadPoolExecutor(1, "orlog-stream") as pool, contextlib.closing(Ahead()) as ahead:
             epoch, number, into = self._find(start * self.batch_size)
             memory, coming_memory = self._new_memory(), self._new_memory()
             group = self._decode(epoch, number, memory, ahead)
@@ -313,9 +296,7 @@ class StreamedBatches(Stream[Any]):
         What is held whole comes before them.
         """
         if ahead is None:
-            self.dataset.fetch_ahead(
-                np.concatenate(self._episodes_of(epoch, number)), self._grouped()
-            )
+            self.dataset.fetch_ahead(np.concatenate(self._episodes_of(epoch, number)), self._grouped())
             return
         if any(name not in self._held for name in self._hold):
             everything = [np.arange(self.dataset.total_episodes)]
@@ -340,9 +321,7 @@ class StreamedBatches(Stream[Any]):
             found |= {layout.others[own].name} if own else {*layout.packed}
         return found
 
-    def _decode(
-        self, epoch: int, number: int, memory: Mapping[str, np.ndarray], ahead: Ahead | None = None
-    ) -> _Group:
+    def _decode(self, epoch: int, number: int, memory: Mapping[str, np.ndarray], ahead: Ahead | None = None) -> _Group:
         """Read the blocks of a group into memory, and put its steps into their order.
 
         Of a dataset that is read in place, this group and the next one are fetched `ahead`.
@@ -351,13 +330,8 @@ class StreamedBatches(Stream[Any]):
         if dataset.in_place:
             self._ask_for(epoch, number, ahead)
         self._read_held()
-        episodes = [
-            slice(*self._edges[block : block + 2]) for block in self._epoch(epoch).groups[number]
-        ]
-        ranges = [
-            (int(layout.first_rows[one.start]), int(layout.final_rows[one.stop - 1]) + 1)
-            for one in episodes
-        ]
+        episodes = [slice(*self._edges[block : block + 2]) for block in self._epoch(epoch).groups[number]]
+        ranges = [(int(layout.first_rows[one.start]), int(layout.final_rows[one.stop - 1]) + 1) for one in episodes]
         total = sum(last - first for first, last in ranges)
         filled = {name: values[:total] for name, values in memory.items()}
         begins = list(itertools.accumulate((last - first for first, last in ranges), initial=0))
@@ -370,9 +344,7 @@ class StreamedBatches(Stream[Any]):
                 if name in self._hold:
                     values[begin:end] = self._held[name][first:last]
                     continue
-                if (
-                    axis_of(name) != "observation"
-                ):  # no step is read there, and another group's may be
+                if axis_of(name) != "observation":  # no step is read there, and another group's may be
                     values[begin + layout.final_rows[episodes[block]] - first] = 0
                 self._fill(name, first, last, values[begin:end])
 
@@ -455,9 +427,7 @@ class StreamedBatches(Stream[Any]):
             return
         place = fill_matrix(self.dataset, layout, first, last, values)
         if place and not self._allow_non_finite:
-            raise not_finite(
-                self.dataset, place, "orlog.transitions(.., stream=True, allow_non_finite=True)"
-            )
+            raise not_finite(self.dataset, place, "orlog.transitions(.., stream=True, allow_non_finite=True)")
 
     def _gather(self, group: _Group, into: int, done: int, count: int) -> list[Any]:
         """Return this rank's part of the next `count` steps of a batch that already has `done`."""

@@ -115,10 +115,4 @@ def subgoals(
         negative_rewards=negative_rewards,
         goal=None if goal_key is None else find_goal(arrays, goal_key),
     )
-    return Batches(
-        SubgoalSampler(above, steps=steps),
-        arrays.digest,
-        batch_size=batch_size,
-        seed=seed,
-        **stream,
-    )
+    return Batches(SubgoalSampler(above, steps=steps), arrays.digest, batch_size=batch_size, seed=seed, **stream)

@@ -34,12 +34,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.base.files import replace_file
-from orlog.datasets.columns.vocabulary import (
-    OutsideVocabularyError,
-    Vocabulary,
-    read_vocabulary,
-    train_vocabulary,
-)
+from orlog.datasets.columns.vocabulary import OutsideVocabularyError, Vocabulary, read_vocabulary, train_vocabulary
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError, StorageError
 from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
@@ -59,13 +54,7 @@ class TokenSampler:
     """Chooses stretches of episodes and gathers their tokens."""
 
     def __init__(
-        self,
-        arrays: Arrays,
-        length: int,
-        vocabulary: Vocabulary,
-        *,
-        discount: float = 1.0,
-        speaker: str | None = None,
+        self, arrays: Arrays, length: int, vocabulary: Vocabulary, *, discount: float = 1.0, speaker: str | None = None
     ) -> None:
         """Tokenize all texts, which takes 18 bytes a token afterwards.
 
@@ -189,16 +178,10 @@ def text_columns(arrays: Arrays) -> list[str]:
 
     Raises SchemaError if there is none, or actions are neither texts nor numbers of choices.
     """
-    found = [
-        leaf.column for leaf in arrays.observation_leaves.values() if leaf.column in arrays.texts
-    ]
+    found = [leaf.column for leaf in arrays.observation_leaves.values() if leaf.column in arrays.texts]
     actions = arrays.others.get("actions")
     if not found or actions is None or actions.ndim > 1:
-        what = (
-            "actions are neither texts nor numbers of choices"
-            if found
-            else "observations are no texts"
-        )
+        what = "actions are neither texts nor numbers of choices" if found else "observations are no texts"
         raise SchemaError(
             f"{arrays.name}: its {what}, so there are no token sequences; take transitions or "
             "sequences, which give numbers."
@@ -238,9 +221,7 @@ def own_steps(arrays: Arrays, speaker: str | None) -> Bool[np.ndarray, " rows"]:
     return own
 
 
-def _ends_of(
-    arrays: Arrays, own: Bool[np.ndarray, " rows"]
-) -> Float32[Tensor, "rows rewards_and_terminations"]:
+def _ends_of(arrays: Arrays, own: Bool[np.ndarray, " rows"]) -> Float32[Tensor, "rows rewards_and_terminations"]:
     """Return reward and termination of each row: for a step of the agent also those of the others' after it."""
     ends = arrays.rows[:, -3:-1]
     steps, mine = arrays.step_rows(), np.flatnonzero(own)
@@ -305,9 +286,7 @@ def _ranges(firsts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return found
 
 
-def _encoded(
-    arrays: Arrays, vocabulary: Vocabulary, column: str, more: Sequence[int] = ()
-) -> _Pieces:
+def _encoded(arrays: Arrays, vocabulary: Vocabulary, column: str, more: Sequence[int] = ()) -> _Pieces:
     """Return the tokens of the texts of a column, each followed by some more tokens."""
     texts, places = _texts(arrays, column)
     try:
@@ -342,16 +321,12 @@ def text_counts(arrays: Arrays) -> dict[str, int]:
         texts, places = _texts(arrays, column)
         if column == "actions":  # rows of final observations have none
             places = places[arrays.step_rows()]
-        for text, count in zip(
-            texts, np.bincount(places, minlength=len(texts)).tolist(), strict=True
-        ):
+        for text, count in zip(texts, np.bincount(places, minlength=len(texts)).tolist(), strict=True):
             found[text] = found.get(text, 0) + count
     return found
 
 
-def spoken_tokens(
-    arrays: Arrays, vocabulary: Vocabulary, speaker: str | None = None
-) -> tuple[int, ...]:
+def spoken_tokens(arrays: Arrays, vocabulary: Vocabulary, speaker: str | None = None) -> tuple[int, ...]:
     """Return the tokens of the agent's actions, with the mark that ends them, in ascending order.
 
     Raises SchemaError if observations or actions are no texts, or an action is outside the vocabulary; ValueError if

@@ -75,8 +75,7 @@ def observation_normalizer(arrays: Arrays, *, epsilon: float = 1e-3) -> Normaliz
     check_arrays(arrays)
     if not arrays.obs_dim:
         raise SchemaError(
-            f"{arrays.name}: no part of the observations holds floats to normalize; for images use "
-            "images_to_float."
+            f"{arrays.name}: no part of the observations holds floats to normalize; for images use images_to_float."
         )
     moments: Moments = load_statistics(arrays).observations
     if not 0 <= epsilon < np.inf or not (moments.std + epsilon > 0).all():
@@ -88,11 +87,7 @@ def observation_normalizer(arrays: Arrays, *, epsilon: float = 1e-3) -> Normaliz
 
 
 def normalize_observations(
-    arrays: Arrays,
-    *,
-    epsilon: float = 1e-3,
-    normalizer: Normalizer | None = None,
-    in_place: bool = False,
+    arrays: Arrays, *, epsilon: float = 1e-3, normalizer: Normalizer | None = None, in_place: bool = False
 ) -> Arrays:
     """Return arrays whose packed observations have mean 0 and standard deviation 1, not images.
 
@@ -157,9 +152,7 @@ def clip_actions(arrays: Arrays, *, limit: float = 1 - 1e-5, in_place: bool = Fa
     return changed
 
 
-def scale_rewards(
-    arrays: Arrays, *, scale: float = 1.0, shift: float = 0.0, in_place: bool = False
-) -> Arrays:
+def scale_rewards(arrays: Arrays, *, scale: float = 1.0, shift: float = 0.0, in_place: bool = False) -> Arrays:
     """Return arrays with rewards `scale * reward + shift`, computed in float64 and rounded once.
 
     Args:
@@ -182,18 +175,14 @@ def scale_rewards(
     before = arrays.rows[steps, place]
     after = (before.double() * scale + shift).float()
     if not torch.equal(after.isfinite(), before.isfinite()):
-        raise ValueError(
-            f"{arrays.name}: scale {scale} and shift {shift} make rewards too large for float32."
-        )
+        raise ValueError(f"{arrays.name}: scale {scale} and shift {shift} make rewards too large for float32.")
     operation = f"scale_rewards 1 {scale!r} {shift!r}"
     changed = _changed(arrays, operation, in_place=in_place)
     changed.rows[steps, place] = after
     return changed
 
 
-def scale_rewards_by_return_range(
-    arrays: Arrays, *, total: float = 1000.0, in_place: bool = False
-) -> Arrays:
+def scale_rewards_by_return_range(arrays: Arrays, *, total: float = 1000.0, in_place: bool = False) -> Arrays:
     """Return arrays with rewards times `total / (highest return - lowest return)`.
 
     As IQL (Kostrikov et al. 2022) does on MuJoCo, and CORL's `modify_reward`. Returns are those of
@@ -254,8 +243,7 @@ def _to_float(value: Tensor, channels_first: bool) -> Tensor:
     if channels_first:
         if value.ndim < 4:
             raise ValueError(
-                "channels_first takes images [batch, .., height, width, channels], found shape "
-                f"{tuple(value.shape)}."
+                f"channels_first takes images [batch, .., height, width, channels], found shape {tuple(value.shape)}."
             )
         value = value.movedim(-1, -3)
     return value.to(torch.float32, memory_format=torch.contiguous_format).div_(255)

@@ -139,9 +139,7 @@ def _check_together(how: Mapping[str, Any]) -> None:
         raise ValueError(f"{min(only)} is for stream=True; leave it out, or give stream=True.")
 
 
-def _weighted(
-    data: Given | Arrays, weights: np.ndarray | str | None, infos: Sequence[str]
-) -> Arrays:
+def _weighted(data: Given | Arrays, weights: np.ndarray | str | None, infos: Sequence[str]) -> Arrays:
     """Return the steps to draw from, in proportion to weights where they are given."""
     if not isinstance(weights, str):
         arrays = as_arrays(data, infos)

@@ -25,9 +25,7 @@ from orlog.loaders.sampling.arguments import check_choice
 Per: TypeAlias = Literal["episode", "step"]
 
 
-def weighted(
-    arrays: Given | Arrays, weights: Float64[np.ndarray, " steps"], *, infos: Sequence[str] = ()
-) -> Arrays:
+def weighted(arrays: Given | Arrays, weights: Float64[np.ndarray, " steps"], *, infos: Sequence[str] = ()) -> Arrays:
     """Return the same steps, drawn in proportion to weights; nothing is copied.
 
     The probability of a step is its previous one (from a mixture, or from earlier weights) times
@@ -63,9 +61,7 @@ def weighted(
     if arrays.mixture is not None:
         values *= step_probabilities(arrays)
         if not values.any():
-            raise ValueError(
-                f"{arrays.name}: every step of positive weight has probability 0 in the mixture."
-            )
+            raise ValueError(f"{arrays.name}: every step of positive weight has probability 0 in the mixture.")
     table = alias_table(values)
     digest = derived_digest(arrays, f"weights 2 {table.digest}")
     return dataclasses.replace(arrays, mixture=table, digest=digest)
@@ -108,11 +104,7 @@ def weights_by_episode(
 
 
 def weights_by_return(
-    arrays: Given | Arrays,
-    *,
-    temperature: float = 0.1,
-    by: Literal["return", "rank"] = "return",
-    per: Per = "step",
+    arrays: Given | Arrays, *, temperature: float = 0.1, by: Literal["return", "rank"] = "return", per: Per = "step"
 ) -> Float64[np.ndarray, " steps"]:
     """Return weights of steps that grow with the return of their episode.
 

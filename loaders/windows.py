@@ -86,9 +86,7 @@ class WindowSampler:
         """Yield the windows of `size` items each, views of a few gathered blocks."""
         if not self.arrays.is_flat:
             return map(self._gather_parts, torch.split(chosen, size))
-        return gather_in_blocks(
-            WindowBatch, self._columns, chosen, size=size, item_bytes=self._item_bytes
-        )
+        return gather_in_blocks(WindowBatch, self._columns, chosen, size=size, item_bytes=self._item_bytes)
 
     def _columns(self, chosen: Int64[Tensor, "items three"]) -> tuple[Tensor, ...]:
         """Return the fields of a batch."""
@@ -125,9 +123,7 @@ class WindowSampler:
         actions = arrays.actions(rows.view(-1))
         return WindowBatch(
             observations=(
-                {key: windows(values) for key, values in found.items()}
-                if isinstance(found, dict)
-                else windows(found)
+                {key: windows(values) for key, values in found.items()} if isinstance(found, dict) else windows(found)
             ),
             actions=actions.view(*valid.shape, *actions.shape[1:]),
             observations_valid=seen,

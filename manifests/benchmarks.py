@@ -236,6 +236,5 @@ def unknown_name(name: str, known: Iterable[str]) -> NotFoundError:
     similar = [names[key] for key in nearest(plain, names)]
     hint = f" Did you mean {either(similar)}?" if similar else ""
     return NotFoundError(
-        f"{name}: no dataset of this name is here or in a known benchmark "
-        f"({', '.join(BENCHMARKS)}).{hint}"
+        f"{name}: no dataset of this name is here or in a known benchmark ({', '.join(BENCHMARKS)}).{hint}"
     )

@@ -111,9 +111,7 @@ class BenchmarkEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         """What a manifest says about the counterpart."""
         if self.counterpart is None:
             return None
-        return EnvironmentRecord(
-            id=self.counterpart.id, kwargs={}, max_episode_steps=self.horizon, versions={}
-        )
+        return EnvironmentRecord(id=self.counterpart.id, kwargs={}, max_episode_steps=self.horizon, versions={})
 
 
 @functools.cache

@@ -13,12 +13,7 @@ from typing import Any
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.rebuilds import version_of
 
-UNKNOWN = (
-    "rai:dataBiases",
-    "rai:dataSocialImpact",
-    "rai:dataUseCases",
-    "rai:personalSensitiveInformation",
-)
+UNKNOWN = ("rai:dataBiases", "rai:dataSocialImpact", "rai:dataUseCases", "rai:personalSensitiveInformation")
 
 _TERMS = [
     "citeAs",
@@ -75,10 +70,7 @@ def croissant(manifest: Manifest, *, url: str = "") -> dict[str, Any]:
         "name": manifest.name.replace("/", "-"),
         "alternateName": manifest.name,
         "description": manifest.description or f"The dataset {manifest.name}.",
-        "conformsTo": [
-            "http://mlcommons.org/croissant/1.0",
-            "http://mlcommons.org/croissant/RAI/1.0",
-        ],
+        "conformsTo": ["http://mlcommons.org/croissant/1.0", "http://mlcommons.org/croissant/RAI/1.0"],
         "version": version_of(manifest),
         "identifier": manifest.digest,
         "keywords": ["offline reinforcement learning", "trajectories"],
@@ -89,9 +81,7 @@ def croissant(manifest: Manifest, *, url: str = "") -> dict[str, Any]:
                 "name": item.path,
                 "contentUrl": item.path,
                 "contentSize": f"{item.size_bytes} B",
-                "encodingFormat": _ENCODINGS.get(
-                    item.path.rpartition(".")[2], "application/octet-stream"
-                ),
+                "encodingFormat": _ENCODINGS.get(item.path.rpartition(".")[2], "application/octet-stream"),
                 "sha256": item.sha256,
             }
             for item in manifest.objects
@@ -129,15 +119,12 @@ def _collection(manifest: Manifest) -> str:
 def _limitations(manifest: Manifest) -> list[str]:
     """Return what the manifest counts of numbers that are not as they should be."""
     parts = [
-        f"{count:,} numbers of {name} are infinite or not a number."
-        for name, count in manifest.non_finite.items()
+        f"{count:,} numbers of {name} are infinite or not a number." for name, count in manifest.non_finite.items()
     ]
     parts += [
         f"{one.numbers:,} numbers of {name} lie outside the bounds of their space."
         for name, one in manifest.outside_bounds.items()
     ]
     if any(column.name == "episodes/final_observation_missing" for column in manifest.columns):
-        parts.append(
-            "Some final observations were not recorded: episodes/final_observation_missing."
-        )
+        parts.append("Some final observations were not recorded: episodes/final_observation_missing.")
     return parts

@@ -24,13 +24,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 import numpy as np
 
-from orlog.manifests.columns import (
-    axis_of,
-    little_endian_bytes,
-    offsets_of,
-    path_of_offsets,
-    values_column,
-)
+from orlog.manifests.columns import axis_of, little_endian_bytes, offsets_of, path_of_offsets, values_column
 from orlog.manifests.manifest import Column, Manifest, parts_of
 
 BLOCK_BYTES = 2**24
@@ -152,11 +146,7 @@ def diff_manifests(a: Manifest, b: Manifest) -> list[Difference]:
         }
         for one in (a, b)
     ]
-    return [
-        *_compare("metadata", _fields(a), _fields(b)),
-        *_compare("column", *forms),
-        *_compare("values", *values),
-    ]
+    return [*_compare("metadata", _fields(a), _fields(b)), *_compare("column", *forms), *_compare("values", *values)]
 
 
 def diff_datasets(a: Readable, b: Readable) -> DatasetDiff:
@@ -176,12 +166,8 @@ def diff_datasets(a: Readable, b: Readable) -> DatasetDiff:
     masks = _differing(first, second)
     both = min(first.total, second.total)
     unequal = np.flatnonzero(np.any([np.zeros(both, bool), *masks.values()], axis=0))
-    left_a, left_b = (
-        np.concatenate([unequal, np.arange(both, each.total)]) for each in (first, second)
-    )
-    order = sorted(
-        _common_columns(a.manifest, b.manifest), key=lambda name: (name not in masks, name)
-    )
+    left_a, left_b = (np.concatenate([unequal, np.arange(both, each.total)]) for each in (first, second))
+    order = sorted(_common_columns(a.manifest, b.manifest), key=lambda name: (name not in masks, name))
     moved_a, moved_b = _pair(first, second, left_a, left_b, order)
     left_a, left_b = np.setdiff1d(left_a, moved_a), np.setdiff1d(left_b, moved_b)
     changed = np.intersect1d(left_a, left_b)
@@ -192,9 +178,7 @@ def diff_datasets(a: Readable, b: Readable) -> DatasetDiff:
         differences=[
             difference
             for difference in diff_manifests(a.manifest, b.manifest)
-            if difference.kind != "values"
-            or first.total != second.total
-            or masks[difference.name].any()
+            if difference.kind != "values" or first.total != second.total or masks[difference.name].any()
         ],
         unchanged=both - len(unequal),
         changed=_ranges(changed),
@@ -225,8 +209,7 @@ def _fields(manifest: Manifest) -> dict[str, Any]:
     del body["columns"]
     objects = msgspec.json.encode(body["objects"])
     body["objects"] = (
-        f"{len(manifest.objects)} files, {manifest.size_bytes} bytes, sha256 "
-        f"{hashlib.sha256(objects).hexdigest()[:12]}"
+        f"{len(manifest.objects)} files, {manifest.size_bytes} bytes, sha256 {hashlib.sha256(objects).hexdigest()[:12]}"
     )
     body["parts"] = [part.episodes for part in manifest.parts] or [manifest.total_episodes]
     return dict(_flat(body, ""))
@@ -357,26 +340,17 @@ def _pair(
         if not hashes_a or not hashes_b:
             break
         hashes_a, hashes_b = (
-            dict(
-                zip(
-                    hashes,
-                    each.hashes(name, np.array([*hashes], int), [*hashes.values()]),
-                    strict=True,
-                )
-            )
+            dict(zip(hashes, each.hashes(name, np.array([*hashes], int), [*hashes.values()]), strict=True))
             for each, hashes in ((a, hashes_a), (b, hashes_b))
         )
         common = {*hashes_a.values()} & {*hashes_b.values()}
         hashes_a, hashes_b = (
-            {episode: each for episode, each in hashes.items() if each in common}
-            for hashes in (hashes_a, hashes_b)
+            {episode: each for episode, each in hashes.items() if each in common} for hashes in (hashes_a, hashes_b)
         )
     places: defaultdict[bytes, deque[int]] = defaultdict(deque)
     for episode, each in hashes_b.items():
         places[each].append(episode)
-    pairs = [
-        (episode, places[each].popleft()) for episode, each in hashes_a.items() if places[each]
-    ]
+    pairs = [(episode, places[each].popleft()) for episode, each in hashes_a.items() if places[each]]
     paired = np.array(pairs, np.int64).reshape(-1, 2)
     return paired[:, 0], paired[:, 1]
 

@@ -50,8 +50,7 @@ def refuse_newer(body: object, newest: Mapping[str, int], where: str) -> None:
         found = body.get(key) if isinstance(body, dict) else None
         if isinstance(found, int) and found > known:
             raise FormatVersionError(
-                f"{where}: {key} {found} is newer than this orlog reads ({known}); "
-                "run: pip install --upgrade orlog"
+                f"{where}: {key} {found} is newer than this orlog reads ({known}); run: pip install --upgrade orlog"
             )
 
 
@@ -104,9 +103,7 @@ def read_json_file(
     try:
         body = parse_json(read_small_file(path))
     except (OSError, ValueError) as error:
-        raise ManifestError(
-            f"{path}: cannot be read: {clause(error)}; {repair}.", file=str(path)
-        ) from error
+        raise ManifestError(f"{path}: cannot be read: {clause(error)}; {repair}.", file=str(path)) from error
     refuse_newer(body, dict([version]), str(path))
     try:
         return convert_json(opened(body), kind)
@@ -143,9 +140,7 @@ def write_json(path: Path, body: object) -> None:
 
 def canonical_json(body: Any) -> bytes:
     """Return the canonical JSON text, over which digests are taken."""
-    text = json.dumps(
-        body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode()
 
 

@@ -41,9 +41,7 @@ _Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _Md5 = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
-class ForeignFile(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class ForeignFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One of the third-party files of a dataset; None means unknown.
 
     Attributes:
@@ -80,9 +78,7 @@ class ForeignFile(
         return self.sha256 is not None or self.md5 is not None
 
 
-class ForeignEntry(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class ForeignEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Third-party files that become a version of a dataset when they are read; None means unknown.
 
     It has either `url`, for one file, or `files`.
@@ -126,9 +122,7 @@ class ForeignEntry(
             raise ManifestError("a third-party dataset has either a url or files.")
         of_one_file = (self.mirrors, self.size_bytes, self.sha256, self.md5)
         if self.files and of_one_file != ((), None, None, None):
-            raise ManifestError(
-                "with files, each of them has its own mirrors, size_bytes, sha256 and md5."
-            )
+            raise ManifestError("with files, each of them has its own mirrors, size_bytes, sha256 and md5.")
         for url in (self.url, *self.mirrors) if self.url else ():
             _check_url(url)
         # A file system may take a and A for one name, and a name is a file or a folder.
@@ -172,9 +166,7 @@ class ForeignEntry(
         return sum(sizes) if len(sizes) == len(self.each) else None
 
 
-class IndexEntry(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class IndexEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One version of a dataset.
 
     Attributes:
@@ -287,9 +279,7 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def _next(self, **changes: Any) -> Index:
         if self.serial >= 2**53:
-            raise ManifestError(
-                f"serial {self.serial} of the index is the largest possible; restore the index."
-            )
+            raise ManifestError(f"serial {self.serial} of the index is the largest possible; restore the index.")
         return msgspec.structs.replace(self, serial=self.serial + 1, **changes)
 
     def to_json(self) -> bytes:

@@ -79,10 +79,7 @@ def read_lock(path: Path) -> dict[str, LockedDataset]:
     Raises ManifestError if the file is missing or malformed; FormatVersionError if it was written by a newer
     orlog.
     """
-    repair = (
-        "restore the file (resolve merge conflicts first), or delete it and pin again with "
-        "`orlog lock`"
-    )
+    repair = "restore the file (resolve merge conflicts first), or delete it and pin again with `orlog lock`"
     return read_json_file(path, _Lock, version=("lock_version", 1), repair=repair).datasets
 
 
@@ -121,8 +118,7 @@ def check_lock(wanted: DatasetName, path: Path | None = None) -> LockedDataset |
     expected = f"{wanted.name}@{version} ({pin.digest})"
     option = "--update --rebuild" if "+" in wanted.version else "--update"
     raise LockError(
-        f"{wanted} is not what {path} pins: {expected}; to move the pin run: "
-        f"orlog lock {option} {wanted}",
+        f"{wanted} is not what {path} pins: {expected}; to move the pin run: orlog lock {option} {wanted}",
         file=str(path),
         expected=expected,
         found=str(wanted),
@@ -132,6 +128,4 @@ def check_lock(wanted: DatasetName, path: Path | None = None) -> LockedDataset |
 def _check_name(text: str) -> None:
     name = parse_name(text)
     if str(name) != name.name:
-        raise InvalidNameError(
-            f"{text}: a lock file pins names without a version; give {name.name}."
-        )
+        raise InvalidNameError(f"{text}: a lock file pins names without a version; give {name.name}.")

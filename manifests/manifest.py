@@ -27,13 +27,7 @@ import msgspec
 from msgspec import Meta
 
 from orlog.errors import InvalidNameError, ManifestError, SchemaError, clause
-from orlog.manifests.documents import (
-    canonical_json,
-    convert_json,
-    parse_json,
-    read_small_file,
-    refuse_newer,
-)
+from orlog.manifests.documents import canonical_json, convert_json, parse_json, read_small_file, refuse_newer
 from orlog.manifests.names import parse_name
 from orlog.manifests.roles import check_roles, roles_of, values_of
 from orlog.manifests.spaces import space_from_json
@@ -48,8 +42,7 @@ _PLAIN_PART = rf"[A-Za-z0-9_@-][A-Za-z0-9_.@-]{{0,{LONGEST_FILE_NAME - 1}}}"
 _PLAIN_PATH = re.compile(rf"{_PLAIN_PART}(?:/{_PLAIN_PART})*")  # safe, as nearly all are
 MOST_DIMENSIONS = 63  # of a row; NumPy has one more for the rows
 DTYPES = frozenset(
-    {"bool", "float16", "float32", "float64"}
-    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+    {"bool", "float16", "float32", "float64"} | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
 
 Hex256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -57,9 +50,7 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Text = Annotated[str, Meta(max_length=100_000)]
 Container = Literal["zarr", "hdf5"]
 # Benchmarks name their datasets with capitals and without versions too, as in `atari/breakout`.
-BenchmarkName = Annotated[
-    str, Meta(max_length=200, pattern=r"^([A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)+)?\Z")
-]
+BenchmarkName = Annotated[str, Meta(max_length=200, pattern=r"^([A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)+)?\Z")]
 
 DimensionName = Annotated[str, Meta(max_length=100, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
 
@@ -120,9 +111,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     columns: dict[str, PartColumn]
 
 
-class EnvironmentRecord(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class EnvironmentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The environment that recorded the data, and in which policies are scored.
 
     Attributes:
@@ -274,10 +263,7 @@ class Manifest(
                     f"{', '.join(sorted(DTYPES))}."
                 )
             sizes = (column.rows, *column.shape)
-            if (
-                len(column.shape) > MOST_DIMENSIONS
-                or math.prod(size or 1 for size in sizes) > 2**59
-            ):
+            if len(column.shape) > MOST_DIMENSIONS or math.prod(size or 1 for size in sizes) > 2**59:
                 raise ManifestError(f"{where}: column {column.name} is too large for any array.")
         sizes_of = {column.name: math.prod(column.shape) for column in self.columns}
         for name, dimensions in self.dimension_names.items():
@@ -298,16 +284,13 @@ class Manifest(
                 raise ManifestError(f"{where}: its {kind}s are repeated or not in sorted order.")
             for key in keys:
                 if not _is_safe(key):
-                    raise ManifestError(
-                        f"{where}: {kind} {key!r} does not stay inside the store's folder."
-                    )
+                    raise ManifestError(f"{where}: {kind} {key!r} does not stay inside the store's folder.")
         if MANIFEST_FILE in paths:
             raise ManifestError(f"{where}: a manifest cannot list itself.")
         clash = _find_clash([*paths, MANIFEST_FILE, f"{MANIFEST_FILE}.sig"])
         if clash is not None:
             raise ManifestError(
-                f"{where}: file {clash!r} would overwrite another file on disks that ignore "
-                "case; rename one."
+                f"{where}: file {clash!r} would overwrite another file on disks that ignore case; rename one."
             )
         self._check_parts(where)
 
@@ -421,9 +404,7 @@ def manifest_from_text(text: str | bytes, where: str) -> Manifest:
     try:
         digest = manifest.digest
     except ValueError as error:
-        raise ManifestError(
-            f"{where}: text or a number that JSON cannot hold: {clause(error)}."
-        ) from error
+        raise ManifestError(f"{where}: text or a number that JSON cannot hold: {clause(error)}.") from error
     if stated != digest:
         raise ManifestError(
             f"{where}: the manifest was edited or damaged: it says its digest is {stated!s:.100}, its "
@@ -439,10 +420,7 @@ def parts_of(manifest: Manifest) -> list[Part]:
     """Return the parts of a version; a single part too, which its manifest does not list."""
     if manifest.parts:
         return list(manifest.parts)
-    columns = {
-        column.name: PartColumn(rows=column.rows, blake3=column.blake3)
-        for column in manifest.columns
-    }
+    columns = {column.name: PartColumn(rows=column.rows, blake3=column.blake3) for column in manifest.columns}
     return [Part(episodes=manifest.total_episodes, steps=manifest.total_steps, columns=columns)]
 
 

@@ -58,13 +58,7 @@ def as_rebuild(manifest: Manifest, recorded: Manifest, finding: str) -> Manifest
 
     `manifest` is what the build would be under the recorded version, `finding` how their episodes compare.
     """
-    operation = {
-        "rebuild": {
-            "finding": finding,
-            "recorded": _versions(recorded),
-            "version": recorded.version,
-        }
-    }
+    operation = {"rebuild": {"finding": finding, "recorded": _versions(recorded), "version": recorded.version}}
     return msgspec.structs.replace(
         manifest,
         version=version_of(manifest),
@@ -106,14 +100,9 @@ def rebuild_warning(manifest: Manifest) -> str:
     """Return the warning for a name without a version that stands for a rebuild here."""
     version = version_of(manifest)
     recorded = recorded_build(manifest.name, version)
-    again = (
-        ""
-        if recorded is None
-        else f"; for the recorded bytes {how_to_record(recorded, [manifest])}"
-    )
+    again = "" if recorded is None else f"; for the recorded bytes {how_to_record(recorded, [manifest])}"
     return (
-        f"{manifest.name} is not the recorded data here: {manifest.name}@{version} is "
-        f"{rebuild_text(manifest)}{again}."
+        f"{manifest.name} is not the recorded data here: {manifest.name}@{version} is {rebuild_text(manifest)}{again}."
     )
 
 

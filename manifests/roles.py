@@ -176,10 +176,7 @@ ROLES = {
             name="success",
             meaning="whether the task was done, in an episode or at a step",
             axes=("step", "episode"),
-            usual=(
-                *_named("success", "is_success", under=("infos/", "episodes/")),
-                "infos/is_episode_successful",
-            ),
+            usual=(*_named("success", "is_success", under=("infos/", "episodes/")), "infos/is_episode_successful"),
         ),
         Role(
             name="demonstration",
@@ -251,9 +248,7 @@ def fits(role: Role, column: str, values: Values) -> bool:
     return values.kind in role.kind and len(values.shape) in role.dimensions
 
 
-def check_roles(
-    stated: Mapping[str, str], columns: Mapping[str, Values] | None, where: str
-) -> None:
+def check_roles(stated: Mapping[str, str], columns: Mapping[str, Values] | None, where: str) -> None:
     """Refuse roles of unknown names; with `columns`, also those of columns that are not there or do not fit.
 
     Raises SchemaError that names the dataset, `where`, and the column.
@@ -296,14 +291,9 @@ def check_masks(stated: Mapping[str, str], columns: Mapping[str, Values], where:
             continue
         reason, advice = "no role", f"{LEGAL!r} if they hold in the same row"
         if axis_of(column) == "step":
-            advice = (
-                f"{LEGAL!r} if they hold in the step itself, {NEXT_LEGAL!r} if in the step after"
-            )
+            advice = f"{LEGAL!r} if they hold in the step itself, {NEXT_LEGAL!r} if in the step after"
         if not fits(ROLES[LEGAL], column, values):
-            reason, advice = (
-                f"holds {_held(*values)}",
-                "record one flag for each choice in each row",
-            )
+            reason, advice = (f"holds {_held(*values)}", "record one flag for each choice in each row")
         raise SchemaError(
             f"{where}: column {column} has the name of flags of legal choices, but {reason}, so every choice "
             f"would count as legal; {advice}, or 'none' if it is something else: roles={{{column!r}: ..}}."
@@ -457,21 +447,11 @@ FAMILIES = {
             names=("tabular/*",),
             recognizes=_is_tabular,
         ),
-        Family(
-            name="bandits",
-            about="each episode is one step",
-            names=("bandits/*",),
-            recognizes=_has_one_step_each,
-        ),
+        Family(name="bandits", about="each episode is one step", names=("bandits/*",), recognizes=_has_one_step_each),
         Family(
             name="goals",
             about="what is to be reached is observed too",
-            names=(
-                "ogbench/*",
-                "ogbench-local/*",
-                "minari/d4rl/pointmaze/*",
-                "minari/d4rl/antmaze/*",
-            ),
+            names=("ogbench/*", "ogbench-local/*", "minari/d4rl/pointmaze/*", "minari/d4rl/antmaze/*"),
             recognizes=_has_goals,
         ),
     )
@@ -487,9 +467,7 @@ def find_family(name: str) -> Family:
     found = FAMILIES.get(name)
     if found is None:
         near = did_you_mean(name, FAMILIES) or "."
-        raise NotFoundError(
-            f"no family is called {name!r:.40}{near} There are {', '.join(FAMILIES)}."
-        )
+        raise NotFoundError(f"no family is called {name!r:.40}{near} There are {', '.join(FAMILIES)}.")
     return found
 
 

@@ -27,14 +27,7 @@ import msgspec
 from msgspec import Meta
 
 from orlog.base.files import sync
-from orlog.errors import (
-    FormatVersionError,
-    NotFoundError,
-    SignatureError,
-    StorageError,
-    clause,
-    needing,
-)
+from orlog.errors import FormatVersionError, NotFoundError, SignatureError, StorageError, clause, needing
 from orlog.manifests.documents import convert_json, parse_json, refuse_newer
 from orlog.manifests.manifest import MANIFEST_FILE
 
@@ -116,9 +109,7 @@ def sign(data: bytes, kind: SignedKind, key_file: Path) -> bytes:
     `key_file` is an Ed25519 private key, as `new_key` writes it.
     """
     key = _read_key(key_file)
-    return _to_json(
-        [_Signature(key=_public_text(key), signature=key.sign(_message(data, kind)).hex())]
-    )
+    return _to_json([_Signature(key=_public_text(key), signature=key.sign(_message(data, kind)).hex())])
 
 
 def signers(signature: bytes, where: str = "the signature") -> frozenset[str]:
@@ -204,15 +195,12 @@ def _parse(data: bytes, where: str) -> list[_Signature]:
     advice = "; ask who publishes it to sign it again"
     if len(data) > LARGEST_SIGNATURE:
         raise SignatureError(
-            f"{where}: too large for a signature: expected up to {LARGEST_SIGNATURE} bytes, found "
-            f"more{advice}."
+            f"{where}: too large for a signature: expected up to {LARGEST_SIGNATURE} bytes, found more{advice}."
         )
     try:
         body = parse_json(data)
     except ValueError as error:
-        raise SignatureError(
-            f"{where}: not the JSON of a signature: {clause(error)}{advice}."
-        ) from error
+        raise SignatureError(f"{where}: not the JSON of a signature: {clause(error)}{advice}.") from error
     try:
         refuse_newer(body, {"signature_version": SIGNATURE_VERSION}, where)
         return convert_json(body, _Signatures).signatures
@@ -241,9 +229,7 @@ def _read_key(path: Path) -> Ed25519PrivateKey:
     except OSError as error:
         message = f"{path}: cannot read the key: {error.strerror or error}"
         if error.errno == errno.ENOENT:
-            raise NotFoundError(
-                f"{message}; to make one, run: orlog registry key {path} --new"
-            ) from error
+            raise NotFoundError(f"{message}; to make one, run: orlog registry key {path} --new") from error
         raise StorageError(f"{message}; {advice}.", errno=error.errno) from error
     if len(text) > LARGEST_KEY_FILE:
         raise SignatureError(f"{wrong} more than {LARGEST_KEY_FILE} bytes; {advice}.")

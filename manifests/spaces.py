@@ -60,9 +60,7 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Json]:
     """
     data = _write(space, 1)
     if space_from_json(data) != space:
-        raise SchemaError(
-            f"the space {space!s:.200} cannot be stored: reading its JSON gives another space."
-        )
+        raise SchemaError(f"the space {space!s:.200} cannot be stored: reading its JSON gives another space.")
     return data
 
 
@@ -108,18 +106,11 @@ def _fields(space: gymnasium.Space[Any] | None, depth: int) -> dict[str, Json]:
         case spaces.Dict():
             for key in space:
                 _check_key(key)
-            return {
-                "type": "Dict",
-                "spaces": {key: _write(value, depth + 1) for key, value in sorted(space.items())},
-            }
+            return {"type": "Dict", "spaces": {key: _write(value, depth + 1) for key, value in sorted(space.items())}}
         case spaces.Tuple():
             return {"type": "Tuple", "spaces": [_write(value, depth + 1) for value in space]}
         case spaces.Sequence():
-            return {
-                "type": "Sequence",
-                "space": _write(space.feature_space, depth + 1),
-                "stack": bool(space.stack),
-            }
+            return {"type": "Sequence", "space": _write(space.feature_space, depth + 1), "stack": bool(space.stack)}
         case spaces.Graph():
             edges = space.edge_space
             return {
@@ -165,9 +156,7 @@ class _Reader:
         except SchemaError:
             raise
         except _UNREADABLE as error:
-            raise SchemaError(
-                f"a space of type {kind!r:.80} cannot be read: {clause(error)}."
-            ) from error
+            raise SchemaError(f"a space of type {kind!r:.80} cannot be read: {clause(error)}.") from error
         if fields:
             raise SchemaError(f"a {kind} space has no field {next(iter(fields))!r:.80}.")
         return space
@@ -187,25 +176,19 @@ class _Reader:
                 return spaces.Discrete(n, start=start, dtype=_dtype(fields.pop("dtype")))
             case "MultiDiscrete":
                 dtype = _dtype(fields.pop("dtype"))
-                counts, starts = (
-                    np.array(_integers(fields.pop(key)), dtype) for key in ("nvec", "start")
-                )
+                counts, starts = (np.array(_integers(fields.pop(key)), dtype) for key in ("nvec", "start"))
                 self._spend(counts.size)
                 return spaces.MultiDiscrete(counts, dtype, start=starts)
             case "MultiBinary":
                 shape = self._shape(fields.pop("shape"))
                 listed = "listed" in fields
                 if listed and (fields.pop("listed") is not True or len(shape) != 1):
-                    raise SchemaError(
-                        "a MultiBinary has the field listed only for one size, and then it is true."
-                    )
+                    raise SchemaError("a MultiBinary has the field listed only for one size, and then it is true.")
                 return spaces.MultiBinary(shape[0] if len(shape) == 1 and not listed else shape)
             case "Text":
                 charset = _charset(fields.pop("charset"))
                 self._spend(len(charset))
-                shortest, longest = (
-                    _integer(fields.pop(key)) for key in ("min_length", "max_length")
-                )
+                shortest, longest = (_integer(fields.pop(key)) for key in ("min_length", "max_length"))
                 return spaces.Text(longest, min_length=shortest, charset=charset)
             case "Dict":
                 self._spend(1)
@@ -281,9 +264,7 @@ def space_leaves(space: gymnasium.Space[Any], path: str = "") -> Iterator[SpaceL
         yield SpaceLeaf((), path, space)
 
 
-def leaf_spaces(
-    space: gymnasium.Space[Any], path: str
-) -> Iterator[tuple[str, gymnasium.Space[Any]]]:
+def leaf_spaces(space: gymnasium.Space[Any], path: str) -> Iterator[tuple[str, gymnasium.Space[Any]]]:
     """Yield (column name, space) of each leaf."""
     for leaf in space_leaves(space, path):
         yield leaf.path, leaf.space
@@ -296,9 +277,7 @@ def has_choices(space: gymnasium.Space[Any]) -> bool:
 
 
 def map_leaves(
-    space: gymnasium.Space[Any],
-    make: Callable[[tuple[str | int, ...], gymnasium.Space[Any]], Any],
-    *keys: str | int,
+    space: gymnasium.Space[Any], make: Callable[[tuple[str | int, ...], gymnasium.Space[Any]], Any], *keys: str | int
 ) -> Any:
     """Return what a function makes of the keys and the space of each leaf, in dicts and tuples as its values are."""
     if isinstance(space, spaces.Dict):
@@ -309,9 +288,7 @@ def map_leaves(
     return make(keys, space)
 
 
-def named_parts(
-    space: spaces.Dict | spaces.Tuple,
-) -> list[tuple[str | int, str, gymnasium.Space[Any]]]:
+def named_parts(space: spaces.Dict | spaces.Tuple) -> list[tuple[str | int, str, gymnasium.Space[Any]]]:
     """Return (key or index, its form in column names, space) of each part."""
     if isinstance(space, spaces.Tuple):
         return [(index, str(index), part) for index, part in enumerate(space)]
@@ -326,9 +303,7 @@ def _part(key: str, is_twice: bool) -> str:
     kept = _KEPT.difference(string.ascii_uppercase) if is_twice else _KEPT
     text = "".join(
         character if character in kept and not (character in ".-" and first) else f"~{byte:02X}"
-        for first, byte, character in (
-            (place == 0, byte, chr(byte)) for place, byte in enumerate(key.encode())
-        )
+        for first, byte, character in ((place == 0, byte, chr(byte)) for place, byte in enumerate(key.encode()))
     )
     return {"": "~", "zarr.json": "zarr~2Ejson"}.get(text, text)
 
@@ -356,9 +331,7 @@ def storable_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
             return spaces.Tuple(parts) if isinstance(space, spaces.Tuple) else spaces.OneOf(parts)
         case spaces.Sequence():
             inner = storable_space(space.feature_space)
-            return (
-                space if inner is space.feature_space else spaces.Sequence(inner, stack=space.stack)
-            )
+            return space if inner is space.feature_space else spaces.Sequence(inner, stack=space.stack)
         case spaces.Box() | spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary():
             return space
         case spaces.Text() | spaces.Graph():
@@ -409,10 +382,7 @@ def _space_of(samples: Sequence[Any]) -> gymnasium.Space[Any] | None:
     dtype, shape = forms.pop()
     if forms or dtype.name not in _NUMBERS:
         return None
-    low, high = {"b": (0, 1), "f": (-np.inf, np.inf)}.get(dtype.kind) or (
-        np.iinfo(dtype).min,
-        np.iinfo(dtype).max,
-    )
+    low, high = {"b": (0, 1), "f": (-np.inf, np.inf)}.get(dtype.kind) or (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return spaces.Box(low, high, shape, dtype.type)
 
 
@@ -423,9 +393,7 @@ def _check_key(key: object) -> None:
             return
     except UnicodeEncodeError:
         pass
-    raise SchemaError(
-        f"key {key!r:.80} of a Dict space cannot be stored: expected text that UTF-8 can hold."
-    )
+    raise SchemaError(f"key {key!r:.80} of a Dict space cannot be stored: expected text that UTF-8 can hold.")
 
 
 def _of_type(expected: type[Any], value: object) -> Any:
@@ -449,9 +417,7 @@ def _integers(value: object) -> Any:
 
 def _dtype(name: object) -> np.dtype[Any]:
     if name not in _NUMBERS:
-        raise SchemaError(
-            f"values of type {name!r:.80} cannot be stored: expected one of {', '.join(_NUMBERS)}."
-        )
+        raise SchemaError(f"values of type {name!r:.80} cannot be stored: expected one of {', '.join(_NUMBERS)}.")
     return np.dtype(name)
 
 
@@ -492,9 +458,7 @@ def _bounds_from_json(value: object, shape: tuple[int, ...], dtype: np.dtype[Any
         if isinstance(item, str):
             return infinities[item]
         if type(item) not in expected:
-            raise SchemaError(
-                f"a bound of a {dtype} Box must be a number of that dtype, found {item!r:.80}."
-            )
+            raise SchemaError(f"a bound of a {dtype} Box must be a number of that dtype, found {item!r:.80}.")
         return item
 
     with np.errstate(over="raise"):

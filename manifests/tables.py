@@ -24,17 +24,7 @@ from orlog.manifests.documents import parse_json
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.shipped import records_folder
 
-TABLES = (
-    "atari",
-    "d4rl",
-    "disagreements",
-    "dsrl",
-    "minari",
-    "neorl2",
-    "ogbench",
-    "ogmarl",
-    "published_scores",
-)
+TABLES = ("atari", "d4rl", "disagreements", "dsrl", "minari", "neorl2", "ogbench", "ogmarl", "published_scores")
 
 Row: TypeAlias = Mapping[str, str]
 
@@ -49,10 +39,7 @@ def read_table(name: str) -> tuple[Row, ...]:
     """Return the rows of a table, each from column to text; a text is empty if it is not known."""
     with table_file(name).open(encoding="utf-8", newline="") as file:
         header, *lines = csv.reader(file, strict=True)
-        return tuple(
-            MappingProxyType(dict(zip(header, map(sys.intern, line), strict=True)))
-            for line in lines
-        )
+        return tuple(MappingProxyType(dict(zip(header, map(sys.intern, line), strict=True))) for line in lines)
 
 
 def published_file() -> Path:

@@ -16,9 +16,7 @@ from orlog.manifests.shipped import recorded_folder, records_folder
 from orlog.normalize.references import Protocol, References
 
 
-class Baseline(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The recorded results of an algorithm on a dataset."""
 
     algorithm: str  # name of the algorithm
@@ -47,10 +45,7 @@ class Baseline(
 
     def scores(self, references: References) -> dict[int, np.ndarray]:
         """Return normalized scores of each episode, by training seed."""
-        return {
-            int(seed): references.normalize(np.array(returns))
-            for seed, returns in self.returns.items()
-        }
+        return {int(seed): references.normalize(np.array(returns)) for seed, returns in self.returns.items()}
 
 
 def added_settings_file() -> Path:
@@ -107,8 +102,7 @@ def write_record(path: Path, record: msgspec.Struct) -> Path:
         write_json(path, msgspec.to_builtins(record))
     except OSError as error:
         raise StorageError(
-            f"{path}: cannot write the record: {error.strerror}; use a checkout of orlog that you "
-            "can write to.",
+            f"{path}: cannot write the record: {error.strerror}; use a checkout of orlog that you can write to.",
             errno=error.errno,
         ) from error
     return path

@@ -64,9 +64,7 @@ class EpisodeOutcomes:
     """What came of the episodes of one run, or of several runs in a row."""
 
     returns: np.ndarray  # undiscounted return of each episode, (episodes,)
-    metrics: Mapping[
-        str, np.ndarray
-    ]  # what each counted: (episodes,), or (episodes, n) of a vector
+    metrics: Mapping[str, np.ndarray]  # what each counted: (episodes,), or (episodes, n) of a vector
     dataset: str = ""  # name of the dataset, or of the benchmark's that it is
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -151,9 +149,7 @@ def counts_for(roles: Mapping[str, str]) -> list[Count]:
         if columns or not metric.role:
             told = [column.removeprefix(_INFOS) for column in columns if column.startswith(_INFOS)]
             infos = (*told, *metric.infos)
-            counts.append(
-                Count(name=name, infos=infos, at_end=metric.at_end, combine=metric.combine)
-            )
+            counts.append(Count(name=name, infos=infos, at_end=metric.at_end, combine=metric.combine))
     return counts
 
 
@@ -216,28 +212,17 @@ def in_short(numbers: Sequence[Number]) -> list[str]:
     return [number.short for number in first.values()]
 
 
-def mean_of_runs(
-    metric: str, name: str, runs: Sequence[np.ndarray], digits: int = 1, note: str = ""
-) -> Number:
+def mean_of_runs(metric: str, name: str, runs: Sequence[np.ndarray], digits: int = 1, note: str = "") -> Number:
     """Return the mean of runs' values with its interval over the episodes of one run, or over several runs.
 
     Each run counts alike, however many episodes it has.
     """
     means = np.array([values.mean() for values in runs], float)
     interval = mean_interval(means if len(runs) > 1 else np.asarray(runs[0], float))
-    return Number(
-        metric=metric,
-        name=name,
-        value=float(means.mean()),
-        interval=interval,
-        note=note,
-        digits=digits,
-    )
+    return Number(metric=metric, name=name, value=float(means.mean()), interval=interval, note=note, digits=digits)
 
 
-def share_of_episodes(
-    metric: str, name: str, flags: Sequence[np.ndarray], unit: str = "episode"
-) -> Number:
+def share_of_episodes(metric: str, name: str, flags: Sequence[np.ndarray], unit: str = "episode") -> Number:
     """Return the share of each run's episodes that count, given as flags; `unit` is what an episode is called."""
     shares = [float(of_run.mean()) for of_run in flags]
     episodes = sum(map(len, flags))
@@ -282,9 +267,7 @@ def _cost(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
         mean = dataclasses.replace(mean, interval=(max(0.0, mean.interval[0]), mean.interval[1]))
     numbers = [mean]
     for limit in cost_limits(runs):
-        value, *ends = (
-            normalized_cost(np.array(cost), limit) for cost in (mean.value, *(mean.interval or ()))
-        )
+        value, *ends = (normalized_cost(np.array(cost), limit) for cost in (mean.value, *(mean.interval or ())))
         numbers.append(
             Number(
                 metric="cost",
@@ -357,18 +340,14 @@ def _by_task(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
                 metric="by_task",
                 name=f"{what}, mean over tasks",
                 value=float(np.mean(means)),
-                interval=share_interval(means, episodes)
-                if is_success
-                else mean_interval(np.array(means)),
+                interval=share_interval(means, episodes) if is_success else mean_interval(np.array(means)),
                 note=counted(len(of_tasks), "task"),
                 is_share=is_success,
             )
         )
     datasets = {run.dataset for run in runs}
     words = words_of_tasks(*datasets) if len(datasets) == 1 else {}
-    numbers += [
-        number(words.get(task, f"task {task}"), of_tasks[task]) for task in sorted(of_tasks)
-    ]
+    numbers += [number(words.get(task, f"task {task}"), of_tasks[task]) for task in sorted(of_tasks)]
     return numbers + ([number("tasks that were left out", left_out)] if left_out else [])
 
 
@@ -411,9 +390,7 @@ def _words_in_data(name: str, _home: Path, _versions: tuple[str, ...]) -> Mappin
 # Hypervolume.
 
 
-def hypervolume(
-    points: Float[np.ndarray, "points objectives"], reference: Float[np.ndarray, " objectives"]
-) -> float:
+def hypervolume(points: Float[np.ndarray, "points objectives"], reference: Float[np.ndarray, " objectives"]) -> float:
     """Return the volume of all vectors between a reference point and the points (Zitzler and Thiele 1999).
 
     They are at most as good as one of the points in every objective, of which more is better, and at least as good
@@ -500,20 +477,12 @@ def _share(metric: str, name: str, unit: str, infos: tuple[str, ...], **more: An
 
 
 METRICS: dict[str, Metric] = {
-    "by_task": Metric(
-        summarize=_by_task, combine="last", role="task", infos=("task",), complete=_with_left_out
-    ),
+    "by_task": Metric(summarize=_by_task, combine="last", role="task", infos=("task",), complete=_with_left_out),
     "cost": Metric(summarize=_cost, combine="sum", role="cost", judge=_judged_cost),
-    "episode_weights": Metric(
-        summarize=lambda _runs: [], combine="last", role="weights", infos=("weights",)
-    ),
-    "hypervolume": Metric(
-        summarize=_hypervolume, combine="sum", role="objectives", judge=_judged_hypervolume
-    ),
+    "episode_weights": Metric(summarize=lambda _runs: [], combine="last", role="weights", infos=("weights",)),
+    "hypervolume": Metric(summarize=_hypervolume, combine="sum", role="objectives", judge=_judged_hypervolume),
     "lost_value": Metric(
-        summarize=lambda runs: [
-            mean_of_runs("lost_value", "distance to the optimum", _values(runs, "lost_value"), 3)
-        ],
+        summarize=lambda runs: [mean_of_runs("lost_value", "distance to the optimum", _values(runs, "lost_value"), 3)],
         combine="sum",
         role="optimal_value",
         infos=("regret",),

@@ -182,9 +182,7 @@ class ReferenceReturns(Anchors, frozen=True, forbid_unknown_fields=True, kw_only
         return [text]
 
 
-class PublishedReferences(
-    Anchors, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class PublishedReferences(Anchors, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Two published anchors: only means, without episodes that could be repeated."""
 
     random: PublishedReturn  # the policy with score 0
@@ -224,9 +222,7 @@ def simulator_of(protocol: Protocol | PublishedProtocol) -> str:
 def is_measured_alike(here: Protocol, recorded: Protocol) -> bool:
     """Whether protocols are the same but for versions and numbers of episodes, noted on their own."""
     if here.episodes != recorded.episodes:
-        here = msgspec.structs.replace(
-            here, episodes=recorded.episodes, environments=recorded.environments
-        )
+        here = msgspec.structs.replace(here, episodes=recorded.episodes, environments=recorded.environments)
     return msgspec.structs.replace(here, versions=recorded.versions) == recorded
 
 
@@ -249,7 +245,9 @@ def impossible_return(protocol: Protocol, returns: Float[np.ndarray, "*shape"]) 
     most = largest_return(protocol)
     if most is None or float(returns.max()) <= most + 1e-6 * max(1.0, abs(most)):
         return ""
-    return f"a return of {returns.max():.6g} is more than {most:g}, the most of an episode in {protocol.environment_id}."
+    return (
+        f"a return of {returns.max():.6g} is more than {most:g}, the most of an episode in {protocol.environment_id}."
+    )
 
 
 def score_caveats(references: References, protocol: Protocol) -> list[str]:
@@ -353,8 +351,7 @@ _POLICIES = {
 }
 _CAVEATS = {
     "antmaze": (
-        "D4RL's evaluation ends at the first success, so the return of an episode is 0 or 1; use "
-        "at least 100 episodes."
+        "D4RL's evaluation ends at the first success, so the return of an episode is 0 or 1; use at least 100 episodes."
     ),
     "maze2d": "v0 and v1, sparse and dense rewards have different references and horizons.",
 }

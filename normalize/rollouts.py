@@ -110,9 +110,7 @@ def run_episodes(
     Raises ValueError if a number is out of range.
     """
     if episodes < 1 or first_seed < 0:
-        raise ValueError(
-            f"episodes must be >= 1 and first_seed >= 0, found {episodes} and {first_seed}."
-        )
+        raise ValueError(f"episodes must be >= 1 and first_seed >= 0, found {episodes} and {first_seed}.")
     returns, discounted = np.zeros(episodes), np.zeros(episodes)
     tallies = [_Tally(count, episodes) for count in counts]
     side_by_side = environments.num_envs
@@ -134,9 +132,7 @@ def run_episodes(
         if memory is not None:
             memory.begin(~ended)
         while running.any():
-            observations, rewards, terminations, truncations, infos = environments.step(
-                policy(observations)
-            )
+            observations, rewards, terminations, truncations, infos = environments.step(policy(observations))
             if informed is not None:
                 missing = [name for name in informed.infos if name not in infos]
                 if missing:
@@ -182,9 +178,7 @@ class _Tally:
     ) -> None:
         """Take in a step of the episodes that run, of which the first info counts that holds numbers."""
         is_flag = self.count.combine == "any"
-        numbers = (
-            (name, _numbers(infos.get(name), ended.shape, is_flag)) for name in self.count.infos
-        )
+        numbers = ((name, _numbers(infos.get(name), ended.shape, is_flag)) for name in self.count.infos)
         name, values = next((one for one in numbers if one[1] is not None), ("", None))
         if values is None:
             return

@@ -34,21 +34,13 @@ _DECISIONS: Mapping[str, Decision] = {
 class SequentialComparison:
     """The decisions of a sequential comparison so far."""
 
-    decisions: dict[
-        tuple[str, str], Decision
-    ]  # whether the first of a pair scores above the second
+    decisions: dict[tuple[str, str], Decision]  # whether the first of a pair scores above the second
     groups: int  # groups of seeds that were looked at
-    missing: dict[
-        str, int
-    ]  # seeds that a method lacks for the next group; empty when all is decided
+    missing: dict[str, int]  # seeds that a method lacks for the next group; empty when all is decided
 
 
 def compare_sequentially(
-    scores: Mapping[str, Float[np.ndarray, " seeds"]],
-    *,
-    group: int = 5,
-    groups: int = 5,
-    error_rate: float = 0.05,
+    scores: Mapping[str, Float[np.ndarray, " seeds"]], *, group: int = 5, groups: int = 5, error_rate: float = 0.05
 ) -> SequentialComparison:
     """Return which methods differ, as far as their seeds decide it, and which need more seeds.
 

@@ -92,8 +92,7 @@ def check_method_scores(scores: MethodScores) -> None:
         if differing := sorted(tasks ^ set(of_tasks)):
             lacking, having = (first, method) if differing[0] in of_tasks else (method, first)
             raise ValueError(
-                f"{having} has scores on {differing[0]}, {lacking} has none; compare methods on the "
-                "same tasks."
+                f"{having} has scores on {differing[0]}, {lacking} has none; compare methods on the same tasks."
             )
         seeds = {task: len(of_seeds) for task, of_seeds in of_tasks.items()}
         least, most = min(seeds, key=seeds.__getitem__), max(seeds, key=seeds.__getitem__)
@@ -125,9 +124,7 @@ def unranked_methods(scores: MethodScores, episodes: Mapping[str, int | None]) -
             if len(of_seeds) < FEWEST_SEEDS:
                 reasons[method] = f"{len(of_seeds)} of at least {counted(FEWEST_SEEDS, 'seed')}"
             elif of_seeds.shape[1] < needed:
-                reasons[method] = (
-                    f"{of_seeds.shape[1]} of {counted(needed, 'episode')} of each seed"
-                )
+                reasons[method] = f"{of_seeds.shape[1]} of {counted(needed, 'episode')} of each seed"
     return reasons
 
 
@@ -241,10 +238,7 @@ def bootstrap_interval(
 
 
 def stratified_resamples(
-    scores: Sequence[Float[np.ndarray, "seeds episodes"]],
-    rng: np.random.Generator,
-    *,
-    resamples: int,
+    scores: Sequence[Float[np.ndarray, "seeds episodes"]], rng: np.random.Generator, *, resamples: int
 ) -> Float[np.ndarray, "resamples seeds tasks"]:
     """Return the mean score of each run in bootstrap resamples of a method's scores by task.
 
@@ -311,9 +305,7 @@ AGGREGATES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 # Comparisons.
 
 
-def probability_of_improvement(
-    first: Runs, second: Float[np.ndarray, "*resamples others tasks"]
-) -> Values:
+def probability_of_improvement(first: Runs, second: Float[np.ndarray, "*resamples others tasks"]) -> Values:
     """Return the probability that the first method's run scores above the second's, over all tasks.
 
     On each task it is the share of pairs of runs in which the first is above, where equal scores
@@ -332,18 +324,14 @@ def performance_profile(
     return np.array(above).reshape(*scores.shape[:-2], len(thresholds))
 
 
-def profile_thresholds(
-    *scores: Float[np.ndarray, "seeds tasks"], count: int = 201
-) -> Float[np.ndarray, " thresholds"]:
+def profile_thresholds(*scores: Float[np.ndarray, "seeds tasks"], count: int = 201) -> Float[np.ndarray, " thresholds"]:
     """Return evenly spaced thresholds from the lowest to the highest score, with 0 in any case."""
     low = min(0.0, *(float(runs.min()) for runs in scores))
     high = max(0.0, *(float(runs.max()) for runs in scores))
     return np.linspace(low, high, count)
 
 
-def mean_ranks(
-    scores: Float[np.ndarray, "*resamples methods tasks"],
-) -> Float[np.ndarray, "*resamples methods"]:
+def mean_ranks(scores: Float[np.ndarray, "*resamples methods tasks"]) -> Float[np.ndarray, "*resamples methods"]:
     """Return each method's rank, averaged over tasks; 1 is best, and equal scores share their ranks."""
     ranks = np.empty(scores.shape)
     for index in range(scores.shape[-2]):
@@ -449,8 +437,7 @@ def split_variance(scores: Float[np.ndarray, "seeds checkpoints episodes"]) -> V
     seeds, checkpoints, episodes = scores.shape
     if seeds < 2 or episodes < 2:
         raise ValueError(
-            "splitting the variance needs at least two seeds and two episodes of each, found "
-            f"{seeds} and {episodes}."
+            f"splitting the variance needs at least two seeds and two episodes of each, found {seeds} and {episodes}."
         )
     check_finite(scores)
     of_seeds = float(scores.mean((1, 2)).var(ddof=1))
@@ -562,9 +549,7 @@ class Comparison:
             "aggregates": {name: estimate.to_json() for name, estimate in aggregates.items()},
             "mean_rank": self.ranks[method].to_json() if method in self.ranks else None,
             "profile": {name: getattr(profile, name).tolist() for name in ("thresholds", "shares")},
-            "variance": {
-                task: split and dataclasses.asdict(split) for task, split in variances.items()
-            },
+            "variance": {task: split and dataclasses.asdict(split) for task, split in variances.items()},
         }
 
 
@@ -603,9 +588,7 @@ def compare_methods(
         if len(runs[method]) > 1
     }
 
-    def estimate(
-        statistic: Callable[..., np.ndarray], *methods: str, digits: int = 1
-    ) -> list[Estimate]:
+    def estimate(statistic: Callable[..., np.ndarray], *methods: str, digits: int = 1) -> list[Estimate]:
         values = np.atleast_1d(statistic(*(runs[method] for method in methods))).tolist()
         if not drawn.keys() >= set(methods):
             return [Estimate(value, None, digits) for value in values]
@@ -629,34 +612,23 @@ def compare_methods(
     return Comparison(
         tasks=tasks,
         runs=runs,
-        aggregates={
-            method: {name: estimate(AGGREGATES[name], method)[0] for name in aggregates}
-            for method in runs
-        },
+        aggregates={method: {name: estimate(AGGREGATES[name], method)[0] for name in aggregates} for method in runs},
         ranks=dict(zip(ranked, estimate(ranks, *ranked, digits=2), strict=True)) if several else {},
-        consensus=kemeny_consensus(np.array([runs[method].mean(0) for method in ranked]))
-        if several
-        else None,
+        consensus=kemeny_consensus(np.array([runs[method].mean(0) for method in ranked])) if several else None,
         improvement={
-            pair: estimate(probability_of_improvement, *pair, digits=2)[0]
-            for pair in itertools.permutations(runs, 2)
+            pair: estimate(probability_of_improvement, *pair, digits=2)[0] for pair in itertools.permutations(runs, 2)
         },
         profiles={
             method: Profile(
                 thresholds=thresholds,
                 shares=performance_profile(of_method, thresholds),
-                band=percentile_interval(performance_profile(drawn[method], thresholds))
-                if method in drawn
-                else None,
+                band=percentile_interval(performance_profile(drawn[method], thresholds)) if method in drawn else None,
             )
             for method, of_method in runs.items()
         },
         variances={
             method: {
-                task: variance(
-                    (checkpoints or {}).get(method, {}).get(task, by_task[task][:, None])
-                )
-                for task in tasks
+                task: variance((checkpoints or {}).get(method, {}).get(task, by_task[task][:, None])) for task in tasks
             }
             for method, by_task in scores.items()
         },

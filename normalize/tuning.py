@@ -52,8 +52,7 @@ def tuning_curves(
     check_finite(scores)
     if trials * evaluations > MOST_EVALUATIONS:
         raise ValueError(
-            f"{trials:,} trials of {evaluations:,} evaluations are more than {MOST_EVALUATIONS:,} in "
-            "all; choose fewer."
+            f"{trials:,} trials of {evaluations:,} evaluations are more than {MOST_EVALUATIONS:,} in all; choose fewer."
         )
     available, episodes = scores.shape
     arms = min(policies, available)
@@ -81,9 +80,7 @@ def _largest(values: Float[np.ndarray, "trials arms"], rng: np.random.Generator)
     return np.asarray((ties * rng.random(values.shape)).argmax(1))
 
 
-def expected_online_performance(
-    scores: Float[np.ndarray, " settings"],
-) -> Float[np.ndarray, " settings"]:
+def expected_online_performance(scores: Float[np.ndarray, " settings"]) -> Float[np.ndarray, " settings"]:
     """Return the expected score of the best of 1, 2, .. settings, drawn at random with replacement.
 
     With N settings in order of their score, the best of n is at most the i-th with probability

@@ -58,9 +58,7 @@ class Terms:
         """The estimate; NaN where no episode has any weight."""
         return float(self.values(np.ones((1, len(self.numerators))))[0])
 
-    def values(
-        self, counts: Float[np.ndarray, "resamples episodes"]
-    ) -> Float[np.ndarray, " resamples"]:
+    def values(self, counts: Float[np.ndarray, "resamples episodes"]) -> Float[np.ndarray, " resamples"]:
         """Return the estimates for samples that hold each episode so many times."""
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             quotients = (counts @ self.numerators) / (counts @ self.denominators)
@@ -83,12 +81,7 @@ def mean_terms(values: Float[np.ndarray, " episodes"]) -> Terms:
 
 
 def importance_sampling(
-    log_ratios: Steps,
-    rewards: Steps,
-    discount: float,
-    *,
-    weighted: bool = False,
-    per_decision: bool = False,
+    log_ratios: Steps, rewards: Steps, discount: float, *, weighted: bool = False, per_decision: bool = False
 ) -> Terms:
     """Return the mean of returns, each weighted by the ratio of its episode's probabilities.
 

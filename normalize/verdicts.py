@@ -61,9 +61,7 @@ VERDICT_NOTE = (
 
 Word = Literal["identical", "same", "consistent", "unsettled", "not consistent", "contradicted"]
 NOT_RECORDED = "not recorded"
-NO_SPREAD = (
-    "without spread, as recorded"  # equal seeds equal the recorded ones, which shows nothing
-)
+NO_SPREAD = "without spread, as recorded"  # equal seeds equal the recorded ones, which shows nothing
 _WEAKER = ("identical", "same", "consistent", "unsettled", "not consistent")
 _WITHOUT_STATISTICS: dict[str, Any] = dict.fromkeys(  # of verdicts that bits decide
     ("interval", "prediction", "detectable", "unseen_share", "more_seeds")
@@ -250,9 +248,7 @@ def compare(
         prediction=(middle - half, middle + half) if half > 0 else None,
         detectable=MARGIN if is_same else noticed_difference(len(new), there[0], looks=shares),
         power=1 - ERROR if is_same else POWER,
-        unseen_share=(
-            unseen_share(looked_at, looks=looks) if is_same or word == "consistent" else None
-        ),
+        unseen_share=(unseen_share(looked_at, looks=looks) if is_same or word == "consistent" else None),
         more_seeds=(
             seeds_to_settle(here[0], there[0], common=len(common), looks=shares)
             if word in ("consistent", "unsettled")
@@ -310,9 +306,7 @@ def _word_and_reason(
 # Verdicts on runs.
 
 
-def judged_numbers(
-    new: Outcomes, recorded: Outcomes
-) -> tuple[dict[str, tuple[str, Scores, Scores]], list[str]]:
+def judged_numbers(new: Outcomes, recorded: Outcomes) -> tuple[dict[str, tuple[str, Scores, Scores]], list[str]]:
     """Return what verdicts compare beside returns, and the metrics that only one of both sides has.
 
     By metric it is a number's name with its unit, and its values in new and in recorded runs.
@@ -330,10 +324,7 @@ def judged_numbers(
         )
         if of_recorded and (len(of_new), len(of_recorded)) == (len(new), len(recorded)):
             unit = next(iter(of_recorded.values()))[0]
-            here, there = (
-                {seed: values for seed, (_, values) in side.items()}
-                for side in (of_new, of_recorded)
-            )
+            here, there = ({seed: values for seed, (_, values) in side.items()} for side in (of_new, of_recorded))
             numbers[name] = unit, here, there
         elif of_new or of_recorded:
             alone.append(name)
@@ -369,20 +360,14 @@ def compare_runs(
     are those of the recording, which gives equal bits: others contradict it. `how` is passed on to `compare`,
     which also has the errors.
     """
-    scores = [
-        {seed: normalize(run.returns) for seed, run in side.items()} for side in (new, recorded)
-    ]
+    scores = [{seed: normalize(run.returns) for seed, run in side.items()} for side in (new, recorded)]
     episodes = min((len(run.returns) for run in (*new.values(), *recorded.values())), default=0)
-    new, recorded = (
-        {seed: run.first(episodes) for seed, run in side.items()} for side in (new, recorded)
-    )
+    new, recorded = ({seed: run.first(episodes) for seed, run in side.items()} for side in (new, recorded))
     numbers, alone = judged_numbers(new, recorded)
     common = [seed for seed in new if seed in recorded]
     equal = [seed for seed in common if np.array_equal(new[seed].returns, recorded[seed].returns)]
     same_bits = [
-        seed
-        for seed in equal
-        if all(np.array_equal(here[seed], there[seed]) for _, here, there in numbers.values())
+        seed for seed in equal if all(np.array_equal(here[seed], there[seed]) for _, here, there in numbers.values())
     ]
     differing = [seed for seed in common if seed not in same_bits]
     how["numbers"] = 1 + len(numbers)
@@ -393,9 +378,7 @@ def compare_runs(
             f"seed {differing[0]} gives other numbers with the stated code and versions on the stated kind of "
             "processor, where they are equal to the bit"
         )
-        return dataclasses.replace(
-            verdict, word="contradicted", reason=why, beside=beside, **_WITHOUT_STATISTICS
-        )
+        return dataclasses.replace(verdict, word="contradicted", reason=why, beside=beside, **_WITHOUT_STATISTICS)
     if verdict.word == "identical":
         return dataclasses.replace(verdict, beside=beside)
     verdicts = {"return": verdict}
@@ -407,11 +390,7 @@ def compare_runs(
         if apart and abs(apart[most]) > MARGIN and np.ptp(new[most].returns) > 0:
             why = f"the returns of seed {most} are equal to the bit, but its {name} differs"
             verdicts[name] = dataclasses.replace(
-                beside_it,
-                word="not consistent",
-                difference=apart[most],
-                reason=why,
-                **_WITHOUT_STATISTICS,
+                beside_it, word="not consistent", difference=apart[most], reason=why, **_WITHOUT_STATISTICS
             )
         elif np.ptp(means) <= ROUNDING and abs(beside_it.difference) <= MARGIN:
             beside[name] = NO_SPREAD
@@ -465,9 +444,7 @@ def judge(
         difference = (new[:, :pairs] - recorded[:, :pairs]).mean(1)
         low, high = _paired_interval(new[:, :pairs], recorded[:, :pairs], looks)
         if grouped.any():
-            low[grouped], high[grouped] = _grouped_interval(
-                new[grouped], recorded[grouped], cut[grouped], pairs, looks
-            )
+            low[grouped], high[grouped] = _grouped_interval(new[grouped], recorded[grouped], cut[grouped], pairs, looks)
     else:
         low, high = _unpaired_interval(new, recorded, looks)
         low[grouped], high[grouped] = np.nan, np.nan
@@ -568,9 +545,7 @@ def _unpaired_interval(new: np.ndarray, recorded: np.ndarray, looks: int) -> _En
     return middle - half, middle + half
 
 
-def _grouped_interval(
-    new: np.ndarray, recorded: np.ndarray, cut: np.ndarray, pairs: int, looks: int
-) -> _Ends:
+def _grouped_interval(new: np.ndarray, recorded: np.ndarray, cut: np.ndarray, pairs: int, looks: int) -> _Ends:
     """Return the interval of the mean difference of pairs whose scores fall into two groups.
 
     A pair that changed groups counts by the exact bound on the share of such pairs, times the
@@ -664,9 +639,7 @@ def _arrangements(count: int, total: int) -> Float[np.ndarray, "arrangements tot
     return np.concatenate([observed[None], drawn]).astype(float)
 
 
-def noticed_difference(
-    new: int, recorded: Float[np.ndarray, " recorded"], *, looks: int = 1
-) -> float | None:
+def noticed_difference(new: int, recorded: Float[np.ndarray, " recorded"], *, looks: int = 1) -> float | None:
     """Return the smallest difference that is called not consistent with 80 % probability.
 
     It is the one that the prediction interval notices with 82 %, at the error rate that permutations
@@ -719,11 +692,7 @@ def _spreads(freedom: int) -> Float[np.ndarray, " quantiles"]:
 
 
 def seeds_to_settle(
-    new: Float[np.ndarray, " new"],
-    recorded: Float[np.ndarray, " recorded"],
-    *,
-    common: int,
-    looks: int = 1,
+    new: Float[np.ndarray, " new"], recorded: Float[np.ndarray, " recorded"], *, common: int, looks: int = 1
 ) -> int | None:
     """Return how many further seeds settle a comparison, or None if no number does.
 

@@ -58,9 +58,7 @@ with orlog.record(
             lean = int(observation[2] + observation[3] > 0)
             action = int(rng.integers(2)) if rng.random() < 0.25 else lean
             probability = 0.875 if action == lean else 0.125
-            observation, _, terminated, truncated, _ = env.step(
-                action, action_log_prob=np.log(probability)
-            )
+            observation, _, terminated, truncated, _ = env.step(action, action_log_prob=np.log(probability))
             ended = terminated or truncated
 
 # %% [markdown]

@@ -44,9 +44,7 @@ def vectors(episode):
 
 episodes = [(vectors(one), one) for one in ds]
 places = {
-    row.tobytes(): (index, step)
-    for index, (rows, _) in enumerate(episodes)
-    for step, row in enumerate(rows[:-1])
+    row.tobytes(): (index, step) for index, (rows, _) in enumerate(episodes) for step, row in enumerate(rows[:-1])
 }
 print(len(places), "different observations")
 
@@ -113,9 +111,7 @@ from gymnasium import spaces
 
 os.environ["ORLOG_HOME"] = tempfile.mkdtemp()  # so that nothing stays in your own home
 with orlog.DatasetWriter(
-    "notebook/frames-v1",
-    observation_space=spaces.Box(0, 255, (8, 8, 1), np.uint8),
-    action_space=spaces.Discrete(2),
+    "notebook/frames-v1", observation_space=spaces.Box(0, 255, (8, 8, 1), np.uint8), action_space=spaces.Discrete(2)
 ) as writer:
     for first in (0, 100):
         numbers = np.arange(first, first + 11, dtype=np.uint8)
@@ -132,9 +128,7 @@ with orlog.DatasetWriter(
 batch = next(iter(orlog.transitions(frames, 8, stacks=4, seed=0)))
 print(tuple(batch.observations.shape), batch.observations.dtype)
 for now, following in zip(
-    batch.observations[:, :, 0, 0, 0].tolist(),
-    batch.next_observations[:, :, 0, 0, 0].tolist(),
-    strict=True,
+    batch.observations[:, :, 0, 0, 0].tolist(), batch.next_observations[:, :, 0, 0, 0].tolist(), strict=True
 ):
     print(now, "then", following)
     newest = now[-1]

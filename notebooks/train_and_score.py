@@ -37,13 +37,7 @@ def train(name, method, **settings):
     """Train one run of a method for each seed."""
     return [
         orlog.train(
-            method,
-            ds,
-            seed=seed,
-            steps=STEPS,
-            evaluations=0,
-            settings=settings,
-            out=folder / name / f"seed-{seed}",
+            method, ds, seed=seed, steps=STEPS, evaluations=0, settings=settings, out=folder / name / f"seed-{seed}"
         )
         for seed in SEEDS
     ]

@@ -174,8 +174,6 @@ def chromium() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip(HOW)
     with sync.sync_playwright() as started:
-        browser = started.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=300_000
-        )
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=300_000)
         yield browser
         browser.close()

@@ -100,10 +100,7 @@ def check_round_trip(steps: dict[str, list[Any]], name: str) -> bool:
     """Check that what was recorded is read back equal; return whether it can be sampled."""
     dataset = orlog.load_dataset(name)
     episode = dataset[0]
-    for kind, space in (
-        ("observations", dataset.observation_space),
-        ("actions", dataset.action_space),
-    ):
+    for kind, space in (("observations", dataset.observation_space), ("actions", dataset.action_space)):
         columns = getattr(episode, kind)
         for row, expected in enumerate(steps[kind]):
             assert_equal(row_of(space, columns, row), expected)

@@ -46,9 +46,7 @@ def record_episodes(
     **facts: Any,
 ) -> orlog.Dataset:
     """Record episodes, and open what was recorded."""
-    with orlog.DatasetWriter(
-        name, observation_space=observation_space, action_space=action_space, **facts
-    ) as writer:
+    with orlog.DatasetWriter(name, observation_space=observation_space, action_space=action_space, **facts) as writer:
         for episode in episodes:
             writer.add_episode(episode)
     return orlog.load_dataset(writer.folder)

@@ -58,15 +58,11 @@ class Lake:
         q_values = np.zeros((horizon, STATES, ACTIONS))
         values = np.zeros((horizon + 1, STATES))
         for step in reversed(range(horizon)):
-            q_values[step] = self.rewards + self.discount * (
-                (self.chances * ~self.ends) @ values[step + 1]
-            )
+            q_values[step] = self.rewards + self.discount * ((self.chances * ~self.ends) @ values[step + 1])
             values[step] = (policy * q_values[step]).sum(1)
         return q_values, values
 
-    def play(
-        self, policy: np.ndarray, episodes: int, horizon: int, rng: np.random.Generator
-    ) -> Logged:
+    def play(self, policy: np.ndarray, episodes: int, horizon: int, rng: np.random.Generator) -> Logged:
         """Return episodes of a policy, cut after `horizon` steps."""
         states = np.zeros((episodes, horizon + 1), np.int64)
         actions = np.zeros((episodes, horizon), np.int64)
@@ -79,13 +75,7 @@ class Lake:
             after = _draw(self.chances[now, actions[:, step]], rng)
             states[:, step + 1] = np.where(alive[:, step], after, now)
             rewards[:, step] = alive[:, step] & (states[:, step + 1] == STATES - 1)
-        return Logged(
-            states=states,
-            actions=actions,
-            rewards=rewards,
-            alive=alive,
-            terminated=self.ends[states[:, -1]],
-        )
+        return Logged(states=states, actions=actions, rewards=rewards, alive=alive, terminated=self.ends[states[:, -1]])
 
 
 def _draw(chances: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -204,12 +204,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             for depth in range(1, len(steps)):
                 inner = prefix + "/".join(steps[:depth])
                 if is_recursive or depth == 1:
-                    entries[inner] = {
-                        "type": "directory",
-                        "path": inner,
-                        "oid": "0" * 40,
-                        "size": 0,
-                    }
+                    entries[inner] = {"type": "directory", "path": inner, "oid": "0" * 40, "size": 0}
             if is_recursive or len(steps) == 1:
                 entries[path] = self._entry(path, files[path])
         start = int(self.query.get("cursor", 0))
@@ -272,9 +267,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                         files[value["path"]] = owner.large[value["oid"]]
                     case "deletedFile":
                         if value["path"] not in files:
-                            return _error(
-                                404, "A file with this name doesn't exist", "EntryNotFound"
-                            )
+                            return _error(404, "A file with this name doesn't exist", "EntryNotFound")
                         del files[value["path"]]
                     case key:
                         return _error(400, f"what is {key}?")

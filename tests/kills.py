@@ -17,9 +17,7 @@ ACCESSES = {"open", "os.link", "os.listdir", "os.mkdir", "os.rename", "os.scandi
 LONGEST_S = 600  # whatever hangs is not waited for
 
 
-def killed_at(
-    work: Callable[[Callable[[], None]], object], instant: int, folder: Path
-) -> tuple[bool, int]:
+def killed_at(work: Callable[[Callable[[], None]], object], instant: int, folder: Path) -> tuple[bool, int]:
     """Work in a fork that kills itself right before one of its accesses to a folder.
 
     Args:
@@ -44,8 +42,7 @@ def killed_at(
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
             if event in ACCESSES and (
-                str(arguments[0]).startswith(str(folder))
-                or (event in RELATIVE and arguments[RELATIVE[event]] != -1)
+                str(arguments[0]).startswith(str(folder)) or (event in RELATIVE and arguments[RELATIVE[event]] != -1)
             ):
                 access()
 

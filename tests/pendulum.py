@@ -60,8 +60,6 @@ def pendulum(
                 observations.append(seen)
                 rewards.append(float(reward))
             writer.add_episode(
-                whole_episode(
-                    np.array(observations), np.array(actions), np.array(rewards), end="truncation"
-                )
+                whole_episode(np.array(observations), np.array(actions), np.array(rewards), end="truncation")
             )
     return orlog.load_dataset(name)

@@ -50,6 +50,4 @@ class KillOnce:
 def killing_once(
     folder: Path, function: Any, jobs: Iterable[Any], *, workers: int | None, running: Any
 ) -> Iterator[tuple[int, Any]]:
-    yield from execute_here(
-        KillOnce(function, folder), jobs, workers=workers, running=running, attempts=2
-    )
+    yield from execute_here(KillOnce(function, folder), jobs, workers=workers, running=running, attempts=2)

@@ -26,18 +26,7 @@ TRACED = (
     "unlink,unlinkat,rmdir,write,writev,pwrite64,pwritev,ftruncate,truncate,lseek,sendfile,copy_file_range,"
     "fallocate"
 )
-STRACE = (
-    "strace",
-    "-f",
-    "-y",
-    "-qq",
-    "-xx",
-    "-s",
-    "268435456",
-    "--seccomp-bpf",
-    "-e",
-    f"trace={TRACED}",
-)
+STRACE = ("strace", "-f", "-y", "-qq", "-xx", "-s", "268435456", "--seccomp-bpf", "-e", f"trace={TRACED}")
 BYTES = re.compile(r'"((?:\\x[0-9a-f]{2})*)"(\.\.\.)?')
 DESCRIPTOR = re.compile(r"(-?\d+)<((?:\\x[0-9a-f]{2})*)>")
 SYNCS = {"fsync", "fdatasync"}
@@ -211,10 +200,7 @@ class Disk:
 
     def _rename(self, call: Call) -> None:
         folders = [path for _, path in call.files] or [self.root_path]
-        paths = [
-            self._path(text, folders[min(number, len(folders) - 1)])
-            for number, text in enumerate(call.strings)
-        ]
+        paths = [self._path(text, folders[min(number, len(folders) - 1)]) for number, text in enumerate(call.strings)]
         if call.name.startswith("symlink"):
             paths = paths[1:]
         places = [(self.find(path.parent), path.name) for path in paths]
@@ -301,10 +287,7 @@ def _copied(root: Folder, changes: list[Change]) -> Folder:
     for node in kept:
         copy(node)
     for change in changes:
-        _apply(
-            Change([(copy(folder), name, copy(node)) for folder, name, node in change.names]),
-            "first",
-        )
+        _apply(Change([(copy(folder), name, copy(node)) for folder, name, node in change.names]), "first")
     return copies[id(root)]
 
 
@@ -355,11 +338,7 @@ def read_calls(log: str) -> Iterator[Call]:
             text,
             [_bytes(one) for one, _ in strings],
             [(int(number), _path(one)) for number, one in DESCRIPTOR.findall(text)]
-            + (
-                [(-100, _path(text.partition("<")[2].partition(">")[0]))]
-                if "AT_FDCWD<" in text
-                else []
-            ),
+            + ([(-100, _path(text.partition("<")[2].partition(">")[0]))] if "AT_FDCWD<" in text else []),
             int(result.split("<")[0].split()[0], 0),
             _path(answer[2]) if answer else None,
         )
@@ -373,9 +352,7 @@ def _path(text: str) -> Path:
     return Path(os.fsdecode(_bytes(text)))
 
 
-def record_calls(
-    root: Path, log: Path, words: Sequence[str], environment: dict[str, str]
-) -> list[Call]:
+def record_calls(root: Path, log: Path, words: Sequence[str], environment: dict[str, str]) -> list[Call]:
     """Run a command in a folder, which must end well, and return its calls that change anything there."""
     done = run_program([*STRACE, "-o", str(log), *words], cwd=root, env=environment)
     assert done.returncode == 0, done.stderr

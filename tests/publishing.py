@@ -66,9 +66,7 @@ def in_child(work: Callable[[], object], instant: int = 0) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("open", "os.mkdir", "os.rename", "os.remove") and "registry" in str(
-            arguments[0]
-        ):
+        if event in ("open", "os.mkdir", "os.rename", "os.remove") and "registry" in str(arguments[0]):
             access()
 
     def blocks_one_by_one(*arguments: Any) -> Iterator[bytes]:

@@ -44,10 +44,7 @@ def files_limited_to(size: int) -> Iterator[None]:
     """Let no file of this process grow beyond a size, as on a full disk; bytecode, which Python keeps cut, is not written."""
     import resource
 
-    limits, handler = (
-        resource.getrlimit(resource.RLIMIT_FSIZE),
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
-    )
+    limits, handler = (resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN))
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:

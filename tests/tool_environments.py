@@ -56,9 +56,7 @@ def tool_python(*requirements: str, alone: bool = False, dependencies: bool = Tr
     return python
 
 
-def _install(
-    python: Path, requirements: tuple[str, ...], *, alone: bool, dependencies: bool
-) -> None:
+def _install(python: Path, requirements: tuple[str, ...], *, alone: bool, dependencies: bool) -> None:
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     # Most modules of what is installed are never imported, so none is compiled before it is.
     command += ["--disable-pip-version-check", "--no-input", "--no-compile"]

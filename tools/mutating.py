@@ -101,9 +101,7 @@ def draw(seed: int, count: int) -> list[Mutant]:
             name = rng.choice(OPERATORS)
             source = file.read_text("utf-8")
             tree = get_ast(source)
-            spots = sum(
-                len([*operators[name].mutation_positions(node)]) for node in ast_nodes(tree)
-            )
+            spots = sum(len([*operators[name].mutation_positions(node)]) for node in ast_nodes(tree))
             if not spots:
                 continue
             changed = mutate_code(source, operators[name], rng.randrange(spots))
@@ -148,15 +146,11 @@ def node_lines(node: ast.AST) -> tuple[int, int]:
     return min(one.lineno for one in nodes), max(one.end_lineno or 0 for one in nodes)
 
 
-def _functions(
-    tree: ast.AST, prefix: str = ""
-) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{prefix}{node.name}", node
-        inner = (
-            f"{prefix}{node.name}." if isinstance(node, ast.ClassDef | ast.FunctionDef) else prefix
-        )
+        inner = f"{prefix}{node.name}." if isinstance(node, ast.ClassDef | ast.FunctionDef) else prefix
         yield from _functions(node, inner)
 
 
@@ -198,9 +192,7 @@ def find(mutant: Mutant, root: Path = ROOT) -> tuple[Path, int] | None:
 
 def _copy_checkout(source: Path, folder: Path) -> None:
     """Copy what git tracks, and what was compiled."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=source, check=True, capture_output=True, text=True
-    )
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=source, check=True, capture_output=True, text=True)
     compiled = [str(path.relative_to(source)) for path in source.glob("*/*/*.so")]
     for name in [*filter(None, listed.stdout.split("\0")), *compiled]:
         target = folder / name
@@ -266,9 +258,7 @@ def _run_here(checkout: Path, notes: Path, words: tuple[str, ...], *, limited: b
     return int(pytest.main([*options, *words], plugins=[_Notes(notes)]))
 
 
-def reached(
-    checkout: Path, room: str, mutants: list[Mutant], kept: Path
-) -> dict[str, dict[str, list[str]]]:
+def reached(checkout: Path, room: str, mutants: list[Mutant], kept: Path) -> dict[str, dict[str, list[str]]]:
     """Return tests of a room by file and line that they reach, for files of mutants; kept in a file."""
     import coverage
 
@@ -351,9 +341,7 @@ def run(mutants: list[Mutant], out: Path, source: Path, rooms: list[str], every:
                 print(number, *(results[str(number)][key] for key in SAID), flush=True)
 
 
-def _outcome(
-    checkout: Path, mutant: Mutant, by_file: dict[str, dict[str, list[str]]]
-) -> dict[str, Any]:
+def _outcome(checkout: Path, mutant: Mutant, by_file: dict[str, dict[str, list[str]]]) -> dict[str, Any]:
     """Return what became of a mutant, against how many tests, and which of them failed."""
     place = find(mutant, checkout)
     if place is None:

@@ -30,9 +30,7 @@ Tables = Callable[[str], Iterable[Row]]
 
 REFERENCE = Path(__file__).parent / "reference"
 VERSION = "1.0.0"
-KNOWN_SINCE = (
-    "1.0.1"  # of a checksum or license that came later: versions read from 1.0.0 keep their digests
-)
+KNOWN_SINCE = "1.0.1"  # of a checksum or license that came later: versions read from 1.0.0 keep their digests
 D4RL_VERSION = "1.0.1"
 D4RL_LICENSE = "CC-BY-4.0"  # Farama-Foundation/D4RL@89141a689b:README.md
 OTHER_FILES = "0.9.0"
@@ -55,16 +53,11 @@ MINARI_DATASETS = {
         *("umaze-v1", "umaze-diverse-v1", "medium-play-v1", "medium-diverse-v1"),
         *("large-play-v1", "large-diverse-v1"),
     ),
-    **{
-        f"D4RL/{task}": ("human-v2", "cloned-v2", "expert-v2")
-        for task in ("door", "hammer", "pen", "relocate")
-    },
+    **{f"D4RL/{task}": ("human-v2", "cloned-v2", "expert-v2") for task in ("door", "hammer", "pen", "relocate")},
     "D4RL/kitchen": ("complete-v2", "mixed-v2", "partial-v2"),
     "D4RL/minigrid": ("fourrooms-v0", "fourrooms-random-v0"),
     "D4RL/pointmaze": tuple(
-        f"{maze}{reward}-v2"
-        for maze in ("open", "umaze", "medium", "large")
-        for reward in ("", "-dense")
+        f"{maze}{reward}-v2" for maze in ("open", "umaze", "medium", "large") for reward in ("", "-dense")
     ),
     **{
         f"mujoco/{robot}": ("simple-v0", "medium-v0", "expert-v0")
@@ -152,11 +145,7 @@ def _minari(tables: Tables) -> Entries:
 def _neorl2(tables: Tables) -> Entries:
     for row in tables("neorl2"):
         files = tuple(
-            ForeignFile(
-                path=row[f"{split}_url"].rpartition("/")[2],
-                url=row[f"{split}_url"],
-                md5=row[f"{split}_md5"],
-            )
+            ForeignFile(path=row[f"{split}_url"].rpartition("/")[2], url=row[f"{split}_url"], md5=row[f"{split}_md5"])
             for split in ("train", "val")
         )
         yield (
@@ -188,20 +177,14 @@ def _neorl2(tables: Tables) -> Entries:
 
 def _ogbench(tables: Tables) -> Entries:
     """OGBench's datasets, and their single tasks, which are the same files with rewards."""
-    checked = {
-        row["url"].rpartition("/")[2]: row
-        for row in tables("other_files")
-        if row["benchmark"] == "OGBench"
-    }
+    checked = {row["url"].rpartition("/")[2]: row for row in tables("other_files") if row["benchmark"] == "OGBench"}
     for row in tables("ogbench"):
         files = []
         has_copy = row["obs"] == "state" or row["dataset_id"].startswith("visual-scene-")
         for url in (row["url"], row["val_url"]):
             path = url.rpartition("/")[2]
             mirrors = (f"{OGBENCH_HUB}/{path}",) if has_copy else ()
-            files.append(
-                ForeignFile(path=path, url=url, mirrors=mirrors, **_checksum(checked.get(path)))
-            )
+            files.append(ForeignFile(path=path, url=url, mirrors=mirrors, **_checksum(checked.get(path))))
         dataset, says = row["dataset_id"], f"OGBench's {row['dataset_id']}"
         entry = ForeignEntry(files=tuple(files), format="ogbench-npz", description=f"{says}.")
         yield dataset, entry
@@ -215,8 +198,7 @@ def _ogbench(tables: Tables) -> Entries:
                 msgspec.structs.replace(
                     entry,
                     task=f"task{task}",
-                    description=f"{says} with the rewards of task {task}"
-                    + (", the default one." if not name else "."),
+                    description=f"{says} with the rewards of task {task}" + (", the default one." if not name else "."),
                 ),
             )
 
@@ -321,11 +303,7 @@ def _lerobot(tables: Tables) -> Entries:
     for dataset in _names(tables, "lerobot"):
         yield (
             dataset,
-            ForeignEntry(
-                url=f"hf://datasets/lerobot/{dataset}",
-                format="lerobot",
-                description=f"LeRobot's {dataset}.",
-            ),
+            ForeignEntry(url=f"hf://datasets/lerobot/{dataset}", format="lerobot", description=f"LeRobot's {dataset}."),
         )
 
 
@@ -388,8 +366,7 @@ def _d4rl_superseded(tables: Tables) -> Entries:
             ForeignEntry(
                 url=row["url"],
                 format="d4rl-hdf5",
-                description=f"D4RL's {row['dataset_id']} as it was before D4RL replaced the file under "
-                "the same name.",
+                description=f"D4RL's {row['dataset_id']} as it was before D4RL replaced the file under the same name.",
                 license=D4RL_LICENSE,
                 **_checksum(row),
             ),

@@ -46,9 +46,7 @@ class ARSConfig:
 
     def __post_init__(self) -> None:
         if not 1 <= self.kept <= self.directions:
-            raise ValueError(
-                f"kept must lie in [1, directions], found {self.kept} of {self.directions}."
-            )
+            raise ValueError(f"kept must lie in [1, directions], found {self.kept} of {self.directions}.")
         if not math.isfinite(self.alive_bonus):
             raise ValueError(f"alive_bonus must be finite, found {self.alive_bonus}.")
         for name in ("step", "noise", "deviation"):
@@ -56,9 +54,7 @@ class ARSConfig:
                 raise ValueError(f"{name} must be > 0, found {getattr(self, name)}.")
 
 
-def ars(
-    env: gymnasium.Env[Any, Any], config: ARSConfig, *, seed: int, every: int
-) -> Iterator[tuple[int, Layers]]:
+def ars(env: gymnasium.Env[Any, Any], config: ARSConfig, *, seed: int, every: int) -> Iterator[tuple[int, Layers]]:
     """Yield the number of steps taken and the policy, at the first update after each `every` steps."""
     rng = np.random.Generator(np.random.PCG64(seed))
     assert env.observation_space.shape is not None
@@ -74,9 +70,7 @@ def ars(
         for index, direction in enumerate(directions):
             for side, sign in enumerate((1, -1)):
                 tried = (matrix + sign * config.noise * direction) * scale
-                returns[index, side], observations = _episode(
-                    env, tried, mean, config.deviation, rng
-                )
+                returns[index, side], observations = _episode(env, tried, mean, config.deviation, rng)
                 returns[index, side] -= config.alive_bonus * len(observations)
                 seen.add(observations)
                 steps += len(observations)
@@ -137,9 +131,7 @@ def _episode(
     return total, np.array(observations)
 
 
-def _layers(
-    matrix: Float64[np.ndarray, "act obs"], mean: Float64[np.ndarray, " obs"], deviation: float
-) -> Layers:
+def _layers(matrix: Float64[np.ndarray, "act obs"], mean: Float64[np.ndarray, " obs"], deviation: float) -> Layers:
     """Return the policy as a network without hidden layers: means, and log deviations that are fixed."""
     weight = np.concatenate([matrix.T, np.zeros_like(matrix.T)], 1)
     bias = np.concatenate([-matrix @ mean, np.full(len(matrix), math.log(deviation))])

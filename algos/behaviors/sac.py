@@ -60,9 +60,7 @@ class SACConfig:
                 raise ValueError(f"{name} must be >= 1, found {getattr(self, name)}.")
 
 
-def sac(
-    env: gymnasium.Env[Any, Any], config: SACConfig, *, seed: int, every: int
-) -> Iterator[tuple[int, Layers]]:
+def sac(env: gymnasium.Env[Any, Any], config: SACConfig, *, seed: int, every: int) -> Iterator[tuple[int, Layers]]:
     """Yield the number of steps taken and the policy, after each `every` steps.
 
     Actions of the environment must lie in [-1, 1].
@@ -99,12 +97,7 @@ class Memory:
         self.added = 0
 
     def add(
-        self,
-        observation: np.ndarray,
-        action: np.ndarray,
-        reward: float,
-        terminated: bool,
-        following: np.ndarray,
+        self, observation: np.ndarray, action: np.ndarray, reward: float, terminated: bool, following: np.ndarray
     ) -> None:
         """Add a transition in place of the oldest."""
         width = len(observation)
@@ -135,9 +128,7 @@ class Learner:
         self.generator = make_generator(seed, 1)
         numbers = [one.detach().numpy() for one in self.policy.parameters()]
         # Views of the parameters, which each update changes in place.
-        self.layers = tuple(
-            (weight.T, bias) for weight, bias in zip(numbers[::2], numbers[1::2], strict=True)
-        )
+        self.layers = tuple((weight.T, bias) for weight, bias in zip(numbers[::2], numbers[1::2], strict=True))
         self.acting = BehaviorPolicy(self.layers)
 
     def update(self, batch: tuple[Tensor, ...]) -> None:
@@ -148,9 +139,7 @@ class Learner:
             next_actions, log_densities = self._sample(following)
             next_values = self.target_critic(following, next_actions).amin(0)
             next_values -= self.log_temperature.exp() * log_densities
-            targets = bellman_targets(
-                rewards[:, 0], terminations[:, 0], next_values, config.discount
-            )
+            targets = bellman_targets(rewards[:, 0], terminations[:, 0], next_values, config.discount)
         loss = (self.critic(observations, actions) - targets).square().mean(1).sum()
         descend(self.critic_optimizer, loss)
         update_target(self.target_critic, self.critic, config.target_rate)

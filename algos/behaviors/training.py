@@ -24,13 +24,7 @@ from orlog.algos.settings import read_config
 from orlog.algos.training.runs import one_thread
 from orlog.base.files import absolute_path, make_folder, replace_file, storage_errors
 from orlog.base.processes import processor_name
-from orlog.datasets.worlds.behavior_policies import (
-    BehaviorPolicy,
-    Layers,
-    check_weights,
-    read_policies,
-    write_policies,
-)
+from orlog.datasets.worlds.behavior_policies import BehaviorPolicy, Layers, check_weights, read_policies, write_policies
 from orlog.datasets.worlds.environments import environment_versions, make_environment
 from orlog.errors import SchemaError
 
@@ -133,9 +127,7 @@ def train_behavior(
     if path.suffix != ".safetensors":
         raise ValueError(f"the file of policies must end in .safetensors, found {path}.")
     if steps < 1 or every < 1 or seed < 0:
-        raise ValueError(
-            f"steps and every must be >= 1 and seed >= 0, found {steps}, {every} and {seed}."
-        )
+        raise ValueError(f"steps and every must be >= 1 and seed >= 0, found {steps}, {every} and {seed}.")
     config = _config(algorithm, options.settings)
     with (
         contextlib.closing(make_environment(environment_id, {})) as env,
@@ -153,9 +145,7 @@ def train_behavior(
             progress(line)
             if taken >= steps or stops():
                 break
-        return keep(
-            found, path, other, algorithm=algorithm, settings=dataclasses.asdict(config), seed=seed
-        )
+        return keep(found, path, other, algorithm=algorithm, settings=dataclasses.asdict(config), seed=seed)
 
 
 def keep(
@@ -180,10 +170,7 @@ def keep(
         settings=settings,
         seed=seed,
         log=[one.line for one in found],
-        policies=[
-            _evaluate(one.policy, one.steps, env, EPISODES_OF_KEPT)
-            for one in read_policies(path, digest)
-        ],
+        policies=[_evaluate(one.policy, one.steps, env, EPISODES_OF_KEPT) for one in read_policies(path, digest)],
     )
     with storage_errors(path):
         text = msgspec.json.format(msgspec.json.encode(record), indent=1)
@@ -212,9 +199,7 @@ def chosen(means: Sequence[float]) -> list[int]:
 
 def _config(algorithm: str, settings: Mapping[str, object]) -> Any:
     if algorithm not in TRAINERS:
-        raise ValueError(
-            f"behavior policies are trained by {' or '.join(TRAINERS)}, found {algorithm!r}."
-        )
+        raise ValueError(f"behavior policies are trained by {' or '.join(TRAINERS)}, found {algorithm!r}.")
     kind = TRAINERS[algorithm][0]
     known = [field.name for field in dataclasses.fields(kind)]
     for name in settings:
@@ -227,8 +212,7 @@ def _check_spaces(environment_id: str, env: gymnasium.Env[Any, Any]) -> None:
     observations, actions = env.observation_space, env.action_space
     if not isinstance(observations, gymnasium.spaces.Box) or len(observations.shape) != 1:
         raise SchemaError(
-            f"{environment_id}: behavior policies are trained on vectors of observations, found "
-            f"{observations}."
+            f"{environment_id}: behavior policies are trained on vectors of observations, found {observations}."
         )
     if (
         not isinstance(actions, gymnasium.spaces.Box)
@@ -236,14 +220,11 @@ def _check_spaces(environment_id: str, env: gymnasium.Env[Any, Any]) -> None:
         or not ((actions.low == -1) & (actions.high == 1)).all()
     ):
         raise SchemaError(
-            f"{environment_id}: behavior policies are trained for vectors of actions in [-1, 1], "
-            f"found {actions}."
+            f"{environment_id}: behavior policies are trained for vectors of actions in [-1, 1], found {actions}."
         )
 
 
-def _evaluate(
-    policy: BehaviorPolicy, steps: int, env: gymnasium.Env[Any, Any], episodes: int
-) -> LogLine:
+def _evaluate(policy: BehaviorPolicy, steps: int, env: gymnasium.Env[Any, Any], episodes: int) -> LogLine:
     returns = sampled_returns(policy, env, episodes=episodes)
     return LogLine(steps=steps, returns=returns.tolist())
 

@@ -30,13 +30,7 @@ from gymnasium import spaces
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.algorithms import (
-    AlgorithmLike,
-    algorithm_name,
-    find_algorithm,
-    for_teams,
-    takes_goals,
-)
+from orlog.algos.algorithms import AlgorithmLike, algorithm_name, find_algorithm, for_teams, takes_goals
 from orlog.algos.networks import Scaling
 from orlog.algos.settings import AgentSettings
 from orlog.datasets.reading.dataset import Dataset
@@ -182,9 +176,7 @@ def team_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
     return over_agents(kind)  # type: ignore[arg-type]  # classes are hashable, says mypy of others
 
 
-def load_for(
-    kind: type[Any], config: Any, dataset: Dataset, where: str, infos: tuple[str, ...]
-) -> Arrays:
+def load_for(kind: type[Any], config: Any, dataset: Dataset, where: str, infos: tuple[str, ...]) -> Arrays:
     """Return the arrays of several agents as an algorithm samples from them."""
     arrays = load_agents(dataset, where, infos=infos)
     if for_teams(kind):
@@ -304,14 +296,8 @@ class TeamPolicy:
 
     def _names(self, agent: str) -> list[str]:
         """Return the names under which an environment may tell what is legal."""
-        columns = [
-            one for one in (*self._team.legal, *self._team.next_legal) if isinstance(one, str)
-        ]
-        own = [
-            one.rpartition("/")[2]
-            for one in columns
-            if one.startswith(("agents/*/", f"agents/{agent}/"))
-        ]
+        columns = [one for one in (*self._team.legal, *self._team.next_legal) if isinstance(one, str)]
+        own = [one.rpartition("/")[2] for one in columns if one.startswith(("agents/*/", f"agents/{agent}/"))]
         return [*own, *sorted(MASKS)]
 
     def _legal(self, parts: list[np.ndarray]) -> Tensor | None:

@@ -84,9 +84,7 @@ def is_of_another_algorithm(algorithm: Any, metadata: dict[str, str]) -> bool:
     return {name.partition("/")[0] for name in there} != {name.partition("/")[0] for name in here}
 
 
-def save_checkpoint(
-    algorithm: Any, path: Path, *, metadata: dict[str, str], generators: bool = False
-) -> None:
+def save_checkpoint(algorithm: Any, path: Path, *, metadata: dict[str, str], generators: bool = False) -> None:
     """Write an algorithm's state; a file at `path` is replaced only once the new one is durable.
 
     With `generators` it also holds the states of the global generators (`generators.py`).
@@ -94,11 +92,7 @@ def save_checkpoint(
     tensors, values = _snapshot(algorithm)
     if generators:
         values[_GENERATORS] = generator_states(_device_of(algorithm))
-    metadata = {
-        **metadata,
-        "checkpoint_format": str(FORMAT),
-        "state": json.dumps(values, sort_keys=True),
-    }
+    metadata = {**metadata, "checkpoint_format": str(FORMAT), "state": json.dumps(values, sort_keys=True)}
     header, body = _encode(tensors, {**metadata, "sha256": _digest(tensors, metadata)})
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
@@ -138,20 +132,11 @@ def load_checkpoint(
     try:
         values: dict[str, Any] = json.loads(metadata.pop("state"))
     except (KeyError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path}: the checkpoint's metadata 'state' cannot be read: {error}."
-        ) from error
+        raise CheckpointError(f"{path}: the checkpoint's metadata 'state' cannot be read: {error}.") from error
     states = values.pop(_GENERATORS, None)
-    optimizers = {
-        part.name: part.value
-        for part in _parts(algorithm)
-        if isinstance(part.value, torch.optim.Optimizer)
-    }
+    optimizers = {part.name: part.value for part in _parts(algorithm) if isinstance(part.value, torch.optim.Optimizer)}
     expected, found = (
-        {
-            **{name: (tuple(one.shape), one.dtype) for name, one in some.items()},
-            **dict.fromkeys(plain, "a plain value"),
-        }
+        {**{name: (tuple(one.shape), one.dtype) for name, one in some.items()}, **dict.fromkeys(plain, "a plain value")}
         for some, plain in ((fresh_tensors, fresh_values), (tensors, values))
     )
     if to_act:
@@ -194,11 +179,7 @@ def first_difference(one: Any, other: Any) -> str:
             return str(attribute)
     for name in sorted({*tensors} | {*others}):
         first, second = tensors.get(name), others.get(name)
-        if (
-            first is None
-            or second is None
-            or _digest({name: first}, {}) != _digest({name: second}, {})
-        ):
+        if first is None or second is None or _digest({name: first}, {}) != _digest({name: second}, {}):
             return name
     for name in sorted({*values} | {*plain}):
         if json.dumps(values.get(name)) != json.dumps(plain.get(name)):
@@ -267,9 +248,7 @@ def _snapshot(algorithm: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     for part in _parts(algorithm):
         for name, leaf in _leaves(part):
             if name in tensors or name in values:
-                raise AlgorithmError(
-                    f"{type(algorithm).__name__}.{name}: two parts have this name."
-                )
+                raise AlgorithmError(f"{type(algorithm).__name__}.{name}: two parts have this name.")
             if isinstance(leaf, Tensor):
                 # A copy: tensors in one file must not share memory, but tied weights do.
                 tensors[name] = leaf.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -277,8 +256,7 @@ def _snapshot(algorithm: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 values[name] = leaf
             else:
                 raise AlgorithmError(
-                    f"{type(algorithm).__name__}.{name}: checkpoints cannot save a "
-                    f"{type(leaf).__name__}."
+                    f"{type(algorithm).__name__}.{name}: checkpoints cannot save a {type(leaf).__name__}."
                 )
     return tensors, values
 
@@ -291,8 +269,7 @@ def _leaves(part: _Part) -> Iterator[tuple[str, Any]]:
             for key, _ in module.named_buffers():
                 if key not in saved:
                     raise AlgorithmError(
-                        f"{name}/{key}: checkpoints would not save this buffer; register it with "
-                        "persistent=True."
+                        f"{name}/{key}: checkpoints would not save this buffer; register it with persistent=True."
                     )
             for key, value in saved.items():
                 yield f"{name}/{key}", value
@@ -321,10 +298,7 @@ def _group_values(group: dict[str, Any]) -> dict[str, Any]:
 
 @torch.no_grad()
 def _restore(
-    part: _Part,
-    tensors: dict[str, Tensor],
-    values: dict[str, Any],
-    moments: dict[int, dict[str, Any]],
+    part: _Part, tensors: dict[str, Tensor], values: dict[str, Any], moments: dict[int, dict[str, Any]]
 ) -> None:
     name = part.name
     match part.value:
@@ -340,9 +314,7 @@ def _restore(
                     group[key] = tuple(saved[key]) if type(group[key]) is tuple else saved[key]
             optimizer.load_state_dict({"state": moments, "param_groups": groups})
         case torch.optim.lr_scheduler.LRScheduler() as scheduler:
-            scheduler.load_state_dict(
-                {key: values[f"{name}/{key}"] for key in scheduler.state_dict()}
-            )
+            scheduler.load_state_dict({key: values[f"{name}/{key}"] for key in scheduler.state_dict()})
         case torch.Generator() as generator:
             generator.set_state(tensors[name])
         case np.random.Generator() as numbers:
@@ -356,9 +328,7 @@ def _is_moment(name: str, optimizer: str) -> bool:
     return name.startswith(f"{optimizer}/") and name[len(optimizer) + 1 :].split("/")[0].isdecimal()
 
 
-def _moments(
-    optimizer: str, tensors: dict[str, Tensor], values: dict[str, Any]
-) -> dict[int, dict[str, Any]]:
+def _moments(optimizer: str, tensors: dict[str, Tensor], values: dict[str, Any]) -> dict[int, dict[str, Any]]:
     """Return an optimizer's saved values for each parameter."""
     found: dict[int, dict[str, Any]] = {}
     for name, value in [*tensors.items(), *values.items()]:
@@ -432,18 +402,14 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise CheckpointError(f"{path}: not a readable checkpoint: {error}.") from error
     written = metadata.get("checkpoint_format", "")
     if not written.isdecimal() or int(written) < FORMAT:
-        raise CheckpointError(
-            f"{path}: not a checkpoint of orlog: its checkpoint_format is {written!r:.40}."
-        )
+        raise CheckpointError(f"{path}: not a checkpoint of orlog: its checkpoint_format is {written!r:.40}.")
     if int(written) > FORMAT:
         raise FormatVersionError(
             f"{path}: checkpoint_format {written} is newer than this orlog reads ({FORMAT}); run: "
             "pip install --upgrade orlog"
         )
     if metadata.pop("sha256", None) != _digest(tensors, metadata):
-        raise CheckpointError(
-            f"{path}: the checkpoint is damaged: its sha256 does not match its content."
-        )
+        raise CheckpointError(f"{path}: the checkpoint is damaged: its sha256 does not match its content.")
     return tensors, metadata
 
 

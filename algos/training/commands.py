@@ -28,12 +28,7 @@ _NOT_FINETUNED = ("seed", "preset", "precision", "keep_checkpoints", "curve_epis
 
 
 def run_command(
-    folder: Path,
-    record: RunRecord,
-    *,
-    dataset: Dataset | None = None,
-    algorithm: str = "",
-    more: Sequence[str] = (),
+    folder: Path, record: RunRecord, *, dataset: Dataset | None = None, algorithm: str = "", more: Sequence[str] = ()
 ) -> str:
     """Return the one command that makes a run again, with every option, and `more` words.
 
@@ -61,11 +56,7 @@ def run_command(
 
 
 def resume_command(
-    folder: Path,
-    record: RunRecord,
-    dataset: Dataset | None = None,
-    algorithm: str = "",
-    more: Sequence[str] = (),
+    folder: Path, record: RunRecord, dataset: Dataset | None = None, algorithm: str = "", more: Sequence[str] = ()
 ) -> str:
     """Return the command that goes on with a run, or starts it again where it has no checkpoint.
 
@@ -83,11 +74,7 @@ def resume_command(
 
 
 def evaluate_command(
-    folder: Path,
-    record: RunRecord,
-    dataset: Dataset,
-    algorithm: str | None,
-    trust_environment: bool,
+    folder: Path, record: RunRecord, dataset: Dataset, algorithm: str | None, trust_environment: bool
 ) -> str:
     """Return the command that evaluates a run; `algorithm` names one that is not orlog's."""
     words = ["orlog", "evaluate", str(folder), *dataset_words(dataset)]
@@ -116,9 +103,7 @@ def option_words(options: TrainOptions, *, leave_out: Sequence[str] = ()) -> lis
         if name in leave_out or (value == getattr(_DEFAULTS, name) and name not in _ALWAYS):
             continue
         if name == "settings":
-            words += [
-                word for key in value for word in ("--set", f"{key}={setting_text(value[key])}")
-            ]
+            words += [word for key in value for word in ("--set", f"{key}={setting_text(value[key])}")]
         else:
             words += [flag] if value is True else [flag, str(value)]
     return words
@@ -174,8 +159,7 @@ def diverged(
     """Return the error that says what stands and what to try."""
     rates = {name: value for name, value in record.config.items() if name.endswith("learning_rate")}
     lower = ", ".join(
-        f"{name!r}: {min(float(f'{value / 3:.0e}'), usual.get(name, math.inf)):g}"
-        for name, value in rates.items()
+        f"{name!r}: {min(float(f'{value / 3:.0e}'), usual.get(name, math.inf)):g}" for name, value in rates.items()
     )
     before = ", ".join(f"{name} {value:g}" for name, value in rates.items())
     advice = f", such as settings={{{lower}}} (now: {before})" if rates else ""

@@ -92,15 +92,11 @@ def evaluate_run(
     here too. `progress` is told the number of episodes done.
     """
     run = load_run(folder, dataset=dataset, algorithm=algorithm)
-    evaluation = evaluate_loaded(
-        run, episodes=episodes, trust_environment=trust_environment, progress=progress
-    )
+    evaluation = evaluate_loaded(run, episodes=episodes, trust_environment=trust_environment, progress=progress)
     return run.record, evaluation
 
 
-def load_run(
-    folder: PathLike, *, dataset: Given | None = None, algorithm: AlgorithmLike | None = None
-) -> LoadedRun:
+def load_run(folder: PathLike, *, dataset: Given | None = None, algorithm: AlgorithmLike | None = None) -> LoadedRun:
     """Return a run with its last saved policy. Arguments are those of `evaluate_run`."""
     folder = as_path(folder)
     record, dataset, kind = find_run(folder, dataset=dataset, algorithm=algorithm)
@@ -172,9 +168,7 @@ def evaluate_loaded(
     return evaluation
 
 
-def algorithm_of_run(
-    folder: Path, record: RunRecord, algorithm: AlgorithmLike | None
-) -> AlgorithmLike:
+def algorithm_of_run(folder: Path, record: RunRecord, algorithm: AlgorithmLike | None) -> AlgorithmLike:
     """Return the algorithm of a run; one that is not orlog's must be passed in."""
     if algorithm is None:
         if ":" in record.algorithm:
@@ -184,9 +178,7 @@ def algorithm_of_run(
             )
         return record.algorithm
     if algorithm_name(algorithm) != record.algorithm:
-        raise NotFoundError(
-            f"{folder}: trained with {record.algorithm}, not with {algorithm_name(algorithm)}."
-        )
+        raise NotFoundError(f"{folder}: trained with {record.algorithm}, not with {algorithm_name(algorithm)}.")
     check_config(folder, record, algorithm)
     return algorithm
 
@@ -199,14 +191,10 @@ def dataset_of_run(folder: Path, record: RunRecord) -> Dataset:
     try:
         return load_dataset(f"{record.dataset}@{record.digest}")
     except NotFoundError as error:
-        raise NotFoundError(
-            f"{str(error).removesuffix('.')}; if it is elsewhere, name it: dataset=PATH."
-        ) from error
+        raise NotFoundError(f"{str(error).removesuffix('.')}; if it is elsewhere, name it: dataset=PATH.") from error
 
 
-def _check_statistics(
-    folder: Path, record: RunRecord, dataset: Dataset, kind: AlgorithmLike
-) -> None:
+def _check_statistics(folder: Path, record: RunRecord, dataset: Dataset, kind: AlgorithmLike) -> None:
     """Refuse statistics in `run.json` that do not fit the dataset's observations."""
     width = observation_width(dataset, kind)
     for name in ("obs_mean", "obs_std"):
@@ -218,9 +206,7 @@ def _check_statistics(
             )
 
 
-def scoring_protocol(
-    dataset: Dataset, episodes: int, *, trust_environment: bool = False
-) -> Protocol:
+def scoring_protocol(dataset: Dataset, episodes: int, *, trust_environment: bool = False) -> Protocol:
     """Return how policies of a dataset are evaluated."""
     environment = dataset.checked_environment(trust_environment=trust_environment)
     with make_environment(environment.id, environment.kwargs) as env:
@@ -254,32 +240,20 @@ def vector_environment(
         kwargs = {**protocol.environment_kwargs, **arguments}
         return wrap(make_environment(protocol.environment_id, kwargs))
 
-    environments = SyncVectorEnv(
-        [make] * protocol.environments, autoreset_mode=AutoresetMode.NEXT_STEP
-    )
+    environments = SyncVectorEnv([make] * protocol.environments, autoreset_mode=AutoresetMode.NEXT_STEP)
     try:
         yield environments
     finally:
         environments.close()
 
 
-def curve_point(
-    policy: Policy, environments: SyncVectorEnv, protocol: Protocol
-) -> dict[str, list[Any]]:
+def curve_point(policy: Policy, environments: SyncVectorEnv, protocol: Protocol) -> dict[str, list[Any]]:
     """Return what a line of the log says of an evaluation: returns, and what metrics of any dataset counted."""
-    found = run_episodes(
-        policy,
-        environments,
-        episodes=protocol.episodes,
-        first_seed=FIRST_SEED,
-        counts=counts_for({}),
-    )
+    found = run_episodes(policy, environments, episodes=protocol.episodes, first_seed=FIRST_SEED, counts=counts_for({}))
     return {"returns": found.returns.tolist(), **as_fields(found.metrics)}
 
 
-def exact_values(
-    policy: Policy, protocol: Protocol, discounts: Sequence[float]
-) -> list[float] | None:
+def exact_values(policy: Policy, protocol: Protocol, discounts: Sequence[float]) -> list[float] | None:
     """Return the exact mean discounted return of an episode for each discount; None where it is not known.
 
     An environment that can compute it has a method `policy_value(policy, discount)`, for policies that always

@@ -83,9 +83,7 @@ def finetune_run(
     steps, evaluations = options.steps or 0, options.evaluations
     prior, noise = online.prior, online.noise
     if steps < 1 or online.random_steps < 0:
-        raise ValueError(
-            f"steps must be >= 1 and random_steps >= 0, found {steps} and {online.random_steps}."
-        )
+        raise ValueError(f"steps must be >= 1 and random_steps >= 0, found {steps} and {online.random_steps}.")
     if prior is not None and not 0 <= prior <= 1:
         raise ValueError(f"prior must lie in [0, 1], found {prior}.")
     if noise is not None and not 0 <= noise < float("inf"):
@@ -94,16 +92,11 @@ def finetune_run(
     old, data, found = find_run(run, dataset=dataset, algorithm=algorithm)
     kind = fitting_form(found, data)
     online = msgspec.structs.replace(
-        online,
-        run=str(run),
-        checkpoint_sha256=hash_file(run / CHECKPOINT_FILE),
-        step=saved_step(run) or 0,
+        online, run=str(run), checkpoint_sha256=hash_file(run / CHECKPOINT_FILE), step=saved_step(run) or 0
     )
     packed = read_arrays(data)
     with_returns = check_explores(kind, make_config(kind, old.config), data, packed, online)
-    protocol = scoring_protocol(
-        data, max(1, options.curve_episodes), trust_environment=options.trust_environment
-    )
+    protocol = scoring_protocol(data, max(1, options.curve_episodes), trust_environment=options.trust_environment)
     plain = _config(kind, old, settings)
     config = make_config(kind, plain)
     record = msgspec.structs.replace(

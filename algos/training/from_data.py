@@ -44,10 +44,7 @@ def _spoken_tokens(config: Any, data: RunData) -> tuple[int, ...]:
 SOURCES: dict[str, tuple[str, Callable[[Any, RunData], Any]]] = {
     "target_return": ("the mean return of the best tenth of the episodes", _best_tenth),
     "return_scale": ("1 / the largest absolute return of an episode", _one_over_largest),
-    "episode_length": (
-        "the mean length of an episode",
-        lambda _config, data: float(data.lengths.mean()),
-    ),
+    "episode_length": ("the mean length of an episode", lambda _config, data: float(data.lengths.mean())),
     "tokenizer": ("a tokenizer that is trained on the texts of the dataset", _trained_tokenizer),
     "spoken": ("the tokens of the actions of the dataset", _spoken_tokens),
 }

@@ -81,9 +81,7 @@ def _add(sums: dict[str, Tensor | float], metrics: Any, kind: type[Any]) -> None
         return
     if not isinstance(metrics, Mapping):
         raise _odd_metrics(kind, f"found {type(metrics).__name__}")
-    there = [
-        total for name in metrics if isinstance(total := sums.get(name), Tensor) and total.is_cuda
-    ]
+    there = [total for name in metrics if isinstance(total := sums.get(name), Tensor) and total.is_cuda]
     if there and len(there) == len(metrics):
         with torch.no_grad():
             torch._foreach_add_(there, tuple(metrics.values()))

@@ -18,9 +18,7 @@ METRICS_FILE = "metrics.jsonl"
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return the logged lines; a last line that a kill cut off is left out."""
     path = Path(folder).expanduser() / METRICS_FILE
-    return [
-        _parse_metrics(path, number, line) for number, line in enumerate(_metric_lines(path), 1)
-    ]
+    return [_parse_metrics(path, number, line) for number, line in enumerate(_metric_lines(path), 1)]
 
 
 def _metric_lines(path: Path) -> list[bytes]:
@@ -41,8 +39,7 @@ def _parse_metrics(path: Path, number: int, line: bytes) -> dict[str, Any]:
         reason = "has no whole number 'step'"
     if not isinstance(body, dict) or type(body.get("step")) is not int:
         raise IntegrityError(
-            f"{path}: line {number} {reason}; remove the line, or train again in another folder.",
-            file=str(path),
+            f"{path}: line {number} {reason}; remove the line, or train again in another folder.", file=str(path)
         )
     return body
 

@@ -22,13 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orlog.algos.algorithms import (
-    ALGORITHMS,
-    Algorithm,
-    algorithm_forms,
-    algorithm_name,
-    own_errors,
-)
+from orlog.algos.algorithms import ALGORITHMS, Algorithm, algorithm_forms, algorithm_name, own_errors
 from orlog.algos.encoders import Observations
 from orlog.algos.training.devices import batches_on
 from orlog.algos.training.policy import Spaces, outside_bounds
@@ -44,14 +38,8 @@ from orlog.loaders.sampling.draws import draw_uniform, stream_key
 from orlog.normalize.references import Protocol
 
 _EPISODES = 2  # purpose of the seeds; 0 and 1 are those of networks and noise
-_IN_WORDS: dict[type[Any], str] = {
-    GoalBatch: "transitions with goals",
-    SequenceBatch: "windows of steps",
-}
-_NOT_TAKEN = {
-    "valid": "chunks of actions",
-    "next_actions": "transitions with the data's next actions",
-}
+_IN_WORDS: dict[type[Any], str] = {GoalBatch: "transitions with goals", SequenceBatch: "windows of steps"}
+_NOT_TAKEN = {"valid": "chunks of actions", "next_actions": "transitions with the data's next actions"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +72,7 @@ class DataSource:
         return {}
 
 
-def check_explores(
-    kind: type[Any], config: Any, dataset: Dataset, packed: Arrays, online: OnlineRecord
-) -> bool:
+def check_explores(kind: type[Any], config: Any, dataset: Dataset, packed: Arrays, online: OnlineRecord) -> bool:
     """Refuse an algorithm that cannot learn in an environment; return whether its batches have returns."""
     name = algorithm_name(kind)
     refused = f"{dataset.name}: {name} cannot be fine-tuned here"
@@ -206,11 +192,7 @@ class OnlineSource:
         """Return the mean return of the episodes that ended in the steps after `first`."""
         random = self._online.random_steps
         begin, end = random + first if first else 0, random + last
-        ended = [
-            one
-            for at, one in zip(self.replay.ends, self.replay.returns, strict=True)
-            if begin < at <= end
-        ]
+        ended = [one for at, one in zip(self.replay.ends, self.replay.returns, strict=True) if begin < at <= end]
         mean = {"online/return": float(np.mean(ended))} if ended else {}
         return {"online/steps": end, "online/episodes": len(ended), **mean}
 
@@ -226,12 +208,7 @@ class OnlineSource:
         replay, total = self.replay, self._packed.total_steps
         rows = size if share is None else round(size * share)
         batches = loaded(
-            self._kind,
-            self._config,
-            self._packed,
-            seed=self._record.seed,
-            start=first,
-            batch_size=max(1, rows),
+            self._kind, self._config, self._packed, seed=self._record.seed, start=first, batch_size=max(1, rows)
         )
         prior = iter(batches_on(batches, self._packed, self._record.device))
         for update in range(first, self._record.steps):
@@ -264,9 +241,7 @@ class OnlineSource:
         while True:
             episode = len(replay.ends)
             # Purpose and episode are told apart from the seeds of other things by the spawn key.
-            words = np.random.SeedSequence(
-                (self._record.seed, _EPISODES), spawn_key=(episode,)
-            ).generate_state(2)
+            words = np.random.SeedSequence((self._record.seed, _EPISODES), spawn_key=(episode,)).generate_state(2)
             generator = torch.Generator(self._device).manual_seed(int(words[1]))
             seen, _ = env.reset(seed=int(words[0]))
             observation = self._spaces.observations(seen)
@@ -298,9 +273,7 @@ class OnlineSource:
         action: np.ndarray = (low + unit * (high - low)).astype(space.dtype)
         return action
 
-    def _action(
-        self, algorithm: Any, observation: Observations, generator: torch.Generator
-    ) -> np.ndarray:
+    def _action(self, algorithm: Any, observation: Observations, generator: torch.Generator) -> np.ndarray:
         space, noise = self._space, self._online.noise
         assert isinstance(space, gymnasium.spaces.Box)
         with own_errors(type(algorithm)):
@@ -332,9 +305,7 @@ class OnlineSource:
 
     def _drawn(self, draw: Callable[..., Tensor], generator: torch.Generator) -> np.ndarray:
         found: np.ndarray = (
-            draw(self._space.shape, generator=generator, dtype=torch.float64, device=self._device)
-            .cpu()
-            .numpy()
+            draw(self._space.shape, generator=generator, dtype=torch.float64, device=self._device).cpu().numpy()
         )
         return found
 

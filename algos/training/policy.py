@@ -126,8 +126,7 @@ def _goal_parts(dataset: Dataset) -> GoalParts:
         achieved, desired = space[ACHIEVED], space[DESIRED]
         if (achieved.shape, achieved.dtype) != (desired.shape, desired.dtype):
             raise SchemaError(
-                f"{dataset.name}: {DESIRED} is {desired} and {ACHIEVED} is {achieved}; record both in "
-                "the same units."
+                f"{dataset.name}: {DESIRED} is {desired} and {ACHIEVED} is {achieved}; record both in the same units."
             )
     return found
 
@@ -157,11 +156,7 @@ def observation_width(dataset: Dataset, algorithm: AlgorithmLike) -> int:
 
 
 def make_from_record(
-    record: RunRecord,
-    dataset: Dataset,
-    algorithm: AlgorithmLike | None = None,
-    *,
-    device: str = "cpu",
+    record: RunRecord, dataset: Dataset, algorithm: AlgorithmLike | None = None, *, device: str = "cpu"
 ) -> Algorithm:
     """Return the algorithm of a run, before any training; by default the one that the record names."""
     kind = fitting_form(record.algorithm if algorithm is None else algorithm, dataset)
@@ -233,9 +228,7 @@ def _legal_place(dataset: Dataset) -> tuple[str, slice] | None:
     return None
 
 
-def make_policy(
-    algorithm: Algorithm, dataset: Dataset, record: RunRecord, *, device: str = "cpu"
-) -> Policy:
+def make_policy(algorithm: Algorithm, dataset: Dataset, record: RunRecord, *, device: str = "cpu") -> Policy:
     """Return a callable from batched observations of the environment to batched actions.
 
     `device` is where the algorithm computes.
@@ -273,10 +266,7 @@ class Spaces:
 
     def observations(self, observations: Any) -> Any:
         """Return batched observations of the environment as batches hold them; texts as lists."""
-        parts = [
-            _leaf(observations, leaf.keys).reshape(-1, *leaf.space.shape or ())
-            for leaf in self.leaves
-        ]
+        parts = [_leaf(observations, leaf.keys).reshape(-1, *leaf.space.shape or ()) for leaf in self.leaves]
         found = _as_in_batches(parts, self.layout)
         if isinstance(found, dict):
             return {key: self._here(one) for key, one in found.items()}
@@ -296,9 +286,7 @@ class Spaces:
         if isinstance(space, gymnasium.spaces.Text):
             return _texts(actions, count, space, who)
         if not isinstance(actions, Tensor):
-            raise SchemaError(
-                f"{who} gave a {type(actions).__name__} as actions, expected a tensor; correct its act."
-            )
+            raise SchemaError(f"{who} gave a {type(actions).__name__} as actions, expected a tensor; correct its act.")
         if actions.shape[:1] != (count,) or actions.numel() != count * math.prod(shape):
             raise SchemaError(
                 f"{who} gave actions of shape {list(actions.shape)} for {count} observations, expected "
@@ -317,9 +305,7 @@ class Spaces:
         elif (bounds := _whole_bounds(space)) is not None:
             outside = (found < bounds[0]) | (found > bounds[1])
         if outside.any():
-            raise SchemaError(
-                f"{who} gave actions that are not in {space}: {_first(found, outside)}; correct its act."
-            )
+            raise SchemaError(f"{who} gave actions that are not in {space}: {_first(found, outside)}; correct its act.")
         return found.astype(np.dtype(space.dtype))
 
 
@@ -348,14 +334,11 @@ def _texts(actions: Any, count: int, space: gymnasium.spaces.Text, who: str) -> 
     """Return actions that are texts as an array of objects."""
     if not isinstance(actions, list) or len(actions) != count:
         found = f"{len(actions)} of them" if isinstance(actions, list) else type(actions).__name__
-        raise SchemaError(
-            f"{who}: expected a list of {count} texts, found {found}; correct its act."
-        )
+        raise SchemaError(f"{who}: expected a list of {count} texts, found {found}; correct its act.")
     for row, one in enumerate(actions):
         if one not in space:
             raise SchemaError(
-                f"{who} gave actions that are not in {space}: {one!r:.100} for observation {row}; correct "
-                "its act."
+                f"{who} gave actions that are not in {space}: {one!r:.100} for observation {row}; correct its act."
             )
     return np.array(actions, object)
 
@@ -368,9 +351,7 @@ def _first(actions: np.ndarray, wrong: np.ndarray) -> str:
 
 def _count(observations: Any) -> int:
     """Return the number of observations in a batch."""
-    return len(
-        next(iter(observations.values())) if isinstance(observations, dict) else observations
-    )
+    return len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
 
 
 class _Remembering:
@@ -387,9 +368,7 @@ class _Remembering:
         looks = hasattr(self._actor, "notice")
         names = infos_of(self._kind, algorithm.config) if looks else ()
         columns = {one: info_column(dataset, one).removeprefix("infos/") for one in names}
-        self._names = {
-            name: column for name, column in columns.items() if not column.startswith("episodes/")
-        }
+        self._names = {name: column for name, column in columns.items() if not column.startswith("episodes/")}
         self.infos = tuple(self._names.values())
 
     def start(self, environments: int) -> None:

@@ -86,9 +86,7 @@ class Replay:
         A task that ended was not cut, so termination goes before truncation.
         """
         ends = (reward, float(terminated), float(truncated and not terminated))
-        before, after = (
-            self._keep(one, which) for which, one in enumerate((observation, next_observation))
-        )
+        before, after = (self._keep(one, which) for which, one in enumerate((observation, next_observation)))
         row = np.concatenate([before, action, ends, after], dtype=np.float32)
         self._rows[self.count] = torch.from_numpy(row)
         self.count += 1
@@ -193,10 +191,7 @@ class Replay:
     def _bytes(self, first: int, last: int) -> UInt8[np.ndarray, "steps bytes"]:
         """Return the bytes of some steps, as the file holds them."""
         count = last - first
-        rows = [
-            one[first:last].numpy().reshape(-1).view(np.uint8).reshape(count, one[:1].nbytes)
-            for one in self._kept
-        ]
+        rows = [one[first:last].numpy().reshape(-1).view(np.uint8).reshape(count, one[:1].nbytes) for one in self._kept]
         return np.concatenate(rows, 1)
 
     @property

@@ -123,17 +123,13 @@ class LoadedData(RunData):
     def batches(self, kind: type[Any], config: Any, seed: int, device: str) -> Batches:
         """Return what gives the batches that an algorithm declares; where the device has room, from there."""
         arrays = put_arrays(self._arrays, device)
-        return lambda first: batches_on(
-            loaded(kind, config, arrays, seed=seed, start=first), arrays, device
-        )
+        return lambda first: batches_on(loaded(kind, config, arrays, seed=seed, start=first), arrays, device)
 
 
 class StreamedData(RunData):
     """Data that are read block by block, epoch after epoch."""
 
-    def __init__(
-        self, kind: type[Any], config: Any, dataset: Dataset, note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, kind: type[Any], config: Any, dataset: Dataset, note: Callable[[str], None]) -> None:
         """Plan to read; raises SchemaError as `check_streams`."""
         check_streams(kind, config, dataset)
         self._dataset, self._note = dataset, note
@@ -150,9 +146,7 @@ class StreamedData(RunData):
         size = size_text(self._dataset.manifest.size_bytes)
         return stream_statistics(
             self._dataset,
-            lambda: self._note(
-                f"{self.name}: its statistics are computed once, which reads up to {size}."
-            ),
+            lambda: self._note(f"{self.name}: its statistics are computed once, which reads up to {size}."),
         )
 
     @functools.cached_property
@@ -180,9 +174,7 @@ class StreamedData(RunData):
 
     def sum_of(self, info: str) -> np.ndarray:
         """Not there: SchemaError."""
-        raise SchemaError(
-            f"{self.name}: the sum of {info} by episode needs all steps in memory; {_INSTEAD}."
-        )
+        raise SchemaError(f"{self.name}: the sum of {info} by episode needs all steps in memory; {_INSTEAD}.")
 
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of each number of observations."""
@@ -233,9 +225,7 @@ def check_streams(kind: type[Any], config: Any, dataset: Dataset) -> None:
     if why:
         forms = {name: algorithm_forms(name)[0] for name in ALGORITHMS}
         able = [name for name, form in forms.items() if not _needs_all(form, form.CONFIG())]
-        raise SchemaError(
-            f"{dataset.name}: cannot be streamed: {why}; {_INSTEAD}, or choose one of {', '.join(able)}."
-        )
+        raise SchemaError(f"{dataset.name}: cannot be streamed: {why}; {_INSTEAD}, or choose one of {', '.join(able)}.")
 
 
 def _needs_all(kind: type[Any], config: Any) -> str:

@@ -39,14 +39,7 @@ from orlog.algos.training.options import Earlier, TrainOptions
 from orlog.algos.training.seals import Seal, read_sealed, record_sha256, write_sealed
 from orlog.base.files import NO_ROOM, hash_file, make_folder, replace_file, sync
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import (
-    CheckpointError,
-    ManifestError,
-    NotFoundError,
-    OrlogError,
-    StorageError,
-    clause,
-)
+from orlog.errors import CheckpointError, ManifestError, NotFoundError, OrlogError, StorageError, clause
 from orlog.manifests.documents import convert_json, read_json_file
 from orlog.manifests.names import is_name
 from orlog.normalize.metrics import EpisodeOutcomes, of_fields
@@ -173,14 +166,10 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def options(self) -> TrainOptions:
         """Return the options that make this run again."""
-        return TrainOptions(
-            **{name: getattr(self, name) for name in TrainOptions.__struct_fields__}
-        )
+        return TrainOptions(**{name: getattr(self, name) for name in TrainOptions.__struct_fields__})
 
 
-class Evaluation(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Returns of a trained policy: last checkpoint; it acts without chance, or by draws that are always the same.
 
     Attributes:
@@ -208,9 +197,7 @@ class Evaluation(
     def played(self, record: RunRecord) -> EpisodeOutcomes:
         """Return what came of the episodes of a run, for `numbers_of`."""
         returns = np.array(self.returns, float)
-        return EpisodeOutcomes(
-            returns=returns, metrics=self.counted, dataset=record.dataset, settings=record.config
-        )
+        return EpisodeOutcomes(returns=returns, metrics=self.counted, dataset=record.dataset, settings=record.config)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,20 +219,14 @@ class Position:
 
 def save_state(algorithm: Algorithm, folder: Path, position: Position) -> None:
     """Write a run's checkpoint, once every line that was logged before it is durable."""
-    metadata = {
-        "step": str(position.step),
-        "run_sha256": record_sha256(folder / RUN_FILE),
-        **position.online,
-    }
+    metadata = {"step": str(position.step), "run_sha256": record_sha256(folder / RUN_FILE), **position.online}
     if position.sums:
         # Only for a save between two lines of the log, whose place depends on time. All other
         # checkpoints of equal runs are equal files.
         metadata["sums"] = json.dumps(position.sums)
         metadata["seconds"] = repr(position.seconds)
     sync(folder / METRICS_FILE)
-    save_checkpoint(
-        algorithm, folder / CHECKPOINT_FILE, metadata=metadata, generators=is_own(type(algorithm))
-    )
+    save_checkpoint(algorithm, folder / CHECKPOINT_FILE, metadata=metadata, generators=is_own(type(algorithm)))
 
 
 def keep_checkpoint(folder: Path, step: int) -> None:
@@ -267,9 +248,7 @@ def kept_checkpoints(folder: PathLike) -> dict[int, Path]:
     return found or ({} if last is None else {last: folder / CHECKPOINT_FILE})
 
 
-def load_state(
-    algorithm: Algorithm, folder: Path, *, to_act: bool = False, path: Path | None = None
-) -> Position:
+def load_state(algorithm: Algorithm, folder: Path, *, to_act: bool = False, path: Path | None = None) -> Position:
     """Load a run's checkpoint into an algorithm and return the run's position.
 
     With `to_act` it is not to go on training, so another device than the one that trained will do.
@@ -305,9 +284,7 @@ def load_state(
             online={key: one for key, one in metadata.items() if key.startswith("online_")},
         )
     except (KeyError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path}: the checkpoint's metadata cannot be read: {error!r}; {_REPAIR}."
-        ) from error
+        raise CheckpointError(f"{path}: the checkpoint's metadata cannot be read: {error!r}; {_REPAIR}.") from error
 
 
 def check_record(folder: Path, path: Path, metadata: Mapping[str, str], whose: str = "") -> None:
@@ -378,8 +355,7 @@ def read_run(folder: PathLike) -> RunRecord:
     record = read_json_file(path, RunRecord, version=("run_version", 1), repair=_REPAIR)
     if not is_name(record.dataset):  # a path or an address would be opened
         raise ManifestError(
-            f"{path}: dataset {record.dataset!r:.80} is not the name of a dataset; {_REPAIR}.",
-            file=str(path),
+            f"{path}: dataset {record.dataset!r:.80} is not the name of a dataset; {_REPAIR}.", file=str(path)
         )
     # Algorithms from elsewhere are not imported here: a record may come from anyone.
     if ":" not in record.algorithm:
@@ -402,9 +378,7 @@ def read_evaluation(folder: PathLike) -> Evaluation:
     return read_sealed_evaluation(folder, with_checkpoint=False)[0]
 
 
-def read_sealed_evaluation(
-    folder: PathLike, *, with_checkpoint: bool = True
-) -> tuple[Evaluation, Seal]:
+def read_sealed_evaluation(folder: PathLike, *, with_checkpoint: bool = True) -> tuple[Evaluation, Seal]:
     """Return the last evaluation of a run and its seal."""
     folder = as_path(folder)
     path = folder / EVALUATION_FILE
@@ -493,11 +467,7 @@ def write_errors(folder: Path, saved_step: int | None) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, OrlogError):
             raise
-        stands = (
-            "it has no checkpoint yet"
-            if saved_step is None
-            else f"its checkpoint of step {saved_step:,} is kept"
-        )
+        stands = "it has no checkpoint yet" if saved_step is None else f"its checkpoint of step {saved_step:,} is kept"
         advice = "free some space" if error.errno in NO_ROOM else "make it writable"
         raise StorageError(
             f"{folder}: cannot write the run: {error.strerror or error}; {stands}; {advice}, "

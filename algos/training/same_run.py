@@ -18,26 +18,14 @@ RUNS_IN_WORDS = {
     "seed": ("a run with the seed {}, not {}", "give seed={}"),
     "steps": ("a run of {} steps, not {}", "give steps={}"),
     "config": ("a run with {}, not {}", "give the settings that it has"),
-    "reward_scale": (
-        "a run whose rewards are scaled by {}, not by {}",
-        "give the preset that it has",
-    ),
-    "reward_shift": (
-        "a run whose rewards are shifted by {}, not by {}",
-        "give the preset that it has",
-    ),
-    "standardize_observations": (
-        "a run where standardized observations are {}, not {}",
-        "give the preset that it has",
-    ),
+    "reward_scale": ("a run whose rewards are scaled by {}, not by {}", "give the preset that it has"),
+    "reward_shift": ("a run whose rewards are shifted by {}, not by {}", "give the preset that it has"),
+    "standardize_observations": ("a run where standardized observations are {}, not {}", "give the preset that it has"),
     "online": ("a run that acts with {}, not {}", "give the options that it has"),
     "precision": ("a run with the precision {}, not {}", "give precision={!r}"),
     "device": ("a run on the device {}, not {}", "give device={!r}"),
     "evaluations": ("a run with {} evaluations, not {}", "give evaluations={}"),
-    "curve_episodes": (
-        "a run with {} episodes at each evaluation, not {}",
-        "give curve_episodes={}",
-    ),
+    "curve_episodes": ("a run with {} episodes at each evaluation, not {}", "give curve_episodes={}"),
     "stream": ("a run where stream is {}, not {}", "give stream={}"),
     "keep_checkpoints": ("a run where keep_checkpoints is {}, not {}", ""),
 }
@@ -48,9 +36,7 @@ MAY_DIFFER = frozenset(
 """Fields that change no number of a run; its record keeps those that it began with."""
 
 
-def check_same_run(
-    folder: Path, record: RunRecord, note: Callable[[str], None] = lambda _text: None
-) -> RunRecord:
+def check_same_run(folder: Path, record: RunRecord, note: Callable[[str], None] = lambda _text: None) -> RunRecord:
     """Return the record in a folder, with the steps of `record`; refuse to continue where it is of another run.
 
     A run may take more steps than it was first told to. What its settings hold of these is that of all steps then.
@@ -82,9 +68,7 @@ def check_same_run(
     return there
 
 
-def _with_more_steps(
-    folder: Path, there: RunRecord, record: RunRecord, note: Callable[[str], None]
-) -> RunRecord:
+def _with_more_steps(folder: Path, there: RunRecord, record: RunRecord, note: Callable[[str], None]) -> RunRecord:
     """Return the record of a run that goes on to the steps of `record`."""
     config = dict(there.config)
     if config.get("steps") == there.steps and record.config.get("steps") == record.steps:
@@ -94,9 +78,7 @@ def _with_more_steps(
             f"steps, so it will not equal a run that was one of {record.steps:,} from the start."
         )
     earlier = Earlier(steps=there.steps, config=there.config)
-    return msgspec.structs.replace(
-        there, steps=record.steps, config=config, earlier=(*there.earlier, earlier)
-    )
+    return msgspec.structs.replace(there, steps=record.steps, config=config, earlier=(*there.earlier, earlier))
 
 
 def _of_another_run(folder: Path, there: RunRecord, record: RunRecord, name: str) -> str:
@@ -107,10 +89,7 @@ def _of_another_run(folder: Path, there: RunRecord, record: RunRecord, name: str
         found, wanted = (msgspec.to_builtins(one) or {} for one in (found, wanted))
     if name in ("config", "online"):
         names = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
-        found, wanted = (
-            ", ".join(f"{key} {setting_text(some.get(key))}" for key in names)
-            for some in (found, wanted)
-        )
+        found, wanted = (", ".join(f"{key} {setting_text(some.get(key))}" for key in names) for some in (found, wanted))
     has, to_continue = has.format(found, wanted), to_continue.format(found)
     if name == "keep_checkpoints":
         to_continue = f"{'give' if found else 'leave out'} keep_checkpoints=True"

@@ -20,13 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from orlog.base.files import replace_file
-from orlog.manifests.documents import (
-    canonical_json,
-    convert_json,
-    parse_json,
-    read_json_file,
-    write_json,
-)
+from orlog.manifests.documents import canonical_json, convert_json, parse_json, read_json_file, write_json
 
 Kind = TypeVar("Kind")
 
@@ -51,9 +45,7 @@ def write_sealed(path: Path, body: Mapping[str, Any], files: Mapping[str, str]) 
     write_json(path, {**body, _SEAL: seal})
 
 
-def read_sealed(
-    path: Path, kind: type[Kind], *, version: tuple[str, int], repair: str
-) -> tuple[Kind, Seal]:
+def read_sealed(path: Path, kind: type[Kind], *, version: tuple[str, int], repair: str) -> tuple[Kind, Seal]:
     """Return the content of a sealed file, and its seal.
 
     Arguments are those of `read_json_file`. A file that is not what was sealed is refused.
@@ -69,9 +61,7 @@ def read_sealed(
         if outside:
             raise ValueError(f"its seal names {outside[0]!r:.80}, which is no file beside it")
         if _digest(body, seal.files) != seal.sha256:
-            raise ValueError(
-                "its content does not have the SHA-256 that it states: it is damaged or was edited"
-            )
+            raise ValueError("its content does not have the SHA-256 that it states: it is damaged or was edited")
         return body
 
     content = read_json_file(path, kind, version=version, repair=repair, opened=opened)
@@ -87,12 +77,7 @@ def write_record(path: Path, record: msgspec.Struct) -> None:
     fields = msgspec.to_builtins(record)
     # Algorithm and dataset come first, which a reader looks for.
     body = {name: fields[name] for name in ("algorithm", "dataset")} | fields
-    for name in (
-        "online",
-        "stream",
-        _LATER,
-        _EARLIER,
-    ):  # as in records from before there was such a thing
+    for name in ("online", "stream", _LATER, _EARLIER):  # as in records from before there was such a thing
         if not body[name]:
             del body[name]
     replace_file(path, _record_bytes(body), alone=False)

@@ -21,9 +21,7 @@ class StopRequest:
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
         """Record signals instead of being ended by them. Only the main thread can do this."""
-        self._usual = {
-            number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        self._usual = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:

@@ -70,14 +70,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given
 from orlog.datasets.reading.views import save_view
 from orlog.datasets.worlds.environments import imported_modules
-from orlog.errors import (
-    DivergedError,
-    MissingExtraError,
-    NotFoundError,
-    SimulatorError,
-    StoppedError,
-    clause,
-)
+from orlog.errors import DivergedError, MissingExtraError, NotFoundError, SimulatorError, StoppedError, clause
 from orlog.normalize.references import Protocol
 
 SAVES = 5
@@ -219,9 +212,7 @@ def run_config(kind: type[Any], settings: Mapping[str, object], *, steps: int, s
     of_run = {"steps": steps, "seed": seed}
     for setting in kind.FROM_RUN:
         if chosen.setdefault(setting, of_run[setting]) != of_run[setting]:
-            raise ValueError(
-                f"{setting} is an option of its own, not one of the settings: use {setting}=."
-            )
+            raise ValueError(f"{setting} is an option of its own, not one of the settings: use {setting}=.")
     return make_config(kind, chosen)
 
 
@@ -332,12 +323,7 @@ class Trainer:
                 environments = stack.enter_context(vector_environment(protocol))
             batches = stack.enter_context(source.batches(algorithm, first))
             progress(first, record.steps)
-            if (
-                source.begins_trained
-                and not first
-                and protocol is not None
-                and environments is not None
-            ):
+            if source.begins_trained and not first and protocol is not None and environments is not None:
                 line: dict[str, Any] = {"step": 0, "seconds": 0.0}
                 line |= evaluated(environments, protocol)
                 with write_errors(folder, saved_step):
@@ -378,10 +364,7 @@ class Trainer:
                     if saves_now:
                         with write_errors(folder, saved_step):
                             position = Position(
-                                step=step,
-                                sums=_floats(sums),
-                                seconds=seconds,
-                                online=source.save(folder),
+                                step=step, sums=_floats(sums), seconds=seconds, online=source.save(folder)
                             )
                             save_state(algorithm, folder, position)
                             if is_to_keep:
@@ -405,9 +388,7 @@ class Trainer:
                 raise diverged(folder, record, error, finite_step, saved_step, usual) from error
 
 
-def precision_here(
-    precision: str, device: str, note: Callable[[str], None] = lambda _text: None
-) -> Precision:
+def precision_here(precision: str, device: str, note: Callable[[str], None] = lambda _text: None) -> Precision:
     """Return the precision to train in; float32, after a note, where bfloat16 is not faster."""
     if precision == "float32":
         return "float32"
@@ -429,9 +410,7 @@ def _sole_trainer(folder: Path) -> Iterator[None]:
         yield
 
 
-def curve_protocol(
-    kind: type[Any], dataset: Dataset, episodes: int, trust_environment: bool
-) -> Protocol:
+def curve_protocol(kind: type[Any], dataset: Dataset, episodes: int, trust_environment: bool) -> Protocol:
     """Return how to evaluate for the learning curve, before a step is taken that nothing could score."""
     advice = "to train without any evaluation: evaluations=0."
     try:
@@ -476,9 +455,7 @@ def _take_back(folder: Path) -> None:
         folder.rmdir()
 
 
-def _resume(
-    algorithm: Algorithm, folder: Path, log: Callable[[Mapping[str, Any]], None]
-) -> Position:
+def _resume(algorithm: Algorithm, folder: Path, log: Callable[[Mapping[str, Any]], None]) -> Position:
     """Load a run's checkpoint into an algorithm and drop the log lines after it."""
     position = load_state(algorithm, folder)
     with write_errors(folder, position.step):

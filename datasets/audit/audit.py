@@ -101,9 +101,7 @@ def _facts(dataset: Dataset, trust_environment: bool) -> Facts:
     missing = np.zeros(dataset.total_episodes, np.bool_)
     if MISSING_FINAL in dataset.columns:
         missing = dataset.column(MISSING_FINAL).astype(np.bool_)
-    return Facts(
-        dataset=dataset, missing_finals=missing, splits=splits, trust_environment=trust_environment
-    )
+    return Facts(dataset=dataset, missing_finals=missing, splits=splits, trust_environment=trust_environment)
 
 
 def _beside(facts: Facts, others: Sequence[Dataset]) -> Facts:
@@ -115,9 +113,7 @@ def _beside(facts: Facts, others: Sequence[Dataset]) -> Facts:
     return msgspec.structs.replace(together, splits=splits)
 
 
-def _run(
-    facts: Facts, partial: Finding | None, workers: int | None, progress: Callable[[int, int], None]
-) -> Audit:
+def _run(facts: Facts, partial: Finding | None, workers: int | None, progress: Callable[[int, int], None]) -> Audit:
     """Run every check over one reading of the data, a range of episodes after the other."""
     dataset, done = facts.dataset, 0
     ranges = episode_ranges(dataset, JOB_BYTES)
@@ -159,9 +155,7 @@ def _run(
     )
 
 
-def _begin(
-    names: Sequence[str], facts: Facts
-) -> tuple[dict[str, tuple[Check, Seen]], dict[str, list[Finding] | str]]:
+def _begin(names: Sequence[str], facts: Facts) -> tuple[dict[str, tuple[Check, Seen]], dict[str, list[Finding] | str]]:
     """Return checks that run, with what each has seen, and the results of those that need to see nothing."""
     running, results = {}, {}
     for name in names:

@@ -11,16 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from orlog.datasets.audit.findings import (
-    Check,
-    Facts,
-    Finding,
-    Seen,
-    Severity,
-    about_episodes,
-    limit,
-    looks_at_no_rows,
-)
+from orlog.datasets.audit.findings import Check, Facts, Finding, Seen, Severity, about_episodes, limit, looks_at_no_rows
 from orlog.datasets.audit.pieces import ODD, OTHER, Piece, mixed
 from orlog.manifests.columns import axis_of, is_part
 from orlog.manifests.names import counted, said_of
@@ -90,9 +81,7 @@ def check_duplicates(facts: Facts) -> Check:
         places = hashes, piece.episodes[piece.which], piece.step_index
         seen.rows["transitions"].append(np.array([each[chosen] for each in places], np.uint64))
     columns = dataset.schema.columns()
-    is_real = is_varied and any(
-        columns[name].dtype.kind == "f" for name in columns if name.startswith("actions")
-    )
+    is_real = is_varied and any(columns[name].dtype.kind == "f" for name in columns if name.startswith("actions"))
     held = _held_out(facts)
     is_copy, findings = _copied_episodes(episode_hashes, held, is_varied)
     rows = _repeated(seen.rows["transitions"])
@@ -157,9 +146,7 @@ def _is_varied(facts: Facts) -> bool:
     return bool(values) and max(map(len, values.values())) >= limit("values of a row") * rows
 
 
-def _copied_episodes(
-    hashes: np.ndarray, held: np.ndarray, is_varied: bool
-) -> tuple[np.ndarray, list[Finding]]:
+def _copied_episodes(hashes: np.ndarray, held: np.ndarray, is_varied: bool) -> tuple[np.ndarray, list[Finding]]:
     """Return which episodes repeat an earlier one, and findings about them."""
     order = np.argsort(hashes, kind="stable")
     edges = np.flatnonzero(np.diff(hashes[order])) + 1
@@ -222,7 +209,4 @@ def _copied_transitions(
     return findings
 
 
-CHECKS: dict[str, Callable[[Facts], Check]] = {
-    "duplicates": check_duplicates,
-    "splits": check_splits,
-}
+CHECKS: dict[str, Callable[[Facts], Check]] = {"duplicates": check_duplicates, "splits": check_splits}

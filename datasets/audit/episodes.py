@@ -11,16 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.audit.findings import (
-    Check,
-    Facts,
-    Finding,
-    Seen,
-    Severity,
-    about_episodes,
-    limit,
-    looks_at_no_rows,
-)
+from orlog.datasets.audit.findings import Check, Facts, Finding, Seen, Severity, about_episodes, limit, looks_at_no_rows
 from orlog.datasets.audit.pieces import Piece, flat, pieces, plain_columns
 from orlog.datasets.reading.selection import success_column, success_of
 from orlog.datasets.worlds.environments import make_environment
@@ -52,10 +43,7 @@ def check_flags(facts: Facts) -> Check:
             seen.note(name, piece, flags)
     findings = []
     for name, noted in seen.noted.items():
-        text, episodes = (
-            "{} is true before the last step of an episode",
-            np.flatnonzero(early[name]),
-        )
+        text, episodes = ("{} is true before the last step of an episode", np.flatnonzero(early[name]))
         findings += about_episodes("flags", "error", name, text, episodes, step=noted.step)
     lengths, terminated, truncated = dataset.episode_lengths, *ends.values()
 
@@ -119,9 +107,7 @@ def check_lengths(facts: Facts) -> Check:
     findings = []
     for name in _of_episodes(facts, _LENGTHS):
         recorded = facts.dataset.column(name)
-        wrong = min(
-            (np.flatnonzero(recorded != expected) for expected in (lengths, lengths + 1)), key=len
-        )
+        wrong = min((np.flatnonzero(recorded != expected) for expected in (lengths, lengths + 1)), key=len)
         if len(wrong):
             steps = counted(lengths[wrong[0]], "step")
             text = f"{{}} has {steps}, but this column says {recorded[wrong[0]]:g}"
@@ -356,13 +342,7 @@ def _not_legal(facts: Facts, column: str, legal: np.ndarray, piece: Piece) -> np
 
 
 WRONG: dict[str, list[tuple[str, Wrong, str]]] = {
-    "cost": [
-        (
-            "costs",
-            lambda _, __, costs, ___: ~(np.isfinite(costs) & (costs >= 0)),
-            "negative or not finite costs",
-        )
-    ],
+    "cost": [("costs", lambda _, __, costs, ___: ~(np.isfinite(costs) & (costs >= 0)), "negative or not finite costs")],
     "legal_actions": [
         ("legal actions", _empty, "no choice is legal"),
         ("legal actions", _not_legal, "an action was taken that is not legal"),
@@ -432,9 +412,7 @@ def _sum_of_parts(piece: Piece) -> np.ndarray | None:
 FORMULAS: dict[str, Formula] = {
     r"CartPole-v[01]": lambda piece: np.ones(piece.steps),
     r"MountainCar-v0": lambda piece: -np.ones(piece.steps),
-    r"MountainCarContinuous-v0": lambda piece: (
-        100.0 * piece.columns["terminations"] - 0.1 * _force(piece) ** 2
-    ),
+    r"MountainCarContinuous-v0": lambda piece: 100.0 * piece.columns["terminations"] - 0.1 * _force(piece) ** 2,
     r"Acrobot-v1": lambda piece: piece.columns["terminations"] - 1.0,
     r"Pendulum-v1": _pendulum,
     r"InvertedPendulum-v5": lambda piece: 1.0 - piece.columns["terminations"],

@@ -199,9 +199,7 @@ class Seen:
         self._parts.append(part)
         return part
 
-    def note(
-        self, key: Hashable, piece: Piece, rows: Any, *, values: Any = None, column: str = "rewards"
-    ) -> None:
+    def note(self, key: Hashable, piece: Piece, rows: Any, *, values: Any = None, column: str = "rewards") -> None:
         """Count rows of a column, given as indices or as a mask, and keep the first one and its value."""
         rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         if len(rows):
@@ -255,24 +253,14 @@ def place_text(finding: Finding) -> str:
 
 
 def about_episodes(
-    check: str,
-    severity: Severity,
-    column: str,
-    text: str,
-    episodes: np.ndarray,
-    *,
-    step: int | None = None,
+    check: str, severity: Severity, column: str, text: str, episodes: np.ndarray, *, step: int | None = None
 ) -> list[Finding]:
     """Return the finding about episodes, if there are any; `{}` in the text stands for their number."""
     distinct = np.unique(episodes)
     if not len(distinct):
         return []
     subject = "1 episode" if len(distinct) == 1 else f"each of {len(distinct):,} episodes"
-    return [
-        Finding(
-            check, severity, column, text.format(subject), int(distinct[0]), step, len(distinct)
-        )
-    ]
+    return [Finding(check, severity, column, text.format(subject), int(distinct[0]), step, len(distinct))]
 
 
 class Threshold(NamedTuple):

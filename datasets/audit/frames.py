@@ -12,15 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orlog.datasets.audit.findings import (
-    Check,
-    Facts,
-    Finding,
-    Seen,
-    Severity,
-    about_episodes,
-    limit,
-)
+from orlog.datasets.audit.findings import Check, Facts, Finding, Seen, Severity, about_episodes, limit
 from orlog.datasets.audit.numbers import Runs, judged_columns
 from orlog.datasets.audit.pieces import Piece, flat, plain_columns
 from orlog.datasets.audit.relations import regress
@@ -246,9 +238,7 @@ def check_held(facts: Facts) -> Check:
         for name, moves in changes.items():
             steps = np.flatnonzero(moves)
             apart = np.diff(steps)[piece.which[steps[1:]] == piece.which[steps[:-1]]]
-            seen.sums[name] += np.bincount(
-                np.minimum(apart, MOST_HELD + 1), minlength=MOST_HELD + 2
-            )
+            seen.sums[name] += np.bincount(np.minimum(apart, MOST_HELD + 1), minlength=MOST_HELD + 2)
     times = {name: _times(seen.sums[name]) for name in (*cameras, *states, "actions")}
     resting = set()  # cameras in which hardly anything moves
     for name in cameras:

@@ -12,15 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.audit.findings import (
-    Check,
-    Facts,
-    Finding,
-    Seen,
-    Severity,
-    about_episodes,
-    limit,
-)
+from orlog.datasets.audit.findings import Check, Facts, Finding, Seen, Severity, about_episodes, limit
 from orlog.datasets.audit.pieces import Piece, dimensions, flat, plain_columns
 from orlog.datasets.columns.bounds import bounds_of, lies_inside
 from orlog.manifests.columns import axis_of, offsets_column, values_column
@@ -38,8 +30,7 @@ def judged_columns(facts: Facts, *roots: str, kinds: str = "f") -> list[str]:
     return [
         name
         for name in plain_columns(facts.dataset, *roots)
-        if specs[name].dtype.kind in kinds
-        and 0 < math.prod(specs[name].shape) <= limit("wide rows")
+        if specs[name].dtype.kind in kinds and 0 < math.prod(specs[name].shape) <= limit("wide rows")
     ]
 
 
@@ -80,14 +71,10 @@ def check_bounds(facts: Facts) -> Check:
                 wrong = ((values < box.low) | (values > box.high)) & np.isfinite(values)
                 seen.sums[name] += int(wrong.sum())
                 rows, worst = flat(wrong), np.where(wrong, values, -np.inf)
-                seen.note(
-                    name, piece, rows.any(axis=1), values=flat(worst).max(axis=1), column=name
-                )
+                seen.note(name, piece, rows.any(axis=1), values=flat(worst).max(axis=1), column=name)
     findings = []
     for name, noted in seen.noted.items():
-        text = (
-            f"{counted(seen.sums[name], 'number')} outside of {bounds[name]}, first {noted.value:g}"
-        )
+        text = f"{counted(seen.sums[name], 'number')} outside of {bounds[name]}, first {noted.value:g}"
         place = *noted.place[:2], seen.sums[name]
         findings.append(Finding("bounds", "warning", name, text, *place))
     return findings
@@ -96,10 +83,7 @@ def check_bounds(facts: Facts) -> Check:
 def check_texts(facts: Facts) -> Check:
     """Find texts of observations and actions that their space does not have."""
     dataset = facts.dataset
-    leaves = [
-        *leaf_spaces(dataset.observation_space, "observations"),
-        *leaf_spaces(dataset.action_space, "actions"),
-    ]
+    leaves = [*leaf_spaces(dataset.observation_space, "observations"), *leaf_spaces(dataset.action_space, "actions")]
     texts = {name: leaf for name, leaf in leaves if isinstance(leaf, spaces.Text)}
     seen = Seen(dataset)
     while (piece := (yield seen)) is not None:
@@ -319,9 +303,7 @@ def _at_extremes(table: _Table) -> Iterator[Finding]:
     at_low = np.where(table.low == low[:, None], table.at_low, 0).sum(axis=1)
     at_high = np.where(table.high == high[:, None], table.at_high, 0).sum(axis=1)
     if table.is_action and box is not None:
-        lowest, highest = (
-            np.broadcast_to(e, table.spec.shape).reshape(-1) for e in (box.low, box.high)
-        )
+        lowest, highest = (np.broadcast_to(e, table.spec.shape).reshape(-1) for e in (box.low, box.high))
         on = at_low * (low == lowest) + at_high * (high == highest)
         often = on > limit("actions on a bound") * rows
         text = "lie on a bound of the Box: policies that squash actions with tanh never reach it"
@@ -392,9 +374,7 @@ def _unlike_their_kind(facts: Facts, is_such: np.ndarray) -> np.ndarray:
     return np.asarray(episodes[judged[kinds[episodes]]])
 
 
-def _frozen(
-    facts: Facts, table: _Table, standing: np.ndarray, told_to_rest: np.ndarray
-) -> Iterator[Finding]:
+def _frozen(facts: Facts, table: _Table, standing: np.ndarray, told_to_rest: np.ndarray) -> Iterator[Finding]:
     """A number that stays the same for 20 steps in few episodes, and hardly ever else, while others move.
 
     A sensor has noise and never rests. What often rests does so by nature, such as a thing on a table,
@@ -425,9 +405,7 @@ def _frozen(
     longest = max(int(rest[at, each].max()) for at, each in unlike.items())
     text = f"stays the same for {counted(longest, 'step')} in {counted(count, 'episode')}, while others move, "
     text += "though it changes in nearly every other step: frozen"
-    yield Finding(
-        "stuck", "warning", table.names([*unlike]), text, first, last - length, count, last
-    )
+    yield Finding("stuck", "warning", table.names([*unlike]), text, first, last - length, count, last)
 
 
 def _units(table: _Table) -> Iterator[Finding]:
@@ -438,9 +416,7 @@ def _units(table: _Table) -> Iterator[Finding]:
     chosen = np.flatnonzero((table.change > 0).any(axis=0))
     if len(chosen) < 2 * limit("fewest episodes"):
         return
-    changes, sizes = (
-        np.log(e[:, chosen] / table.lengths[chosen]) for e in (table.change, table.size)
-    )
+    changes, sizes = (np.log(e[:, chosen] / table.lengths[chosen]) for e in (table.change, table.size))
     groups: dict[bytes, dict[int, float]] = {}
     for number, (change, size) in enumerate(zip(changes, sizes, strict=True)):
         if not np.isfinite(change).all():

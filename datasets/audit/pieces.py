@@ -224,9 +224,7 @@ def mixed(hashes: np.ndarray) -> np.ndarray:
 
 def plain_columns(dataset: Dataset, *roots: str) -> list[str]:
     """Return the columns of fixed-size numbers under some roots, such as `observations`."""
-    return [
-        name for name in dataset.columns if name.partition("/")[0] in roots and not is_part(name)
-    ]
+    return [name for name in dataset.columns if name.partition("/")[0] in roots and not is_part(name)]
 
 
 def dimension(dataset: Dataset, name: str, index: int) -> str:
@@ -261,9 +259,7 @@ def optional_columns(schema: Schema) -> set[str]:
     return {*schema.extras, *(f"observations/{name}" for _, name, _ in keys)}
 
 
-def pieces(
-    dataset: Dataset, missing_finals: np.ndarray, some: range | None = None
-) -> Iterator[Piece]:
+def pieces(dataset: Dataset, missing_finals: np.ndarray, some: range | None = None) -> Iterator[Piece]:
     """Yield all episodes, or a range of them, in pieces of bounded size.
 
     Values of variable length keep an episode whole, however long it is.

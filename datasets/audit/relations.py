@@ -17,15 +17,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.audit.episodes import rewards_are_computed
-from orlog.datasets.audit.findings import (
-    Check,
-    Facts,
-    Finding,
-    Seen,
-    Severity,
-    limit,
-    looks_at_no_rows,
-)
+from orlog.datasets.audit.findings import Check, Facts, Finding, Seen, Severity, limit, looks_at_no_rows
 from orlog.datasets.audit.numbers import judged_columns
 from orlog.datasets.audit.pieces import Piece, dimension, dimensions
 from orlog.manifests.names import counted
@@ -118,9 +110,7 @@ class Numbers:
             states, before, *others = zip(*parts, strict=True)
             ends = np.cumsum([0, *(each.shape[1] for each in states)])
             shifted = [rows + first for rows, first in zip(before, ends, strict=False)]
-            kept["rows"] = Rows(
-                *(np.concatenate(each, axis=-1) for each in (states, shifted, *others))
-            )
+            kept["rows"] = Rows(*(np.concatenate(each, axis=-1) for each in (states, shifted, *others)))
         rows: Rows = kept["rows"]
         return rows
 
@@ -243,9 +233,7 @@ def check_jumps(facts: Facts) -> Check:
     return [Finding("jumps", severity, column, text, *min(places), len(places))]
 
 
-def _residuals(
-    rows: Rows, piece: Piece, model: Linear | None, least: np.ndarray, turning: list[int]
-) -> _Largest:
+def _residuals(rows: Rows, piece: Piece, model: Linear | None, least: np.ndarray, turning: list[int]) -> _Largest:
     """Return what the model leaves of the changes in a piece, where any of it is large enough to be kept."""
     left = np.diff(rows.states)
     if model:
@@ -383,9 +371,7 @@ def check_reward_alignment(facts: Facts) -> Check:
     """Find rewards that are predicted better by observations and actions a step before or after."""
     numbers = Numbers(facts)
     if not numbers.states:
-        return (
-            "observations are no real numbers, or have too many dimensions to predict rewards from"
-        )
+        return "observations are no real numbers, or have too many dimensions to predict rewards from"
     if facts.once("computed", lambda: rewards_are_computed(facts)):
         return []  # each reward is computed again by another check
     return (yield from _alignment(numbers, "rewards"))
@@ -478,9 +464,7 @@ def _fit_shifted(numbers: Numbers, what: str) -> _Shifted | Finding | str:
     return _Shifted(regress(x, y[moving[chosen]]), moving[chosen], shown, judged)
 
 
-def _shift(
-    numbers: Numbers, what: str, shift: int, episodes: np.ndarray, share: float, shown: int
-) -> Finding:
+def _shift(numbers: Numbers, what: str, shift: int, episodes: np.ndarray, share: float, shown: int) -> Finding:
     """Return the finding that some episodes fit better with what is stored a step before or after."""
     dataset = numbers.facts.dataset
     count, first = len(episodes), int(episodes[0])
@@ -591,10 +575,7 @@ def _fit_sense(numbers: Numbers) -> _Sense:
     fits = [np.zeros((len(real), len(after)))]
     for part in np.split(np.arange(len(rows.starts)), np.flatnonzero(rows.starts)[1:]):
         if len(part) >= limit("stuck steps"):
-            both = [
-                np.corrcoef(taken[:, part], each[:, part])[: len(real), len(real) :]
-                for each in (after, change)
-            ]
+            both = [np.corrcoef(taken[:, part], each[:, part])[: len(real), len(real) :] for each in (after, change)]
             fits.append(np.abs(np.nan_to_num(both)).max(axis=0))
     fit = np.sum(fits, axis=0) / max(1, len(fits) - 1)
     pairs = np.flatnonzero(fit.max(axis=1) >= limit("same sense"))

@@ -45,17 +45,13 @@ class Bounds:
         if self.low.ndim == 0:
             return f"[{self.low:g}, {self.high:g}]"
         low, high = (
-            f"from {bound.min():g} to {bound.max():g}"
-            if bound.min() < bound.max()
-            else f"{bound.min():g}"
+            f"from {bound.min():g} to {bound.max():g}" if bound.min() < bound.max() else f"{bound.min():g}"
             for bound in (self.low, self.high)
         )
         return f"the bounds of its own element (lower bounds {low}, upper bounds {high})"
 
 
-def bounds_of(
-    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
-) -> dict[str, Bounds]:
+def bounds_of(observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> dict[str, Bounds]:
     """Return the bounds of columns by name, except those that allow all finite numbers."""
     bounds = {}
     roots = {"observations": observation_space, "actions": action_space}
@@ -135,10 +131,7 @@ def merge_outside(counts: Iterable[Mapping[str, Outside]]) -> dict[str, Outside]
 
 
 def refuse_outside(
-    block: Mapping[str, np.ndarray],
-    bounds: Mapping[str, Bounds],
-    where: str,
-    first_rows: Mapping[str, int],
+    block: Mapping[str, np.ndarray], bounds: Mapping[str, Bounds], where: str, first_rows: Mapping[str, int]
 ) -> None:
     """Refuse rows of an episode with a number outside its bounds, and name the first one; NaN is not outside.
 

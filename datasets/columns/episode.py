@@ -91,18 +91,13 @@ def check_rows(columns: Mapping[str, Columns], where: str, *, more: int = 1) -> 
     has no rows, or may have them along several axes, as none. Raises SchemaError that names the column.
     """
     order = sorted(columns, key=lambda name: name != "actions")
-    counts = {
-        name: dict(_row_counts(name, columns[name], more if name == "observations" else 0))
-        for name in order
-    }
+    counts = {name: dict(_row_counts(name, columns[name], more if name == "observations" else 0)) for name in order}
     if len({count for parts in counts.values() for count in parts.values()}) < 2:
         return
     most = [Counter(parts.values()).most_common(1)[0][0] for parts in counts.values() if parts]
     expected = Counter(most).most_common(1)[0][0]
     agreeing = [name for name in columns if {*counts[name].values()} == {expected}]
-    path, count = next(
-        pair for name in columns for pair in counts[name].items() if pair[1] != expected
-    )
+    path, count = next(pair for name in columns for pair in counts[name].items() if pair[1] != expected)
     extra = more if path.partition("/")[0] == "observations" else 0
     raise SchemaError(
         f"{where}, column {path}: expected {expected + extra} rows, found {count + extra}, as the others "

@@ -82,9 +82,7 @@ class Schema:
         """Return what each column holds, by its path, as roles (`manifests/roles.py`) ask."""
         return values_of(self.columns().values(), self.variable)
 
-    def with_extras(
-        self, infos: Mapping[str, Any], metadata: Mapping[str, Any], where: str
-    ) -> Schema:
+    def with_extras(self, infos: Mapping[str, Any], metadata: Mapping[str, Any], where: str) -> Schema:
         """Return this schema with the extra columns of a dataset's first episode."""
         extras, variable = dict(self.extras), dict(self.variable)
         rows = {name: _one_row(value) for name, value in metadata.items()}
@@ -111,9 +109,7 @@ class Schema:
         for name in sorted(names):
             for parent in itertools.accumulate(name.split("/")[:-1], "{}/{}".format):
                 if parent in names:
-                    raise SchemaError(
-                        f"{where}: column {name} would lie inside of column {parent}; rename one."
-                    )
+                    raise SchemaError(f"{where}: column {name} would lie inside of column {parent}; rename one.")
             other = folded.setdefault(name.lower(), name)
             if other != name:
                 raise SchemaError(
@@ -122,9 +118,7 @@ class Schema:
                 )
             path = path_of_offsets(name)
             if path is not None and name not in counters:
-                raise SchemaError(
-                    f"{where}: column {path}: values of an empty space cannot be counted."
-                )
+                raise SchemaError(f"{where}: column {path}: values of an empty space cannot be counted.")
 
     def block_of(self, episode: Episode, where: str) -> Block:
         """Return the rows of all columns of a whole episode."""
@@ -361,18 +355,14 @@ def _as_dtype(values: Any, dtype: np.dtype[Any]) -> Any:
     return converted if is_exact else values
 
 
-def _exactly(
-    name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: str
-) -> np.ndarray:
+def _exactly(name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> np.ndarray:
     """Return values of exactly this dtype and shape."""
     is_array = isinstance(values, np.ndarray)
     if is_array and values.dtype == dtype and values.shape == shape:
         return np.asarray(values)
     hint = ""
     if name == "rewards" and is_array and values.shape == shape:
-        hint = (
-            f", which {dtype} cannot hold exactly; round them, or record with another reward_dtype"
-        )
+        hint = f", which {dtype} cannot hold exactly; round them, or record with another reward_dtype"
     if name in FLAGS and is_array and values.dtype.kind == "f":
         bad = int(np.count_nonzero(~np.isfinite(values)))
         hint = f", {bad} of them not finite" if bad else "; convert it with .astype(bool)"
@@ -384,14 +374,10 @@ def _variable_values(block: Block, name: str, kind: Kind) -> list[Any]:
     bounds = [0, *block[offsets_column(name)].tolist()]
     ranges = list(itertools.pairwise(bounds))
     if bounds[-1] != len(values) or any(start > end for start, end in ranges):
-        raise SchemaError(
-            f"column {offsets_column(name)}: does not count the {len(values)} values."
-        )
+        raise SchemaError(f"column {offsets_column(name)}: does not count the {len(values)} values.")
     pieces = [values[start:end] for start, end in ranges]
     return [piece.tobytes().decode() for piece in pieces] if kind == "text" else pieces
 
 
 def _misfit(where: str, name: str, expected: str, values: object, hint: str = "") -> SchemaError:
-    return SchemaError(
-        f"{where}, column {name}: expected {expected}, found {describe(values)}{hint}."
-    )
+    return SchemaError(f"{where}, column {name}: expected {expected}, found {describe(values)}{hint}.")

@@ -60,9 +60,7 @@ def space_columns(space: Space, path: str) -> list[ColumnSpec]:
         case spaces.Graph() | spaces.OneOf():
             choice = [ColumnSpec(part_column(path, "choice"), INT, ())]
             return (choice if isinstance(space, spaces.OneOf) else []) + [
-                spec
-                for name, part in _sequences(space, path).items()
-                for spec in space_columns(part, name)
+                spec for name, part in _sequences(space, path).items() for spec in space_columns(part, name)
             ]
     return [ColumnSpec(path, *_numbers_of(space, path))]
 
@@ -84,9 +82,7 @@ def _sequences(space: spaces.Graph | spaces.OneOf, path: str) -> dict[str, space
 
 def _numbers_of(space: Space, path: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Return dtype and row shape of a space of numbers."""
-    if not isinstance(
-        space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-    ):
+    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise SchemaError(f"column {path}: a {type(space).__name__} space cannot be stored.")
     assert space.shape is not None
     return np.dtype(space.dtype), space.shape
@@ -135,16 +131,11 @@ def _samples(path: str, values: object, rows: int) -> Sequence[Any]:
     return values
 
 
-def _columns_of_parts(
-    space: spaces.Dict | spaces.Tuple, path: str, values: object, rows: int
-) -> Mapping[str, object]:
+def _columns_of_parts(space: spaces.Dict | spaces.Tuple, path: str, values: object, rows: int) -> Mapping[str, object]:
     """Return the values of each part by key, turning a list of samples into columns."""
     if not isinstance(values, list):
         return _by_key(space, path, values)
-    samples = [
-        _by_key(space, f"{path}, row {row}", sample)
-        for row, sample in enumerate(_samples(path, values, rows))
-    ]
+    samples = [_by_key(space, f"{path}, row {row}", sample) for row, sample in enumerate(_samples(path, values, rows))]
     return {str(key): [sample[str(key)] for sample in samples] for key, _, _ in named_parts(space)}
 
 
@@ -165,10 +156,7 @@ def _flatten_numbers(space: Space, name: str, values: object, rows: int) -> np.n
     dtype, shape = _numbers_of(space, name)
     if isinstance(values, list | tuple):
         values = _stack(name, _samples(name, values, rows), dtype, shape)
-    if not isinstance(values, np.ndarray) or (values.dtype, values.shape) != (
-        dtype,
-        (rows, *shape),
-    ):
+    if not isinstance(values, np.ndarray) or (values.dtype, values.shape) != (dtype, (rows, *shape)):
         hint = ""
         if isinstance(values, np.ndarray) and values.shape[1:] == shape and values.ndim:
             hint = _row_hint(name, rows, len(values))
@@ -192,9 +180,7 @@ def _flatten_numbers(space: Space, name: str, values: object, rows: int) -> np.n
     return values
 
 
-def _stack(
-    name: str, samples: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> np.ndarray:
+def _stack(name: str, samples: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
     takes_int = shape == () and dtype.kind in "iu"
     integers = range(np.iinfo(dtype).min, np.iinfo(dtype).max + 1) if takes_int else range(0)
     plain = {np.dtype(np.bool_): bool, np.dtype(np.float64): float}.get(dtype)
@@ -259,9 +245,7 @@ def _join(space: Space, path: str, entries: Sequence[Any]) -> tuple[Any, list[in
     """Join stacked samples, one entry per row, into values to flatten, and count them per row."""
     match space:
         case spaces.Dict() | spaces.Tuple():
-            keyed = [
-                _by_key(space, f"{path}, row {row}", entry) for row, entry in enumerate(entries)
-            ]
+            keyed = [_by_key(space, f"{path}, row {row}", entry) for row, entry in enumerate(entries)]
             joined, counts = {}, None
             for index, part_name, part in named_parts(space):
                 key, name = str(index), f"{path}/{part_name}"
@@ -299,10 +283,7 @@ def _flatten_graph(space: spaces.Graph, path: str, graphs: Sequence[Any]) -> Blo
     no_links = np.empty((0, 2), INT)
     entries = {
         "nodes": [graph.nodes for graph in graphs],
-        "links": [
-            no_links if graph.edge_links is None else graph.edge_links.astype(INT)
-            for graph in graphs
-        ],
+        "links": [no_links if graph.edge_links is None else graph.edge_links.astype(INT) for graph in graphs],
     }
     if space.edge_space is not None:
         specs = space_columns(space.edge_space, "")
@@ -349,9 +330,7 @@ def _flatten_one_of(space: spaces.OneOf, path: str, pairs: Sequence[Any]) -> Blo
     return block
 
 
-def unflatten(
-    space: Space, path: str, block: Mapping[str, np.ndarray], rows: int | None = None
-) -> Columns:
+def unflatten(space: Space, path: str, block: Mapping[str, np.ndarray], rows: int | None = None) -> Columns:
     """Return the values of a space that the columns of a block store, without copying numbers.
 
     Numbers give an array, a Dict gives a dict of columns, a Tuple gives a tuple of columns. Other
@@ -363,10 +342,7 @@ def unflatten(
     """
     match space:
         case spaces.Dict() | spaces.Tuple():
-            columns = {
-                key: unflatten(part, f"{path}/{name}", block, rows)
-                for key, name, part in named_parts(space)
-            }
+            columns = {key: unflatten(part, f"{path}/{name}", block, rows) for key, name, part in named_parts(space)}
             return columns if isinstance(space, spaces.Dict) else tuple(columns.values())
         case spaces.Text():
             ranges, total = _ranges(block, path, rows)
@@ -394,9 +370,7 @@ def _column(block: Mapping[str, np.ndarray], name: str, rows: int | None) -> np.
     return values
 
 
-def _ranges(
-    block: Mapping[str, np.ndarray], path: str, rows: int | None
-) -> tuple[list[tuple[int, int]], int]:
+def _ranges(block: Mapping[str, np.ndarray], path: str, rows: int | None) -> tuple[list[tuple[int, int]], int]:
     """Return where the values of each row start and stop, and their total number."""
     name = offsets_column(path)
     bounds = [0, *_column(block, name, rows).tolist()]
@@ -432,13 +406,9 @@ def _split(space: Space, columns: Any, rows: int) -> list[Any]:
     return [columns[row, ...] for row in range(rows)]  # without dimensions they stay arrays
 
 
-def _unflatten_graph(
-    space: spaces.Graph, path: str, block: Mapping[str, np.ndarray], rows: int | None
-) -> list[Any]:
+def _unflatten_graph(space: spaces.Graph, path: str, block: Mapping[str, np.ndarray], rows: int | None) -> list[Any]:
     rows = len(block[offsets_column(part_column(path, "nodes"))]) if rows is None else rows
-    nodes, all_links, *others = (
-        unflatten(part, name, block, rows) for name, part in _sequences(space, path).items()
-    )
+    nodes, all_links, *others = (unflatten(part, name, block, rows) for name, part in _sequences(space, path).items())
     _check_links(block, path)
     links = [each.astype(np.int32) if len(each) else None for each in all_links]
     edges = others[0] if others else [None] * rows
@@ -448,9 +418,7 @@ def _unflatten_graph(
     ]
 
 
-def _unflatten_one_of(
-    space: spaces.OneOf, path: str, block: Mapping[str, np.ndarray], rows: int | None
-) -> list[Any]:
+def _unflatten_one_of(space: spaces.OneOf, path: str, block: Mapping[str, np.ndarray], rows: int | None) -> list[Any]:
     name = part_column(path, "choice")
     choice = _column(block, name, rows)
     values: list[Any] = [None] * len(choice)
@@ -474,9 +442,7 @@ def episode_blocks(ends: np.ndarray, rows: int) -> np.ndarray:
     return np.flatnonzero(np.diff(ends // rows, prepend=-1, append=np.iinfo(np.int64).max))
 
 
-def slice_block(
-    block: Mapping[str, np.ndarray], lengths: np.ndarray, first: int, last: int
-) -> Block:
+def slice_block(block: Mapping[str, np.ndarray], lengths: np.ndarray, first: int, last: int) -> Block:
     """Return episodes `first` to `last - 1` of a block, whose episodes have these `lengths`, as a block of their own.
 
     Columns other than offsets are views.

@@ -59,9 +59,7 @@ class Vocabulary:
         refused = {self.action, self.end} | {self._tokenizer.token_to_id(unknown or "")}
         try:
             encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
-        except (
-            Exception
-        ):  # the library raises plain ones, some models where they lack a token for what is unknown
+        except Exception:  # the library raises plain ones, some models where they lack a token for what is unknown
             for place, text in enumerate(texts):
                 try:
                     self._tokenizer.encode(text, add_special_tokens=False)
@@ -132,9 +130,7 @@ def read_vocabulary(tokenizer: Any) -> Vocabulary:
                 "tokenizers library."
             ) from error
         except UnicodeDecodeError as error:
-            raise ManifestError(
-                f"{path}: it is no text, so no tokenizer.", file=str(path)
-            ) from error
+            raise ManifestError(f"{path}: it is no text, so no tokenizer.", file=str(path)) from error
         return _vocabulary(text, str(path))
     if not hasattr(tokenizer, "to_str"):
         expected = "the path of a tokenizer.json or a tokenizers.Tokenizer"
@@ -152,8 +148,7 @@ def _vocabulary(text: str, where: str) -> Vocabulary:
         made = library.Tokenizer.from_str(text)
     except Exception as error:  # the library raises plain ones
         raise ManifestError(
-            f"{where}: it is no tokenizer that the tokenizers library reads: {clause(error)!s:.200}.",
-            file=where,
+            f"{where}: it is no tokenizer that the tokenizers library reads: {clause(error)!s:.200}.", file=where
         ) from error
     made.no_padding()
     made.no_truncation()
@@ -165,9 +160,7 @@ def _vocabulary(text: str, where: str) -> Vocabulary:
         )
     action, end = marks
     size = made.get_vocab_size(with_added_tokens=True)
-    _known[digest] = Vocabulary(
-        text=text, digest=digest, size=size, action=action, end=end, _tokenizer=made
-    )
+    _known[digest] = Vocabulary(text=text, digest=digest, size=size, action=action, end=end, _tokenizer=made)
     return _known[digest]
 
 
@@ -196,10 +189,7 @@ def train_vocabulary(texts: Mapping[str, int] | Iterable[str], size: int) -> Voc
     made.pre_tokenizer = pre_tokenizers.Sequence([by_sentence, to_bytes])
     made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=list(MARKS),
-        initial_alphabet=sorted(alphabet),
-        show_progress=False,
+        vocab_size=size, special_tokens=list(MARKS), initial_alphabet=sorted(alphabet), show_progress=False
     )
     counts = collections.Counter(texts)
     ordered = (text for text in sorted(counts) for _ in range(counts[text]))

@@ -12,30 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orlog.base.files import (
-    link_or_copy,
-    make_folder,
-    sole_access,
-    storage_errors,
-    sync_folders,
-    write_durably,
-)
+from orlog.base.files import link_or_copy, make_folder, sole_access, storage_errors, sync_folders, write_durably
 from orlog.datasets.download.foreign import download_foreign_file
-from orlog.datasets.download.sources import (
-    ForeignFileSource,
-    find_source,
-    newest_at_url,
-    plain_urls,
-    version_at,
-)
-from orlog.datasets.download.transfer import (
-    JOBS,
-    Limiter,
-    Progress,
-    TransferOptions,
-    download_folder,
-    fetch_objects,
-)
+from orlog.datasets.download.sources import ForeignFileSource, find_source, newest_at_url, plain_urls, version_at
+from orlog.datasets.download.transfer import JOBS, Limiter, Progress, TransferOptions, download_folder, fetch_objects
 from orlog.datasets.home.folders import (
     dataset_folders,
     datasets_folder,
@@ -67,15 +47,7 @@ from orlog.datasets.recording.finishing import finish_version
 from orlog.datasets.store.objects import Problem, find_link
 from orlog.datasets.store.verify import verify_folder
 from orlog.datasets.worlds.recipe import catalogue
-from orlog.errors import (
-    IntegrityError,
-    ManifestError,
-    NotFoundError,
-    OrlogError,
-    SchemaError,
-    TransferError,
-    clause,
-)
+from orlog.errors import IntegrityError, ManifestError, NotFoundError, OrlogError, SchemaError, TransferError, clause
 from orlog.manifests.benchmarks import as_listed
 from orlog.manifests.lock import check_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
@@ -87,10 +59,7 @@ if TYPE_CHECKING:
 
 
 def download_version(
-    source: Source,
-    options: TransferOptions = TransferOptions(),
-    *,
-    on_wait: Callable[[], None] = lambda: None,
+    source: Source, options: TransferOptions = TransferOptions(), *, on_wait: Callable[[], None] = lambda: None
 ) -> Path:
     """Download what this machine lacks of a version, and return its folder.
 
@@ -117,27 +86,21 @@ def _download(source: Source, options: TransferOptions, on_wait: Callable[[], No
             return destination
         folder = download_folder(destination)
         part = partial_folder(destination)
-        fetch_objects(
-            source, manifest.objects, folder, options, also_here=_files_of_part(part, manifest)
-        )
+        fetch_objects(source, manifest.objects, folder, options, also_here=_files_of_part(part, manifest))
         store = folder / "store"
         with storage_errors(store):
             shutil.rmtree(store, ignore_errors=True)
             for item in manifest.objects:
                 link_or_copy(folder / item.sha256, store / item.path)
         # Where it came from is recorded right before the version appears.
-        finish_version(
-            store, manifest, destination, accept=lambda _: write_origin(destination, source)
-        )
+        finish_version(store, manifest, destination, accept=lambda _: write_origin(destination, source))
         shutil.rmtree(folder, ignore_errors=True)
         discard_part(part)
         origin_file(part).unlink(missing_ok=True)
     return destination
 
 
-def _download_part(
-    source: Source, choice: Choice, options: TransferOptions, on_wait: Callable[[], None]
-) -> Path:
+def _download_part(source: Source, choice: Choice, options: TransferOptions, on_wait: Callable[[], None]) -> Path:
     """Download what is missing of a part of a version, and return the part's folder.
 
     If another process has completed the version, its own folder is returned. Columns of episodes,
@@ -165,9 +128,7 @@ def _download_part(
         def fetch(objects: Sequence[StoredObject], options: TransferOptions) -> None:
             missing = [item for item in objects if item.path not in held]
             kept = download_folder(destination)
-            fetch_objects(
-                source, missing, kept, options, also_here=_files_of_part(folder, manifest)
-            )
+            fetch_objects(source, missing, kept, options, also_here=_files_of_part(folder, manifest))
             with storage_errors(folder):
                 for item in missing:
                     (folder / item.path).unlink(missing_ok=True)
@@ -179,9 +140,7 @@ def _download_part(
                 for item in missing:
                     (kept / item.sha256).unlink(missing_ok=True)
 
-        quiet = TransferOptions(
-            jobs=options.jobs, limiter=options.limiter, patience=options.patience
-        )
+        quiet = TransferOptions(jobs=options.jobs, limiter=options.limiter, patience=options.patience)
         fetch(plain_objects(manifest, columns), quiet)
         fetch(wanted_objects(folder, manifest, columns, choice.episodes), options)
     return folder
@@ -265,9 +224,7 @@ def download_dataset(
             return _checked(here, choice)
         found = find_source(wanted, mirrors)
         if isinstance(found, ForeignFileSource):
-            imported = download_foreign_file(
-                found, options, on_wait=on_wait, on_read=on_read, on_mirror=on_mirror
-            )
+            imported = download_foreign_file(found, options, on_wait=on_wait, on_read=on_read, on_mirror=on_mirror)
             return _checked(imported, choice)
         source = found
     here = version_folder(source.manifest.name, source.manifest.version)
@@ -314,9 +271,7 @@ def repair_dataset(
         return repair_version(folder, source, options)
 
 
-def repair_version(
-    folder: Path, source: Source, options: TransferOptions = TransferOptions()
-) -> list[Problem]:
+def repair_version(folder: Path, source: Source, options: TransferOptions = TransferOptions()) -> list[Problem]:
     """Download the damaged or missing files of a version again, and return what was wrong.
 
     Files that do not belong to it are moved out of the folder, not deleted. Other versions that
@@ -335,9 +290,7 @@ def repair_version(
         return _repair(folder, source, options)
 
 
-def _read_again(
-    folder: Path, source: ForeignFileSource, limiter: Limiter | None, progress: Progress
-) -> list[Problem]:
+def _read_again(folder: Path, source: ForeignFileSource, limiter: Limiter | None, progress: Progress) -> list[Problem]:
     """Import a third-party file again if the version made from it is damaged; return the damage."""
     problems = verify_folder(folder)[1]
     if problems and folder != datasets_folder() / source.name / source.version:
@@ -494,9 +447,7 @@ def _move_aside(folder: Path, path: str) -> None:
     (folder / path).unlink(missing_ok=True)  # renaming between two links to one file does nothing
 
 
-def _replace(
-    good: Path, folder: Path, item: StoredObject, others: Iterable[tuple[Path, StoredObject]]
-) -> None:
+def _replace(good: Path, folder: Path, item: StoredObject, others: Iterable[tuple[Path, StoredObject]]) -> None:
     """Replace a damaged file by a good one, also in other versions that share it."""
     link = find_link(folder, item.path)
     if link is not None:

@@ -22,13 +22,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from orlog.base.files import (
-    hash_of_sums,
-    list_files,
-    make_folder,
-    storage_errors,
-    unfinished_folder,
-)
+from orlog.base.files import hash_of_sums, list_files, make_folder, storage_errors, unfinished_folder
 from orlog.datasets.download.sources import ForeignFileSource
 from orlog.datasets.download.transfer import (
     Expected,
@@ -48,14 +42,7 @@ from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
 from orlog.datasets.reading.finding import how_to_fetch
 from orlog.datasets.recording.finishing import finish_version
-from orlog.errors import (
-    IntegrityError,
-    MissingExtraError,
-    NotFoundError,
-    OrlogError,
-    SchemaError,
-    clause,
-)
+from orlog.errors import IntegrityError, MissingExtraError, NotFoundError, OrlogError, SchemaError, clause
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.index import ForeignEntry, ForeignFile, is_safe_path
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
@@ -110,13 +97,7 @@ def download_foreign_file(
             files = download_folder(destination) / "files"
             try:
                 _make_version(
-                    source,
-                    files,
-                    folder / "store",
-                    destination,
-                    options,
-                    on_read=on_read,
-                    on_mirror=on_mirror,
+                    source, files, folder / "store", destination, options, on_read=on_read, on_mirror=on_mirror
                 )
             finally:
                 _discard_unproven(source, files)
@@ -136,9 +117,7 @@ def _check_packages(source: ForeignFileSource) -> None:
         find_format(source.entry.format, f"{source.name}@{source.version}").check()
     except MissingExtraError as error:
         install = "orlog[d4rl]" if source.name.startswith("d4rl/") else error.install
-        raise MissingExtraError(
-            f"{source.name} needs packages that are not installed", install=install
-        ) from None
+        raise MissingExtraError(f"{source.name} needs packages that are not installed", install=install) from None
 
 
 def first_downloads_file() -> Path:
@@ -170,9 +149,7 @@ def _make_version(
             _import_files(source, files, fetched, store, destination)
         except (SchemaError, IntegrityError) as error:
             each = list(zip(source.entry.each, source.urls, fetched, strict=True))
-            unproven = {
-                url for file, _, one in each if not file.has_checksum for url in one.sources
-            }
+            unproven = {url for file, _, one in each if not file.has_checksum for url in one.sources}
             refused |= unproven
             if not any(set(urls) - refused for file, urls, _ in each if not file.has_checksum):
                 raise
@@ -235,11 +212,7 @@ def _discard_unproven(source: ForeignFileSource, folder: Path) -> None:
 
 
 def _import_files(
-    source: ForeignFileSource,
-    folder: Path,
-    fetched: Sequence[Fetched],
-    store: Path,
-    destination: Path,
+    source: ForeignFileSource, folder: Path, fetched: Sequence[Fetched], store: Path, destination: Path
 ) -> None:
     """Write the version of the files in a folder, and put it in its place."""
     entry = source.entry
@@ -286,10 +259,7 @@ def read_listed(
         places = [(file.url, one, file.has_checksum) for file, one in proofs]
     trusted = " (upstream publishes no checksum: first download trusted)"
     lineage = [
-        Parent(
-            digest=f"sha256:{sha256}",
-            operation=f"read {entry.format} from {place}{'' if is_proven else trusted}",
-        )
+        Parent(digest=f"sha256:{sha256}", operation=f"read {entry.format} from {place}{'' if is_proven else trusted}")
         for place, sha256, is_proven in places
     ]
     file_format = find_format(entry.format, f"{name}@{version}")
@@ -354,9 +324,7 @@ def _remember_first(source: ForeignFileSource, folder: Path, fetched: Sequence[F
         replace_json_file(path, msgspec.to_builtins(body))
 
 
-def _refuse_others(
-    source: ForeignFileSource, fetched: Sequence[Fetched], known: dict[str, _FirstDownload]
-) -> None:
+def _refuse_others(source: ForeignFileSource, fetched: Sequence[Fetched], known: dict[str, _FirstDownload]) -> None:
     """Refuse files that differ from those trusted at their first download."""
     for file, urls, one in zip(source.entry.each, source.urls, fetched, strict=True):
         for url in () if file.has_checksum else urls:

@@ -140,9 +140,7 @@ class Stream:
 
 
 @contextlib.contextmanager
-def opened(
-    url: str, patience: Patience, start: int = 0, stop: int | None = None
-) -> Iterator[Stream]:
+def opened(url: str, patience: Patience, start: int = 0, stop: int | None = None) -> Iterator[Stream]:
     """Open a file at `start`, or at its first byte if the server does not support ranges.
 
     With `stop`, only the bytes up to it are asked for. Raises `Failure`.
@@ -237,9 +235,7 @@ def _over_http(url: str, patience: Patience, start: int, stop: int | None) -> It
         response.close()
 
 
-def _request(
-    url: str, patience: Patience, start: int, stop: int | None
-) -> urllib3.BaseHTTPResponse:
+def _request(url: str, patience: Patience, start: int, stop: int | None) -> urllib3.BaseHTTPResponse:
     """Return the response with the bytes, redirects followed."""
     from urllib3 import Timeout
 
@@ -303,9 +299,7 @@ def _retry_after(text: str | None) -> float | None:
         return None
 
 
-def _place(
-    response: urllib3.BaseHTTPResponse, start: int, stop: int | None
-) -> tuple[int, int | None]:
+def _place(response: urllib3.BaseHTTPResponse, start: int, stop: int | None) -> tuple[int, int | None]:
     """Return where in the file a response begins, and the file's size if the server states it."""
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("identity", ""):
@@ -411,9 +405,7 @@ def find_host(host: str, seconds: float) -> None:
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return
-    problems: list[OSError] = [
-        socket.gaierror(socket.EAI_AGAIN, f"no answer in {seconds:g} seconds")
-    ]
+    problems: list[OSError] = [socket.gaierror(socket.EAI_AGAIN, f"no answer in {seconds:g} seconds")]
 
     def look_up() -> None:
         try:
@@ -452,9 +444,7 @@ def _through_fsspec(url: str, patience: Patience, start: int, stop: int | None) 
     read = _guarded(file.read, url, patience)
     total = size if isinstance(size, int) else None
     try:
-        yield Stream(
-            start=start, total=total, ends_surely=total is not None, read=read, read_some=read
-        )
+        yield Stream(start=start, total=total, ends_surely=total is not None, read=read, read_some=read)
     finally:
         with contextlib.suppress(Exception):  # it was only read
             file.close()

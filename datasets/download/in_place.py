@@ -89,11 +89,7 @@ _written: dict[int, int] = {}  # since the folder was last looked at, by process
 
 
 def open_in_place(
-    name: str | DatasetName,
-    mirrors: Sequence[str] = (),
-    *,
-    whole_files: bool = False,
-    patience: Patience = Patience(),
+    name: str | DatasetName, mirrors: Sequence[str] = (), *, whole_files: bool = False, patience: Patience = Patience()
 ) -> Dataset:
     """Return a version that is read where it is: each chunk is fetched when it is needed, and checked.
 
@@ -132,9 +128,7 @@ def is_offered_in_place(registry: str) -> bool:
     return any(one.in_place for one in read_registries() if one.name == registry)
 
 
-def open_source(
-    source: Source, patience: Patience = Patience(), *, whole_files: bool = False
-) -> Dataset:
+def open_source(source: Source, patience: Patience = Patience(), *, whole_files: bool = False) -> Dataset:
     """Return a version that is read where it is; raises as `open_in_place`."""
     manifest = source.manifest
     # A query may be a secret, which is kept in no file and shown to nobody.
@@ -157,10 +151,7 @@ def open_source(
         make_folder(folder.parent)
         clear_way(folder.parent, f".{folder.name}.lock")
     elsewhere = Elsewhere(
-        mirrors=source.mirrors,
-        patience=patience,
-        folder=folder,
-        objects={item.path: item for item in manifest.objects},
+        mirrors=source.mirrors, patience=patience, folder=folder, objects={item.path: item for item in manifest.objects}
     )
     with sole_access(folder):
         elsewhere.bring_metadata(manifest, source.registry or address)
@@ -204,9 +195,7 @@ def limit_bytes() -> int:
     try:
         return bytes_of(text)
     except ValueError:
-        raise ValueError(
-            f"{LIMIT} must be a size such as 500M or 20G, found {text!r:.40}."
-        ) from None
+        raise ValueError(f"{LIMIT} must be a size such as 500M or 20G, found {text!r:.40}.") from None
 
 
 def kept_versions() -> list[Kept]:
@@ -399,9 +388,7 @@ class Elsewhere:
             damage = error.__cause__
             if not isinstance(damage, IntegrityError):
                 raise
-            raise IntegrityError(
-                f"{error}", file=path, expected=damage.expected, found=damage.found
-            ) from damage
+            raise IntegrityError(f"{error}", file=path, expected=damage.expected, found=damage.found) from damage
 
     def bring_metadata(self, manifest: Manifest, source: str) -> None:
         """Fetch what the folder lacks of the metadata, or has damaged; the caller holds its lock.
@@ -471,9 +458,7 @@ class Elsewhere:
         where = self.layouts[path].of_hashes
         return pool.submit(self.get, CHUNKS_FILE, *where, lambda _data: None)
 
-    def chunk_hashes(
-        self, path: str, index: bytes, ahead: concurrent.futures.Future[bytes] | None
-    ) -> bytes:
+    def chunk_hashes(self, path: str, index: bytes, ahead: concurrent.futures.Future[bytes] | None) -> bytes:
         """Return the hashes of a shard's chunks, which were checked together with its index."""
         layout = self.layouts[path]
         place = layout.shard * HASH_BYTES
@@ -501,10 +486,7 @@ class Elsewhere:
         return self.get(CHUNKS_FILE, start, stop, check)
 
     def bring(
-        self,
-        opened: Callable[[Key], Shard],
-        wanted: Mapping[Key, Iterable[int]],
-        ahead: list[Coming] | None = None,
+        self, opened: Callable[[Key], Shard], wanted: Mapping[Key, Iterable[int]], ahead: list[Coming] | None = None
     ) -> None:
         """Fetch what is not here of some chunks, by shard: all indexes at once, then all chunks.
 
@@ -547,9 +529,7 @@ def _arrived(
     here = in_place_folder() / folder.name
     with storage_errors(here):
         make_folder(here)
-    return Elsewhere(
-        mirrors=mirrors, patience=patience, folder=here, objects=objects, layouts=layouts
-    )
+    return Elsewhere(mirrors=mirrors, patience=patience, folder=here, objects=objects, layouts=layouts)
 
 
 def _read_range(url: str, start: int, stop: int, size: int, patience: Patience) -> bytes:
@@ -643,11 +623,7 @@ class RemoteShard(Shard):
         return super()._read_index(index_bytes)
 
     def start(
-        self,
-        chunks: Iterable[int],
-        pool: concurrent.futures.Executor,
-        own: list[Coming],
-        others: list[Coming],
+        self, chunks: Iterable[int], pool: concurrent.futures.Executor, own: list[Coming], others: list[Coming]
     ) -> None:
         """Start to fetch what is not here of some chunks, but for what is on its way already.
 
@@ -735,8 +711,7 @@ class RemoteShard(Shard):
             where = f"{self._path}, chunk {chunk}"
             check_bytes(bytes(data), where, self._path)
             raise IntegrityError(
-                f"{where}: other bytes than the manifest's: blake3 expected {expected.hex()} found "
-                f"{found.hex()}.",
+                f"{where}: other bytes than the manifest's: blake3 expected {expected.hex()} found {found.hex()}.",
                 file=self._path,
                 expected=expected.hex(),
                 found=found.hex(),

@@ -35,23 +35,9 @@ from orlog.errors import (
     TransferError,
     clause,
 )
-from orlog.manifests.index import (
-    INDEX_FILE,
-    LARGEST_INDEX,
-    ForeignEntry,
-    Index,
-    IndexEntry,
-    index_from_json,
-)
+from orlog.manifests.index import INDEX_FILE, LARGEST_INDEX, ForeignEntry, Index, IndexEntry, index_from_json
 from orlog.manifests.manifest import LARGEST_MANIFEST, MANIFEST_FILE, Manifest, manifest_from_text
-from orlog.manifests.names import (
-    DatasetName,
-    did_you_mean,
-    is_name,
-    is_url,
-    newest_first,
-    parse_name,
-)
+from orlog.manifests.names import DatasetName, did_you_mean, is_name, is_url, newest_first, parse_name
 from orlog.manifests.shipped import SHIPPED, shipped_index, shipped_names
 from orlog.manifests.signatures import LARGEST_SIGNATURE, SIGNATURE_SUFFIX, check_signature
 
@@ -83,9 +69,7 @@ class ForeignFileSource:
     digest: str = ""
 
 
-def source_of_url(
-    url: str, mirrors: Sequence[str] = (), *, patience: Patience = Patience()
-) -> Source:
+def source_of_url(url: str, mirrors: Sequence[str] = (), *, patience: Patience = Patience()) -> Source:
     """Return the version whose folder or manifest is at a URL of a user; mirrors are copies of the folder.
 
     Raises ValueError if user and password are in it; NotFoundError if there is no manifest; TransferError if
@@ -104,9 +88,7 @@ def version_at(folder: str, *, patience: Patience = Patience()) -> Source:
     return Source(manifest=manifest, mirrors=(folder,))
 
 
-def newest_at_url(
-    url: str, mirrors: Sequence[str] = (), *, patience: Patience = Patience()
-) -> Source:
+def newest_at_url(url: str, mirrors: Sequence[str] = (), *, patience: Patience = Patience()) -> Source:
     """Return the version at a URL, or the newest one of the dataset there, as the registry above says.
 
     Raises as `source_of_url`.
@@ -224,9 +206,7 @@ def read_index(registry: Registry, patience: Patience = Patience()) -> tuple[Ind
     raise TransferError(f"{'; '.join(attempts)}.", attempts=attempts)
 
 
-def offered_version(
-    index: Index, wanted: DatasetName
-) -> tuple[str, IndexEntry | ForeignEntry] | None:
+def offered_version(index: Index, wanted: DatasetName) -> tuple[str, IndexEntry | ForeignEntry] | None:
     """Return the version that an index offers under a name, and its entry; None if it has none."""
     version = _choose(index, wanted)
     if version is None:
@@ -254,12 +234,7 @@ def _choose(index: Index, wanted: DatasetName) -> str | None:
 
 
 def _offered(
-    registry: Registry,
-    name: str,
-    version: str,
-    index: Index,
-    mirrors: Sequence[str],
-    patience: Patience,
+    registry: Registry, name: str, version: str, index: Index, mirrors: Sequence[str], patience: Patience
 ) -> Source:
     entry = index.datasets[name][version]
     roots = (*mirrors, registry.url, *registry.mirrors)
@@ -268,9 +243,7 @@ def _offered(
     data, where = read_first(places, LARGEST_MANIFEST, patience=patience)
     signed_by = ""
     if registry.keys:
-        signed_by = check_signature(
-            data, "manifest", _signature(where, patience), registry.keys, where
-        )
+        signed_by = check_signature(data, "manifest", _signature(where, patience), registry.keys, where)
     manifest = manifest_from_text(data, where)
     if (manifest.name, manifest.version, manifest.digest) != (name, version, entry.digest):
         raise IntegrityError(
@@ -280,22 +253,11 @@ def _offered(
             expected=entry.digest,
             found=manifest.digest,
         )
-    return Source(
-        manifest=manifest,
-        mirrors=folders,
-        registry=registry.name,
-        signed_by=signed_by,
-        audit=entry.audit,
-    )
+    return Source(manifest=manifest, mirrors=folders, registry=registry.name, signed_by=signed_by, audit=entry.audit)
 
 
 def _listed(
-    registry: str,
-    roots: Sequence[str],
-    wanted: DatasetName,
-    version: str,
-    index: Index,
-    signed_by: str,
+    registry: str, roots: Sequence[str], wanted: DatasetName, version: str, index: Index, signed_by: str
 ) -> ForeignFileSource:
     """Return the third-party files that a registry with these roots lists under a name.
 
@@ -358,9 +320,7 @@ def confirm_version(folder: Path, manifest: Manifest, *, offline: bool = False) 
     if origin is None:
         return Confirmation("unknown", "it was not downloaded, so no registry was asked")
     if origin.digest != manifest.digest:
-        return Confirmation(
-            "other", f"{origin.digest} was downloaded, but the manifest is of another version"
-        )
+        return Confirmation("other", f"{origin.digest} was downloaded, but the manifest is of another version")
     if offline:
         return Confirmation("unknown", "its origin was not asked")
     try:

@@ -73,9 +73,7 @@ class Limiter:
 
     def __init__(self, bytes_per_second: float) -> None:
         if not bytes_per_second > 0:
-            raise ValueError(
-                f"a rate limit is positive; {bytes_per_second} bytes per second is not."
-            )
+            raise ValueError(f"a rate limit is positive; {bytes_per_second} bytes per second is not.")
         self._rate = bytes_per_second
         self._lock = threading.Lock()
         self._paid_until = time.monotonic()
@@ -234,9 +232,7 @@ def _alone(error: Problem) -> Problem:
     return error.with_traceback(None)
 
 
-def _nobody(
-    mirrors: Sequence[Mirror], path: str, tries: Mapping[Mirror, _Tries], what: str
-) -> TransferError:
+def _nobody(mirrors: Sequence[Mirror], path: str, tries: Mapping[Mirror, _Tries], what: str) -> TransferError:
     """Return the error that says what each mirror did."""
     attempts = [f"{mirror.url_of(path)}: {tries[mirror].reason}" for mirror in mirrors]
     if what:
@@ -250,9 +246,7 @@ def _nobody(
     return TransferError(message, attempts=attempts)
 
 
-def _free_one(
-    left: Sequence[Mirror], tries: Mapping[Mirror, _Tries], progress: Callable[[int], None]
-) -> Mirror:
+def _free_one(left: Sequence[Mirror], tries: Mapping[Mirror, _Tries], progress: Callable[[int], None]) -> Mirror:
     """Wait for a mirror that may be asked; return the first one, with a request reserved."""
     while True:
         wait = SLEEP
@@ -267,9 +261,7 @@ def _free_one(
         progress(0)
 
 
-def _is_given_up(
-    mirror: Mirror, own: _Tries, failure: Failure, patience: Patience, began: float
-) -> bool:
+def _is_given_up(mirror: Mirror, own: _Tries, failure: Failure, patience: Patience, began: float) -> bool:
     """Note why a request failed, and return whether the mirror is asked no more."""
     now = time.monotonic()
     own.failures += 1
@@ -308,9 +300,7 @@ def read_small(url: str, limit: int, *, patience: Patience = Patience()) -> byte
         raise
 
 
-def read_first(
-    urls: Sequence[str], limit: int, *, patience: Patience = Patience()
-) -> tuple[bytes, str]:
+def read_first(urls: Sequence[str], limit: int, *, patience: Patience = Patience()) -> tuple[bytes, str]:
     """Return a small file, as `read_small` does, and the URL of the first place that gives it.
 
     Raises TransferError if none does.
@@ -402,9 +392,7 @@ def fetch_object(
                 target.receive(mirror, patience)
 
             what = f"{item.path or 'the file'}{size}"
-            ask(
-                mirrors, item.path, attempt, patience, what=what, progress=progress, reasons=reasons
-            )
+            ask(mirrors, item.path, attempt, patience, what=what, progress=progress, reasons=reasons)
         if durable:
             target.sync()
         failed = [one for one in mirrors if one in reasons and target.sources != {one}]
@@ -425,9 +413,7 @@ class _Part:
         sources: Mirrors that its bytes came from.
     """
 
-    def __init__(
-        self, path: Path, item: Expected, progress: Callable[[int], None], limiter: Limiter | None
-    ) -> None:
+    def __init__(self, path: Path, item: Expected, progress: Callable[[int], None], limiter: Limiter | None) -> None:
         self.item = item
         self.size = 0
         self.total = item.size_bytes
@@ -452,10 +438,7 @@ class _Part:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
 
@@ -549,9 +532,7 @@ class _Part:
         if stream.total is not None or not self._expected:
             self.total = expected if expected is not None else stream.total
         if stream.start > self.size:
-            raise Failure(
-                "has other bytes than before, so the file is needed from its first byte", wait=0
-            )
+            raise Failure("has other bytes than before, so the file is needed from its first byte", wait=0)
 
     def _end(self, stream: Stream, skip: int) -> None:
         """Take the end of a stream for that of the file, if it is; raise Failure if not."""
@@ -739,9 +720,7 @@ def fetch_at_once(
 class TransferProgress:
     """Adds up what threads download; stops them when one has failed."""
 
-    def __init__(
-        self, options: TransferOptions, *, total: int, done: int, objects: int, objects_done: int
-    ) -> None:
+    def __init__(self, options: TransferOptions, *, total: int, done: int, objects: int, objects_done: int) -> None:
         self._lock = threading.Lock()
         self._options = options
         self._total, self._done = total, done

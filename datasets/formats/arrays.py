@@ -37,16 +37,7 @@ from orlog.datasets.formats._shared.places import (
     holds_arrays,
     open_arrays,
 )
-from orlog.datasets.formats._shared.roles import (
-    MOST_TRIED,
-    USUAL,
-    Kind,
-    base_role,
-    done_names,
-    hint,
-    map_of,
-    tree_of,
-)
+from orlog.datasets.formats._shared.roles import MOST_TRIED, USUAL, Kind, base_role, done_names, hint, map_of, tree_of
 from orlog.datasets.formats.formats import Format
 from orlog.errors import OrlogError, SchemaError
 
@@ -101,9 +92,7 @@ def _describe(files: Sequence[Path]) -> str:
     kinds: dict[str, Kind] = {}
     try:
         each = files_of_arrays(asked)
-        asked = dataclasses.replace(
-            asked, files=[file.path for file in each], sources=[file.where for file in each]
-        )
+        asked = dataclasses.replace(asked, files=[file.path for file in each], sources=[file.where for file in each])
         with contextlib.closing(ARRAYS.open(each[0], Options())) as places:
             place = next(places)
             with place.reading(place.where):
@@ -166,10 +155,7 @@ def _ways(
     yield Options(columns=columns)
     of_role = {role: one.split(",") for role, one in columns.items()}
     seen = [name for role in of_role if base_role(role) == "observation" for name in of_role[role]]
-    arrays = {
-        name: SimpleNamespace(shape=shape, dtype=np.dtype(dtype))
-        for name, (shape, dtype) in kinds.items()
-    }
+    arrays = {name: SimpleNamespace(shape=shape, dtype=np.dtype(dtype)) for name, (shape, dtype) in kinds.items()}
     (action, *more) = of_role["action"]
     if not more and {*seen, action} <= arrays.keys():
         if are_episodes([arrays[name] for name in seen], arrays[action]):

@@ -55,9 +55,7 @@ Stream = tuple[int, ...]
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     if not asked.options.columns:
-        raise SchemaError(
-            f"{asked.sources[0]}: say what its topics mean as columns=.{_describe(asked.files)}"
-        )
+        raise SchemaError(f"{asked.sources[0]}: say what its topics mean as columns=.{_describe(asked.files)}")
     seen: dict[str, list[Taken]] = {}
     asked = _each(asked)
     surveys: dict[tuple[str, str], Survey] = {}
@@ -68,7 +66,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
     def note_taken(place: Place) -> tuple[dict[str, Any], None]:
         for topic, taken in place.taken.items():
             seen.setdefault(topic, []).append(taken)
-            what = f"{place.where}, {topic}: holds {taken.messages:,} messages, but its metadata says {taken.expected:,}"
+            what = (
+                f"{place.where}, {topic}: holds {taken.messages:,} messages, but its metadata says {taken.expected:,}"
+            )
             if taken.messages < taken.expected:
                 tell_lack(asked.options, lacks, SchemaError(f"{what}."))
             elif taken.messages > taken.expected:
@@ -100,9 +100,7 @@ def _each(asked: Asked) -> Asked:
     for file, source in given:
         if is_database(file) and (file.parent / METADATA).is_file():
             line = shlex.join(["orlog", "import", str(file.parent), "NAME"])
-            raise SchemaError(
-                f"{source}: a part of the bag in the folder around it; import that: {line}"
-            )
+            raise SchemaError(f"{source}: a part of the bag in the folder around it; import that: {line}")
     given.sort(key=lambda recording: by_numbers(recording[0].name))
     files, sources = map(list, zip(*given, strict=True))
     return dataclasses.replace(asked, files=files, sources=sources)
@@ -223,9 +221,7 @@ def _ticks(streams: Sequence[_Times], rate: float | None, where: str) -> np.ndar
             f"{label} {SECOND * (len(times) - 1) / max(1, int(times[-1] - times[0])):.3g}"
             for label, times, _ in streams
         ]
-        raise SchemaError(
-            f"{where}: give the rows a second as rate=; messages a second: {', '.join(rates)}."
-        )
+        raise SchemaError(f"{where}: give the rows a second as rate=; messages a second: {', '.join(rates)}.")
     start = max(int(stream.times[0]) for stream in streams)
     stop = min(int(stream.times[-1]) for stream in streams)
     rows = (stop - start) * rate / SECOND + 1
@@ -242,11 +238,7 @@ class _Messages:
     """The messages of a topic at the time of each row, in order."""
 
     def __init__(
-        self,
-        topic: Topic,
-        fields: Mapping[str, Field],
-        last: Mapping[Stream, np.ndarray],
-        where: str,
+        self, topic: Topic, fields: Mapping[str, Field], last: Mapping[Stream, np.ndarray], where: str
     ) -> None:
         """Take the fields to read, and the number of the message that each row has of each stream."""
         self._topic, self._fields, self._last, self._where = topic, fields, last, where
@@ -261,10 +253,7 @@ class _Messages:
             last = {stream: numbers[rows].tolist() for stream, numbers in self._last.items()}
             decoded = self._decode({number for several in last.values() for number in several})
             count = len(next(iter(last.values())))
-            values = {
-                name: np.empty((count, *field.shape), field.dtype)
-                for name, field in self._fields.items()
-            }
+            values = {name: np.empty((count, *field.shape), field.dtype) for name, field in self._fields.items()}
             for row in range(count):
                 leaves = {stream: decoded[numbers[row]] for stream, numbers in last.items()}
                 for name, field in self._fields.items():
@@ -431,13 +420,9 @@ class Field:
         values = values[0] if self.is_single and len(values) else values
         kept = values.astype(self.dtype)
         if values.shape != self.shape:
-            raise SchemaError(
-                f"{where}: expected {self.shape} in each message, found {values.shape}."
-            )
+            raise SchemaError(f"{where}: expected {self.shape} in each message, found {values.shape}.")
         if kept.dtype != values.dtype and (kept.astype(values.dtype) != values).any():
-            raise SchemaError(
-                f"{where}: {values.tolist()} does not fit {self.dtype}, which the first message has."
-            )
+            raise SchemaError(f"{where}: {values.tolist()} does not fit {self.dtype}, which the first message has.")
         return kept
 
 
@@ -510,10 +495,7 @@ def _problem(seen: Survey, path: str, names: Sequence[str]) -> str:
 def _sets_in_turn(seen: Survey, path: str, name: str) -> list[frozenset[Key]]:
     """Return the sets of names, of the lists that a number belongs to, in the messages that have it: each change of them."""
     lists = {source for source, _ in seen.leaves[path].keys}
-    sets = {
-        kind: frozenset(key for key in seen.keys[kind] if key[0] in lists)
-        for kind in seen.kinds_of(path, name)
-    }
+    sets = {kind: frozenset(key for key in seen.keys[kind] if key[0] in lists) for kind in seen.kinds_of(path, name)}
     if len({*sets.values()}) == 1:
         return [*sets.values()][:1]
     each = (sets[kind] for kind in seen.kinds.tolist() if kind in sets)
@@ -568,9 +550,7 @@ def _describe(files: Sequence[Path]) -> str:
 
 def _has_numbers(topic: Topic, where: str) -> bool:
     """Return whether the first messages of a topic hold numbers and can be read."""
-    begin = dataclasses.replace(
-        topic, messages=lambda: itertools.islice(topic.messages(), MOST_OFFERED)
-    )
+    begin = dataclasses.replace(topic, messages=lambda: itertools.islice(topic.messages(), MOST_OFFERED))
     with contextlib.suppress(OrlogError):
         return any(path and HEADER not in f".{path}" for path in survey(begin, where).leaves)
     return False

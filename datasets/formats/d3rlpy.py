@@ -69,8 +69,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
             seen = spaces.Tuple([seen[name] for name in names])
             opened.schema = dataclasses.replace(opened.schema, observation_space=seen)
             opened.steps = (
-                dataclasses.replace(one, observations=tuple(one.observations[n] for n in names))
-                for one in steps
+                dataclasses.replace(one, observations=tuple(one.observations[n] for n in names)) for one in steps
             )
         yield opened
 
@@ -98,9 +97,7 @@ def _open_file(given: tuple[Path, str], _options: Options) -> Generator[Place]:
             return
         count = _value(file, "num_episodes", where)
         if type(count) is not int or not 0 < count <= len(file):
-            raise SchemaError(
-                f"{where}: num_episodes is {count!r:.20}, and the file has {len(file)} entries."
-            )
+            raise SchemaError(f"{where}: num_episodes is {count!r:.20}, and the file has {len(file)} entries.")
         others = {match[1] for match in map(ENTRY.fullmatch, names_in(file)) if match} - {*COLUMNS}
         notes = [Note("left_out_no_meaning", sorted(others))] if others else []
         parts = 0
@@ -113,9 +110,7 @@ def _open_file(given: tuple[Path, str], _options: Options) -> Generator[Place]:
                 names |= {PART.format(n): f"observations_{number}_{n}" for n in range(parts)}
             flag = _value(file, names["terminated"], where)
             if flag not in (0, 1):
-                raise SchemaError(
-                    f"{where}, {names['terminated']}: expected a flag, found {flag!r:.20}."
-                )
+                raise SchemaError(f"{where}, {names['terminated']}: expected a flag, found {flag!r:.20}.")
             terminated = np.zeros(len(column(names["actions"])), bool)
             terminated[-1] = flag
             place = _place(f"{where}, episode {number}", names, column, terminated)
@@ -161,9 +156,7 @@ DUMP = ArrayLayout(
 
 def _recognizes(files: Sequence[Path]) -> bool:
     layouts = (("version", "columns", "num_episodes"), OLD_COLUMNS)
-    return look_inside(
-        files, lambda file: any(all(has_child(file, key) for key in keys) for keys in layouts)
-    )
+    return look_inside(files, lambda file: any(all(has_child(file, key) for key in keys) for keys in layouts))
 
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
@@ -198,17 +191,10 @@ def _write_episode(file: Any, number: int, episode: Episode, is_choice: bool) ->
 def _losses(dataset: Dataset) -> list[str]:
     """Say what a dump of d3rlpy cannot hold."""
     seen, action = dataset.observation_space, dataset.action_space
-    if not all(
-        isinstance(part, spaces.Box)
-        for part in (seen if isinstance(seen, spaces.Tuple) else [seen])
-    ):
-        raise SchemaError(
-            f"{dataset.name}: d3rlpy takes observations that are a Box or a Tuple of them, found {seen}."
-        )
+    if not all(isinstance(part, spaces.Box) for part in (seen if isinstance(seen, spaces.Tuple) else [seen])):
+        raise SchemaError(f"{dataset.name}: d3rlpy takes observations that are a Box or a Tuple of them, found {seen}.")
     if not isinstance(action, spaces.Box | spaces.Discrete):
-        raise SchemaError(
-            f"{dataset.name}: d3rlpy takes actions that are a Box or Discrete, found {action}."
-        )
+        raise SchemaError(f"{dataset.name}: d3rlpy takes actions that are a Box or Discrete, found {action}.")
     known = f"episodes/{MISSING}"
     lost = [name for name in dataset.schema.extras if name != known]
     losses = [f"These columns are lost: {', '.join(lost)}."] if lost else []

@@ -80,10 +80,7 @@ def _open_dsrl(asked: Asked) -> Iterator[Opened]:
     with open_hdf5(source, where) as file:
         with reading(where):
             size = source.stat().st_size
-            columns = {
-                key: numbers(child(file, key, where, DSRL), f"{where}, {key}", size)
-                for key in DSRL_KEYS
-            }
+            columns = {key: numbers(child(file, key, where, DSRL), f"{where}, {key}", size) for key in DSRL_KEYS}
             left_out = [key for key in names_in(file) if key not in DSRL_KEYS]
             rows = FlatRows(columns, where, infos={"cost": "costs"}, left_out=left_out)
         yield open_flat_rows(rows, Options(), reading)
@@ -92,11 +89,7 @@ def _open_dsrl(asked: Asked) -> Iterator[Opened]:
 def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
     """Return the columns of a file: those of the layout, and all of infos with a row a step."""
     where = asked.sources[0]
-    nodes = {
-        key: child(file, key, where, LAYOUT)
-        for key in KEYS
-        if key not in OPTIONAL or has_child(file, key)
-    }
+    nodes = {key: child(file, key, where, LAYOUT) for key in KEYS if key not in OPTIONAL or has_child(file, key)}
     count = nodes["observations"].shape[:1] if hasattr(nodes["observations"], "shape") else ()
     infos: dict[str, str] = {}
     left_out: list[str] = []
@@ -113,9 +106,7 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
                 left_out.append(key)
     columns = {key: numbers(node, f"{where}, {key}", file_bytes) for key, node in nodes.items()}
     choices = count_choices(columns["actions"], where) if asked.benchmark is None else 0
-    return FlatRows(
-        columns, where, infos=infos, left_out=left_out, benchmark=asked.benchmark, choices=choices
-    )
+    return FlatRows(columns, where, infos=infos, left_out=left_out, benchmark=asked.benchmark, choices=choices)
 
 
 def _policy(file: Any, where: str, file_bytes: int) -> list[Note]:
@@ -124,9 +115,7 @@ def _policy(file: Any, where: str, file_bytes: int) -> list[Note]:
     group = child(file, "metadata", where, LAYOUT) if has_child(file, "metadata") else {}
     for path, node in datasets_in(group, where, LAYOUT):
         # Texts of any length lie in heaps, which are not read here; D4RL's have one length.
-        is_plain = (
-            node.shape == () and node.dtype.kind in "biufS" and node.dtype.itemsize <= LONGEST
-        )
+        is_plain = node.shape == () and node.dtype.kind in "biufS" and node.dtype.itemsize <= LONGEST
         if is_plain and len(facts) < MOST_FACTS:
             check_stored(node, f"{where}, metadata/{path}", file_bytes)
             value = node[()]
@@ -146,8 +135,7 @@ def _check_complete(file: Any, where: str) -> None:
         text = name.decode("utf-8", "replace")
         if text not in there:
             raise IntegrityError(
-                f"{where}: has no {text:.100}, which was written; copy or export the file again.",
-                file=where,
+                f"{where}: has no {text:.100}, which was written; copy or export the file again.", file=where
             )
 
 
@@ -156,10 +144,7 @@ def _recognizes(files: Sequence[Path]) -> bool:
     others = ("costs", "episode_terminals")  # of DSRL and d3rlpy
     return look_inside(
         files,
-        lambda file: (
-            all(has_child(file, key) for key in needed)
-            and not any(has_child(file, key) for key in others)
-        ),
+        lambda file: all(has_child(file, key) for key in needed) and not any(has_child(file, key) for key in others),
     )
 
 
@@ -207,9 +192,7 @@ FORMATS = {
     "dsrl": Format(
         name="dsrl-hdf5",
         open=_open_dsrl,
-        recognizes=lambda files: look_inside(
-            files, lambda file: all(has_child(file, key) for key in DSRL_KEYS)
-        ),
+        recognizes=lambda files: look_inside(files, lambda file: all(has_child(file, key) for key in DSRL_KEYS)),
         extensions=(".hdf5", ".h5"),
         check=lambda: import_h5py(),
         reads=("**",),

@@ -32,22 +32,14 @@ from orlog.datasets.formats._shared.flags import HOW
 from orlog.datasets.formats._shared.inventory import holds, not_read
 from orlog.datasets.formats._shared.notes import NOT_IN_LISTED, sentences
 from orlog.datasets.formats._shared.notes import Note as Note
-from orlog.datasets.formats._shared.other_files import (
-    about_others,
-    refuse_pointers,
-    refuse_programs,
-)
+from orlog.datasets.formats._shared.other_files import about_others, refuse_pointers, refuse_programs
 from orlog.datasets.formats._shared.overrides import GivenSpaces, of_benchmark, put_rewards
 from orlog.datasets.formats._shared.pieces import warn_of_one_process
 from orlog.datasets.formats._shared.safe_reading import SUMS_FILE
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
 from orlog.errors import FormatVersionError, NotFoundError
-from orlog.manifests.counterparts import (
-    BenchmarkEnvironment,
-    benchmark_environment,
-    benchmark_environments,
-)
+from orlog.manifests.counterparts import BenchmarkEnvironment, benchmark_environment, benchmark_environments
 from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import did_you_mean
 
@@ -109,10 +101,7 @@ def formats() -> dict[str, Format]:
     modules: dict[str, str] = {}
     for folder in map(Path, orlog.datasets.formats.__path__):
         modules |= {file.stem: f"{here}.{file.stem}" for file in folder.glob("*.py")}
-        modules |= {
-            file.parent.name: f"{here}.{file.parent.name}.format"
-            for file in folder.glob("*/format.py")
-        }
+        modules |= {file.parent.name: f"{here}.{file.parent.name}.format" for file in folder.glob("*/format.py")}
     modules.pop(__name__.rpartition(".")[2])
     known: dict[str, Format] = {}
     for name, module in modules.items():
@@ -146,14 +135,10 @@ def own_format(wanted: str) -> Format | None:
     found = declared.get("FORMAT")
     if type(found) is not Format:
         raise ValueError(f"{wanted}: declares no FORMAT; docs/your-own-format.md shows one.")
-    return dataclasses.replace(
-        found, shares=False
-    )  # other processes could not import its functions
+    return dataclasses.replace(found, shares=False)  # other processes could not import its functions
 
 
-def choose_format(
-    files: Sequence[Path], wanted: str | None, dataset: str, *, is_mapped: bool = False
-) -> Format:
+def choose_format(files: Sequence[Path], wanted: str | None, dataset: str, *, is_mapped: bool = False) -> Format:
     """Return the format to read files, or one folder, with; a file that is a pickle or holds some is refused.
 
     `wanted` is the name of a format or of its module, such as `d4rl`, or the path of a file of the user's own
@@ -173,11 +158,7 @@ def choose_format(
     for file in files:
         refuse_programs(file, dataset)
     possible = {name: one for name, one in known.items() if endings <= set(one.extensions)}
-    fitting = [
-        name
-        for name, one in possible.items()
-        if (is_mapped or not one.only_mapped) and one.recognizes(files)
-    ]
+    fitting = [name for name, one in possible.items() if (is_mapped or not one.only_mapped) and one.recognizes(files)]
     if is_mapped:
         fitting = [one for one in fitting if "columns" in possible[one].options] or fitting
     fitting = [one for one in fitting if not possible[one].any_layout] or fitting
@@ -323,9 +304,7 @@ def read_version(
     if wanted.description and wanted.tells_names:
         description = " ".join(filter(None, (description, opened.always_said)))
     if file_format.notes_in_lineage and told:
-        lineage = [
-            msgspec.structs.replace(one, operation=f"{one.operation}. {told}") for one in lineage
-        ]
+        lineage = [msgspec.structs.replace(one, operation=f"{one.operation}. {told}") for one in lineage]
     manifest = make_manifest(
         written.schema,
         [written.part],
@@ -354,9 +333,7 @@ def _check_options(file_format: Format, options: Options, name: str) -> None:
         is_of_episodes = option == "columns" and not of_steps(options.columns)
         used = EPISODES if is_of_episodes and EPISODES in file_format.options else option
         if used not in (*file_format.options, "reward", *CONVENTIONS):
-            raise ValueError(
-                f"{name}: the format {file_format.name} does not use {option}=; leave it out."
-            )
+            raise ValueError(f"{name}: the format {file_format.name} does not use {option}=; leave it out.")
 
 
 def _find_benchmark(file_format: Format, name: str, like: str) -> BenchmarkEnvironment | None:

@@ -46,8 +46,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     where = asked.only_file("imitation's layout")[1]
     unknown = UnknownEnds(asked.options, where, are_over=True)
     places = Places(
-        lambda asked: zip(asked.files, asked.sources, strict=True),
-        functools.partial(_open_trajectories, unknown),
+        lambda asked: zip(asked.files, asked.sources, strict=True), functools.partial(_open_trajectories, unknown)
     )
     layout = dataclasses.replace(TRAJECTORIES, places=places)
     # What users say of ends is for those that may be time limits alone.
@@ -63,23 +62,17 @@ def _open(asked: Asked) -> Iterator[Opened]:
         yield opened
 
 
-def _open_trajectories(
-    unknown: UnknownEnds, given: tuple[Path, str], _options: Options
-) -> Generator[Place]:
+def _open_trajectories(unknown: UnknownEnds, given: tuple[Path, str], _options: Options) -> Generator[Place]:
     """Yield each trajectory, whose arrays lie in memory, with flags for how it ended."""
     path, where = given
     rows = _from_arrow(_files(path, where), where) if path.is_dir() else _from_npz(path, where)
     for number, (arrays, is_over, by_limit) in enumerate(rows):
         place, count = f"{where}, trajectory {number}", len(arrays["acts"])
         if len(arrays["obs"]) != count + 1 or not count:
-            raise SchemaError(
-                f"{place}: expected one obs more than acts, found {len(arrays['obs'])} and {count}."
-            )
+            raise SchemaError(f"{place}: expected one obs more than acts, found {len(arrays['obs'])} and {count}.")
         for name, values in arrays.items():
             if values.dtype.kind not in "iuf" or 0 in values.shape:
-                raise SchemaError(
-                    f"{place}, {name}: expected numbers, found {values.dtype} of shape {values.shape}."
-                )
+                raise SchemaError(f"{place}, {name}: expected numbers, found {values.dtype} of shape {values.shape}.")
         how = "truncated" if by_limit else "terminated"
         if is_over and by_limit is None:
             how = unknown.how(count)
@@ -90,12 +83,7 @@ def _open_trajectories(
 
 
 TRAJECTORIES = ArrayLayout(
-    columns={
-        "observation": "obs",
-        "action": "acts",
-        "reward": REWARDS,
-        **{flag: flag for flag in FLAGS},
-    },
+    columns={"observation": "obs", "action": "acts", "reward": REWARDS, **{flag: flag for flag in FLAGS}},
     codes=("rewards_no_rews", "left_out_unnamed"),
 )
 Trajectory = tuple[dict[str, np.ndarray], bool, bool | None]
@@ -166,9 +154,7 @@ def _files(folder: Path, where: str) -> list[Path]:
     for entry in listed:
         name = entry.get("filename") if isinstance(entry, dict) else None
         if not isinstance(name, str) or Path(name).name != name:
-            raise SchemaError(
-                f"{where}: {STATE} names {name!r:.50}, expected a file in the folder."
-            )
+            raise SchemaError(f"{where}: {STATE} names {name!r:.50}, expected a file in the folder.")
         if name not in here:
             raise IntegrityError(f"{where}: {name!r:.50} is missing, or a link.", file=where)
         files.append(here[name])
@@ -188,9 +174,7 @@ def _from_npz(path: Path, where: str) -> Iterator[Trajectory]:
             starts = np.append(starts, indices[: len(indices)].astype(np.int64))
         stops = np.append(starts[1:], len(columns["acts"]))
         if flags.shape != starts.shape or (stops <= starts).any():
-            raise SchemaError(
-                f"{where}, indices: expected where each trajectory but the first begins."
-            )
+            raise SchemaError(f"{where}, indices: expected where each trajectory but the first begins.")
         rows = len(columns["acts"]) + len(starts)
         if len(columns["obs"]) != rows:
             raise SchemaError(
@@ -220,14 +204,5 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("", ".npz"),
     options=("horizon", "ends"),
-    reads=(
-        "obs",
-        "acts",
-        REWARDS,
-        "terminal",
-        "indices",
-        "infos",
-        "state.json:_**",
-        "dataset_info.json:**",
-    ),
+    reads=("obs", "acts", REWARDS, "terminal", "indices", "infos", "state.json:_**", "dataset_info.json:**"),
 )

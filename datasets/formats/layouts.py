@@ -48,12 +48,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.formats._shared.beside_arrays import EPISODES, plain
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats._shared.flags import SUCCESS
-from orlog.datasets.formats._shared.flat_rows import (
-    demonstration_losses,
-    file_stem,
-    flat_columns,
-    stop_losses,
-)
+from orlog.datasets.formats._shared.flat_rows import demonstration_losses, file_stem, flat_columns, stop_losses
 from orlog.datasets.formats._shared.hdf5_files import (
     attribute,
     check_stored,
@@ -71,22 +66,8 @@ from orlog.datasets.formats._shared.hdf5_files import (
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout as ArrayLayout
 from orlog.datasets.formats._shared.mapped_arrays import open_layout
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.npz_files import (
-    LazyColumn,
-    NpzColumn,
-    is_npz,
-    npy_header,
-    open_npz,
-    reading_npz,
-)
-from orlog.datasets.formats._shared.places import (
-    ArrayFile,
-    Place,
-    Places,
-    files_in,
-    files_of_arrays,
-    open_arrays,
-)
+from orlog.datasets.formats._shared.npz_files import LazyColumn, NpzColumn, is_npz, npy_header, open_npz, reading_npz
+from orlog.datasets.formats._shared.places import ArrayFile, Place, Places, files_in, files_of_arrays, open_arrays
 from orlog.datasets.formats._shared.roles import by_numbers, matching
 from orlog.datasets.formats._shared.safe_reading import read_json_object
 from orlog.datasets.formats._shared.zarr_arrays import is_zarr, open_zarr
@@ -208,9 +189,7 @@ def _open_calvin(episode: _Episode, _options: Options) -> Generator[Place]:
                 with open_npz(file, f"{where}/{file.name}") as archive:
                     stored = archive.column(name)
                     if stored.shape != shape:
-                        raise SchemaError(
-                            f"{where}/{file.name}, {name}: expected {shape}, found {stored.shape}."
-                        )
+                        raise SchemaError(f"{where}/{file.name}, {name}: expected {shape}, found {stored.shape}.")
                     row[...] = stored[0 : len(stored)]
             return values
 
@@ -228,9 +207,7 @@ def _checkpoints(asked: Asked) -> list[Checkpoint]:
         match = CHECKPOINT.fullmatch(file.name)
         assert match is not None
         checkpoints.setdefault(int(match[2]), {})[match[1]] = (file, source)
-    return [
-        (f"{where}, checkpoint {number}", files) for number, files in sorted(checkpoints.items())
-    ]
+    return [(f"{where}, checkpoint {number}", files) for number, files in sorted(checkpoints.items())]
 
 
 def _open_checkpoint(checkpoint: Checkpoint, _options: Options) -> Generator[Place]:
@@ -247,9 +224,7 @@ def _open_checkpoint(checkpoint: Checkpoint, _options: Options) -> Generator[Pla
                 stream: Any = stack.enter_context(gzip.GzipFile(file))
                 shape, is_fortran, dtype = npy_header(stream, source)
             if dtype.kind not in "biuf" or is_fortran or not shape or not min(shape):
-                raise SchemaError(
-                    f"{source}: expected numbers with a row a step, found {dtype} {shape}."
-                )
+                raise SchemaError(f"{source}: expected numbers with a row a step, found {dtype} {shape}.")
             return NpzColumn(stream, source, shape, dtype)
 
         yield Place(where, sorted(files), column, reading_npz)
@@ -328,10 +303,7 @@ def _open_maniskill(asked: Asked) -> Iterator[Opened]:
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise SchemaError(f"{where}: the JSON file beside it does not list episodes.")
     episodes = {f"traj_{one.get('episode_id', place)}": one for place, one in enumerate(listed)}
-    plain = [
-        {key for key, value in one.items() if isinstance(value, bool | float | int | str)}
-        for one in listed
-    ]
+    plain = [{key for key, value in one.items() if isinstance(value, bool | float | int | str)} for one in listed]
     names = sorted(set.intersection(*plain) - {"episode_id", "episode_seed"}) if plain else []
 
     def about(place: Place) -> tuple[Mapping[str, Any], int | None]:
@@ -395,9 +367,7 @@ def _open_robomimic(asked: Asked) -> Iterator[Opened]:
                 rows = len(actions[name])
                 count = int(attribute(demo, "num_samples", rows))
                 if count != rows:
-                    raise SchemaError(
-                        f"{where}, {name}: num_samples says {count}, and actions holds {rows} rows."
-                    )
+                    raise SchemaError(f"{where}, {name}: num_samples says {count}, and actions holds {rows} rows.")
         for mask, names in masks.items():
             lost = sorted(names - actions.keys())
             if lost:
@@ -521,9 +491,7 @@ def _lag(demo: Any, where: str, options: Options) -> list[str]:
         if after < here / 10:
             name = array.removeprefix("obs/")
             told = f"{name} of a row is in states of the next one, as in LIBERO"
-            return [
-                f"Each observation was recorded after the action of its row: {told}. --shift action=-1 pairs them."
-            ]
+            return [f"Each observation was recorded after the action of its row: {told}. --shift action=-1 pairs them."]
     return []
 
 
@@ -641,11 +609,7 @@ def _write_demonstration(group: Any, episode: Episode) -> None:
     dones = episode.infos.get("done", episode.terminations)
     write_checked(group, "dones", np.asarray(dones).astype(np.int64))
     for name, values in episode.infos.items():
-        if (
-            name != "done"
-            and isinstance(values, np.ndarray)
-            and name.split("/")[0] not in OF_DEMONSTRATIONS
-        ):
+        if name != "done" and isinstance(values, np.ndarray) and name.split("/")[0] not in OF_DEMONSTRATIONS:
             write_checked(group, name, values)
     group.attrs["num_samples"] = len(episode.rewards)
     if "success" in episode.metadata:
@@ -669,9 +633,7 @@ def _robomimic_losses(dataset: Dataset) -> list[str]:
         if name not in ("infos/done", "episodes/split", "episodes/success")
         and not name.startswith("episodes/mask/")
         and not (
-            name.startswith("infos/")
-            and name.split("/")[1] not in OF_DEMONSTRATIONS
-            and name not in schema.variable
+            name.startswith("infos/") and name.split("/")[1] not in OF_DEMONSTRATIONS and name not in schema.variable
         )
     ]
     said = [f"These columns are lost: {', '.join(lost)}."] if lost else []
@@ -684,11 +646,7 @@ FORMATS = {
     "aloha": layout_format(
         ArrayLayout(
             needs=("action", "observations/qpos"),
-            columns={
-                "action": "action",
-                "observation/*": "observations/*",
-                "infos/base_action": "base_action",
-            },
+            columns={"action": "action", "observation/*": "observations/*", "infos/base_action": "base_action"},
         ),
         name="aloha",
         extensions=("", ".hdf5", ".h5"),
@@ -712,20 +670,12 @@ FORMATS = {
         name="calvin",
         extensions=("",),
         options=("horizon", "ends"),
-        reads=(
-            *("actions", "rel_actions", "rgb_*", "depth_*", "robot_obs", "scene_obs"),
-            "./ep_start_end_ids.npy",
-        ),
+        reads=(*("actions", "rel_actions", "rgb_*", "depth_*", "robot_obs", "scene_obs"), "./ep_start_end_ids.npy"),
     ),
     "dqn_replay": layout_format(
         ArrayLayout(
             files=tuple(f"*{name}_ckpt.*.gz" for name in CHECKPOINT_ARRAYS),
-            columns={
-                "observation": "observation",
-                "action": "action",
-                "reward": "reward",
-                "terminated": "terminal",
-            },
+            columns={"observation": "observation", "action": "action", "reward": "reward", "terminated": "terminal"},
             episode="",
             places=Places(_checkpoints, _open_checkpoint),
         ),

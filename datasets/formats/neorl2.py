@@ -84,9 +84,7 @@ def _columns(file: Path, where: str) -> dict[str, np.ndarray]:
     names = column_names(file, where)
     parts = _parts(names)
     if parts is None:
-        raise SchemaError(
-            f"{where}: expected the columns {', '.join(NAMES)} of NeoRL-2, found {names}."
-        )
+        raise SchemaError(f"{where}: expected the columns {', '.join(NAMES)} of NeoRL-2, found {names}.")
     blocks: dict[str, list[np.ndarray]] = {name: [] for name in names}
     first = total = 0
     for batch in parquet_batches(file, where, names, BLOCK_ROWS):
@@ -95,18 +93,14 @@ def _columns(file: Path, where: str) -> dict[str, np.ndarray]:
             total += blocks[name][-1].nbytes
         first += batch.num_rows
         if total > LARGEST_TABLE:
-            raise SchemaError(
-                f"{where}: more than {LARGEST_TABLE:,} bytes are no table of NeoRL-2."
-            )
+            raise SchemaError(f"{where}: more than {LARGEST_TABLE:,} bytes are no table of NeoRL-2.")
     columns = {}
     for key, several in parts.items():
         with reading_arrow(f"{where}, {several[0]}"):  # which may differ in shape
             whole = [np.concatenate(blocks[name] or [np.zeros(0)]) for name in several]
             columns[key] = np.stack(whole, axis=-1) if len(whole) > 1 else whole[0]
         if not first or columns[key].dtype.kind not in "biuf":
-            raise SchemaError(
-                f"{where}, {several[0]}: expected rows of numbers, found {columns[key].dtype}."
-            )
+            raise SchemaError(f"{where}, {several[0]}: expected rows of numbers, found {columns[key].dtype}.")
     return columns
 
 

@@ -34,13 +34,7 @@ from orlog.datasets.formats._shared.flat_rows import (
     flat_losses,
     open_flat_rows,
 )
-from orlog.datasets.formats._shared.npz_files import (
-    NpzFile,
-    is_npz,
-    npz_writer,
-    open_npz,
-    reading_npz,
-)
+from orlog.datasets.formats._shared.npz_files import NpzFile, is_npz, npz_writer, open_npz, reading_npz
 from orlog.datasets.formats._shared.pieces import open_each
 from orlog.datasets.formats.formats import Format, Note
 from orlog.datasets.reading.dataset import Dataset
@@ -126,9 +120,7 @@ def _rows(file: NpzFile, path: Path, notes: list[Note], options: Options) -> Fla
         else:
             left_out.append(name)
     choices = count_choices(file.column(names["actions"]), file.where)
-    return FlatRows(
-        columns, file.where, infos=infos_of, left_out=left_out, ends=ends, choices=choices
-    )
+    return FlatRows(columns, file.where, infos=infos_of, left_out=left_out, ends=ends, choices=choices)
 
 
 def _numbers(file: NpzFile, name: str, rows: int | None = None) -> np.ndarray:

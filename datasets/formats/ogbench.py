@@ -47,9 +47,7 @@ from orlog.manifests.shipped import records_folder
 BLOCK_BYTES = 2**24
 POWDERWORLD_ACTIONS = 8  # places of the brush along an edge; the only environment with integers
 NEEDED = ("observations", "actions", "terminals")
-TASK_NAME = re.compile(
-    r"(?:(?P<of>.+)-)?(?:singletask(?:-task(?P<one>\d))?(?:-v\d+)?|task(?P<other>\d))"
-)
+TASK_NAME = re.compile(r"(?:(?P<of>.+)-)?(?:singletask(?:-task(?P<one>\d))?(?:-v\d+)?|task(?P<other>\d))")
 QPOS, BUTTONS = "qpos", "button_states"
 FIRST_CUBE, CUBE_WIDTH, BALL = 14, 7, 15  # places in qpos
 CLOSE = 0.04  # metres, for cubes, drawer and window
@@ -90,15 +88,11 @@ class Task:
         for name, first, values, _ in self.targets():
             shape, needed = shapes.get(name), first + len(values)
             if shape is None:
-                raise SchemaError(
-                    f"{where}: has no {name}, which the rewards of a task are made from."
-                )
+                raise SchemaError(f"{where}: has no {name}, which the rewards of a task are made from.")
             if name == BUTTONS:
                 needed = len(self.goal["buttons"])
             if len(shape) != 1 or shape[0] < needed or (name == BUTTONS and shape[0] != needed):
-                raise SchemaError(
-                    f"{where}, {name}: its rows of {shape} are not those of {self.environment}."
-                )
+                raise SchemaError(f"{where}, {name}: its rows of {shape} are not those of {self.environment}.")
 
     def judge(self, infos: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the reward of each step, (n,) float32, and whether the task was done before it, (n,) bool."""
@@ -185,9 +179,7 @@ def _files(asked: Asked) -> list[tuple[Path, str]]:
         return list(zip(asked.files, asked.sources, strict=True))
     files = sorted(folder.glob("*.npz"))
     if not files or any(file.is_symlink() for file in files):
-        raise SchemaError(
-            f"{source}: expected npz files of OGBench, and no links, which are not followed."
-        )
+        raise SchemaError(f"{source}: expected npz files of OGBench, and no links, which are not followed.")
     return [(file, f"{source}, {file.name}") for file in files]
 
 
@@ -198,9 +190,7 @@ def _columns(file: NpzFile) -> dict[str, Any]:
     count = len(columns["observations"])
     for name, column in columns.items():
         if len(column) != count:
-            raise SchemaError(
-                f"{file.where}, {name}: expected {count} rows as in observations, found {len(column)}."
-            )
+            raise SchemaError(f"{file.where}, {name}: expected {count} rows as in observations, found {len(column)}.")
     return columns
 
 
@@ -306,9 +296,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
                 "terminals": np.arange(count + 1) == count,
             }
             infos = episode.infos.items()
-            rows |= {
-                key: _padded(values) for key, values in infos if isinstance(values, np.ndarray)
-            }
+            rows |= {key: _padded(values) for key, values in infos if isinstance(values, np.ndarray)}
             ending = "-val" if episode.metadata.get("split") == "val" else ""
             if ending not in writers:
                 file = folder / f"{name}{ending}.npz"

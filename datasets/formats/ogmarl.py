@@ -69,8 +69,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     if choices and LEGAL not in first.kinds:
         notes.append(Note("choices_by_largest"))
     seen, action = (
-        unbounded_space(dtype, shape[1:])
-        for dtype, shape in (first.kinds["observations"], first.kinds["actions"])
+        unbounded_space(dtype, shape[1:]) for dtype, shape in (first.kinds["observations"], first.kinds["actions"])
     )
     action = spaces.Discrete(choices) if choices else action
     schema = Schema(
@@ -124,8 +123,7 @@ class _Vault:
                 raise SchemaError(f"{where}, {INDEX}: expected how many steps there are.")
             self._arrays = {name: self._checked(name) for name in wanted}
         self.kinds = {
-            name: (np.dtype(array.dtype.numpy_dtype), tuple(array.shape[2:]))
-            for name, array in self._arrays.items()
+            name: (np.dtype(array.dtype.numpy_dtype), tuple(array.shape[2:])) for name, array in self._arrays.items()
         }
         agents = self.kinds["rewards"][1] if {*NEEDED} <= self.kinds.keys() else ()
         if len(agents) != 1:
@@ -135,9 +133,7 @@ class _Vault:
         for name in {*OF_AGENTS, LEGAL} & self.kinds.keys():
             shape = self.kinds[name][1]
             if shape[:1] != agents or 0 in shape or (name in FLAGS and shape != agents):
-                raise SchemaError(
-                    f"{where}, {name}: expected rows for {agents[0]} agents, found {shape}."
-                )
+                raise SchemaError(f"{where}, {name}: expected rows for {agents[0]} agents, found {shape}.")
         self.agents = [f"agent_{number}" for number in range(agents[0])]
 
     def blocks(self, names: Sequence[str]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
@@ -181,9 +177,7 @@ def _array_names(folder: Path, where: str) -> list[str]:
     """Return the names of all arrays, parts joined by dots."""
     body = read_json_object(folder / METADATA, where, missing=f"{METADATA} is a link or too large.")
     if str(body.get("version")).partition(".")[0] != "1":
-        raise SchemaError(
-            f"{where}: expected a vault of version 1, found {body.get('version')!r:.50}."
-        )
+        raise SchemaError(f"{where}: expected a vault of version 1, found {body.get('version')!r:.50}.")
     names, waiting = [], [("", body.get("structure_shape"))]
     while waiting:
         path, part = waiting.pop()
@@ -227,16 +221,13 @@ def _flags(block: Mapping[str, np.ndarray], vault: _Vault, first: int) -> dict[s
         odd = np.argwhere((values != 0) & (values != 1))
         if len(odd):
             raise SchemaError(
-                f"{vault.where}, {name}: expected 0 or 1, found {values[tuple(odd[0])]} in step "
-                f"{first + odd[0][0]}."
+                f"{vault.where}, {name}: expected 0 or 1, found {values[tuple(odd[0])]} in step {first + odd[0][0]}."
             )
         flags[name] = values.astype(bool)
     return flags
 
 
-def _steps(
-    vaults: list[_Vault], lengths: list[list[int]], uids: list[str], notes: list[Note]
-) -> Iterator[Steps]:
+def _steps(vaults: list[_Vault], lengths: list[list[int]], uids: list[str], notes: list[Note]) -> Iterator[Steps]:
     splits = [uid for uid, several in zip(uids, lengths, strict=True) for _ in several]
     cutter = EpisodeCutter(
         ends_of_lengths([length for several in lengths for length in several]),
@@ -331,10 +322,5 @@ FORMAT = Format(
     extensions=("",),
     options=("task",),
     check=_check,
-    reads=(
-        "./*manifest.ocdbt",
-        "./*d/**",
-        "*metadata.json:version",
-        "*metadata.json:structure_shape",
-    ),
+    reads=("./*manifest.ocdbt", "./*d/**", "*metadata.json:version", "*metadata.json:structure_shape"),
 )

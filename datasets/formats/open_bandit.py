@@ -60,9 +60,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     features = {} if items_file is None else _item_features(items_file, log)
     items = max([log.items, *(len(values) for values in features.values())])
     schema = Schema(
-        observation_space=spaces.Dict(parts),
-        action_space=spaces.Discrete(items),
-        reward_dtype=np.dtype(np.float64),
+        observation_space=spaces.Dict(parts), action_space=spaces.Discrete(items), reward_dtype=np.dtype(np.float64)
     )
     opened = Opened(schema=schema, steps=_steps(log, features), total_steps=log.rows)
     unread = [
@@ -110,9 +108,7 @@ class _Log:
         names = sorted(_names(file, where), key=by_numbers)
         for needed in NEEDED:
             if needed not in names:
-                raise SchemaError(
-                    f"{where}: has no column {needed}, which Open Bandit's logs have."
-                )
+                raise SchemaError(f"{where}: has no column {needed}, which Open Bandit's logs have.")
         self.affinities = [name for name in names if name.startswith(AFFINITY)]
         self._texts = [name for name in names if name.startswith(USER) or name == TIME]
         seen: dict[str, set[str]] = {name: set() for name in self._texts if name != TIME}
@@ -136,12 +132,7 @@ class _Log:
 
 def _check(block: Block, where: str, first: int) -> None:
     """Refuse numbers that are none of such a log; `first` is the row of the first one."""
-    for name, lowest, highest in (
-        (ID, 0, MOST),
-        (POSITION, 1, MOST),
-        (CLICK, 0, 1),
-        (CHANCE, 0, 1),
-    ):
+    for name, lowest, highest in ((ID, 0, MOST), (POSITION, 1, MOST), (CLICK, 0, 1), (CHANCE, 0, 1)):
         values = block[name]
         wrong = ~((values >= lowest) & (values <= highest)) | ((name == CHANCE) & (values == 0))
         if wrong.any():

@@ -155,9 +155,7 @@ def _refuse_packed(asked: Asked) -> None:
     if file.suffix.lower() in TABLES:
         with reading_arrow(where), open_parquet(file) as table:
             row = {field.name: field.type for field in table.schema_arrow}
-            row = {
-                name: "" for name, kind in row.items() if str(kind).endswith(("string", "binary"))
-            }
+            row = {name: "" for name, kind in row.items() if str(kind).endswith(("string", "binary"))}
     else:
         with file.open("rb") as lines, contextlib.suppress(ValueError, RecursionError):
             row = json.loads(lines.readline())
@@ -189,10 +187,7 @@ def _open_lines(given: tuple[Path, str], _options: Options) -> Generator[Place]:
     if not any(len(batch["actions"]) for batch in batches):
         raise SchemaError(f"{where}: holds no steps.")
     with reading_npz(where):
-        arrays = {
-            name: _joined([batch[name] for batch in batches], f"{where}, {name}")
-            for name in batches[0]
-        }
+        arrays = {name: _joined([batch[name] for batch in batches], f"{where}, {name}") for name in batches[0]}
     if "dones" in arrays:
         arrays["terminated"] = arrays["dones"] & ~arrays.get("truncateds", np.False_)
     if "terminateds" in arrays:
@@ -293,9 +288,7 @@ def _items(file: Path, group: int, where: str) -> list[Any]:
 def _piece_at(place: _Lying) -> _Piece:
     source = place.where.rpartition(", row ")[0]
     try:
-        return msgspec.msgpack.decode(
-            _items(place.file, place.group, source)[place.row], type=_Piece
-        )
+        return msgspec.msgpack.decode(_items(place.file, place.group, source)[place.row], type=_Piece)
     except (msgspec.MsgspecError, TypeError) as error:
         raise IntegrityError(
             f"{place.where}: cannot be read as an episode of RLlib: {error}.", file=place.where
@@ -362,9 +355,7 @@ LINES = ArrayLayout(
     episode="eps_id",
     places=Places(_files, _open_lines),
 )
-EPISODES = ArrayLayout(
-    columns={**LINES.columns, "observation/*": "obs/*"}, places=Places(_episodes, _open_episode)
-)
+EPISODES = ArrayLayout(columns={**LINES.columns, "observation/*": "obs/*"}, places=Places(_episodes, _open_episode))
 
 
 def _recognizes(files: Sequence[Path]) -> bool:

@@ -76,9 +76,7 @@ UNDECIDED = (
     "Say which columns are what, as columns={'observation': 'COLUMNS', 'action': 'COLUMN'}, and what tells episodes apart, "
     "as episode='COLUMN', or episode='file' if each file is one."
 )
-EPISODES = re.compile(
-    r"^(ep|eps|episode|traj|trajectory|run|demo)(_?(id|ids|index|idx|no|number))?$", re.IGNORECASE
-)
+EPISODES = re.compile(r"^(ep|eps|episode|traj|trajectory|run|demo)(_?(id|ids|index|idx|no|number))?$", re.IGNORECASE)
 Block = dict[str, np.ndarray]
 """Rows of some columns, by name."""
 
@@ -98,15 +96,12 @@ def _open(asked: Asked) -> Iterator[Opened]:
         raise SchemaError(f"{error}{_example(table, asked, given)}") from error
     survey = _survey(table, layout)
     parts: dict[str, gymnasium.Space[Any]] = {
-        role.removeprefix("observation/"): unbounded_space(*survey.kinds[role])
-        for role in layout.observations
+        role.removeprefix("observation/"): unbounded_space(*survey.kinds[role]) for role in layout.observations
     }
     is_whole = layout.observations == ["observation"]
     schema = Schema(
         observation_space=parts["observation"] if is_whole else gymnasium.spaces.Dict(parts),
-        action_space=mapped_action_space(
-            survey.kinds["action"], survey.lowest, survey.highest, table.where
-        ),
+        action_space=mapped_action_space(survey.kinds["action"], survey.lowest, survey.highest, table.where),
         reward_dtype=FLOAT64,
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=sum(survey.lengths))
@@ -160,9 +155,7 @@ def _example(table: _Table, asked: Asked, given: Sequence[Path]) -> str:
     # A flag of unknown meaning in a single file says that there is more than one episode.
     is_unclear = episode == FILE and len(asked.files) == 1 and done_names(table.names)
     ways = [
-        dataclasses.replace(
-            asked.options, columns=map_of(others, joins=joins), episode=episode, sort=sort
-        )
+        dataclasses.replace(asked.options, columns=map_of(others, joins=joins), episode=episode, sort=sort)
         for joins, sort in ((True, False), (False, False), (True, True))
         if not is_unclear
     ]
@@ -316,10 +309,7 @@ def _kinds(table: _Table, layout: Layout) -> dict[str, tuple[np.dtype[Any], tupl
                 raise SchemaError(
                     f"{table.sources[part]}: {role} has rows of shape {shape}, and those of the first file have {its_shape}."
                 )
-            kinds[of] = (
-                _kept(role, np.result_type(before, _kept(role, values.dtype, shape)), shape),
-                shape,
-            )
+            kinds[of] = (_kept(role, np.result_type(before, _kept(role, values.dtype, shape)), shape), shape)
     if not kinds:
         raise SchemaError(f"{table.where}: holds no rows.")
     return kinds
@@ -333,9 +323,7 @@ def _kept(role: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.dtype[A
     return FLOAT64 if dtype.kind in "biu" and not is_choice else dtype
 
 
-def _steps(
-    table: _Table, layout: Layout, survey: _Survey, notes: list[Note], asked: Asked
-) -> Iterator[Steps]:
+def _steps(table: _Table, layout: Layout, survey: _Survey, notes: list[Note], asked: Asked) -> Iterator[Steps]:
     unknown = UnknownEnds(asked.options, table.where, says={*FLAGS} & layout.columns.keys())
     cutter = EpisodeCutter(ends_of_lengths(survey.lengths), table.where, unknown=unknown)
     kinds = {role: survey.kinds.get(role.removeprefix("next_")) for role in layout.columns}
@@ -369,12 +357,7 @@ def _is_single(role: str) -> bool:
 
 
 def _stacked(
-    block: Block,
-    names: Sequence[str],
-    role: str,
-    where: str,
-    first: int,
-    dtype: np.dtype[Any] | None = None,
+    block: Block, names: Sequence[str], role: str, where: str, first: int, dtype: np.dtype[Any] | None = None
 ) -> np.ndarray:
     """Return the columns of a role as rows, as numbers of a dtype where one is given."""
     parts = [block[name] for name in names]
@@ -383,10 +366,7 @@ def _stacked(
     if any(part.dtype.kind not in "biuf" for part in parts):
         raise SchemaError(f"{where}: {role} holds texts at row {first}, expected numbers.")
     if dtype is not None:
-        parts = [
-            as_dtype(part, dtype, f"{where}, {name}", first)
-            for name, part in zip(names, parts, strict=True)
-        ]
+        parts = [as_dtype(part, dtype, f"{where}, {name}", first) for name, part in zip(names, parts, strict=True)]
     if len(parts) > 1 and any(part.ndim != 1 for part in parts):
         raise SchemaError(f"{where}: {role} is made of {names}, and some hold lists.")
     values = parts[0] if len(parts) == 1 else np.stack(parts, -1)

@@ -118,14 +118,8 @@ def _note(record: EnvironmentRecord) -> Path:
 def _is_trusted(record: EnvironmentRecord, versions: Iterable[tuple[Manifest, Path]]) -> bool:
     """Return whether orlog, a trusted signer or the user of this machine vouches for it."""
     recorded = (manifest.environment for manifest in recorded_manifests())
-    ships = any(
-        one is not None and (one.id, one.kwargs) == (record.id, record.kwargs) for one in recorded
-    )
-    return (
-        ships
-        or _note(record).is_file()
-        or any(_vouched(manifest, folder) for manifest, folder in versions)
-    )
+    ships = any(one is not None and (one.id, one.kwargs) == (record.id, record.kwargs) for one in recorded)
+    return ships or _note(record).is_file() or any(_vouched(manifest, folder) for manifest, folder in versions)
 
 
 def _vouched(manifest: Manifest, folder: Path) -> bool:
@@ -136,9 +130,7 @@ def _vouched(manifest: Manifest, folder: Path) -> bool:
     origin = read_origin(folder)
     if origin is None or not origin.signed_by or origin.digest != manifest.digest:
         return False
-    return any(
-        one.name == origin.registry and origin.signed_by in one.keys for one in read_registries()
-    )
+    return any(one.name == origin.registry and origin.signed_by in one.keys for one in read_registries())
 
 
 def _find_path(value: Any) -> str | None:

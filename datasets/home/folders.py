@@ -28,13 +28,7 @@ from typing import Literal
 import msgspec
 
 from orlog.base.files import home_folder, storage_errors, sync, write_durably
-from orlog.errors import (
-    FormatVersionError,
-    IntegrityError,
-    ManifestError,
-    NotFoundError,
-    StorageError,
-)
+from orlog.errors import FormatVersionError, IntegrityError, ManifestError, NotFoundError, StorageError
 from orlog.manifests.documents import read_json_file
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.manifests.names import is_version, newest_first
@@ -93,11 +87,7 @@ def stored_versions(name: str) -> list[str]:
 
 def installed_versions(name: str) -> list[str]:
     """Return the versions of a dataset that are on this machine, newest first."""
-    return [
-        version
-        for version in stored_versions(name)
-        if _holds_manifest(version_folder(name, version))
-    ]
+    return [version for version in stored_versions(name) if _holds_manifest(version_folder(name, version))]
 
 
 def version_folder(name: str, version: str) -> Path:
@@ -126,9 +116,7 @@ def mark_used(folder: Path) -> None:
 # --- equal files
 
 
-def share_objects(
-    folder: Path, objects: Iterable[StoredObject], names: Iterable[str] | None = None
-) -> int:
+def share_objects(folder: Path, objects: Iterable[StoredObject], names: Iterable[str] | None = None) -> int:
     """Replace files of a new version by links to equal files of others, or of some datasets; return the bytes saved.
 
     Files are compared byte by byte first, so damage to the others does not spread.
@@ -163,9 +151,7 @@ def stored_objects(names: Iterable[str] | None = None) -> Iterator[tuple[Path, S
             for root in dataset_folders():
                 folder = root / name / version
                 with contextlib.suppress(IntegrityError, FormatVersionError):
-                    yield from (
-                        (folder, item) for item in read_manifest(folder / MANIFEST_FILE).objects
-                    )
+                    yield from ((folder, item) for item in read_manifest(folder / MANIFEST_FILE).objects)
 
 
 # --- parts of versions

@@ -18,12 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from orlog.base.files import BusyError, list_files, sole_access, storage_errors, sync
-from orlog.datasets.home.folders import (
-    PARTIAL_FILE,
-    dataset_folders,
-    datasets_folder,
-    partial_folder,
-)
+from orlog.datasets.home.folders import PARTIAL_FILE, dataset_folders, datasets_folder, partial_folder
 from orlog.datasets.home.holdings import (
     KINDS,
     CachedVersion,
@@ -158,9 +153,7 @@ def remove_unless_busy(folder: Path, remove: Callable[[], str]) -> str:
         return "is being written by another process"
 
 
-def remove_in_one_step(
-    path: Path, trash: Path, *, is_due: Callable[[Path], bool] = lambda _: True
-) -> bool:
+def remove_in_one_step(path: Path, trash: Path, *, is_due: Callable[[Path], bool] = lambda _: True) -> bool:
     """Remove a folder by renaming it to `trash` and erasing that; return whether it is gone.
 
     Call it inside `sole_access`. Other processes find the whole folder or nothing. `is_due` checks
@@ -280,9 +273,7 @@ def plan_deletion(versions: Iterable[DatasetName]) -> tuple[list[CachedVersion],
     """Return what `delete_version` would remove for these versions, and the bytes it would free."""
     wanted = {(one.name, one.version) for one in versions}
     items = list(all_holdings(datasets_folder()))
-    chosen = [
-        item for item in items if (item.name, item.version) in wanted and item.kind != "recording"
-    ]
+    chosen = [item for item in items if (item.name, item.version) in wanted and item.kind != "recording"]
     room = Room(items)
     return described(chosen, items), sum(room.remove(item) for item in chosen)
 
@@ -294,16 +285,13 @@ def check_deletable(name: str, version: str) -> list[Holding]:
     """
     folder = _own_folder(name, version)
     items = [
-        item
-        for item in holdings_of(datasets_folder(), name)
-        if item.version == version and item.kind != "recording"
+        item for item in holdings_of(datasets_folder(), name) if item.version == version and item.kind != "recording"
     ]
     if not items:
         raise NotFoundError(_why_none(DatasetName(name, version)))
     if pin_file(folder).exists():
         raise StorageError(
-            f"{name}@{version} is pinned; to delete it, first run: "
-            f"orlog cache keep --off {name}@{version}"
+            f"{name}@{version} is pinned; to delete it, first run: orlog cache keep --off {name}@{version}"
         )
     shelter = _Shelter(())
     if shelter.is_locked(name, version):
@@ -335,9 +323,7 @@ def delete_version(name: str, version: str) -> int:
                 freed += room.remove(item)
                 _discard(item)
     except BusyError:
-        raise StorageError(
-            f"{folder}: another process is writing this version; wait for it, then delete it."
-        ) from None
+        raise StorageError(f"{folder}: another process is writing this version; wait for it, then delete it.") from None
     return freed
 
 
@@ -365,9 +351,7 @@ def _why_none(wanted: DatasetName) -> str:
             if wanted.version not in ("", item.version):
                 continue
             if root != datasets_folder() and item.kind == "version":
-                return (
-                    f"{wanted} is in a shared home, {item.path}; ask who maintains it to delete it."
-                )
+                return f"{wanted} is in a shared home, {item.path}; ask who maintains it to delete it."
             if item.kind == "recording":
                 return (
                     f"{wanted}: there is an interrupted recording in {item.path}, which is left alone; "
@@ -390,8 +374,7 @@ class _Shelter:
         """Return whether the lock file pins a version."""
         pin = self._locked.get(name)
         return pin is not None and (
-            pin.version == version
-            or _is_meant(DatasetName(name, digest=pin.digest), _own_folder(name, version))
+            pin.version == version or _is_meant(DatasetName(name, digest=pin.digest), _own_folder(name, version))
         )
 
 
@@ -451,9 +434,7 @@ def _discard(item: Holding, seconds: float = 0.0) -> bool:
         erase(item.path)
         return True
     trash = item.folder.with_name(f".{item.version}.deleted")
-    if not remove_in_one_step(
-        item.path, trash, is_due=lambda path: seconds_unused(path, item.kind) >= seconds
-    ):
+    if not remove_in_one_step(item.path, trash, is_due=lambda path: seconds_unused(path, item.kind) >= seconds):
         return False
     if item.kind in ("version", "partial"):
         origin_file(item.path).unlink(missing_ok=True)

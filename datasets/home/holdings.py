@@ -209,9 +209,7 @@ def is_downloaded(item: Holding) -> bool:
         return False
     origin = _find_origin(item.path)
     with contextlib.suppress(IntegrityError, FormatVersionError):
-        return (
-            origin is not None and origin.digest == read_manifest(item.path / MANIFEST_FILE).digest
-        )
+        return origin is not None and origin.digest == read_manifest(item.path / MANIFEST_FILE).digest
     return False
 
 

@@ -18,9 +18,7 @@ from orlog.manifests.names import newest_first, version_parts
 from orlog.manifests.shipped import listed_versions, recorded_manifest
 
 
-def known_manifests(
-    name: str, version: str, *, shipped: bool = True
-) -> Iterator[tuple[str, Manifest]]:
+def known_manifests(name: str, version: str, *, shipped: bool = True) -> Iterator[tuple[str, Manifest]]:
     """Yield (where a version is known from, its manifest); unreadable manifests are skipped."""
     for root in dataset_folders():
         folder = root / name / version
@@ -53,8 +51,7 @@ def check_unused(name: str, version: str, *, is_listed: bool = False) -> None:
 def free_version(name: str) -> str:
     """Return the next version of a name after those that are here or that orlog knows, as NAME@VERSION."""
     major, minor, _ = max(
-        version_parts(version)[0]
-        for version in (*stored_versions(name), *listed_versions(name), "1.0.0")
+        version_parts(version)[0] for version in (*stored_versions(name), *listed_versions(name), "1.0.0")
     )
     return f"{name}@{major}.{minor + 1}.0"
 

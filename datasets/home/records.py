@@ -22,12 +22,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from orlog.datasets.home.folders import (
-    datasets_folder,
-    installed_versions,
-    partial_versions,
-    version_folder,
-)
+from orlog.datasets.home.folders import datasets_folder, installed_versions, partial_versions, version_folder
 from orlog.errors import InvalidNameError, NotFoundError, OrlogError
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.index import History, VersionStatus, check_version
@@ -46,9 +41,7 @@ Stamp: TypeAlias = tuple[int, int, int, int]
 # --- where it was downloaded from
 
 
-class Origin(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The `Source` that a version was downloaded from, with the digest that its manifest had.
 
     Only versions that have one count as downloadable again.
@@ -156,9 +149,7 @@ def known_versions(name: str) -> dict[str, tuple[Manifest, Path | None]]:
     return versions
 
 
-def set_status(
-    name: str, version: str, status: Literal["superseded", "yanked"], *, reason: str, use: str = ""
-) -> None:
+def set_status(name: str, version: str, status: Literal["superseded", "yanked"], *, reason: str, use: str = "") -> None:
     """Set the status of a version on this machine, replacing the one set before.
 
     Raises InvalidNameError if the name, or `use`, does not follow the grammar; ValueError for an invalid
@@ -284,6 +275,4 @@ def _verified_file(folder: Path) -> tuple[Path, str]:
     """Return the record of a store, and the store's path as text; RuntimeError without a home folder."""
     path = os.fsencode(folder.resolve())
     name = hashlib.sha256(path).hexdigest()[:32]
-    return datasets_folder().parent / "verified" / f"{name}.json", path.decode(
-        "utf-8", "backslashreplace"
-    )
+    return datasets_folder().parent / "verified" / f"{name}.json", path.decode("utf-8", "backslashreplace")

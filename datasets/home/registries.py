@@ -34,9 +34,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
-class Registry(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """A place that datasets are fetched from.
 
     Attributes:
@@ -209,9 +207,7 @@ def check_serial(registry: Registry, serial: int, index_sha256: str) -> None:
         )
 
 
-def _refuse_older(
-    registry: Registry, index: _SeenIndex, seen: dict[str, _SeenIndex]
-) -> _SeenIndex | None:
+def _refuse_older(registry: Registry, index: _SeenIndex, seen: dict[str, _SeenIndex]) -> _SeenIndex | None:
     """Return the index seen before, or None; raise if the given one is older or differs from it."""
     before = seen.get(registry.url)
     if before is None or index.serial > before.serial or index == before:
@@ -277,16 +273,13 @@ def _normal_url(text: str) -> str:
         if folder.is_dir():
             return os.path.normpath(folder)
     raise NotFoundError(
-        f"{text!r}: no such folder; make it first, or give a whole URL, such as "
-        "https://data.example.org/registry."
+        f"{text!r}: no such folder; make it first, or give a whole URL, such as https://data.example.org/registry."
     )
 
 
 def _check_text(url: str) -> None:
     if not url.strip() or not url.isprintable() or len(url) > LONGEST_URL:
-        raise ValueError(
-            f"{url[:60]!r}: expected a URL or a folder, one line of up to {LONGEST_URL} characters."
-        )
+        raise ValueError(f"{url[:60]!r}: expected a URL or a folder, one line of up to {LONGEST_URL} characters.")
 
 
 def _check_url(url: str) -> None:
@@ -296,8 +289,7 @@ def _check_url(url: str) -> None:
     is_web = scheme in ("http", "https")
     if is_web and "@" in rest.split("/")[0]:
         raise ValueError(
-            "leave user and password out of the URL: URLs are kept in "
-            f"{registries_file()} and shown in messages."
+            f"leave user and password out of the URL: URLs are kept in {registries_file()} and shown in messages."
         )
     if separator:
         is_good = _SCHEME.fullmatch(scheme) is not None and bool(rest) and not rest.endswith("/")

@@ -39,18 +39,14 @@ def card_picture(
     `ranges` are name, smallest value, mean, standard deviation and largest value of some numbers; frames are
     uint8 [height, width, 1 or 3].
     """
-    panels = [
-        _histogram(returns, "return of an episode"),
-        _histogram(lengths, "steps of an episode"),
-    ]
+    panels = [_histogram(returns, "return of an episode"), _histogram(lengths, "steps of an episode")]
     if ranges:
         panels.append(_ranges(ranges))
     # A wider place for the names of the last panel.
     width = WIDTH * len(panels) + (90 if ranges else 0)
     height = max(HEIGHT, 50 + 14 * len(ranges)) + 16
     body = "\n".join(
-        f'<g transform="translate({WIDTH * index + 10}, 24)">{panel}</g>'
-        for index, panel in enumerate(panels)
+        f'<g transform="translate({WIDTH * index + 10}, 24)">{panel}</g>' for index, panel in enumerate(panels)
     )
     if frames:
         body += f'\n<g transform="translate(10, {height + 14})">{_strip(frames)}</g>'
@@ -62,9 +58,7 @@ def card_picture(
     )
 
 
-def maze_picture(
-    maze: Sequence[Sequence[Any]], paths: Sequence[np.ndarray], returns: np.ndarray, episodes: int
-) -> str:
+def maze_picture(maze: Sequence[Sequence[Any]], paths: Sequence[np.ndarray], returns: np.ndarray, episodes: int) -> str:
     """Return paths (steps, 2) through a maze as the text of an SVG file; the darker, the higher the return."""
     side = (HEIGHT + 60) / max(len(maze), len(maze[0]))
     width, height = side * len(maze[0]), side * len(maze)
@@ -75,9 +69,7 @@ def maze_picture(
         for column, cell in enumerate(cells)
         if cell in (1, "g")
     ]
-    for share, path in zip(
-        parts_between(returns, returns.min(), returns.max()), paths, strict=True
-    ):
+    for share, path in zip(parts_between(returns, returns.min(), returns.max()), paths, strict=True):
         places = (path * [1, -1] * side + [width / 2, height / 2])[:: max(1, len(path) // 150)]
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places.tolist())
         shade = f"rgb({160 - 152 * share:.0f},{205 - 157 * share:.0f},{235 - 128 * share:.0f})"
@@ -105,8 +97,7 @@ def notebook_html(dataset: Dataset, text: str) -> str:
         "license": manifest.license,
     }
     rows = "".join(
-        f'<tr><th style="text-align:left">{name}</th>'
-        f'<td style="text-align:left">{html.escape(value[:300])}</td></tr>'
+        f'<tr><th style="text-align:left">{name}</th><td style="text-align:left">{html.escape(value[:300])}</td></tr>'
         for name, value in facts.items()
         if value
     )
@@ -162,10 +153,7 @@ def _ranges(ranges: Sequence[tuple[str, float, float, float, float]]) -> str:
             f'<line x1="{inner:.1f}" y1="{y}" x2="{outer:.1f}" y2="{y}" stroke="{BLUE}" stroke-width="6"/>',
         ]
     bottom = 8 + 14 * len(ranges) + 6
-    parts += [
-        _text(100, bottom + 6, f"{low:,.5g}"),
-        _text(100 + WIDTH - 30, bottom + 6, f"{high:,.5g}", anchor="end"),
-    ]
+    parts += [_text(100, bottom + 6, f"{low:,.5g}"), _text(100 + WIDTH - 30, bottom + 6, f"{high:,.5g}", anchor="end")]
     return "".join(parts)
 
 

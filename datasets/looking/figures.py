@@ -21,17 +21,7 @@ if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
 
 # Okabe and Ito's colors, which color-blind readers can tell apart; then brown and gray.
-_COLORS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#000000",
-    "#8c564b",
-    "#7f7f7f",
-)
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c564b", "#7f7f7f")
 TRAJECTORIES = 60
 MOST_LINES, MOST_NAMED = 24, 8  # of one column
 FRAMES = 4
@@ -134,9 +124,7 @@ def check_plots() -> None:
         import matplotlib as mpl  # noqa: F401
 
 
-def new_figure(
-    count: int, *, width: float, height: float, in_row: int = 0
-) -> tuple[Figure, list[Axes]]:
+def new_figure(count: int, *, width: float, height: float, in_row: int = 0) -> tuple[Figure, list[Axes]]:
     """Return a figure with axes side by side; width and height are in inches.
 
     With `in_row` they are those of each of the axes, and so many stand in a row.

@@ -152,8 +152,6 @@ def maze_of(environment: EnvironmentRecord | None) -> list[list[Any]] | None:
     is_map = (
         isinstance(maze, list)
         and 0 < len(maze) <= MOST_CELLS
-        and all(
-            isinstance(row, list) and 0 < len(row) == len(maze[0]) <= MOST_CELLS for row in maze
-        )
+        and all(isinstance(row, list) and 0 < len(row) == len(maze[0]) <= MOST_CELLS for row in maze)
     )
     return maze if is_map else None

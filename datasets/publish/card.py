@@ -123,9 +123,7 @@ def escaped(text: str) -> str:
     plain = " ".join("".join(one if one.isprintable() else " " for one in text).split())
     marked = re.sub(r"([\\`*_{}\[\]#|~@$])", r"\\\1", plain)
     # At its start, a text could be a list, a quotation or a rule; and addresses become links by themselves.
-    marked = re.sub(
-        r"^([-+=>]|\d+[.)](?= ))", lambda start: f"{start[0][:-1]}\\{start[0][-1]}", marked
-    )
+    marked = re.sub(r"^([-+=>]|\d+[.)](?= ))", lambda start: f"{start[0][:-1]}\\{start[0][-1]}", marked)
     marked = marked.replace("://", ":\\//").replace("www.", "www\\.")
     return html.escape(marked, quote=False)
 
@@ -161,17 +159,13 @@ def size_category(rows: int) -> str:
     return f"n>{edges[-1]}" if index == len(edges) else f"{edges[index - 1]}<n<{edges[index]}"
 
 
-def _quality(
-    dataset: Dataset, audit: Audit | None, returns: np.ndarray, lengths: np.ndarray
-) -> list[tuple[str, str]]:
+def _quality(dataset: Dataset, audit: Audit | None, returns: np.ndarray, lengths: np.ndarray) -> list[tuple[str, str]]:
     manifest, recipe = dataset.manifest, dataset.manifest.recipe
     audited = "not audited"
     if audit is not None:
         word = "passed" if audit.is_good else "failed"
         audited = f"{word}: {audit.summary()}, in {counted(len(audit.checks), 'check')}"
-    parents = [
-        f"`{parent.digest}` by {escaped(parent.operation[:300])}" for parent in manifest.lineage
-    ]
+    parents = [f"`{parent.digest}` by {escaped(parent.operation[:300])}" for parent in manifest.lineage]
     made = ""
     if recipe is not None:
         made = f"{escaped(recipe.name)}, version {recipe.version}, seed {recipe.seed}"
@@ -261,10 +255,7 @@ def _findings(audit: Audit | None) -> list[str]:
         tuple(map(escaped, (one.severity, one.check, one.column, place_text(one), one.text)))
         for one in audit.findings[:MOST_FINDINGS]
     ]
-    found = [
-        "## What the audit found",
-        _table(("", "check", "column", "first at", "finding"), rows),
-    ]
+    found = ["## What the audit found", _table(("", "check", "column", "first at", "finding"), rows)]
     if len(audit.findings) > MOST_FINDINGS:
         found.append(f"And {len(audit.findings) - MOST_FINDINGS} more: `orlog audit` shows all.")
     return found
@@ -280,9 +271,7 @@ def _ranges(dataset: Dataset, root: str) -> list[tuple[str, float, float, float,
     for name in dataset.columns:
         spec, left = specs[name], MOST_NUMBERS - len(ranges)
         numbers = math.prod(spec.shape)
-        is_wanted = (
-            name.partition("/")[0] == root and not is_part(name) and spec.dtype.kind in "fiu"
-        )
+        is_wanted = name.partition("/")[0] == root and not is_part(name) and spec.dtype.kind in "fiu"
         if left <= 0 or not is_wanted or not 0 < numbers <= LONGEST_ROW:
             continue
         for index, values in enumerate(_moments(_blocks(dataset, name), left).T.tolist()):
@@ -332,11 +321,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def publish_card(
-    registry: Target,
-    folder: Path,
-    manifest: Manifest,
-    names: Collection[str],
-    audited: Callable[[], Audit | None],
+    registry: Target, folder: Path, manifest: Manifest, names: Collection[str], audited: Callable[[], Audit | None]
 ) -> None:
     """Write the card of the newest version of a name, unless it is there; cards that a person wrote stay.
 
@@ -352,9 +337,7 @@ def publish_card(
 
     def changes() -> list[Change]:
         there = {path: registry.read(path, LARGEST_CARD) for path in (CARD, own)}
-        texts = {
-            path: (data or b"").decode("utf-8", "replace") for path, (data, _) in there.items()
-        }
+        texts = {path: (data or b"").decode("utf-8", "replace") for path, (data, _) in there.items()}
         if any(marker(manifest) in text for text in texts.values()):
             return []
         ours = [path for path in there if there[path][0] is None or is_own_card(texts[path])]

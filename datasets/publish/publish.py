@@ -169,9 +169,7 @@ def publish_dataset(
     with registry.sole_index_writer(told_to_wait):
         apply_changes(
             registry,
-            lambda: _index_changes(
-                registry, lambda index: index.with_version(manifest, is_audited=audit), seal
-            ),
+            lambda: _index_changes(registry, lambda index: index.with_version(manifest, is_audited=audit), seal),
             "the version is published but not listed",
         )
     if registry.shows_cards:
@@ -205,9 +203,7 @@ def change_index(
     registry = open_target(target)
     seal = None if sign is None else _Seal(sign, trusted, sign_existing)
     with registry.sole_index_writer(on_wait):
-        apply_changes(
-            registry, lambda: _index_changes(registry, change, seal), "its index is unchanged"
-        )
+        apply_changes(registry, lambda: _index_changes(registry, change, seal), "its index is unchanged")
     return registry.url
 
 
@@ -237,9 +233,7 @@ def link_foreign_file(
     """
     wanted = parse_name(name)
     if not wanted.version:
-        raise InvalidNameError(
-            f"{name}: give the version of the file, such as {wanted.name}@1.0.0."
-        )
+        raise InvalidNameError(f"{name}: give the version of the file, such as {wanted.name}@1.0.0.")
     find_format(entry.format, name)
     _check_queries(name, entry)
     check_linked(wanted.name, wanted.version, entry)
@@ -273,9 +267,7 @@ def _refuse_wrong_data(found: Audit, folder: Path) -> None:
     """
     wrong = [one for one in found.of("error") if one.check != "damage"]
     if wrong:
-        places = "; ".join(
-            f"{one.column} ({place_text(one)}): {one.text}" for one in wrong[:MOST_NAMED]
-        )
+        places = "; ".join(f"{one.column} ({place_text(one)}): {one.text}" for one in wrong[:MOST_NAMED])
         more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
         raise AuditError(
             f"{found.name}@{found.version}: the audit found errors in its data, so it is "
@@ -336,9 +328,7 @@ def _published(registry: Target, place: str, manifest: Manifest) -> tuple[bytes 
     return data, tag
 
 
-def _manifest_changes(
-    registry: Target, place: str, manifest: Manifest, seal: _Seal | None
-) -> list[Change]:
+def _manifest_changes(registry: Target, place: str, manifest: Manifest, seal: _Seal | None) -> list[Change]:
     """Return the changes that add the manifest and its signature, as far as they are missing."""
     there, tag = _published(registry, place, manifest)
     path = f"{place}/{MANIFEST_FILE}"
@@ -374,8 +364,7 @@ def _read_index(registry: Target, seal: _Seal | None) -> _IndexThere:
     signature, signature_tag = registry.read(INDEX_FILE + SIGNATURE_SUFFIX, LARGEST_SIGNATURE)
     if seal is None and signature is not None:
         raise SignatureError(
-            f"{registry.url}: its index is signed, and readers would refuse it without a signature; "
-            "publish with sign=."
+            f"{registry.url}: its index is signed, and readers would refuse it without a signature; publish with sign=."
         )
     index = Index() if data is None else index_from_json(data, where)
     is_signed = seal is not None and data is not None and seal.is_right(data, "index", signature)
@@ -390,9 +379,7 @@ def _read_index(registry: Target, seal: _Seal | None) -> _IndexThere:
     return _IndexThere(index, data, tag, signature, signature_tag, is_signed)
 
 
-def _index_changes(
-    registry: Target, change: Callable[[Index], Index], seal: _Seal | None
-) -> list[Change]:
+def _index_changes(registry: Target, change: Callable[[Index], Index], seal: _Seal | None) -> list[Change]:
     """Return the changes to the index and its signature."""
     there = _read_index(registry, seal)
     data, new = there.data, change(there.index)

@@ -32,15 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orlog.base.files import (
-    absolute_path,
-    hash_file,
-    make_folder,
-    sync,
-    sync_all,
-    sync_folders,
-    take_lock,
-)
+from orlog.base.files import absolute_path, hash_file, make_folder, sync, sync_all, sync_folders, take_lock
 from orlog.datasets.download.http import missing_backend
 from orlog.errors import (
     IntegrityError,
@@ -132,12 +124,7 @@ class Target(abc.ABC):
         """Write an object, checking its bytes on the way, unless it is there and known to be right."""
 
     def send_objects(
-        self,
-        place: str,
-        objects: Iterable[StoredObject],
-        folder: Path,
-        jobs: int,
-        progress: Callable[[int, int], None],
+        self, place: str, objects: Iterable[StoredObject], folder: Path, jobs: int, progress: Callable[[int, int], None]
     ) -> None:
         """Write the objects of a folder that are not there, and wait until they are durable."""
 
@@ -195,9 +182,7 @@ def open_target(target: str) -> Target:
     return RemoteTarget(system, root, url)
 
 
-def apply_changes(
-    target: Target, changes_now: Callable[[], Sequence[Change]], what_is_left: str
-) -> None:
+def apply_changes(target: Target, changes_now: Callable[[], Sequence[Change]], what_is_left: str) -> None:
     """Compute and make changes; start over if another writer got in first.
 
     Raises StorageError if other writers got in first each time; the message says what is left to do.
@@ -220,8 +205,7 @@ def retried(attempt: Callable[[], bool], where: str) -> None:
             return
         time.sleep(random.uniform(0, min(2.0, 0.02 * 2**number)))  # noqa: S311 (no secret)
     raise StorageError(
-        f"{where}: others changed the registry first, {ATTEMPTS} times in a row; run the same "
-        "command again."
+        f"{where}: others changed the registry first, {ATTEMPTS} times in a row; run the same command again."
     )
 
 
@@ -291,9 +275,7 @@ class FolderTarget(Target):
                 make_folder(folder)
             yield
 
-    def sole_index_writer(
-        self, on_wait: Callable[[], None]
-    ) -> contextlib.AbstractContextManager[None]:
+    def sole_index_writer(self, on_wait: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """Hold the lock of the index."""
         return self._locked(self.root / INDEX_FILE, on_wait, longest_wait=LONGEST_INDEX_WAIT)
 
@@ -307,12 +289,7 @@ class FolderTarget(Target):
         self._replace(path, checked_blocks(source, item, BLOCK_BYTES))
 
     def send_objects(
-        self,
-        place: str,
-        objects: Iterable[StoredObject],
-        folder: Path,
-        jobs: int,
-        progress: Callable[[int, int], None],
+        self, place: str, objects: Iterable[StoredObject], folder: Path, jobs: int, progress: Callable[[int, int], None]
     ) -> None:
         """Write the objects that are missing, and make files and folders durable."""
         super().send_objects(place, objects, folder, jobs, progress)
@@ -322,9 +299,7 @@ class FolderTarget(Target):
             sync_all(one for one in above if one == self.root or one.is_relative_to(self.root))
 
     @contextlib.contextmanager
-    def _locked(
-        self, path: Path, on_wait: Callable[[], None], *, longest_wait: float | None = None
-    ) -> Iterator[None]:
+    def _locked(self, path: Path, on_wait: Callable[[], None], *, longest_wait: float | None = None) -> Iterator[None]:
         with target_errors(path):
             lock = take_lock(path, on_wait=on_wait, longest_wait=longest_wait)
         try:
@@ -477,14 +452,10 @@ class BucketTarget(RemoteTarget):
             try:
                 for number, block in enumerate(blocks, 1):
                     checksum = _checksum(block)
-                    answer = self._call(
-                        "upload_part", path, PartNumber=number, Body=block, **upload, **checksum
-                    )
+                    answer = self._call("upload_part", path, PartNumber=number, Body=block, **upload, **checksum)
                     part = {"PartNumber": number, "ETag": answer["ETag"]}
                     parts.append({**part, "ChecksumSHA256": checksum["ChecksumSHA256"]})
-                self._call(
-                    "complete_multipart_upload", path, MultipartUpload={"Parts": parts}, **upload
-                )
+                self._call("complete_multipart_upload", path, MultipartUpload={"Parts": parts}, **upload)
             except BaseException:
                 with contextlib.suppress(Exception):  # the first error is the one to report
                     self._call("abort_multipart_upload", path, **upload)
@@ -558,9 +529,7 @@ class HubTarget(RemoteTarget):
             newest = self._newest()
             try:
                 # Without blocks, so that the file is not looked up in cached listings.
-                with self.system.open(
-                    f"{self._root}/{self._path(path)}", "rb", block_size=0, revision=newest
-                ) as file:
+                with self.system.open(f"{self._root}/{self._path(path)}", "rb", block_size=0, revision=newest) as file:
                     data = file.read(largest + 1)
             except (FileNotFoundError, EntryNotFoundError):
                 return None, newest
@@ -580,20 +549,13 @@ class HubTarget(RemoteTarget):
                 path = self._path(change.path)
                 if change.data is not None:
                     operations.append(CommitOperationAdd(path, change.data))
-                elif self._api.get_paths_info(
-                    paths=[path], revision=self._branch, **self._repository
-                ):
+                elif self._api.get_paths_info(paths=[path], revision=self._branch, **self._repository):
                     operations.append(CommitOperationDelete(path))
             names = ", ".join(change.path for change in changes)
             return not operations or self._commit(operations, names, parent=next(iter(tags), None))
 
     def send_objects(
-        self,
-        place: str,
-        objects: Iterable[StoredObject],
-        folder: Path,
-        jobs: int,
-        progress: Callable[[int, int], None],
+        self, place: str, objects: Iterable[StoredObject], folder: Path, jobs: int, progress: Callable[[int, int], None]
     ) -> None:
         """Commit the objects that are missing, then check that the Hub has all of them."""
         missing = self._missing(place, objects, folder)
@@ -632,9 +594,7 @@ class HubTarget(RemoteTarget):
             operations.append(CommitOperationAdd(self._path(f"{place}/{item.path}"), content))
         return self._commit(operations, f"{place}: {counted(len(batch), 'file')}", jobs=jobs)
 
-    def _commit(
-        self, operations: Sequence[Any], message: str, *, parent: str | None = None, jobs: int = 1
-    ) -> bool:
+    def _commit(self, operations: Sequence[Any], message: str, *, parent: str | None = None, jobs: int = 1) -> bool:
         """Commit; return False if another commit got in first."""
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -654,19 +614,14 @@ class HubTarget(RemoteTarget):
             return False
         return True
 
-    def _missing(
-        self, place: str, objects: Iterable[StoredObject], folder: Path
-    ) -> list[StoredObject]:
+    def _missing(self, place: str, objects: Iterable[StoredObject], folder: Path) -> list[StoredObject]:
         from huggingface_hub.errors import EntryNotFoundError
         from huggingface_hub.hf_api import RepoFile
 
         with _hub_errors(f"{self.url}/{place}"):
             try:
                 listed = self._api.list_repo_tree(
-                    path_in_repo=self._path(place),
-                    recursive=True,
-                    revision=self._branch,
-                    **self._repository,
+                    path_in_repo=self._path(place), recursive=True, revision=self._branch, **self._repository
                 )
                 held = {one.path: one for one in listed if isinstance(one, RepoFile)}
             except EntryNotFoundError:
@@ -714,11 +669,7 @@ def _batches(objects: Iterable[StoredObject]) -> Iterator[list[StoredObject]]:
 @contextlib.contextmanager
 def _no_bars() -> Iterator[None]:
     """Hide the progress bars of huggingface_hub."""
-    from huggingface_hub.utils.tqdm import (
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     if are_progress_bars_disabled():
         yield
@@ -749,9 +700,7 @@ def _hub_errors(where: str) -> Iterator[None]:
             raise NotFoundError(f"{where}: {clause(error)}; {advice}.") from error
         except HfHubHTTPError as error:
             if _status(error) in (401, 403):
-                raise PermissionError(
-                    f"the Hub refuses the token (HTTP {_status(error)})."
-                ) from error
+                raise PermissionError(f"the Hub refuses the token (HTTP {_status(error)}).") from error
             raise
 
 
@@ -780,7 +729,6 @@ def target_errors(where: Path | str) -> Iterator[None]:
         else:
             advice = "check that it exists and can be reached"
         raise StorageError(
-            f"{where}: {reason}; {advice}, then run the same command again, which sends only what is "
-            "still missing.",
+            f"{where}: {reason}; {advice}, then run the same command again, which sends only what is still missing.",
             errno=number,
         ) from error

@@ -108,9 +108,7 @@ def _numbers_of(words: Sequence[Sequence[str]]) -> dict[str, int]:
     return {task: number for number, task in enumerate(dict.fromkeys(itertools.chain(*words)))}
 
 
-def _each_task_alike(
-    parents: Sequence[Dataset], words: list[list[str]]
-) -> tuple[np.ndarray, tuple[float, ...]]:
+def _each_task_alike(parents: Sequence[Dataset], words: list[list[str]]) -> tuple[np.ndarray, tuple[float, ...]]:
     """Return the task of each episode and equal weights of all tasks."""
     for parent in parents:
         if parent.mixture is not None:
@@ -123,9 +121,7 @@ def _each_task_alike(
     return np.array(component, np.int64), (1 / max(1, len(numbers)),) * len(numbers)
 
 
-def _weighted(
-    selections: Sequence[Selection], weights: list[float] | None
-) -> tuple[np.ndarray, tuple[float, ...]]:
+def _weighted(selections: Sequence[Selection], weights: list[float] | None) -> tuple[np.ndarray, tuple[float, ...]]:
     """Return the component of each episode, and the weights of components; none without weights."""
     if weights is None:
         return np.zeros(sum(len(one.index) for one in selections), np.int64), ()
@@ -177,8 +173,7 @@ def _padded_schema(parents: Sequence[Dataset], words: Sequence[Sequence[str]]) -
         name: spec
         for name, spec in first.extras.items()
         if all(
-            other.extras.get(name) == spec and other.variable.get(name) == first.variable.get(name)
-            for other in others
+            other.extras.get(name) == spec and other.variable.get(name) == first.variable.get(name) for other in others
         )
     }
     for root, space in made.items():
@@ -189,9 +184,7 @@ def _padded_schema(parents: Sequence[Dataset], words: Sequence[Sequence[str]]) -
         extras[CHOICES] = ColumnSpec(CHOICES, np.dtype(np.bool_), (int(actions.n),))
     extras[NUMBER] = ColumnSpec(NUMBER, np.dtype(np.int64), ())
     extras[WORDS] = ColumnSpec(WORDS, np.dtype(np.uint8), ())
-    kept = {
-        name: kind for name, kind in first.variable.items() if name in extras and name != NUMBER
-    }
+    kept = {name: kind for name, kind in first.variable.items() if name in extras and name != NUMBER}
     schema = Schema(
         observation_space=made["observations"],
         action_space=actions,
@@ -267,18 +260,13 @@ def _padded_versions(
         for source, index, task in places:
             tasks[selection.versions[source].identity][index] = task
     numbers = _numbers_of(words)
-    return {
-        identity: PaddedVersion(stored, schema, tasks[identity], numbers)
-        for identity, stored in versions.items()
-    }
+    return {identity: PaddedVersion(stored, schema, tasks[identity], numbers) for identity, stored in versions.items()}
 
 
 class PaddedVersion(StoredVersion):
     """A stored version whose rows are filled up to wider spaces as they are read."""
 
-    def __init__(
-        self, stored: StoredVersion, schema: Schema, words: Sequence[str], numbers: dict[str, int]
-    ) -> None:
+    def __init__(self, stored: StoredVersion, schema: Schema, words: Sequence[str], numbers: dict[str, int]) -> None:
         """Fill up `stored` to `schema`; `words` are the tasks of its episodes, `numbers` those of the tasks.
 
         Episodes without words are not used.
@@ -347,10 +335,7 @@ class PaddedVersion(StoredVersion):
             for name, role in given.roles.items()
             if role not in ("task", "task_words") and name not in (NUMBER, WORDS, CHOICES)
         }
-        if any(
-            getattr(self.schema, name) != getattr(self._stored.schema, name)
-            for name in _SPACES.values()
-        ):
+        if any(getattr(self.schema, name) != getattr(self._stored.schema, name) for name in _SPACES.values()):
             changes |= {"environment": None, "benchmark": ""}
         return msgspec.structs.replace(given, **changes)
 
@@ -359,9 +344,7 @@ class PaddedVersion(StoredVersion):
         """What tells it from the same version filled up otherwise."""
         return self._identity
 
-    def read(
-        self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None
-    ) -> np.ndarray:
+    def read(self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None) -> np.ndarray:
         """Return rows of a column; see `StoredVersion.read`."""
         stop = self._stop(name, start, stop)
         if name in self._same:
@@ -404,9 +387,7 @@ class PaddedVersion(StoredVersion):
         own = self._stored.schema.columns()
         self._stored.bring([name for name in names if name in own], episodes, indexes, ahead)
 
-    def hash_column(
-        self, part: int, name: str, see: Callable[[np.ndarray], None] = lambda _: None
-    ) -> str:
+    def hash_column(self, part: int, name: str, see: Callable[[np.ndarray], None] = lambda _: None) -> str:
         """Return the BLAKE3 of a column of the stored version, as it is stored."""
         return self._stored.hash_column(part, name, see)
 

@@ -42,9 +42,7 @@ def to_pandas(dataset: Dataset, episodes: Iterable[int] | None = None) -> Any:
     """Return a row for each step; see `Dataset.to_pandas`."""
     pandas = _library("pandas", dataset)
     columns = to_dict(dataset, episodes)
-    index = pandas.MultiIndex.from_arrays(
-        [columns.pop("episodes"), columns.pop("steps")], names=["episode", "step"]
-    )
+    index = pandas.MultiIndex.from_arrays([columns.pop("episodes"), columns.pop("steps")], names=["episode", "step"])
     flat: dict[str, Any] = {}
     for path, values in _by_path(columns).items():
         if isinstance(values, np.ndarray) and values.ndim == 2:
@@ -79,9 +77,7 @@ def to_torchrl(dataset: Dataset) -> Any:
             parts = {key: part(each) for key, each in values.items()}
             return tensordict.TensorDict(parts, batch_size=[count])
         if isinstance(values, list):
-            raise SchemaError(
-                f"{dataset.name}: TorchRL's tensors hold no texts or values of any length."
-            )
+            raise SchemaError(f"{dataset.name}: TorchRL's tensors hold no texts or values of any length.")
         return torch.from_numpy(np.ascontiguousarray(values))
 
     def ends(terminated: np.ndarray, truncated: np.ndarray) -> dict[str, Any]:
@@ -113,13 +109,9 @@ def to_d3rlpy(dataset: Dataset) -> Any:
     observations, actions = dataset.observation_space, dataset.action_space
     discrete = isinstance(actions, spaces.Discrete)
     if not isinstance(observations, spaces.Box | spaces.Tuple):
-        raise SchemaError(
-            f"{dataset.name}: d3rlpy takes observations that are a Box or a Tuple, found {observations}."
-        )
+        raise SchemaError(f"{dataset.name}: d3rlpy takes observations that are a Box or a Tuple, found {observations}.")
     if not discrete and not isinstance(actions, spaces.Box):
-        raise SchemaError(
-            f"{dataset.name}: d3rlpy takes actions that are a Box or Discrete, found {actions}."
-        )
+        raise SchemaError(f"{dataset.name}: d3rlpy takes actions that are a Box or Discrete, found {actions}.")
     return library.dataset.ReplayBuffer(
         library.dataset.InfiniteBuffer(),
         episodes=[_d3rlpy_episode(library, episode, discrete) for episode in dataset],
@@ -138,10 +130,7 @@ def _d3rlpy_episode(library: Any, episode: Episode, discrete: bool) -> Any:
     actions, rewards = np.asarray(episode.actions), episode.rewards.astype(np.float32)
     actions = actions[:, None] if discrete else actions
     if not terminated:
-        actions, rewards = (
-            np.concatenate((actions, actions[-1:])),
-            np.append(rewards, np.float32(0)),
-        )
+        actions, rewards = (np.concatenate((actions, actions[-1:])), np.append(rewards, np.float32(0)))
     observations = _rows(episode.observations, slice(0, len(rewards)))
     return library.dataset.Episode(observations, actions, rewards[:, None], terminated)
 
@@ -178,13 +167,10 @@ def _library(name: str, dataset: Dataset, needed: str = "") -> Any:
         library = importlib.import_module(name)
     except ImportError as error:
         raise MissingExtraError(
-            f"{dataset.name}: cannot be handed over, since {error.name or name} is not installed",
-            install=name,
+            f"{dataset.name}: cannot be handed over, since {error.name or name} is not installed", install=name
         ) from error
     if needed and not hasattr(library, needed):
-        raise MissingExtraError(
-            f"{dataset.name}: the package {name} that Python finds is another one", install=name
-        )
+        raise MissingExtraError(f"{dataset.name}: the package {name} that Python finds is another one", install=name)
     return library
 
 
@@ -192,9 +178,7 @@ def _rows(values: Columns, rows: slice) -> Columns:
     """Return some rows of the values of a space."""
     if isinstance(values, dict):
         return {key: _rows(part, rows) for key, part in values.items()}
-    return (
-        tuple(_rows(part, rows) for part in values) if isinstance(values, tuple) else values[rows]
-    )
+    return tuple(_rows(part, rows) for part in values) if isinstance(values, tuple) else values[rows]
 
 
 def _joined(parts: list[Columns]) -> Columns:

@@ -53,9 +53,7 @@ class Dataset:
         parents: The datasets that a view was made from.
     """
 
-    def __init__(
-        self, folder: Path, manifest: Manifest | None = None, elsewhere: Elsewhere | None = None
-    ) -> None:
+    def __init__(self, folder: Path, manifest: Manifest | None = None, elsewhere: Elsewhere | None = None) -> None:
         """Open the version stored in `folder`; pass its manifest if it has been read already.
 
         With `elsewhere`, only its metadata are in the folder: it is read in place.
@@ -118,9 +116,7 @@ class Dataset:
         if self.operation is None:
             return self._first.folder
         if self.view_file is None:
-            raise NotFoundError(
-                f"this view of {self.name} is saved nowhere; call .save(path) first."
-            )
+            raise NotFoundError(f"this view of {self.name} is saved nowhere; call .save(path) first.")
         return self.view_file
 
     @property
@@ -345,8 +341,7 @@ class Dataset:
         """
         if not 0 <= count <= self.total_episodes:
             raise ValueError(
-                f"{self.name}: expected a count from 0 to its {counted(self.total_episodes, 'episode')}, found "
-                f"{count}."
+                f"{self.name}: expected a count from 0 to its {counted(self.total_episodes, 'episode')}, found {count}."
             )
         drawn = seeded_order(seed, self.total_episodes)[:count]
         return list(self.iterate_episodes(drawn.tolist()))
@@ -520,16 +515,12 @@ class Dataset:
         from orlog.datasets.worlds.environments import make_environment
 
         record = self.checked_environment(trust_environment=trust_environment)
-        return make_environment(
-            record.id, record.kwargs, max_episode_steps=record.max_episode_steps
-        )
+        return make_environment(record.id, record.kwargs, max_episode_steps=record.max_episode_steps)
 
     def checked_environment(self, *, trust_environment: bool = False) -> EnvironmentRecord:
         """Return `environment`, if making it is allowed; errors are those of `recover_environment`."""
         versions = [(one.manifest, one.folder) for one in self._selection.versions]
-        return check_environment(
-            self.name, self.environment, versions, trust_environment=trust_environment
-        )
+        return check_environment(self.name, self.environment, versions, trust_environment=trust_environment)
 
     def restore(self, env: Any, episode: int, step: int) -> Any:
         """Put a recorded state of the simulator into `env` and return the observation there.
@@ -575,9 +566,7 @@ class Dataset:
 
     def _position(self, index: int) -> int:
         if not -self.total_episodes <= index < self.total_episodes:
-            raise IndexError(
-                f"{self.name}: there is no episode {index}; it has {self.total_episodes}."
-            )
+            raise IndexError(f"{self.name}: there is no episode {index}; it has {self.total_episodes}.")
         return index % self.total_episodes
 
     def _check_target(self, name: str, start: int, stop: int, out: object) -> None:
@@ -596,9 +585,7 @@ class Dataset:
             )
 
     def _block(self, episodes: np.ndarray) -> Block:
-        blocks = [
-            stored.read_block(some, self.columns) for stored, some in self._selection.runs(episodes)
-        ]
+        blocks = [stored.read_block(some, self.columns) for stored, some in self._selection.runs(episodes)]
         return blocks[0] if len(blocks) == 1 else dict(concatenate_blocks(blocks))
 
     def _episode(self, block: Block, index: int) -> Episode:

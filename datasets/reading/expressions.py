@@ -66,9 +66,7 @@ _HINTS: dict[type[ast.AST], str] = {
 }
 
 
-def evaluate(
-    expression: str, columns: Callable[[str], np.ndarray], names: Collection[str], count: int
-) -> np.ndarray:
+def evaluate(expression: str, columns: Callable[[str], np.ndarray], names: Collection[str], count: int) -> np.ndarray:
     """Return which episodes meet a condition, (count,) bool.
 
     Args:
@@ -104,9 +102,7 @@ def _parse(text: str) -> ast.expr:
 class _Evaluation:
     """Evaluates the nodes of an expression that are in the table, and refuses all others."""
 
-    def __init__(
-        self, text: str, columns: Callable[[str], np.ndarray], names: Collection[str], count: int
-    ) -> None:
+    def __init__(self, text: str, columns: Callable[[str], np.ndarray], names: Collection[str], count: int) -> None:
         self.text, self.columns, self.names, self.count = text, columns, names, count
         self.read: dict[str, np.ndarray] = {}
 

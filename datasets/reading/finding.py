@@ -23,13 +23,7 @@ from orlog.datasets.home.folders import (
 from orlog.datasets.home.records import choose_version, read_history, status_message
 from orlog.datasets.home.registries import read_registries
 from orlog.datasets.reading.views import view_sources
-from orlog.errors import (
-    FormatVersionError,
-    IntegrityError,
-    ManifestError,
-    NotFoundError,
-    SchemaError,
-)
+from orlog.errors import FormatVersionError, IntegrityError, ManifestError, NotFoundError, SchemaError
 from orlog.manifests.lock import check_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, not_a_version, read_manifest
 from orlog.manifests.names import (
@@ -43,13 +37,7 @@ from orlog.manifests.names import (
     plain_version,
     versioned,
 )
-from orlog.manifests.rebuilds import (
-    how_to_record,
-    is_rebuild,
-    rebuild_warning,
-    recorded_build,
-    version_of,
-)
+from orlog.manifests.rebuilds import how_to_record, is_rebuild, rebuild_warning, recorded_build, version_of
 from orlog.manifests.shipped import listed_versions, recorded_manifests, shipped_names
 
 FILES = (".json", ".hdf5", ".h5")
@@ -294,9 +282,7 @@ def _why_not_here(wanted: DatasetName, versions: list[str], part: Path | None) -
     why = f"{wanted.name} is not {'on this machine' if names else 'known'}"
     why += did_you_mean(wanted.name, known_names()) or "."
     if names:
-        why += (
-            f" If it is in a registry of yours ({', '.join(names)}), run: orlog download {wanted}."
-        )
+        why += f" If it is in a registry of yours ({', '.join(names)}), run: orlog download {wanted}."
     return f"{why} To see all, run: orlog list"
 
 

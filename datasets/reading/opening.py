@@ -198,9 +198,7 @@ def with_all_files(dataset: Dataset) -> Dataset:
     return dataset
 
 
-def as_stored_folder(
-    given: Given, find: Callable[[str], list[Path]], parameter: str = "folder"
-) -> Path:
+def as_stored_folder(given: Given, find: Callable[[str], list[Path]], parameter: str = "folder") -> Path:
     """Return the folder of the one stored version that a name, path or `Dataset` stands for; a view is refused.
 
     A path is returned as it is, whatever it holds. `find` returns the folders of a name, as
@@ -208,9 +206,7 @@ def as_stored_folder(
     """
     if isinstance(given, Dataset):
         if given.operation is not None:
-            raise SchemaError(
-                f"{given.name}: a view has no folder of its own; save_dataset stores it as a version."
-            )
+            raise SchemaError(f"{given.name}: a view has no folder of its own; save_dataset stores it as a version.")
         return (with_all_files(given) if given.in_place else given).folder
     if isinstance(given, Path):
         return given
@@ -260,9 +256,7 @@ def verify_store(
     return manifest, problems or check_opening(stored, manifest)
 
 
-def split_dataset(
-    dataset: Given, sizes: Sequence[float], *, seed: int | None = None
-) -> list[Dataset]:
+def split_dataset(dataset: Given, sizes: Sequence[float], *, seed: int | None = None) -> list[Dataset]:
     """Return disjoint views of whole episodes, so that no episode leaks from one to another.
 
     Args:
@@ -280,16 +274,11 @@ def split_dataset(
         raise wrong_type("sizes", "a sequence such as [0.9, 0.1]", sizes)
     counts = split_counts(dataset, list(sizes))
     split = {"sizes": counts, "seed": None if seed is None else int(seed)}
-    return [
-        Dataset.view([dataset], {"split": {**split, "part": part}}) for part in range(len(counts))
-    ]
+    return [Dataset.view([dataset], {"split": {**split, "part": part}}) for part in range(len(counts))]
 
 
 def combine_datasets(
-    datasets: Iterable[Given],
-    *,
-    weights: Sequence[float] | Literal["tasks"] | None = None,
-    pad: bool = False,
+    datasets: Iterable[Given], *, weights: Sequence[float] | Literal["tasks"] | None = None, pad: bool = False
 ) -> Dataset:
     """Return a view of all episodes of several datasets, one dataset after the other.
 

@@ -50,8 +50,7 @@ def simulator_of(env: gymnasium.Env[Any, Any]) -> Simulator:
             return _with_goal(inner, _mujoco(holder.model, data))
     if callable(getattr(inner, "get_state", None)) and callable(getattr(inner, "set_state", None)):
         by_methods = Simulator(
-            lambda: {"state": np.array(inner.get_state())},
-            lambda state: inner.set_state(state["state"].copy()),
+            lambda: {"state": np.array(inner.get_state())}, lambda state: inner.set_state(state["state"].copy())
         )
         return _with_goal(inner, by_methods)
     if not callable(getattr(inner, "state", len)):  # PettingZoo has a method of that name
@@ -70,9 +69,7 @@ def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int
     """
     where = f"{name}, episode {episode.index}"
     if not -len(episode) <= step < len(episode):
-        raise NotFoundError(
-            f"{where}: has {counted(len(episode), 'step')}, none of them number {step}."
-        )
+        raise NotFoundError(f"{where}: has {counted(len(episode), 'step')}, none of them number {step}.")
     step %= len(episode)
     recorded = _recorded_state(episode, step)
     _check_agents(where, episode, step)
@@ -82,8 +79,7 @@ def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int
     present = simulator.read()
     if not recorded.keys() & present.keys():
         raise NotFoundError(
-            f"{where}: no state of a simulator was recorded; "
-            "orlog.record(env, NAME, state=True) records it."
+            f"{where}: no state of a simulator was recorded; orlog.record(env, NAME, state=True) records it."
         )
     for part, value in present.items():
         has = f"with shape {recorded[part].shape}" if part in recorded else "not"
@@ -188,9 +184,7 @@ def _recorded_state(episode: Episode, step: int) -> dict[str, np.ndarray]:
         for name, values in episode.infos.items()
         if name.startswith(STATE)
     }
-    return state or {
-        name: np.asarray(episode.infos[name][step]) for name in _NEEDED if name in episode.infos
-    }
+    return state or {name: np.asarray(episode.infos[name][step]) for name in _NEEDED if name in episode.infos}
 
 
 def row_of(values: Any, row: int) -> Any:

@@ -107,9 +107,7 @@ class Selection:
         runs = self.runs(np.arange(len(self.index)))
         return sum(stored.count_rows(name, some) for stored, some in runs)
 
-    def read_episodes(
-        self, name: str, episodes: np.ndarray, out: np.ndarray | None = None
-    ) -> np.ndarray:
+    def read_episodes(self, name: str, episodes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return a column's rows of some episodes; in `out` if given, except for offsets."""
         pieces = []
         counted = rows = 0

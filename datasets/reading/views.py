@@ -168,8 +168,7 @@ def positions_of(dataset: Dataset, index: slice | Sequence[int] | np.ndarray) ->
     if positions.dtype == np.bool_:
         if positions.shape != (count,):
             raise IndexError(
-                f"{dataset.name}: a mask of {count} episodes has shape ({count},), found "
-                f"{positions.shape}."
+                f"{dataset.name}: a mask of {count} episodes has shape ({count},), found {positions.shape}."
             )
         return np.flatnonzero(positions)
     if positions.dtype.kind not in "iu" or positions.ndim != 1:
@@ -178,9 +177,7 @@ def positions_of(dataset: Dataset, index: slice | Sequence[int] | np.ndarray) ->
             f"{positions.dtype} {positions.shape}."
         )
     if len(positions) and not (-count <= positions.min() and positions.max() < count):
-        raise IndexError(
-            f"{dataset.name}: episodes {positions.min()} to {positions.max()} of {count}."
-        )
+        raise IndexError(f"{dataset.name}: episodes {positions.min()} to {positions.max()} of {count}.")
     return positions.astype(np.int64) % max(1, count)
 
 
@@ -318,8 +315,7 @@ def save_view(dataset: Dataset, path: Path, *, replace: bool = False) -> Path:
 def _to_json(dataset: Dataset, depth: int) -> dict[str, Any]:
     if depth > DEEPEST:
         raise SchemaError(
-            f"{dataset.name}: views are nested more than {DEEPEST} deep; store one of them first, "
-            "with save_dataset."
+            f"{dataset.name}: views are nested more than {DEEPEST} deep; store one of them first, with save_dataset."
         )
     if dataset.operation is None:
         return {"dataset": f"{dataset.name}@{dataset.digest}"}
@@ -335,8 +331,7 @@ def _check_replaceable(path: Path, digest: str, *, replace: bool) -> None:
         stated = None
     except (InvalidNameError, ManifestError) as error:
         raise VersionExistsError(
-            f"{path} exists already and is not a view that orlog saved, so it is never replaced: "
-            "choose another file."
+            f"{path} exists already and is not a view that orlog saved, so it is never replaced: choose another file."
         ) from error
     if stated != digest and not replace:
         raise VersionExistsError(
@@ -346,9 +341,7 @@ def _check_replaceable(path: Path, digest: str, *, replace: bool) -> None:
 
 
 def open_view(
-    path: Path,
-    find: Callable[[str], Dataset],
-    view: Callable[[Sequence[Dataset], Operation], Dataset],
+    path: Path, find: Callable[[str], Dataset], view: Callable[[Sequence[Dataset], Operation], Dataset]
 ) -> Dataset:
     """Return the view of a JSON file; `find` opens the stored versions it names, `view` derives from them."""
     body, stated = _read_view(path)
@@ -363,9 +356,7 @@ def open_view(
                 if not digest.startswith("sha256:") or len(digest) != 71:
                     raise ValueError(f"a parent is named by its whole digest, found {named!r:.99}.")
                 return find(f"{name}@{digest}")
-            case {"operation": dict(operation), "parents": [_, *_] as parents, **others} if (
-                not others
-            ):
+            case {"operation": dict(operation), "parents": [_, *_] as parents, **others} if not others:
                 return view([made_of(parent, depth + 1) for parent in parents], operation)
         raise ValueError(f"a view has an operation and parents, found {part!r:.99}.")
 
@@ -397,9 +388,7 @@ def view_sources(path: Path) -> list[str]:
             case {"parents": [*parents]}:
                 waiting += parents
             case _:
-                raise ManifestError(
-                    f"{path}: no view: a part of it names neither dataset nor parents."
-                )
+                raise ManifestError(f"{path}: no view: a part of it names neither dataset nor parents.")
     return sorted(names)
 
 

@@ -73,9 +73,7 @@ class CrashLog:
         """Whether the next end of an episode must be acknowledged to be kept."""
         return self._keeps_blocks and (self._file is None or self._bytes > LARGEST_BLOCKS)
 
-    def acknowledge(
-        self, header: Mapping[str, Any], writer: EpisodeWriter, rows: Mapping[str, int]
-    ) -> None:
+    def acknowledge(self, header: Mapping[str, Any], writer: EpisodeWriter, rows: Mapping[str, int]) -> None:
         """Acknowledge the first `rows` of each column, whose full shards must be durable already.
 
         `header` is compared when the recording is resumed. Raises StorageError if the disk is full.
@@ -100,9 +98,7 @@ class CrashLog:
         if self._file is None:
             return
         arrays = {name: np.ascontiguousarray(values) for name, values in block.items()}
-        header = msgspec.json.encode(
-            [(name, values.dtype.str, values.shape) for name, values in arrays.items()]
-        )
+        header = msgspec.json.encode([(name, values.dtype.str, values.shape) for name, values in arrays.items()])
         body: list[Any] = [len(header).to_bytes(4, "little"), header]
         body += [values.data.cast("B") for values in arrays.values() if values.size]
         digest, size = blake3(), sum(map(len, body))
@@ -124,9 +120,7 @@ class CrashLog:
                 self._file.close()
         self._file = None
 
-    def restore(
-        self, header: Mapping[str, Any], writer: EpisodeWriter, wanted: str
-    ) -> dict[str, int]:
+    def restore(self, header: Mapping[str, Any], writer: EpisodeWriter, wanted: str) -> dict[str, int]:
         """Fill a new writer with all whole episodes; return the rows of each column.
 
         Raises IntegrityError if acknowledged rows are missing or damaged; SchemaError if another recording was
@@ -144,8 +138,7 @@ class CrashLog:
         path = self._folder / f"pending-{body['pending']}"
         if not path.is_file():
             raise IntegrityError(
-                f"{path}: the acknowledged rows are gone; discard=True drops the recording.",
-                file=path.name,
+                f"{path}: the acknowledged rows are gone; discard=True drops the recording.", file=path.name
             )
         specs = writer.schema.columns()
         with path.open("rb") as file:
@@ -174,8 +167,7 @@ class CrashLog:
                 if value != given[name]
             ]
             raise SchemaError(
-                f"{self._folder}: column {spec.name} was recorded with {', '.join(changed)}; give the "
-                "same encodings."
+                f"{self._folder}: column {spec.name} was recorded with {', '.join(changed)}; give the same encodings."
             )
         column.encoding = encoding
         full, rest = divmod(state["rows"], encoding.shard_rows)
@@ -187,9 +179,7 @@ class CrashLog:
             rows = np.frombuffer(data, spec.dtype).reshape(-1, *spec.shape)
         column.restore(full, rows)
 
-    def _write_journal(
-        self, header: Mapping[str, Any], writer: EpisodeWriter, rows: Mapping[str, int]
-    ) -> None:
+    def _write_journal(self, header: Mapping[str, Any], writer: EpisodeWriter, rows: Mapping[str, int]) -> None:
         pending = self._folder / f"pending-{self._number}"
         columns: dict[str, Any] = {}
         with pending.open("wb") as file:
@@ -230,19 +220,14 @@ def schema_json(schema: Schema) -> dict[str, Any]:
         "observation_space": space_to_json(schema.observation_space),
         "action_space": space_to_json(schema.action_space),
         "reward_dtype": schema.reward_dtype.name,
-        "extras": {
-            name: [spec.dtype.name, list(spec.shape)] for name, spec in schema.extras.items()
-        },
+        "extras": {name: [spec.dtype.name, list(spec.shape)] for name, spec in schema.extras.items()},
         "variable": dict(schema.variable),
     }
 
 
 def _schema_from_json(schema: Schema, body: Mapping[str, Any]) -> Schema:
     """Return the schema with the extra columns of a journal."""
-    extras = {
-        name: ColumnSpec(name, np.dtype(dtype), tuple(shape))
-        for name, (dtype, shape) in body["extras"].items()
-    }
+    extras = {name: ColumnSpec(name, np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in body["extras"].items()}
     return dataclasses.replace(schema, extras=extras, variable=body["variable"])
 
 

@@ -101,9 +101,7 @@ class EpisodeWriter:
         block = schema.step_rows(where, **columns)
         check_flags(block, where)
         first = self._open_steps
-        rows = {
-            name: first + (axis_of(name) == "observation" and first > 0) for name in self._refused
-        }
+        rows = {name: first + (axis_of(name) == "observation" and first > 0) for name in self._refused}
         refuse_outside(block, self._refused, where, rows)
         self.schema = schema
         self._append(block)
@@ -139,9 +137,7 @@ class EpisodeWriter:
             raise SchemaError(f"{self._where()}: has no steps to discard.")
         columns = self.container.columns
         # A first episode may have added columns, which must then be removed too.
-        if self.episodes == 0 or any(
-            column.handed_rows > ended.get(name, 0) for name, column in columns.items()
-        ):
+        if self.episodes == 0 or any(column.handed_rows > ended.get(name, 0) for name, column in columns.items()):
             return False
         for name, column in columns.items():
             column.drop_from(ended.get(name, 0))
@@ -172,20 +168,11 @@ class EpisodeWriter:
             part=Part(
                 episodes=self.episodes,
                 steps=self.steps,
-                columns={
-                    name: PartColumn(rows=column.rows, blake3=column.blake3)
-                    for name, column in columns.items()
-                },
+                columns={name: PartColumn(rows=column.rows, blake3=column.blake3) for name, column in columns.items()},
             ),
             objects=sorted(objects, key=lambda item: item.path),
-            non_finite={
-                name: column.non_finite for name, column in columns.items() if column.non_finite
-            },
-            outside={
-                name: column.outside
-                for name, column in columns.items()
-                if column.outside is not None
-            },
+            non_finite={name: column.non_finite for name, column in columns.items() if column.non_finite},
+            outside={name: column.outside for name, column in columns.items() if column.outside is not None},
         )
 
     def close(self) -> None:

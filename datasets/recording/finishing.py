@@ -91,9 +91,7 @@ def finish_version(
 def refuse_existing(place: Path, destination: Path) -> None:
     """Refuse a destination if something is at a place."""
     if place.exists() or place.is_symlink():
-        raise VersionExistsError(
-            f"{destination} exists already; versions are never overwritten: choose another one."
-        )
+        raise VersionExistsError(f"{destination} exists already; versions are never overwritten: choose another one.")
 
 
 def _check_decoding(store: Path, manifest: Manifest) -> None:
@@ -112,9 +110,7 @@ def _check_decoding(store: Path, manifest: Manifest) -> None:
 def refuse_chunk_hashes(container: Container, wanted: str) -> None:
     """Refuse hashes of chunks in a container whose chunks are not read alone."""
     if container != "zarr":
-        raise ValueError(
-            f"{wanted}: chunks have hashes in the container zarr only, found {container}."
-        )
+        raise ValueError(f"{wanted}: chunks have hashes in the container zarr only, found {container}.")
 
 
 def with_chunk_hashes(store: Path, manifest: Manifest, base: Path | None = None) -> Manifest:
@@ -200,13 +196,7 @@ def make_manifest(
 
 
 def lay_out_version(
-    recorded: Path,
-    written: WrittenPart,
-    store: Path,
-    *,
-    container: Container,
-    base: Dataset | None,
-    facts: Facts,
+    recorded: Path, written: WrittenPart, store: Path, *, container: Container, base: Dataset | None, facts: Facts
 ) -> tuple[Manifest, list[StoredObject]]:
     """Fill the new folder `store` of a version; return its manifest and its new objects.
 

@@ -64,12 +64,7 @@ class OpenEpisode:
     """
 
     def __init__(
-        self,
-        writer: DatasetWriter,
-        recorded: Recorded,
-        *,
-        simulated: Any = None,
-        environment: int | None = None,
+        self, writer: DatasetWriter, recorded: Recorded, *, simulated: Any = None, environment: int | None = None
     ) -> None:
         """Hold nothing yet.
 
@@ -84,9 +79,7 @@ class OpenEpisode:
             recorded.observation_space, self._misfit("observation", recorded.observation_space)
         )
         advice = "; convert it before the step, for example with .astype"
-        self._copied_action = _copier(
-            recorded.action_space, self._misfit("action", recorded.action_space, advice)
-        )
+        self._copied_action = _copier(recorded.action_space, self._misfit("action", recorded.action_space, advice))
         self._seed: int | None = None
         self._options = ""
         self._written = 0
@@ -95,9 +88,7 @@ class OpenEpisode:
         self._before: tuple[Any, ...] = ()
         self._after: tuple[Any, ...] = ()
 
-    def start(
-        self, observation: Any, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> None:
+    def start(self, observation: Any, seed: int | None = None, options: Mapping[str, Any] | None = None) -> None:
         """Start from the observation of a reset; an earlier episode must have ended.
 
         Raises SchemaError if something does not fit or cannot be kept.
@@ -122,9 +113,7 @@ class OpenEpisode:
         if (log_prob is None) is self._recorded.action_log_probs:
             text = "action_log_prob is recorded only with action_log_probs=True"
             if log_prob is None:
-                text = (
-                    "step needs action_log_prob=.., since this recording has action_log_probs=True"
-                )
+                text = "step needs action_log_prob=.., since this recording has action_log_probs=True"
             raise SchemaError(f"{self.where()}: {text}.")
         state = None if self._simulator is None else self._simulator.read()
         self._before = kept, log_prob, state
@@ -165,9 +154,7 @@ class OpenEpisode:
         metadata = {"options": self._options} if self._recorded.keeps_options else {}
         if self._written == 0:
             if self._steps:
-                self.writer.add_episode(
-                    Episode(seed=self._seed, metadata=metadata, **self._take_columns())
-                )
+                self.writer.add_episode(Episode(seed=self._seed, metadata=metadata, **self._take_columns()))
             return
         self.write_steps()
         self._written = 0
@@ -184,9 +171,7 @@ class OpenEpisode:
         """Return dataset, episode and the next step in words."""
         step = self._written + len(self._steps)
         if self._environment is not None:  # which episode it will be is known when it has ended
-            return (
-                f"{self.writer.name}, environment {self._environment}, step {step} of its episode"
-            )
+            return f"{self.writer.name}, environment {self._environment}, step {step} of its episode"
         return f"{self.writer.name}, episode {self.writer.total_episodes}, step {step}"
 
     def wrong_result(self, result: Any, *, of_reset: bool = False) -> SchemaError:
@@ -270,9 +255,7 @@ class OpenEpisode:
             ) from None
         return [value.copy() if isinstance(value, np.ndarray) else value for value in values]
 
-    def _misfit(
-        self, what: str, space: gymnasium.Space[Any], advice: str = ""
-    ) -> Callable[[SchemaError], SchemaError]:
+    def _misfit(self, what: str, space: gymnasium.Space[Any], advice: str = "") -> Callable[[SchemaError], SchemaError]:
         """Return a function that says where a value does not fit."""
         return lambda error: SchemaError(
             f"{self.where()}: the {what} does not fit its space {space}: {clause(error)}{advice}."
@@ -288,9 +271,7 @@ def _of_agent(agent: object) -> str:
     return "" if agent is None else f", agent {agent!r:.100}"
 
 
-def _copier(
-    space: gymnasium.Space[Any], misfit: Callable[[SchemaError], SchemaError]
-) -> Callable[[Any], Any]:
+def _copier(space: gymnasium.Space[Any], misfit: Callable[[SchemaError], SchemaError]) -> Callable[[Any], Any]:
     """Return a function that returns a copy of a value of a space, in the form that `_stack` takes.
 
     It raises the error that `misfit` makes if the value does not fit. Bounds of a Box are not enforced.
@@ -344,10 +325,7 @@ def _stack(space: gymnasium.Space[Any], samples: list[Any]) -> Columns:
         case spaces.Discrete():
             return np.array(samples, space.dtype)
         case spaces.Dict():
-            return {
-                key: _stack(part, [sample[key] for sample in samples])
-                for key, part in space.spaces.items()
-            }
+            return {key: _stack(part, [sample[key] for sample in samples]) for key, part in space.spaces.items()}
     return samples
 
 

@@ -63,8 +63,7 @@ def record_parallel(
     taken = {*_COLUMNS, LOG_PROBS} & {*infos}
     if taken:
         raise SchemaError(
-            f"{name}: infos cannot be named {', '.join(sorted(taken))}: these columns of an agent hold "
-            "something else."
+            f"{name}: infos cannot be named {', '.join(sorted(taken))}: these columns of an agent hold something else."
         )
     if not all(hasattr(env, needed) for needed in ("possible_agents", "observation_space", "step")):
         raise wrong_type("env", "a parallel environment of PettingZoo", env)
@@ -72,8 +71,7 @@ def record_parallel(
     for agent in agents:
         if not can_be_named(f"infos/agents/{agent}/acts") or "/" in agent:
             raise SchemaError(
-                f"{name}: agent {agent!r} cannot name a column: expected letters, digits, '_', '-' "
-                "and '.'."
+                f"{name}: agent {agent!r} cannot name a column: expected letters, digits, '_', '-' and '.'."
             )
     blanks = _Blanks(name, env, agents, infos)
     columns = [*_COLUMNS, *infos, *([LOG_PROBS] if action_log_probs else [])]
@@ -128,10 +126,7 @@ class ParallelRecorder(Recording):
         observations, infos = self.env.reset(seed=seed, options=options)
         self._blanks.note_reset(infos)
         self._episodes[0].start(
-            {
-                key: observations.get(agent, self._blanks.observations[key])
-                for key, agent in self._agents.items()
-            },
+            {key: observations.get(agent, self._blanks.observations[key]) for key, agent in self._agents.items()},
             seed,
             options,
         )
@@ -153,14 +148,9 @@ class ParallelRecorder(Recording):
         if action_log_probs is not None:
             missing = [key for key, agent in acting.items() if agent not in action_log_probs]
             if missing:
-                raise SchemaError(
-                    f"{episode.where()}: action_log_probs lacks agent {missing[0]!r}, which acts."
-                )
+                raise SchemaError(f"{episode.where()}: action_log_probs lacks agent {missing[0]!r}, which acts.")
             log_probs = {key: float(action_log_probs[agent]) for key, agent in acting.items()}
-        action = {
-            key: actions.get(agent, self._blanks.actions[key])
-            for key, agent in self._agents.items()
-        }
+        action = {key: actions.get(agent, self._blanks.actions[key]) for key, agent in self._agents.items()}
         episode.before(action, None if action_log_probs is None else sum(log_probs.values()))
         self._is_running = False
         result = self.env.step(actions)
@@ -217,21 +207,12 @@ class _Blanks:
         actions: A blank action of each agent.
     """
 
-    def __init__(
-        self, name: str, env: Any, agents: Mapping[str, Any], infos: Sequence[str]
-    ) -> None:
+    def __init__(self, name: str, env: Any, agents: Mapping[str, Any], infos: Sequence[str]) -> None:
         self._name, self._agents, self._infos = name, agents, infos
-        self.observation_space = spaces.Dict(
-            {key: env.observation_space(agent) for key, agent in agents.items()}
-        )
-        self.action_space = spaces.Dict(
-            {key: env.action_space(agent) for key, agent in agents.items()}
-        )
+        self.observation_space = spaces.Dict({key: env.observation_space(agent) for key, agent in agents.items()})
+        self.action_space = spaces.Dict({key: env.action_space(agent) for key, agent in agents.items()})
         self.observations, self.actions = (
-            {
-                key: map_leaves(part, lambda _, leaf: _blank_leaf(leaf))
-                for key, part in space.items()
-            }
+            {key: map_leaves(part, lambda _, leaf: _blank_leaf(leaf)) for key, part in space.items()}
             for space in (self.observation_space, self.action_space)
         )
         self._at_reset: dict[str, Any] = {}
@@ -241,9 +222,7 @@ class _Blanks:
         for key, agent in self._agents.items():
             info = infos.get(agent) or {}
             self._at_reset |= {
-                f"agents/{key}/{name}": _blank_like([info[name]])
-                for name in self._infos
-                if name in info
+                f"agents/{key}/{name}": _blank_like([info[name]]) for name in self._infos if name in info
             }
 
     def fill_infos(self, infos: InfoLists, schema: Schema) -> InfoLists:

@@ -127,9 +127,7 @@ def record_vector(
         action_log_probs=action_log_probs,
     )
     spec = _spec_of(envs.unwrapped)
-    episodes = start_version(
-        name, recorded, spec, simulated, append=append, options=options, numbered=True
-    )
+    episodes = start_version(name, recorded, spec, simulated, append=append, options=options, numbered=True)
     return VectorRecorder(envs, episodes)
 
 
@@ -198,8 +196,7 @@ class Recording:
     def _check_running(self) -> None:
         if not self._is_running:
             raise SchemaError(
-                f"{self._episodes[0].where()}: no episode is running; call {self._name_of_env}.reset() "
-                "first."
+                f"{self._episodes[0].where()}: no episode is running; call {self._name_of_env}.reset() first."
             )
 
 
@@ -213,9 +210,7 @@ class Recorder(Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._hold(episodes)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment and start an episode; a running one ends as it is.
 
         Raises SchemaError if the observation does not fit its space, the options cannot be kept as JSON, or
@@ -264,10 +259,7 @@ class VectorRecorder(Recording, VectorWrapper):
         self._ended = np.zeros(envs.num_envs, np.bool_)
 
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or those of `options["reset_mask"]`; running episodes end there.
 
@@ -332,9 +324,7 @@ class VectorRecorder(Recording, VectorWrapper):
                 if chosen[index]:
                     yield index, observation
 
-    def _own_results(
-        self, result: tuple[Any, ...], acting: np.ndarray
-    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    def _own_results(self, result: tuple[Any, ...], acting: np.ndarray) -> Iterator[tuple[int, tuple[Any, ...]]]:
         """Yield what the own step of each environment that acts returned.
 
         Raises SchemaError if there is not one reward and flag for each environment, or the last observation of

@@ -9,14 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from orlog.base.files import (
-    absolute_path,
-    hash_file,
-    link_or_copy,
-    make_folder,
-    storage_errors,
-    unfinished_folder,
-)
+from orlog.base.files import absolute_path, hash_file, link_or_copy, make_folder, storage_errors, unfinished_folder
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused, known_manifests
 from orlog.datasets.reading.dataset import Dataset
@@ -34,15 +27,7 @@ from orlog.datasets.store.chunk_hashes import has_chunk_hashes
 from orlog.datasets.store.zarr_writer import WrittenPart, ZarrWriter
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import ColumnSpec
-from orlog.manifests.manifest import (
-    MANIFEST_FILE,
-    Container,
-    Parent,
-    Part,
-    StoredObject,
-    part_folder,
-    parts_of,
-)
+from orlog.manifests.manifest import MANIFEST_FILE, Container, Parent, Part, StoredObject, part_folder, parts_of
 from orlog.manifests.names import DatasetName, parse_name, version_parts
 
 
@@ -113,9 +98,7 @@ def save_dataset(
             description=_joined("\n", [source.description for source in sources])
             if description is None
             else description,
-            license=_joined(" AND ", [source.license for source in sources])
-            if license is None
-            else license,
+            license=_joined(" AND ", [source.license for source in sources]) if license is None else license,
             environment=dataset.environment,
             behavior_policy=_joined("; ", [source.behavior_policy for source in sources]),
             lineage=dataset.lineage
@@ -134,9 +117,7 @@ def save_dataset(
     return destination
 
 
-def _copy_episodes(
-    dataset: Dataset, folder: Path, progress: Callable[[int, int], None]
-) -> WrittenPart:
+def _copy_episodes(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> WrittenPart:
     done = 0
     progress(done, dataset.total_steps)
     writer = EpisodeWriter(folder, dataset.schema, dataset.name)
@@ -234,11 +215,7 @@ def convert_dataset(
 
 
 def _name_of_converted(
-    dataset: Dataset,
-    container: Container,
-    name: str | None,
-    version: str | None,
-    chunk_hashes: bool,
+    dataset: Dataset, container: Container, name: str | None, version: str | None, chunk_hashes: bool
 ) -> DatasetName:
     """Return the name and version of a version's conversion to another container."""
     step = Parent(digest=dataset.digest, operation="convert")
@@ -246,9 +223,7 @@ def _name_of_converted(
     def is_free(wanted: DatasetName) -> bool:
         """Return whether a version is free, or is an earlier result of this same conversion."""
         return all(
-            known.container == container
-            and known.lineage[-1:] == [step]
-            and has_chunk_hashes(known) == chunk_hashes
+            known.container == container and known.lineage[-1:] == [step] and has_chunk_hashes(known) == chunk_hashes
             for _, known in known_manifests(wanted.name, wanted.version)
         )
 
@@ -323,11 +298,7 @@ def _convert_parts(
 
 
 def _write_zarr(
-    source: Path,
-    target: Path,
-    rows: Mapping[ColumnSpec, int],
-    part: Part,
-    progress: Callable[[int], None],
+    source: Path, target: Path, rows: Mapping[ColumnSpec, int], part: Part, progress: Callable[[int], None]
 ) -> list[StoredObject]:
     """Copy a part from HDF5 into the Zarr container, and compare each column with its BLAKE3."""
     from orlog.datasets.store.hdf5 import Hdf5Reader

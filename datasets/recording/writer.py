@@ -42,14 +42,7 @@ from orlog.errors import (
     clause,
     wrong_type,
 )
-from orlog.manifests.manifest import (
-    Container,
-    Manifest,
-    Parent,
-    Part,
-    PartColumn,
-    manifest_from_text,
-)
+from orlog.manifests.manifest import Container, Manifest, Parent, Part, PartColumn, manifest_from_text
 from orlog.manifests.names import counted, parse_name, version_parts
 from orlog.manifests.roles import check_masks, check_roles, spread_roles
 from orlog.manifests.spaces import has_choices, storable_space
@@ -182,9 +175,7 @@ class DatasetWriter:
         """
         dataset = as_dataset(dataset)
         if dataset.operation is not None:
-            raise SchemaError(
-                f"{dataset.name}: a view cannot be appended to; save_dataset stores it as a version."
-            )
+            raise SchemaError(f"{dataset.name}: a view cannot be appended to; save_dataset stores it as a version.")
         base = with_all_files(dataset).manifest
         (major, minor, _), rebuild = version_parts(dataset.version)
         facts = Facts(
@@ -205,16 +196,12 @@ class DatasetWriter:
         writer._start(dataset.schema, facts, base.container, dataset, how)
         return writer
 
-    def _start(
-        self, schema: Schema, facts: Facts, container: Container, base: Dataset | None, how: _How
-    ) -> None:
+    def _start(self, schema: Schema, facts: Facts, container: Container, base: Dataset | None, how: _How) -> None:
         name, version = facts["name"], facts["version"]
         if not isinstance(name, str):
             raise wrong_type("name", "a text such as 'lab/arm-v1'", name)
         if "@" in name:
-            raise InvalidNameError(
-                f"{name!r:.99}: a new dataset is named without its version; give that as version=."
-            )
+            raise InvalidNameError(f"{name!r:.99}: a new dataset is named without its version; give that as version=.")
         self._wanted = wanted = parse_name(f"{name}@{version}")
         self.name, self.version = wanted.name, wanted.version
         self.folder = datasets_folder() / wanted.name / version
@@ -234,8 +221,7 @@ class DatasetWriter:
                 self._lock = take_lock(self.folder, longest_wait=0)
         except BusyError:
             raise StorageError(
-                f"{self.folder}: another process is writing this version; wait for it, or choose another "
-                "version."
+                f"{self.folder}: another process is writing this version; wait for it, or choose another version."
             ) from None
         try:
             if how.discard:
@@ -353,9 +339,7 @@ class DatasetWriter:
             infos=infos or {},
         )
 
-    def end_episode(
-        self, *, seed: int | None = None, metadata: Mapping[str, Any] | None = None
-    ) -> None:
+    def end_episode(self, *, seed: int | None = None, metadata: Mapping[str, Any] | None = None) -> None:
         """Close the open episode; if no flag ends it, it counts as unfinished.
 
         Raises:
@@ -423,9 +407,7 @@ class DatasetWriter:
                     base=self._base,
                     facts=self._facts,
                 )
-            finish_version(
-                store, manifest, self.folder, accept=self._accept, share=new, among=[manifest.name]
-            )
+            finish_version(store, manifest, self.folder, accept=self._accept, share=new, among=[manifest.name])
         except BaseException:
             # All rows are on disk, so even a recording without a journal can be acknowledged now.
             if self._log.episodes < self._writer.episodes:
@@ -467,9 +449,7 @@ class DatasetWriter:
         facts = Facts(**{**self._facts, "roles": {}})  # columns of infos are not known yet
         try:
             check_roles(roles, None, wanted)
-            manifest = make_manifest(
-                self._schema, [part], [], container=self._container, non_finite={}, **facts
-            )
+            manifest = make_manifest(self._schema, [part], [], container=self._container, non_finite={}, **facts)
             manifest_from_text(manifest.to_json(), wanted)
         except (TypeError, ValueError) as error:
             raise SchemaError(f"{wanted}: {clause(error)}.") from error

@@ -64,10 +64,7 @@ def has_chunk_hashes(manifest: Manifest) -> bool:
 
 def lacks_chunk_hashes(manifest: Manifest) -> bool:
     """Return whether a version has shards too large to be fetched whole, and no hashes of their chunks."""
-    has_large = any(
-        item.size_bytes > LARGE_BYTES and column_of(item.path) is not None
-        for item in manifest.objects
-    )
+    has_large = any(item.size_bytes > LARGE_BYTES and column_of(item.path) is not None for item in manifest.objects)
     return manifest.container == "zarr" and has_large and not has_chunk_hashes(manifest)
 
 
@@ -95,9 +92,7 @@ def layouts(chunks: Mapping[str, tuple[int, int]]) -> dict[str, Layout]:
     return result
 
 
-def read_chunk_hashes(
-    folder: Path, manifest: Manifest, places: Mapping[str, Layout]
-) -> dict[str, tuple[bytes, bytes]]:
+def read_chunk_hashes(folder: Path, manifest: Manifest, places: Mapping[str, Layout]) -> dict[str, tuple[bytes, bytes]]:
     """Return the hash of each shard of a version, and those of its chunks one after the other, by path.
 
     `places` is what `layouts` returns of it.
@@ -107,16 +102,12 @@ def read_chunk_hashes(
         problem = check_object(folder, item) if item.path in (CHUNKS_FILE, SHARDS_FILE) else None
         if problem is not None:
             advice = f"run: orlog verify {folder} --repair"
-            raise mismatch(
-                f"{folder / item.path}", item.path, problem.expected, problem.found, advice
-            )
+            raise mismatch(f"{folder / item.path}", item.path, problem.expected, problem.found, advice)
     return {path: _stated(folder, place) for path, place in places.items()}
 
 
 def write_chunk_hashes(
-    folder: Path,
-    chunks: Mapping[str, tuple[int, int]],
-    known: Mapping[str, tuple[bytes, bytes]] | None = None,
+    folder: Path, chunks: Mapping[str, tuple[int, int]], known: Mapping[str, tuple[bytes, bytes]] | None = None
 ) -> list[StoredObject]:
     """Write the hashes of all shards of a folder, and return both files as objects.
 
@@ -125,8 +116,7 @@ def write_chunk_hashes(
     """
     known = known or {}
     hashes = [
-        known.get(path) or hashes_of_shard(folder / path, held, room)
-        for path, (held, room) in sorted(chunks.items())
+        known.get(path) or hashes_of_shard(folder / path, held, room) for path, (held, room) in sorted(chunks.items())
     ]
     contents = {
         CHUNKS_FILE: b"".join(of_chunks for _, of_chunks in hashes),
@@ -142,15 +132,11 @@ def write_chunk_hashes(
     ]
 
 
-def shards_of_other_hashes(
-    folder: Path, places: Mapping[str, Layout], column: str
-) -> Iterator[str]:
+def shards_of_other_hashes(folder: Path, places: Mapping[str, Layout], column: str) -> Iterator[str]:
     """Yield each shard of a column, named with its part, whose hashes are not those that the folder's files hold."""
     for path, place in places.items():
         is_meant = path.startswith(f"{column}/c.")
-        if is_meant and _stated(folder, place) != hashes_of_shard(
-            folder / path, place.chunks, place.room
-        ):
+        if is_meant and _stated(folder, place) != hashes_of_shard(folder / path, place.chunks, place.room):
             yield path
 
 

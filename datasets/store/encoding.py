@@ -86,26 +86,18 @@ class Encoding:
         row_bytes = max(1, dtype.itemsize * math.prod(shape))
         most_rows = max(1, LARGEST_CHUNK_BYTES // row_bytes)
         if not 1 <= self.chunk_rows <= most_rows:
-            raise ValueError(
-                f"a chunk holds 1 to {most_rows} rows of {row_bytes} bytes, found {self.chunk_rows}."
-            )
+            raise ValueError(f"a chunk holds 1 to {most_rows} rows of {row_bytes} bytes, found {self.chunk_rows}.")
         most_chunks = min(MOST_CHUNKS, LARGEST_SHARD_BYTES // (self.chunk_rows * row_bytes))
         if not 1 <= self.chunks_per_shard <= max(1, most_chunks):
             raise ValueError(
-                f"a shard holds 1 to {max(1, most_chunks)} of these chunks, found "
-                f"{self.chunks_per_shard}."
+                f"a shard holds 1 to {max(1, most_chunks)} of these chunks, found {self.chunks_per_shard}."
             )
         if self.compression not in COMPRESSIONS:
-            raise ValueError(
-                f"compression is one of {', '.join(COMPRESSIONS)}, found {self.compression!r:.40}."
-            )
+            raise ValueError(f"compression is one of {', '.join(COMPRESSIONS)}, found {self.compression!r:.40}.")
         axis = self.difference_axis
-        if axis is not None and (
-            type(axis) is not int or dtype != np.uint8 or not 1 <= axis <= len(shape)
-        ):
+        if axis is not None and (type(axis) is not int or dtype != np.uint8 or not 1 <= axis <= len(shape)):
             raise ValueError(
-                f"differences need uint8 and an axis of a row, 1 to {len(shape)}, found {dtype} and "
-                f"{axis!r:.40}."
+                f"differences need uint8 and an axis of a row, 1 to {len(shape)}, found {dtype} and {axis!r:.40}."
             )
 
 
@@ -134,9 +126,7 @@ def decompress(data: bytes | memoryview, out: np.ndarray, compression: str) -> N
     blosc.decompress(data, out)
 
 
-def codec_metadata(
-    compression: str, dtype: np.dtype[Any], *, bit_shuffle: bool
-) -> list[dict[str, Any]]:
+def codec_metadata(compression: str, dtype: np.dtype[Any], *, bit_shuffle: bool) -> list[dict[str, Any]]:
     """Return Zarr's description of a compression: its bytes-to-bytes codecs, without the checksum."""
     if compression == "none":
         return []
@@ -206,9 +196,7 @@ def _height_axis(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int | None:
     return axis if min(shape[axis], shape[axis + 1]) >= _SMALLEST_SIDE else None
 
 
-def array_metadata(
-    spec: ColumnSpec, rows: int, encoding: Encoding, *, smallest: int = 1
-) -> dict[str, Any]:
+def array_metadata(spec: ColumnSpec, rows: int, encoding: Encoding, *, smallest: int = 1) -> dict[str, Any]:
     """Return the content of a column's `zarr.json`, in zarr-python's order.
 
     No side of a chunk is shorter than `smallest`: 1 by Zarr's rule, though those of rows that hold no numbers were 0
@@ -270,10 +258,7 @@ def read_encoding(data: bytes, spec: ColumnSpec, rows: int) -> Encoding:
     )
     encoding.check(spec.dtype, spec.shape)
     stated = {"storage_transformers": [], **_without_free(body)}
-    allowed, before = (
-        _without_free(array_metadata(spec, rows, encoding, smallest=smallest))
-        for smallest in (1, 0)
-    )
+    allowed, before = (_without_free(array_metadata(spec, rows, encoding, smallest=smallest)) for smallest in (1, 0))
     if stated not in (allowed, before):
         wrong = [key for key in {**allowed, **stated} if stated.get(key) != allowed.get(key)]
         raise ValueError(
@@ -288,8 +273,7 @@ def _without_free(body: dict[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in body.items()
-        if key not in _FREE
-        and not (isinstance(value, dict) and value.get("must_understand") is False)
+        if key not in _FREE and not (isinstance(value, dict) and value.get("must_understand") is False)
     }
 
 

@@ -42,11 +42,7 @@ _UNREADABLE = (OSError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 def write_hdf5(
-    source: Path,
-    target: Path,
-    written: WrittenPart,
-    *,
-    progress: Callable[[int], None] = lambda _: None,
+    source: Path, target: Path, written: WrittenPart, *, progress: Callable[[int], None] = lambda _: None
 ) -> list[StoredObject]:
     """Copy a part from the Zarr container into `target/data.h5`, in bounded memory.
 
@@ -71,13 +67,9 @@ def write_hdf5(
                     chunks = (min(encoding.chunk_rows, count), *spec.shape)
                     # Without values it has no chunks, since HDF5 allows none of size 0.
                     storage = {"chunks": chunks, **FILTERS} if math.prod(shape) else {}
-                    dataset = file.create_dataset(
-                        spec.name, shape, h5py.Datatype(dtype), track_times=False, **storage
-                    )
+                    dataset = file.create_dataset(spec.name, shape, h5py.Datatype(dtype), track_times=False, **storage)
                     for start in range(0, count, encoding.shard_rows):
-                        values = reader.read(
-                            spec.name, start, min(count, start + encoding.shard_rows)
-                        )
+                        values = reader.read(spec.name, start, min(count, start + encoding.shard_rows))
                         if values.size:
                             dataset[start : start + len(values)] = values
                         progress(values.nbytes)
@@ -115,9 +107,7 @@ class Hdf5Reader:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
-    def read(
-        self, name: str, start: int, stop: int, *, out: np.ndarray | None = None
-    ) -> np.ndarray:
+    def read(self, name: str, start: int, stop: int, *, out: np.ndarray | None = None) -> np.ndarray:
         """Return rows `start` to `stop - 1` of a column, in `out` where it is given."""
         spec, _ = self._columns[name]
         if start == stop or 0 in spec.shape:
@@ -218,9 +208,7 @@ def _checked_dataset(h5py: ModuleType, file: Any, spec: ColumnSpec, count: int) 
     if tuple(row) != spec.shape or (rows > 1 and rows * row_bytes > LARGEST_CHUNK_BYTES):
         raise ValueError(f"chunks of shape {node.chunks}.")
     if node.id.get_num_chunks() != math.ceil(count / rows):  # a missing one would read as zeros
-        raise ValueError(
-            f"expected {math.ceil(count / rows)} chunks, found {node.id.get_num_chunks()}."
-        )
+        raise ValueError(f"expected {math.ceil(count / rows)} chunks, found {node.id.get_num_chunks()}.")
     return node
 
 

@@ -50,9 +50,7 @@ class Problem:
         return f"{text}; it holds {', '.join(held)}" if held else text
 
 
-def mismatch(
-    where: str, file: str, expected: object, found: object, advice: str = ""
-) -> IntegrityError:
+def mismatch(where: str, file: str, expected: object, found: object, advice: str = "") -> IntegrityError:
     """Return the error for an object, `file`, that is not what is expected; `advice` says what to do."""
     return IntegrityError(
         f"{where}: expected {expected}, found {found}{f'; {advice}' if advice else '.'}",
@@ -110,9 +108,7 @@ def check_places(folder: Path, items: Iterable[StoredObject]) -> Problem | None:
     return None
 
 
-def check_object(
-    folder: Path, item: StoredObject, progress: Callable[[int], None] = lambda _: None
-) -> Problem | None:
+def check_object(folder: Path, item: StoredObject, progress: Callable[[int], None] = lambda _: None) -> Problem | None:
     """Return what is wrong with an object, after reading every byte."""
     path, expected = folder / item.path, f"{item.size_bytes} bytes"
     try:
@@ -129,9 +125,7 @@ def check_object(
     return check_sha256(folder, item, progress)
 
 
-def check_sha256(
-    folder: Path, item: StoredObject, progress: Callable[[int], None] = lambda _: None
-) -> Problem | None:
+def check_sha256(folder: Path, item: StoredObject, progress: Callable[[int], None] = lambda _: None) -> Problem | None:
     """Return what is wrong with the bytes of an object that passed `check_places`."""
     try:
         found = hash_file(folder / item.path, progress)

@@ -100,22 +100,16 @@ def choose_for_images(frames: np.ndarray, encoding: Encoding) -> Encoding:
     Differences with LZ4HC suit sensor noise; zstd finds the exactly repeated colors of rendered
     frames. Up to 16 evenly spread chunks are tried, so equal frames get equal encodings.
     """
-    plain = dataclasses.replace(
-        encoding, compression="zstd", bit_shuffle=False, difference_axis=None
-    )
+    plain = dataclasses.replace(encoding, compression="zstd", bit_shuffle=False, difference_axis=None)
     chunks = max(1, len(frames) // encoding.chunk_rows)
     tried = sorted({chunks * number // SAMPLED_CHUNKS for number in range(SAMPLED_CHUNKS)})
     rows = [slice(one * encoding.chunk_rows, (one + 1) * encoding.chunk_rows) for one in tried]
     samples = [np.ascontiguousarray(frames[part]) for part in rows]
-    sizes = [
-        sum(len(_encode_chunk(sample, one)) for sample in samples) for one in (encoding, plain)
-    ]
+    sizes = [sum(len(_encode_chunk(sample, one)) for sample in samples) for one in (encoding, plain)]
     return encoding if sizes[0] <= sizes[1] else plain
 
 
-def decode_chunk(
-    data: bytes | memoryview, out: np.ndarray, encoding: Encoding, *, undo: bool = True
-) -> None:
+def decode_chunk(data: bytes | memoryview, out: np.ndarray, encoding: Encoding, *, undo: bool = True) -> None:
     """Decode a chunk, without its checksum, into a contiguous array.
 
     With `undo=False` the caller has to call `undo_difference`, which is faster for many frames at
@@ -135,9 +129,7 @@ def undo_difference(frames: np.ndarray, axis: int) -> None:
 def _encode_chunk(values: np.ndarray, encoding: Encoding) -> bytes:
     if encoding.difference_axis is not None:
         differences = values.copy()
-        lines, originals = (
-            np.moveaxis(each, encoding.difference_axis, 0) for each in (differences, values)
-        )
+        lines, originals = (np.moveaxis(each, encoding.difference_axis, 0) for each in (differences, values))
         lines[1:] -= originals[:-1]
         values = differences
     return compress(values, encoding)
@@ -235,9 +227,7 @@ class Shard:
         """Return (offset, size) of a chunk in the file; its checksum is the last four bytes of it."""
         offset, size = self._index[chunk].tolist()
         if offset + size > self._end:
-            raise IntegrityError(
-                f"{self.name}: chunk {chunk} is missing or lies outside the shard.", file=self.name
-            )
+            raise IntegrityError(f"{self.name}: chunk {chunk} is missing or lies outside the shard.", file=self.name)
         return offset, size
 
     def places(self, chunks: Sequence[int]) -> list[tuple[int, int]]:
@@ -252,9 +242,7 @@ class Shard:
         check_bytes(data, f"{self.name}, chunk {chunk}", self.name)
         return memoryview(data)[:-_CRC_BYTES]
 
-    def _decode(
-        self, chunk: int, data: memoryview, out: np.ndarray, encoding: Encoding, *, undo: bool
-    ) -> None:
+    def _decode(self, chunk: int, data: memoryview, out: np.ndarray, encoding: Encoding, *, undo: bool) -> None:
         try:
             decode_chunk(data, out, encoding, undo=undo)
         except (ValueError, RuntimeError) as error:

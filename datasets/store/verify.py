@@ -17,13 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.home.folders import (
-    PARTIAL_FILE,
-    FolderSeen,
-    is_partial,
-    present_objects,
-    unless_deleted,
-)
+from orlog.datasets.home.folders import PARTIAL_FILE, FolderSeen, is_partial, present_objects, unless_deleted
 from orlog.datasets.home.records import is_settled, remember_files, remembered_files, stamp_of
 from orlog.datasets.store.chunk_hashes import (
     CHUNKS_FILE,
@@ -35,28 +29,13 @@ from orlog.datasets.store.chunk_hashes import (
     shards_of_other_hashes,
 )
 from orlog.datasets.store.hdf5 import DATA_FILE
-from orlog.datasets.store.objects import (
-    PATH,
-    SHARD,
-    Problem,
-    check_object,
-    check_sha256,
-    column_of,
-    group_folders,
-)
+from orlog.datasets.store.objects import PATH, SHARD, Problem, check_object, check_sha256, column_of, group_folders
 from orlog.datasets.store.version import StoredVersion, open_reader, spec_of
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.datasets.store.zarr_writer import count_non_finite
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, clause
 from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
-from orlog.manifests.manifest import (
-    MANIFEST_FILE,
-    Manifest,
-    StoredObject,
-    part_folder,
-    parts_of,
-    read_manifest,
-)
+from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, part_folder, parts_of, read_manifest
 from orlog.manifests.signatures import SIGNATURE_FILE
 
 THREADS = min(16, os.cpu_count() or 1)
@@ -81,11 +60,7 @@ def verify_folder(
     stamps = {path: stamp_of(status) for path, status in present.items() if status is not None}
     remembered = remembered_files(folder, manifest.digest)
     trusted = remembered if quick else {}
-    unread = [
-        item
-        for item in objects
-        if item.path not in trusted or trusted[item.path] != stamps.get(item.path)
-    ]
+    unread = [item for item in objects if item.path not in trusted or trusted[item.path] != stamps.get(item.path)]
     progress(sum(item.size_bytes for item in objects) - sum(item.size_bytes for item in unread))
     results = _check_all(folder, unread, present, progress)
     strangers = _find_strangers(folder, manifest, present)
@@ -131,11 +106,7 @@ def _check_all(
 
     def check(item: StoredObject) -> Problem | None:
         status = present.get(item.path)
-        is_whole = (
-            status is not None
-            and stat.S_ISREG(status.st_mode)
-            and status.st_size == item.size_bytes
-        )
+        is_whole = status is not None and stat.S_ISREG(status.st_mode) and status.st_size == item.size_bytes
         return (check_sha256 if is_whole else check_object)(folder, item, count)
 
     # The largest are read first, so that no thread is left alone with a large one at the end.
@@ -178,9 +149,7 @@ def _list(folder: Path) -> dict[str, os.stat_result | None]:
     return present
 
 
-def _find_strangers(
-    folder: Path, manifest: Manifest, present: Mapping[str, os.stat_result | None]
-) -> list[Problem]:
+def _find_strangers(folder: Path, manifest: Manifest, present: Mapping[str, os.stat_result | None]) -> list[Problem]:
     """Return a problem for each file in a folder that is not in the manifest, sorted by path."""
     known = {item.path for item in manifest.objects} | {MANIFEST_FILE, SIGNATURE_FILE}
     known |= {PARTIAL_FILE} if is_partial(folder) else set()
@@ -294,9 +263,7 @@ def check_opening(folder: Path, manifest: Manifest) -> list[Problem]:
     return []
 
 
-def check_values(
-    version: StoredVersion, progress: Callable[[int], None] = lambda _: None
-) -> list[Problem]:
+def check_values(version: StoredVersion, progress: Callable[[int], None] = lambda _: None) -> list[Problem]:
     """Decode every value and compare each column with its BLAKE3 and its count of numbers that are not finite.
 
     This finds what files' checksums cannot: values that a codec or faulty memory changed before
@@ -331,11 +298,7 @@ def check_values(
 
 
 def _check_column(
-    version: StoredVersion,
-    number: int,
-    name: str,
-    places: Mapping[str, Layout],
-    progress: Callable[[int], None],
+    version: StoredVersion, number: int, name: str, places: Mapping[str, Layout], progress: Callable[[int], None]
 ) -> tuple[list[Problem], int]:
     """Return what is wrong with the values of a column of one part, and how many are not finite."""
     expected = parts_of(version.manifest)[number].columns[name].blake3
@@ -430,10 +393,7 @@ def check_where_it_is(
     assert elsewhere is not None
     shards = sorted(version.chunks_of_shards().items())
     rng = np.random.default_rng(seed)
-    drawn = [
-        np.sort(rng.choice(held, max(1, round(share * held)), replace=False)).tolist()
-        for _, (held, _) in shards
-    ]
+    drawn = [np.sort(rng.choice(held, max(1, round(share * held)), replace=False)).tolist() for _, (held, _) in shards]
 
     def check(path: str, room: int, chunks: list[int]) -> list[Problem]:
         try:
@@ -450,8 +410,4 @@ def check_where_it_is(
         for done, wrong in enumerate(results, 1):
             problems += wrong
             progress(done, len(shards))
-    return Checked(
-        chunks=sum(map(len, drawn)),
-        of_chunks=sum(held for _, (held, _) in shards),
-        problems=problems,
-    )
+    return Checked(chunks=sum(map(len, drawn)), of_chunks=sum(held for _, (held, _) in shards), problems=problems)

@@ -13,12 +13,7 @@ import numpy as np
 from orlog.datasets.columns.schema import Schema, schema_of
 from orlog.datasets.columns.values import Block
 from orlog.datasets.home.folders import FolderSeen, present_objects
-from orlog.datasets.store.chunk_hashes import (
-    check_sizes,
-    has_chunk_hashes,
-    layouts,
-    metadata_objects,
-)
+from orlog.datasets.store.chunk_hashes import check_sizes, has_chunk_hashes, layouts, metadata_objects
 from orlog.datasets.store.encoding import LARGEST_METADATA
 from orlog.datasets.store.hdf5 import Hdf5Reader
 from orlog.datasets.store.objects import check_places, check_sha256, mismatch
@@ -26,15 +21,7 @@ from orlog.datasets.store.shards import Place
 from orlog.datasets.store.zarr_reader import ZarrReader, hash_values
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec, axis_of, expected_rows, is_offsets, offsets_of
-from orlog.manifests.manifest import (
-    MANIFEST_FILE,
-    Column,
-    Manifest,
-    StoredObject,
-    part_folder,
-    parts_of,
-    read_manifest,
-)
+from orlog.manifests.manifest import MANIFEST_FILE, Column, Manifest, StoredObject, part_folder, parts_of, read_manifest
 
 if TYPE_CHECKING:
     from orlog.datasets.download.in_place import Coming, Elsewhere
@@ -59,9 +46,7 @@ class StoredVersion:
         elsewhere: Where its shards are, if they are not in the folder.
     """
 
-    def __init__(
-        self, folder: Path, manifest: Manifest | None = None, elsewhere: Elsewhere | None = None
-    ) -> None:
+    def __init__(self, folder: Path, manifest: Manifest | None = None, elsewhere: Elsewhere | None = None) -> None:
         """Open the version in `folder`; pass its manifest if it has been read already.
 
         With `elsewhere`, the folder holds its metadata, and its shards are read where they are.
@@ -152,9 +137,7 @@ class StoredVersion:
         """Return the number of rows of a column."""
         return self._columns[name].rows
 
-    def read(
-        self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None
-    ) -> np.ndarray:
+    def read(self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None) -> np.ndarray:
         """Return rows `start` to `stop - 1` of a column, all by default; in `out` if it is given."""
         column, stop, part = self._columns[name], self._stop(name, start, stop), 0
         firsts = self._first_rows[name]
@@ -214,9 +197,7 @@ class StoredVersion:
             raise self._located(error, part) from error
         return place._replace(file=part_folder(part) + place.file)
 
-    def read_episodes(
-        self, name: str, episodes: np.ndarray, *, out: np.ndarray | None = None
-    ) -> np.ndarray:
+    def read_episodes(self, name: str, episodes: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
         """Return the rows of some episodes, one after the other; offsets are rebased onto them.
 
         Rows other than offsets go into `out` if given.
@@ -287,9 +268,7 @@ class StoredVersion:
                     wanted[name] = sorted({*itertools.chain(*chunks)})
                 reader.bring(wanted, indexes, ahead)
 
-    def hash_column(
-        self, part: int, name: str, see: Callable[[np.ndarray], None] = lambda _: None
-    ) -> str:
+    def hash_column(self, part: int, name: str, see: Callable[[np.ndarray], None] = lambda _: None) -> str:
         """Return the hex BLAKE3 of all values of a column of one part, in constant memory; `see` gets each block."""
         rows = parts_of(self.manifest)[part].columns[name].rows
         read = functools.partial(self._readers[part].read, name)
@@ -308,8 +287,7 @@ class StoredVersion:
             rows = self._columns[name].rows
             if (starts > stops).any() or (len(stops) and (starts.min() < 0 or stops.max() > rows)):
                 raise IntegrityError(
-                    f"{self.folder}: column {offsets} does not count the {rows} rows of {name}.",
-                    file=offsets,
+                    f"{self.folder}: column {offsets} does not count the {rows} rows of {name}.", file=offsets
                 )
             return starts, stops
         axis = axis_of(name)
@@ -326,9 +304,7 @@ class StoredVersion:
         ends = self.read_rows(offsets, np.maximum(rows - 1, 0)) if rows.any() else rows
         return np.where(rows > 0, ends, 0)
 
-    def _read_ranges(
-        self, name: str, starts: np.ndarray, stops: np.ndarray, out: np.ndarray | None
-    ) -> np.ndarray:
+    def _read_ranges(self, name: str, starts: np.ndarray, stops: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         """Return ranges of rows, one after the other, reading neighbors together."""
         column = self._columns[name]
         if len(starts) == 0:
@@ -393,9 +369,7 @@ def open_reader(
     if manifest.container == "hdf5":
         return Hdf5Reader(folder / prefix, rows)
     sizes = {
-        item.path.removeprefix(prefix): item.size_bytes
-        for item in manifest.objects
-        if item.path.startswith(prefix)
+        item.path.removeprefix(prefix): item.size_bytes for item in manifest.objects if item.path.startswith(prefix)
     }
     return ZarrReader(folder / prefix, rows, sizes, elsewhere, prefix)
 
@@ -410,8 +384,7 @@ def schema_of_manifest(manifest: Manifest, folder: Path) -> Schema:
             listed = part.columns[column.name].rows
             if listed != rows:
                 raise ManifestError(
-                    f"{folder}: column {column.name}: the totals require {rows} rows, the manifest "
-                    f"lists {listed}.",
+                    f"{folder}: column {column.name}: the totals require {rows} rows, the manifest lists {listed}.",
                     file=MANIFEST_FILE,
                 )
     specs = [spec_of(column) for column in manifest.columns]

@@ -101,9 +101,7 @@ class ZarrReader:
                 data = (self.folder / path).read_bytes() if is_listed else b""
                 self._columns[name] = _Column(spec, read_encoding(data, spec, rows))
             except (OSError, ValueError) as error:
-                raise IntegrityError(
-                    f"{path}: column {name} cannot be opened: {clause(error)}.", file=path
-                ) from error
+                raise IntegrityError(f"{path}: column {name} cannot be opened: {clause(error)}.", file=path) from error
         return self._columns[name]
 
     def check_shards(self, name: str) -> None:
@@ -115,13 +113,9 @@ class ZarrReader:
         paths = (shard_path(spec, shard) for shard in range(count))
         if listed != count or not all(path in self._sizes for path in paths):
             where = f"column {name}, {rows} rows"
-            raise mismatch(
-                where, f"{name}/zarr.json", f"{count} shards", f"{listed} in the manifest"
-            )
+            raise mismatch(where, f"{name}/zarr.json", f"{count} shards", f"{listed} in the manifest")
 
-    def read(
-        self, name: str, start: int, stop: int, *, out: np.ndarray | None = None
-    ) -> np.ndarray:
+    def read(self, name: str, start: int, stop: int, *, out: np.ndarray | None = None) -> np.ndarray:
         """Return rows `start` to `stop - 1` of a column, in `out` if given: contiguous and of their shape and dtype."""
         column = self._column(name)
         out = column.rows(stop - start) if out is None else out
@@ -201,10 +195,7 @@ class ZarrReader:
         return range(start // rows, (stop - 1) // rows + 1) if start < stop else range(0)
 
     def bring(
-        self,
-        chunks: Mapping[str, Iterable[int]],
-        indexes: Container[str] = (),
-        ahead: list[Coming] | None = None,
+        self, chunks: Mapping[str, Iterable[int]], indexes: Container[str] = (), ahead: list[Coming] | None = None
     ) -> None:
         """Fetch chunks of columns, many at once, if they lie elsewhere: first what is missing of indexes.
 
@@ -242,9 +233,7 @@ class ZarrReader:
             self._shard(column, shard).decode_many(inside, part, column.encoding)
             first = end
 
-    def _decode_into(
-        self, column: _Column, out: np.ndarray, start: int, stop: int, chunk: int
-    ) -> None:
+    def _decode_into(self, column: _Column, out: np.ndarray, start: int, stop: int, chunk: int) -> None:
         """Decode the part of a chunk that lies between rows `start` and `stop` into `out`."""
         rows = column.encoding.chunk_rows
         first_row = chunk * rows

@@ -24,13 +24,7 @@ import numpy as np
 from orlog.base.files import make_folder, storage_errors
 from orlog.datasets.columns.bounds import Bounds, count_outside, lies_inside, merge_outside
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.store.encoding import (
-    SHARD_BYTES,
-    Encoding,
-    array_metadata,
-    choose_encoding,
-    to_bytes,
-)
+from orlog.datasets.store.encoding import SHARD_BYTES, Encoding, array_metadata, choose_encoding, to_bytes
 from orlog.datasets.store.objects import group_folders, shard_path
 from orlog.datasets.store.shards import Shard, choose_for_images, encode_shard
 from orlog.errors import SchemaError, StorageError, clause
@@ -90,10 +84,7 @@ class ZarrWriter:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        encodings: Mapping[str, Encoding] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
+        self, folder: Path, encodings: Mapping[str, Encoding] | None = None, bounds: Mapping[str, Bounds] | None = None
     ) -> None:
         """Create the folder, if it does not exist.
 
@@ -149,9 +140,7 @@ class ZarrWriter:
         """
         with self._all_or_broken():
             try:
-                largest_first = sorted(
-                    self.columns.values(), key=lambda column: -column.pending.nbytes
-                )
+                largest_first = sorted(self.columns.values(), key=lambda column: -column.pending.nbytes)
                 for column in largest_first:
                     column.write_rest()
                 groups = [self._write_group(name) for name in group_folders(self.columns)]
@@ -269,12 +258,7 @@ class ColumnWriter:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        spec: ColumnSpec,
-        encoding: Encoding,
-        workers: _Workers,
-        bounds: Bounds | None = None,
+        self, folder: Path, spec: ColumnSpec, encoding: Encoding, workers: _Workers, bounds: Bounds | None = None
     ) -> None:
         self.spec = spec
         self._bounds = bounds
@@ -337,8 +321,7 @@ class ColumnWriter:
         is_of_type = rows.dtype == spec.dtype or rows.dtype.newbyteorder("=") == spec.dtype
         if not is_of_type or rows.shape[1:] != spec.shape:
             raise SchemaError(
-                f"column {spec.name}: expected rows of {spec.dtype} {spec.shape}, found "
-                f"{rows.dtype} {rows.shape[1:]}."
+                f"column {spec.name}: expected rows of {spec.dtype} {spec.shape}, found {rows.dtype} {rows.shape[1:]}."
             )
         first = 0
         while first < len(rows):

@@ -67,9 +67,7 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         self.parallel, self._scripts = parallel, scripts
         self.render_mode = getattr(parallel, "render_mode", None)
         self.agents = [one for one in map(str, parallel.possible_agents) if one not in scripts]
-        self.observation_space = spaces.Dict(
-            {one: parallel.observation_space(one) for one in self.agents}
-        )
+        self.observation_space = spaces.Dict({one: parallel.observation_space(one) for one in self.agents})
         self.action_space = spaces.Dict({one: parallel.action_space(one) for one in self.agents})
         self.acting: list[str] = []
         self.own: dict[str, tuple[bool, float, bool, bool]] = {}
@@ -86,15 +84,10 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         self.own, self._told = {}, {}
         return self._observation(), self._info(infos)
 
-    def step(
-        self, action: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Let all agents act at once; actions of those that take no part are left out."""
         there = [*self.parallel.agents]
-        actions = {
-            one: self._scripts[one](self._seen[one]) if one in self._scripts else action[one]
-            for one in there
-        }
+        actions = {one: self._scripts[one](self._seen[one]) if one in self._scripts else action[one] for one in there}
         self._seen, rewards, terminations, truncations, infos = self.parallel.step(actions)
         self.own = {
             one: (True, float(rewards[one]), bool(terminations[one]), bool(truncations[one]))
@@ -107,9 +100,7 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         terminated = ended and any(one for *_, one, _ in self.own.values())
         info = self._info(infos)
         for agent, values in self.own.items():
-            info |= {
-                f"agents/{agent}/{name}": value for name, value in zip(COLUMNS, values, strict=True)
-            }
+            info |= {f"agents/{agent}/{name}": value for name, value in zip(COLUMNS, values, strict=True)}
         return self._observation(), total, terminated, ended and not terminated, info | self._told
 
     def render(self) -> Any:
@@ -123,23 +114,15 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
     def _observation(self) -> dict[str, Any]:
         self.acting = [one for one in self.agents if one in self.parallel.agents]
         space: Any = self.observation_space
-        return {
-            one: self._seen[one] if one in self._seen else _blank(space[one]) for one in self.agents
-        }
+        return {one: self._seen[one] if one in self._seen else _blank(space[one]) for one in self.agents}
 
     def _info(self, infos: Mapping[str, Any]) -> dict[str, Any]:
         told = {one: dict(infos[one]) for one in self.agents if infos.get(one)}
         # Of agents that have left, what was told last stands in their columns.
-        self._told |= {
-            f"agents/{agent}/{name}": value
-            for agent, one in told.items()
-            for name, value in one.items()
-        }
+        self._told |= {f"agents/{agent}/{name}": value for agent, one in told.items() for name, value in one.items()}
         choices: Any = self.action_space
         # Flags of agents that have not come yet are blank.
-        masks = {
-            name: flags for one in told.values() for name, flags in one.items() if name in MASKS
-        }
+        masks = {name: flags for one in told.values() for name, flags in one.items() if name in MASKS}
         for agent, name in itertools.product(self.agents, masks):
             blank = np.zeros(getattr(choices[agent], "n", 0), np.asarray(masks[name]).dtype)
             self._told.setdefault(f"agents/{agent}/{name}", blank)
@@ -249,8 +232,7 @@ class AgentsRecipe(PlayedRecipe):
         def policy(observations: Any) -> Any:
             count = len(next(iter(observations.values())))
             several = [
-                controller({agent: values[place] for agent, values in observations.items()})
-                for place in range(count)
+                controller({agent: values[place] for agent, values in observations.items()}) for place in range(count)
             ]
             return {agent: np.array([one[agent] for one in several]) for agent in observations}
 

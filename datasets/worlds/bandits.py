@@ -91,9 +91,7 @@ class Shop(gymnasium.Env[np.ndarray, Any]):
         return visitors()[self._visitor].copy(), reward, True, False, {"regret": lost}
 
     def policy_value(
-        self,
-        policy: Callable[[Float32[np.ndarray, "visitors numbers"]], np.ndarray],
-        _discount: float = 1.0,
+        self, policy: Callable[[Float32[np.ndarray, "visitors numbers"]], np.ndarray], _discount: float = 1.0
     ) -> float:
         """Return the exact mean reward of a policy that shows a visitor always the same item."""
         shown = np.asarray(policy(visitors().copy()))

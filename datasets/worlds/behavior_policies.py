@@ -52,9 +52,7 @@ class BehaviorPolicy:
         """Return the action that the noise leads to, and its log density, the tanh's included."""
         outputs = self._outputs(observation)
         action, log_density = [], 0.0
-        for mean, log_deviation, one in zip(
-            outputs[: len(noise)], outputs[len(noise) :], noise.tolist(), strict=True
-        ):
+        for mean, log_deviation, one in zip(outputs[: len(noise)], outputs[len(noise) :], noise.tolist(), strict=True):
             bounded = min(max(log_deviation, LOG_DEVIATIONS[0]), LOG_DEVIATIONS[1])
             raw = mean + math.exp(bounded) * one
             action.append(math.tanh(raw))
@@ -133,9 +131,7 @@ def read_policies(path: Path, digest: str) -> list[TrainedPolicy]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise NotFoundError(
-            f"{path}: there is no such file of behavior policies; install orlog again."
-        ) from None
+        raise NotFoundError(f"{path}: there is no such file of behavior policies; install orlog again.") from None
     if _digest(data) != digest:
         raise IntegrityError(
             f"{path}: the file of behavior policies has the digest {_digest(data)}, expected "
@@ -146,16 +142,12 @@ def read_policies(path: Path, digest: str) -> list[TrainedPolicy]:
         )
     tensors = safetensors.numpy.load(data)
     layers = [
-        (
-            tensors[f"weights.{layer}"].astype(np.float64),
-            tensors[f"biases.{layer}"].astype(np.float64),
-        )
+        (tensors[f"weights.{layer}"].astype(np.float64), tensors[f"biases.{layer}"].astype(np.float64))
         for layer in range(len(tensors) // 2)
     ]
     return [
         TrainedPolicy(
-            steps=steps,
-            policy=BehaviorPolicy(tuple((weights[one], biases[one]) for weights, biases in layers)),
+            steps=steps, policy=BehaviorPolicy(tuple((weights[one], biases[one]) for weights, biases in layers))
         )
         for one, steps in enumerate(tensors["steps"].tolist())
     ]

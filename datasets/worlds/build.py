@@ -27,13 +27,7 @@ from orlog.datasets.worlds.environments import environment_versions, make_enviro
 from orlog.datasets.worlds.rebuilds import accepted
 from orlog.datasets.worlds.recipe import CatalogueEntry, Recipe, catalogue, parts_of
 from orlog.errors import FormatVersionError, IntegrityError, NotFoundError
-from orlog.manifests.manifest import (
-    MANIFEST_FILE,
-    EnvironmentRecord,
-    Manifest,
-    RecipeRecord,
-    read_manifest,
-)
+from orlog.manifests.manifest import MANIFEST_FILE, EnvironmentRecord, Manifest, RecipeRecord, read_manifest
 from orlog.manifests.names import DatasetName, did_you_mean, parse_name, plain_version
 from orlog.manifests.rebuilds import (
     how_to_record,
@@ -249,17 +243,13 @@ def _build(
             versions=environment_versions(recipe.environment_id, recipe.environment_kwargs),
         ),
         behavior_policy=recipe.behavior_policy,
-        recipe=RecipeRecord(
-            name=recipe.name, version=recipe.version, parameters=recipe.parameters, seed=recipe.seed
-        ),
+        recipe=RecipeRecord(name=recipe.name, version=recipe.version, parameters=recipe.parameters, seed=recipe.seed),
         roles=entry.roles,
     )
     return store, manifest
 
 
-def _episodes(
-    entry: CatalogueEntry, limit: int, workers: int | None, execute: Execute | None
-) -> Iterator[Episode]:
+def _episodes(entry: CatalogueEntry, limit: int, workers: int | None, execute: Execute | None) -> Iterator[Episode]:
     if workers in (None, 1) and execute is None:
         for part in parts_of(entry.recipe):
             count = len(part.lengths(limit))
@@ -314,9 +304,7 @@ def _rows(columns: Any, count: int) -> Any:
     return columns[:count]
 
 
-def _with_progress(
-    episodes: Iterator[Episode], total: int, progress: Callable[[int, int], None]
-) -> Iterator[Episode]:
+def _with_progress(episodes: Iterator[Episode], total: int, progress: Callable[[int, int], None]) -> Iterator[Episode]:
     done = 0
     progress(0, total)
     for episode in episodes:

@@ -32,13 +32,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.worlds.recipe import (
-    CatalogueEntry,
-    Expert,
-    PlayedRecipe,
-    for_each,
-    play_episode,
-)
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, for_each, play_episode
 
 Controller: TypeAlias = Callable[[list[float]], Any]
 """Returns the action for an observation: an integer, or a list of numbers inside the bounds."""
@@ -83,9 +77,7 @@ class ClassicRecipe(PlayedRecipe):
             "action_log_probs are exact for the policy of the episode"
         )
 
-    def episode(
-        self, env: gymnasium.Env[Any, Any], reset_seed: int, rng: np.random.Generator, index: int
-    ) -> Episode:
+    def episode(self, env: gymnasium.Env[Any, Any], reset_seed: int, rng: np.random.Generator, index: int) -> Episode:
         """Return one episode."""
         behavior = BEHAVIORS[index % len(BEHAVIORS)]
         noise = {"random": None, "medium": self.medium_noise, "expert": self.expert_noise}[behavior]

@@ -41,11 +41,7 @@ from gymnasium_robotics.envs.adroit_hand.adroit_door import AdroitHandDoorEnv
 from gymnasium_robotics.envs.adroit_hand.adroit_hammer import AdroitHandHammerEnv
 from gymnasium_robotics.envs.adroit_hand.adroit_pen import AdroitHandPenEnv
 from gymnasium_robotics.envs.adroit_hand.adroit_relocate import AdroitHandRelocateEnv
-from gymnasium_robotics.envs.franka_kitchen.kitchen_env import (
-    OBS_ELEMENT_GOALS,
-    OBS_ELEMENT_INDICES,
-    KitchenEnv,
-)
+from gymnasium_robotics.envs.franka_kitchen.kitchen_env import OBS_ELEMENT_GOALS, OBS_ELEMENT_INDICES, KitchenEnv
 
 # "#" is a wall, "G" the goal.
 MAPS = {
@@ -144,10 +140,7 @@ class Maze2d(_Simulated):
         super().reset(seed=seed)
         mujoco.mj_resetData(self.model, self.data)
         cell = self._starts[self.np_random.integers(len(self._starts))]
-        self.set_state(
-            np.array(cell) + self.np_random.uniform(-0.1, 0.1, 2),
-            self.np_random.standard_normal(2) * 0.1,
-        )
+        self.set_state(np.array(cell) + self.np_random.uniform(-0.1, 0.1, 2), self.np_random.standard_normal(2) * 0.1)
         return self._state(), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -209,21 +202,14 @@ class AntMaze(_Simulated):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Drive the joints for 0.1 s; an action of 1 is the strongest torque of a motor."""
         low, high = self._ranges.T
-        self.data.ctrl[:] = np.clip(
-            low + (np.asarray(action) + 1.0) * 0.5 * (high - low), low, high
-        )
+        self.data.ctrl[:] = np.clip(low + (np.asarray(action) + 1.0) * 0.5 * (high - low), low, high)
         mujoco.mj_step(self.model, self.data, nstep=5)
         is_there = float(np.linalg.norm(self.data.qpos[:2] - self.target)) <= GOAL_RADIUS
         return self._state(), float(is_there), is_there, False, {"goal": self.target}
 
 
 def _cells(rows: list[str], kind: str) -> list[tuple[int, int]]:
-    return [
-        (row, column)
-        for row, cells in enumerate(rows)
-        for column, cell in enumerate(cells)
-        if cell == kind
-    ]
+    return [(row, column) for row, cells in enumerate(rows) for column, cell in enumerate(cells) if cell == kind]
 
 
 def _maze2d_xml(rows: list[str]) -> str:
@@ -307,9 +293,7 @@ NEAR_GOAL = 0.3
 class Adroit(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
     """A hand of 24 joints that opens a door, hammers, turns a pen or relocates a ball."""
 
-    def __init__(
-        self, task: Literal["door", "hammer", "pen", "relocate"], render_mode: str | None = None
-    ) -> None:
+    def __init__(self, task: Literal["door", "hammer", "pen", "relocate"], render_mode: str | None = None) -> None:
         """Make Gymnasium-Robotics' environment."""
         options = {} if render_mode is None else {"render_mode": render_mode}
         super().__init__(_HANDS[task](reward_type="dense", **options))
@@ -384,9 +368,7 @@ class Kitchen(gymnasium.Env[np.ndarray, np.ndarray]):
     def __init__(self, tasks: str, render_mode: str | None = None) -> None:
         """Make Gymnasium-Robotics' environment with D4RL's noise; `tasks` says which four subtasks."""
         self.tasks = _TASKS[tasks]
-        self.kitchen = KitchenEnv(
-            tasks_to_complete=list(self.tasks), robot_noise_ratio=NOISE, render_mode=render_mode
-        )
+        self.kitchen = KitchenEnv(tasks_to_complete=list(self.tasks), robot_noise_ratio=NOISE, render_mode=render_mode)
         self.render_mode = render_mode
         self.robot = self.kitchen.robot_env
         self.action_space = Box(-1.0, 1.0, (ROBOT_JOINTS,), np.float32)
@@ -415,10 +397,7 @@ class Kitchen(gymnasium.Env[np.ndarray, np.ndarray]):
         done = {
             task
             for task in self.remaining
-            if _distance(
-                observation[OBS_ELEMENT_INDICES[task]], self.goal[OBS_ELEMENT_INDICES[task]]
-            )
-            < NEAR_GOAL
+            if _distance(observation[OBS_ELEMENT_INDICES[task]], self.goal[OBS_ELEMENT_INDICES[task]]) < NEAR_GOAL
         }
         self.remaining -= done
         return observation, float(len(done)), not self.remaining, False, {"done": sorted(done)}

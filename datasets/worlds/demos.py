@@ -36,14 +36,7 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.environments import make_environment
-from orlog.datasets.worlds.recipe import (
-    CatalogueEntry,
-    Expert,
-    PlayedRecipe,
-    Watching,
-    for_each,
-    play_episode,
-)
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, Watching, for_each, play_episode
 from orlog.errors import SimulatorError
 
 SIZE = 64
@@ -52,12 +45,7 @@ STATE = 25
 """Numbers of the world's own observation."""
 
 _ARM = [*range(3), 9, 10, *range(20, 25)]  # where the world's observation has the robot itself
-_CAMERA = {
-    "distance": 0.95,
-    "azimuth": 180.0,
-    "elevation": -45.0,
-    "lookat": np.array([1.3, 0.75, 0.5]),
-}
+_CAMERA = {"distance": 0.95, "azimuth": 180.0, "elevation": -45.0, "lookat": np.array([1.3, 0.75, 0.5])}
 _GOAL = "target0"  # the red ball
 
 
@@ -95,9 +83,7 @@ class FetchFrames(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self.told, info = self._inner.reset(seed=seed, options=options)
         return self._observed(), info
 
-    def step(
-        self, action: np.ndarray
-    ) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         """Move hand and fingers."""
         self.told, reward, terminated, truncated, info = self._inner.step(action)
         told = {**info, "state": self.told["observation"].copy()}
@@ -217,9 +203,7 @@ class DemosRecipe(PlayedRecipe):
 
     def expert(self) -> Expert:
         """Return the controller without noise."""
-        return Expert(
-            name="the controller of demonstrations, without noise", policy=for_each(pick_and_place)
-        )
+        return Expert(name="the controller of demonstrations, without noise", policy=for_each(pick_and_place))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -236,9 +220,7 @@ class FramesRecipe(DemosRecipe):
 
     def expert(self) -> Expert:
         """Return the controller without noise, which watches the worlds behind the frames."""
-        return Expert(
-            name="the controller of demonstrations, without noise", policy=Watching(_by_the_world)
-        )
+        return Expert(name="the controller of demonstrations, without noise", policy=Watching(_by_the_world))
 
 
 def _by_the_world(env: gymnasium.Env[Any, Any]) -> np.ndarray:

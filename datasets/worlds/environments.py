@@ -166,13 +166,9 @@ def _import_named(name: str) -> None:
     except ModuleNotFoundError as error:
         if error.name != module:
             raise SimulatorError(f"{name}: its import failed: {clause(error)}.") from error
-        raise NotFoundError(
-            f"there is no module {name} to import (--import, {IMPORTS})."
-        ) from error
+        raise NotFoundError(f"there is no module {name} to import (--import, {IMPORTS}).") from error
     except Exception as error:  # a user's code raises anything
-        raise SimulatorError(
-            f"{name}: its import failed: {type(error).__name__}: {clause(error)}."
-        ) from error
+        raise SimulatorError(f"{name}: its import failed: {type(error).__name__}: {clause(error)}.") from error
     _registered_by.update(dict.fromkeys({*gymnasium.registry} - before, module))
 
 
@@ -290,13 +286,9 @@ def world_behind(record: EnvironmentRecord) -> EnvironmentRecord | None:
     return EnvironmentRecord(id=world, kwargs=arguments, max_episode_steps=None, versions={})
 
 
-def environment_versions(
-    environment_id: str, kwargs: Mapping[str, Any] | None = None
-) -> dict[str, str]:
+def environment_versions(environment_id: str, kwargs: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Return the versions of the packages that determine what this environment does, with these arguments."""
-    record = EnvironmentRecord(
-        id=environment_id, kwargs=dict(kwargs or {}), max_episode_steps=None, versions={}
-    )
+    record = EnvironmentRecord(id=environment_id, kwargs=dict(kwargs or {}), max_episode_steps=None, versions={})
     world = world_behind(record)
     family = _family(environment_id if world is None else world.id)
     packages = ("gymnasium", "numpy", *(family[2] if family else ()))
@@ -312,9 +304,7 @@ def environment_record(env: gymnasium.Env[Any, Any] | EnvSpec) -> EnvironmentRec
     try:
         kwargs = json.loads(json.dumps(_to_json(kwargs), allow_nan=False))
     except (RecursionError, TypeError, ValueError) as error:
-        raise SchemaError(
-            f"arguments of {spec.id} cannot be kept as JSON: {clause(error)}."
-        ) from error
+        raise SchemaError(f"arguments of {spec.id} cannot be kept as JSON: {clause(error)}.") from error
     versions = environment_versions(spec.id, kwargs)
     for package in _packages_of(str(spec.entry_point)):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

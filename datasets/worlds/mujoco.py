@@ -29,13 +29,7 @@ import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.behavior_policies import TrainedPolicy, read_policies
-from orlog.datasets.worlds.recipe import (
-    CatalogueEntry,
-    Expert,
-    PlayedRecipe,
-    for_each,
-    play_episode,
-)
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, for_each, play_episode
 from orlog.manifests.shipped import records_folder
 
 
@@ -81,9 +75,7 @@ class MujocoRecipe(PlayedRecipe):
     def parts(self) -> list[MujocoRecipe]:
         """A recipe for each part, in order."""
         share = self.steps // len(self.policies)
-        return [
-            dataclasses.replace(self, part=part, steps=share) for part in range(len(self.policies))
-        ]
+        return [dataclasses.replace(self, part=part, steps=share) for part in range(len(self.policies))]
 
     @property
     def root(self) -> tuple[int, ...]:
@@ -102,10 +94,7 @@ class MujocoRecipe(PlayedRecipe):
 
         def choose(observation: Any) -> tuple[np.ndarray, dict[str, float]]:
             if behavior is None:
-                action, log_prob = (
-                    rng.uniform(-1, 1, width).astype(np.float32),
-                    -width * math.log(2),
-                )
+                action, log_prob = (rng.uniform(-1, 1, width).astype(np.float32), -width * math.log(2))
             else:
                 action, log_prob = behavior.policy.act(observation, rng.standard_normal(width))
             return action, {"action_log_probs": log_prob}
@@ -223,8 +212,4 @@ def _entries(task: str, trained: _Task) -> dict[str, CatalogueEntry]:
 
 MILLION = 1_000_000
 
-DATASETS = {
-    name: entry
-    for task, trained in TASKS.items()
-    for name, entry in _entries(task, trained).items()
-}
+DATASETS = {name: entry for task, trained in TASKS.items() for name, entry in _entries(task, trained).items()}

@@ -71,11 +71,7 @@ class WeightedWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment of several objectives whose reward is weighted; see the docstring of this module."""
 
     def __init__(
-        self,
-        env: gymnasium.Env[Any, Any],
-        objectives: int,
-        worth: float,
-        weights: Sequence[float] | None = None,
+        self, env: gymnasium.Env[Any, Any], objectives: int, worth: float, weights: Sequence[float] | None = None
     ) -> None:
         super().__init__(env)
         self.objectives, self.worth = objectives, worth
@@ -112,14 +108,8 @@ class WeightedWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _checked(self, given: Any) -> Float64[np.ndarray, " objectives"]:
         """Return weights as numbers; raises ValueError if they are not as many as objectives, >= 0, or sum to 1."""
         weights = np.asarray(given, np.float64)
-        if (
-            weights.shape != (self.objectives,)
-            or not (weights >= 0).all()
-            or abs(float(weights.sum()) - 1) > 1e-6
-        ):
-            raise ValueError(
-                f"weights must be {self.objectives} numbers >= 0 that sum to 1, found {given!r:.80}."
-            )
+        if weights.shape != (self.objectives,) or not (weights >= 0).all() or abs(float(weights.sum()) - 1) > 1e-6:
+            raise ValueError(f"weights must be {self.objectives} numbers >= 0 that sum to 1, found {given!r:.80}.")
         return weights
 
     def _seen(self, state: np.ndarray) -> dict[str, np.ndarray]:
@@ -225,12 +215,7 @@ def front(world: str) -> Float64[np.ndarray, "weights objectives"]:
 
 
 def _with(table: Table, rewards: np.ndarray) -> Table:
-    return Table(
-        **{
-            **{name: getattr(table, name) for name in table.__dataclass_fields__},
-            "rewards": rewards,
-        }
-    )
+    return Table(**{**{name: getattr(table, name) for name in table.__dataclass_fields__}, "rewards": rewards})
 
 
 def _package(name: str) -> Any:
@@ -318,9 +303,7 @@ class ObjectivesRecipe(PlayedRecipe):
             states = [state_number(self.world, one) for one in seen["state"]]
             return np.asarray(best[apart.argmin(1), states])
 
-        return Expert(
-            name="the best policy for the weights, from the table of moves", policy=policy
-        )
+        return Expert(name="the best policy for the weights, from the table of moves", policy=policy)
 
 
 def _entry(task: str, recipe: ObjectivesRecipe) -> CatalogueEntry:

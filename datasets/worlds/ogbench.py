@@ -74,10 +74,7 @@ class GoalTasks(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         (width,) = inner.observation_space.shape
         widths = {"achieved_goal": len(self._goal), "desired_goal": len(self._goal)}
         self.observation_space = Dict(  # type: ignore[assignment] # Gymnasium's is of any values
-            {
-                name: Box(-np.inf, np.inf, (size,), np.float32)
-                for name, size in {**widths, "observation": width}.items()
-            }
+            {name: Box(-np.inf, np.inf, (size,), np.float32) for name, size in {**widths, "observation": width}.items()}
         )
         (actions,) = inner.action_space.shape
         self.action_space = Box(-1.0, 1.0, (actions,), np.float32)
@@ -96,9 +93,7 @@ class GoalTasks(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self._goal = info["goal"]
         return goal_observation(observation, self._achieved, self._goal), {"task_id": task}
 
-    def step(
-        self, action: np.ndarray
-    ) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         """Act; the info says whether the goal is reached (`success`)."""
         observation, reward, terminated, truncated, info = self.inner.step(action)
         found = goal_observation(observation, self._achieved, self._goal)
@@ -109,16 +104,10 @@ class GoalTasks(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self.inner.close()
 
 
-def goal_observation(
-    observation: np.ndarray, achieved: slice, desired: np.ndarray
-) -> dict[str, np.ndarray]:
+def goal_observation(observation: np.ndarray, achieved: slice, desired: np.ndarray) -> dict[str, np.ndarray]:
     """Return the parts of an observation in a goal environment, float32."""
     whole = observation.astype(np.float32)
-    return {
-        "achieved_goal": whole[achieved],
-        "desired_goal": np.asarray(desired, np.float32),
-        "observation": whole,
-    }
+    return {"achieved_goal": whole[achieved], "desired_goal": np.asarray(desired, np.float32), "observation": whole}
 
 
 @contextlib.contextmanager
@@ -341,9 +330,7 @@ class _Record:
 
     def episode(self, reset_seed: int) -> Episode:
         """Return the episode, truncated at its last step."""
-        return finished_episode(
-            self._observations, self._actions, self._rewards, (False, True), seed=reset_seed
-        )
+        return finished_episode(self._observations, self._actions, self._rewards, (False, True), seed=reset_seed)
 
 
 def _draw(cells: list[tuple[int, int]]) -> tuple[int, int]:
@@ -386,11 +373,7 @@ DATASETS = {
             "the goal. Made as OGBench's cube-single-play, by its oracle, and a fifth as long."
         ),
         recipe=PlayRecipe(
-            environment_id="orlog/ogbench-cube-single-v1",
-            steps=200_000,
-            episode_steps=1_000,
-            noise=0.1,
-            seed=31,
+            environment_id="orlog/ogbench-cube-single-v1", steps=200_000, episode_steps=1_000, noise=0.1, seed=31
         ),
     ),
 }

@@ -191,9 +191,7 @@ class Catch(gymnasium.Env[np.ndarray, np.int64]):
         # The same numbers are drawn in each step, whatever happens.
         chance, kind, x, sideways, down = self.np_random.random(5).tolist()
         if chance < _CHANCE or not self.things:
-            thing = Thing(
-                kind < _APPLES, self.step_count, SIZE * x, 1.2 * sideways - 0.6, 0.7 + 0.7 * down
-            )
+            thing = Thing(kind < _APPLES, self.step_count, SIZE * x, 1.2 * sideways - 0.6, 0.7 + 0.7 * down)
             self.things.append(thing)
         self._stack = next_stack(self._stack, self.draw())
         return self._stack, reward, False, False, {}
@@ -298,8 +296,7 @@ class PixelsRecipe(ClassicRecipe):
     def expert(self) -> Expert:
         """Return the controller without noise."""
         return Expert(
-            name=f"{self.controller}, without noise",
-            policy=Watching(functools.partial(self.chosen, _observation=None)),
+            name=f"{self.controller}, without noise", policy=Watching(functools.partial(self.chosen, _observation=None))
         )
 
 
@@ -333,10 +330,7 @@ def plan_catches(env: Catch) -> int:
 def reach_target(env: Reach) -> list[float]:
     """Push the puck to where it takes on place and velocity of the target."""
     ways = zip(env.puck, env.velocity, env.target, env.target_velocity, strict=True)
-    return [
-        min(max(0.4 * (to - place) + to_speed - 0.6 * speed, -1.0), 1.0)
-        for place, speed, to, to_speed in ways
-    ]
+    return [min(max(0.4 * (to - place) + to_speed - 0.6 * speed, -1.0), 1.0) for place, speed, to, to_speed in ways]
 
 
 CONTROLLERS: dict[str, Controller] = {

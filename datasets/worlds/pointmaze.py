@@ -28,20 +28,11 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.worlds.recipe import (
-    CatalogueEntry,
-    Expert,
-    PlayedRecipe,
-    for_each,
-    play_episode,
-)
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, for_each, play_episode
 
 Cell = tuple[int, int]
 
-CONTROLLER = (
-    "waypoint proportional-derivative controller, "
-    "action = clip(10 (waypoint - position) - velocity, -1, 1)"
-)
+CONTROLLER = "waypoint proportional-derivative controller, action = clip(10 (waypoint - position) - velocity, -1, 1)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,10 +95,7 @@ class PointMazeRecipe(PlayedRecipe):
     def free_cells(self) -> list[Cell]:
         """Cells without a wall, row by row."""
         return [
-            (row, column)
-            for row, cells in enumerate(self.maze)
-            for column, cell in enumerate(cells)
-            if cell != "#"
+            (row, column) for row, cells in enumerate(self.maze) for column, cell in enumerate(cells) if cell != "#"
         ]
 
     def lengths(self, limit: int) -> list[int]:
@@ -153,25 +141,17 @@ class PointMazeRecipe(PlayedRecipe):
             while math.hypot(goal[0] - x, goal[1] - y) <= self.reached:
                 goal = _draw_goal(rng, cells, half)
             force = controller.action(x, y, velocity_x, velocity_y, goal)
-            pushed = [
-                min(1.0, max(-1.0, one + added))
-                for one, added in zip(force, next(noise), strict=True)
-            ]
+            pushed = [min(1.0, max(-1.0, one + added)) for one, added in zip(force, next(noise), strict=True)]
             return np.array(pushed, np.float32), {"behavior_goal": np.array(goal)}
 
         return play_episode(env, reset_seed, choose, most=length)
 
 
-def _draw_goal(
-    rng: np.random.Generator, cells: list[Cell], half: tuple[float, float]
-) -> tuple[float, float]:
+def _draw_goal(rng: np.random.Generator, cells: list[Cell], half: tuple[float, float]) -> tuple[float, float]:
     """Draw a point within 0.25 m of the center of a free cell, as the environment draws its own."""
     row, column = cells[int(rng.random() * len(cells))]
     jitter_x, jitter_y = rng.random(2).tolist()
-    return (
-        column + 0.5 - half[0] + 0.5 * jitter_x - 0.25,
-        half[1] - row - 0.5 + 0.5 * jitter_y - 0.25,
-    )
+    return (column + 0.5 - half[0] + 0.5 * jitter_x - 0.25, half[1] - row - 0.5 + 0.5 * jitter_y - 0.25)
 
 
 class WaypointController:
@@ -237,16 +217,7 @@ def _neighbors(cell: Cell) -> tuple[Cell, ...]:
 UMAZE = ("#####", "#grr#", "###r#", "#rrr#", "#####")
 
 # The mazes and goals of D4RL's maze2d (`d4rl/pointmaze/maze_model.py`).
-MEDIUM = (
-    "########",
-    "#rr##rr#",
-    "#rr#rrr#",
-    "##rrr###",
-    "#rr#rrr#",
-    "#r#rr#r#",
-    "#rrr#rg#",
-    "########",
-)
+MEDIUM = ("########", "#rr##rr#", "#rr#rrr#", "##rrr###", "#rr#rrr#", "#r#rr#r#", "#rrr#rg#", "########")
 LARGE = (
     "############",
     "#rrrr#rrrrr#",
@@ -287,9 +258,7 @@ DATASETS = {
             "reach one fixed cell and stay there. The recipe of D4RL's maze2d-medium in "
             "Gymnasium-Robotics: 1 million steps."
         ),
-        recipe=PointMazeRecipe(
-            steps=1_000_000, maze=MEDIUM, environment_id="PointMaze_Medium-v3", seed=2
-        ),
+        recipe=PointMazeRecipe(steps=1_000_000, maze=MEDIUM, environment_id="PointMaze_Medium-v3", seed=2),
     ),
     "pointmaze/large-v1": CatalogueEntry(
         description=(
@@ -297,9 +266,7 @@ DATASETS = {
             "reach one fixed cell and stay there. The recipe of D4RL's maze2d-large in "
             "Gymnasium-Robotics: 1 million steps."
         ),
-        recipe=PointMazeRecipe(
-            steps=1_000_000, maze=LARGE, environment_id="PointMaze_Large-v3", seed=3
-        ),
+        recipe=PointMazeRecipe(steps=1_000_000, maze=LARGE, environment_id="PointMaze_Large-v3", seed=3),
     ),
     "pointmaze/medium-stitch-v1": CatalogueEntry(
         description=(
@@ -322,9 +289,7 @@ DATASETS = {
             "of 50 steps, none of which leads from one end to the other; the scored task is to "
             "reach a goal anywhere in the maze and stay there."
         ),
-        recipe=PointMazeRecipe(
-            steps=200_000, maze=_goals_anywhere(UMAZE), seed=5, episode_steps=50, goal_moves=2
-        ),
+        recipe=PointMazeRecipe(steps=200_000, maze=_goals_anywhere(UMAZE), seed=5, episode_steps=50, goal_moves=2),
     ),
     "pointmaze/large-stitch-v1": CatalogueEntry(
         description=(
@@ -347,8 +312,6 @@ DATASETS = {
             "46 cells, 625 episodes of 800 steps that lead all over it; the scored task is to reach "
             "a goal anywhere in the maze and stay there. 500,000 steps."
         ),
-        recipe=PointMazeRecipe(
-            steps=500_000, maze=_goals_anywhere(LARGE), environment_id="PointMaze_Large-v3", seed=7
-        ),
+        recipe=PointMazeRecipe(steps=500_000, maze=_goals_anywhere(LARGE), environment_id="PointMaze_Large-v3", seed=7),
     ),
 }

@@ -87,9 +87,7 @@ def record_statistics(dataset: Dataset) -> Path:
         name: np.quantile(values, _shares(), method="inverted_cdf").tolist()
         for name, values in _episode_values(dataset).items()
     }
-    found = BuildStatistics(
-        version=dataset.version, episodes=dataset.total_episodes, quantiles=quantiles
-    )
+    found = BuildStatistics(version=dataset.version, episodes=dataset.total_episodes, quantiles=quantiles)
     path = _path(dataset.name)
     path.write_text(json.dumps(msgspec.to_builtins(found)) + "\n", "utf-8")
     return path

@@ -115,9 +115,7 @@ def parameters_of(recipe: Any) -> dict[str, Any]:
     """Return the fields of a dataclass except `seed`, as JSON values."""
     values = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     del values["seed"]
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
-    }
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 class _Playing(Recipe, Protocol):
@@ -126,9 +124,7 @@ class _Playing(Recipe, Protocol):
     @property
     def root(self) -> tuple[int, ...]: ...
 
-    def episode(
-        self, env: Any, reset_seed: int, rng: np.random.Generator, index: int
-    ) -> Episode: ...
+    def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, index: int) -> Episode: ...
 
 
 class PlayedRecipe:
@@ -245,13 +241,7 @@ def play_episode(
         for name, value in (*known.items(), *((name, info[name]) for name in infos)):
             kept.setdefault(name, []).append(value)
     return finished_episode(
-        observations,
-        actions,
-        rewards,
-        (terminated, truncated),
-        seed=reset_seed,
-        infos=kept,
-        metadata=metadata,
+        observations, actions, rewards, (terminated, truncated), seed=reset_seed, infos=kept, metadata=metadata
     )
 
 

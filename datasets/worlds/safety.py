@@ -58,13 +58,7 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.classic import draw_continuous
-from orlog.datasets.worlds.recipe import (
-    CatalogueEntry,
-    Expert,
-    PlayedRecipe,
-    for_each,
-    play_episode,
-)
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, for_each, play_episode
 
 EDGE = 1.2
 """Where the walls are."""
@@ -315,10 +309,7 @@ def _datasets() -> dict[str, CatalogueEntry]:
     for task, (about, environment_id, controller) in _TASKS.items():
         for behavior, boldness in _BOLDNESS.items():
             recipe = SafetyRecipe(
-                environment_id=environment_id,
-                controller=controller,
-                boldness=boldness,
-                seed=30 + len(found),
+                environment_id=environment_id, controller=controller, boldness=boldness, seed=30 + len(found)
             )
             low, high = boldness
             found[f"safety/{task}-{behavior}-v1"] = CatalogueEntry(

@@ -94,9 +94,7 @@ class Table:
         return self.rewards + discount * later
 
 
-def best_values(
-    table: Table, horizon: int, discount: float = 1.0
-) -> list[Float64[np.ndarray, " states"]]:
+def best_values(table: Table, horizon: int, discount: float = 1.0) -> list[Float64[np.ndarray, " states"]]:
     """Return V*_n for n = 0, 1, .. steps that are left, up to `horizon` or to where it changes no more."""
     found = [np.zeros(table.states)]
     while len(found) <= horizon:
@@ -132,9 +130,7 @@ def stationary_values(
     Raises ValueError if the discount does not lie in (0, 1).
     """
     if not 0 < discount < 1:
-        raise ValueError(
-            f"values without a time limit need a discount in (0, 1), found {discount}."
-        )
+        raise ValueError(f"values without a time limit need a discount in (0, 1), found {discount}.")
     steps = int(np.ceil(np.log(_CONVERGED) / np.log(discount)))
     if policy is None:
         return table.backed_up(best_values(table, steps, discount)[-1], discount)
@@ -149,16 +145,12 @@ class TableWorld(gymnasium.Wrapper[int, int, int, int]):
         horizon: Steps after which an episode is truncated; the time limit of its id.
     """
 
-    def __init__(
-        self, env: gymnasium.Env[Any, Any], table: Callable[[], Table], horizon: int
-    ) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], table: Callable[[], Table], horizon: int) -> None:
         super().__init__(env)
         self.table, self.horizon = table(), horizon
         self._find = table
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[int, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
         """Begin an episode."""
         observation, _ = self.env.reset(seed=seed, options=options)
         self._state, self._left = int(observation), self.horizon
@@ -182,9 +174,7 @@ class TableWorld(gymnasium.Wrapper[int, int, int, int]):
         found = table.rewards[state] + np.add.reduceat(weighted, starts)
         return float(found.max() - found[action])
 
-    def policy_value(
-        self, policy: Callable[[np.ndarray], np.ndarray], discount: float = 1.0
-    ) -> float:
+    def policy_value(self, policy: Callable[[np.ndarray], np.ndarray], discount: float = 1.0) -> float:
         """Return the exact mean discounted return of an episode.
 
         Args:
@@ -293,9 +283,7 @@ def frozen_lake(**arguments: Any) -> TableWorld:
 def icu_sepsis() -> TableWorld:
     """Return ICU-Sepsis with its table; actions are numbered from 0 to 24."""
     wrapper = importlib.import_module("icu_sepsis.wrappers").FlattenActionWrapper
-    made = wrapper(
-        importlib.import_module("icu_sepsis.envs").ICUSepsisEnv(params=_sepsis_numbers())
-    )
+    made = wrapper(importlib.import_module("icu_sepsis.envs").ICUSepsisEnv(params=_sepsis_numbers()))
     made.action_space = spaces.Discrete(int(made.action_space.n))  # its number is NumPy's
     return TableWorld(made, sepsis_table, 500)
 
@@ -344,10 +332,7 @@ class TabularRecipe(PlayedRecipe):
 
         made = play_episode(env, reset_seed, choose)
         seen = made.observations[:-1]
-        values = {
-            "optimal_value": known.optimal_values[seen],
-            "behavior_value": known.behavior_values[seen],
-        }
+        values = {"optimal_value": known.optimal_values[seen], "behavior_value": known.behavior_values[seen]}
         return dataclasses.replace(made, infos={**made.infos, **values})
 
     def expert(self) -> Expert:
@@ -403,10 +388,7 @@ def known_values(recipe: TabularRecipe) -> KnownValues:
         "mode": mode,
         "random": np.full_like(mode, 1 / table.actions),
     }
-    returns = {
-        name: float(table.starts @ policy_values(table, one, horizon))
-        for name, one in policies.items()
-    }
+    returns = {name: float(table.starts @ policy_values(table, one, horizon)) for name, one in policies.items()}
     of_behavior = stationary_values(table, recipe.discount, behavior)
     return KnownValues(
         optimal_values=q_values.max(1).round(9),
@@ -432,13 +414,7 @@ DATASETS = {
     "tabular/taxi-v1": _entry(
         "A taxi fetches a passenger and brings it to its destination",
         TabularRecipe(
-            environment_id="orlog/Taxi-v0",
-            mistaken=0.1,
-            known=0.4,
-            noise=0.2,
-            discount=0.99,
-            steps=100_000,
-            seed=60,
+            environment_id="orlog/Taxi-v0", mistaken=0.1, known=0.4, noise=0.2, discount=0.99, steps=100_000, seed=60
         ),
     ),
     "tabular/frozenlake-v1": _entry(

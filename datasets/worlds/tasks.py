@@ -51,12 +51,7 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012  # Gymnasium's own name
 
     def __init__(
-        self,
-        benchmark: str = "MT10",
-        *,
-        render_mode: str | None = None,
-        width: int = 240,
-        height: int = 240,
+        self, benchmark: str = "MT10", *, render_mode: str | None = None, width: int = 240, height: int = 240
     ) -> None:
         self.tasks = tasks_of(benchmark)
         self.task = -1
@@ -225,11 +220,9 @@ def _demonstrations(which: str, recipe: TasksRecipe) -> CatalogueEntry:
 
 DATASETS = {
     "tasks/mt10-v1": _demonstrations(
-        "ten tasks of MT10",
-        TasksRecipe(environment_id="orlog/metaworld-mt10-v0", count=300, seed=40),
+        "ten tasks of MT10", TasksRecipe(environment_id="orlog/metaworld-mt10-v0", count=300, seed=40)
     ),
     "tasks/mt50-v1": _demonstrations(
-        "fifty tasks of MT50",
-        TasksRecipe(environment_id="orlog/metaworld-mt50-v0", count=300, seed=41),
+        "fifty tasks of MT50", TasksRecipe(environment_id="orlog/metaworld-mt50-v0", count=300, seed=41)
     ),
 }

@@ -50,11 +50,7 @@ LONGEST_DELAY = 10_000  # what is under way is kept in memory
 
 
 def uncertain(
-    *,
-    environment: str,
-    arguments: Mapping[str, Any] | None = None,
-    render_mode: str | None = None,
-    **numbers: Any,
+    *, environment: str, arguments: Mapping[str, Any] | None = None, render_mode: str | None = None, **numbers: Any
 ) -> gymnasium.Env[Any, Any]:
     """Return a world behind what the module's docstring says; without numbers it is the world itself.
 
@@ -77,10 +73,7 @@ def uncertain(
     action_delay, reward_delay, observation_noise, action_noise, sticky_actions, dropped_frames = (
         numbers.get(name, 0) for name in NUMBERS
     )
-    made_with = {
-        **(arguments or {}),
-        **({} if render_mode is None else {"render_mode": render_mode}),
-    }
+    made_with = {**(arguments or {}), **({} if render_mode is None else {"render_mode": render_mode})}
     env = make_environment(environment, made_with)
     parts = (("observation", observation_noise), ("action", action_noise))
     for part, noise in parts:
@@ -114,9 +107,7 @@ def check_numbers(numbers: Mapping[str, Any]) -> None:
     """Raise ValueError for a number of a world behind uncertainty that has another name, or another value."""
     for name, value in numbers.items():
         if name in DELAYS and (type(value) is not int or not 0 <= value <= LONGEST_DELAY):
-            raise ValueError(
-                f"{name}={value!r}: it is a number of steps, 0 or more, and at most {LONGEST_DELAY:,}."
-            )
+            raise ValueError(f"{name}={value!r}: it is a number of steps, 0 or more, and at most {LONGEST_DELAY:,}.")
         if name in NOISES and not 0 <= value < math.inf:
             raise ValueError(f"{name}={value!r}: it is a standard deviation, 0 or more.")
         if name in SHARES and not 0 <= value < 1:
@@ -296,9 +287,7 @@ def with_uncertainty(recipe: Any, **uncertainty: float) -> Any:
     if "environment_id" in fields:
         fields["environment_id"] = UNCERTAIN
     numbers = tuple(uncertainty.items())
-    return _restore(
-        type(recipe), {**fields, "world_id": given.environment_id, "uncertainty": numbers}
-    )
+    return _restore(type(recipe), {**fields, "world_id": given.environment_id, "uncertainty": numbers})
 
 
 def _variant(plain: str, scene: str, about: str, **uncertainty: float) -> CatalogueEntry:
@@ -320,22 +309,14 @@ def _hopper(about: str, **uncertainty: float) -> CatalogueEntry:
 
 
 DATASETS = {
-    "uncertain/pendulum-delay3-v1": _pendulum(
-        "each torque comes three steps after it was chosen", action_delay=3
-    ),
-    "uncertain/pendulum-noise-v1": _pendulum(
-        "observations have Gaussian noise of 0.2", observation_noise=0.2
-    ),
+    "uncertain/pendulum-delay3-v1": _pendulum("each torque comes three steps after it was chosen", action_delay=3),
+    "uncertain/pendulum-noise-v1": _pendulum("observations have Gaussian noise of 0.2", observation_noise=0.2),
     "uncertain/pendulum-sticky-v1": _pendulum(
         "in half of the steps the torque of the step before is taken again", sticky_actions=0.5
     ),
     "uncertain/pendulum-dropped-v1": _pendulum(
         "half of the observations are those of the step before", dropped_frames=0.5
     ),
-    "uncertain/hopper-noise-v1": _hopper(
-        "observations have Gaussian noise of 0.05", observation_noise=0.05
-    ),
-    "uncertain/hopper-delay1-v1": _hopper(
-        "each torque comes a step after it was chosen", action_delay=1
-    ),
+    "uncertain/hopper-noise-v1": _hopper("observations have Gaussian noise of 0.05", observation_noise=0.05),
+    "uncertain/hopper-delay1-v1": _hopper("each torque comes a step after it was chosen", action_delay=1),
 }

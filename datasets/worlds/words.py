@@ -63,13 +63,7 @@ from gymnasium import spaces
 from jaxtyping import UInt8
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.worlds.recipe import (
-    CatalogueEntry,
-    Expert,
-    PlayedRecipe,
-    Watching,
-    play_episode,
-)
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, Watching, play_episode
 
 CHAIN = 4
 """Rooms from the first one to the one with the coin, both included."""
@@ -109,9 +103,7 @@ class Coin(gymnasium.Env[str, str]):
         self.observation_space = TEXTS
         self.action_space = COMMANDS
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin an episode in another house."""
         super().reset(seed=seed, options=options)
         self.house = make_house(int(self.np_random.integers(2**31)))
@@ -159,9 +151,7 @@ class House:
         rooms = list(game.world.rooms)
         self.start = game.world.player_room.id
         (self.coin,) = [room.id for room in rooms for one in room.content if one.type == "o"]
-        self.exits = {
-            room.id: {way: room.exits[way].id for way in sorted(room.exits)} for room in rooms
-        }
+        self.exits = {room.id: {way: room.exits[way].id for way in sorted(room.exits)} for room in rooms}
         self.ways = {self.coin: _TAKE}
         waiting = deque([self.coin])
         while waiting:
@@ -392,9 +382,7 @@ class _MixedRecipe(PlayedRecipe):
         """The random shares in words."""
         return ", ".join(f"{share:g}" for share in self.random_shares)
 
-    def _draw(
-        self, rng: np.random.Generator, world: Any, share: float
-    ) -> tuple[Any, dict[str, Any]]:
+    def _draw(self, rng: np.random.Generator, world: Any, share: float) -> tuple[Any, dict[str, Any]]:
         """Return an action, and what is known of it before it is taken."""
         raise NotImplementedError
 
@@ -440,26 +428,18 @@ class CoinRecipe(_MixedRecipe):
 
     def expert(self) -> Expert:
         """Return the player that knows the whole house."""
-        return Expert(
-            name="the shortest way to the coin",
-            policy=Watching(lambda env: env.unwrapped.best_command),
-        )
+        return Expert(name="the shortest way to the coin", policy=Watching(lambda env: env.unwrapped.best_command))
 
     def _any_action(self, rng: np.random.Generator, world: Any) -> str:
         commands: list[str] = world.commands
         return commands[int(rng.integers(len(commands)))]
 
-    def _draw(
-        self, rng: np.random.Generator, world: Any, share: float
-    ) -> tuple[str, dict[str, Any]]:
+    def _draw(self, rng: np.random.Generator, world: Any, share: float) -> tuple[str, dict[str, Any]]:
         commands, best = world.commands, world.best_command
         chance, uniform = rng.random(2).tolist()
         command: str = commands[int(len(commands) * uniform)] if chance < share else best
         probability = share / len(commands) + (1 - share) * (command == best)
-        return command, {
-            "action_log_probs": math.log(probability),
-            "admissible_commands": "\n".join(commands),
-        }
+        return command, {"action_log_probs": math.log(probability), "admissible_commands": "\n".join(commands)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -486,9 +466,7 @@ class GoToRecipe(_MixedRecipe):
     def _any_action(self, rng: np.random.Generator, world: Any) -> int:
         return int(rng.integers(world.action_space.n))
 
-    def _draw(
-        self, rng: np.random.Generator, world: Any, share: float
-    ) -> tuple[int, dict[str, Any]]:
+    def _draw(self, rng: np.random.Generator, world: Any, share: float) -> tuple[int, dict[str, Any]]:
         chance, uniform = rng.random(2).tolist()
         if share == 1:  # what the bot wants is not asked, since it may have become impossible
             count = int(world.action_space.n)

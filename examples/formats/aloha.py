@@ -25,9 +25,7 @@ def main(folder: Path) -> None:
             file["observations/qvel"] = rng.normal(size=(20, 14))
             file["observations/images/top"] = rng.integers(0, 255, (20, 8, 8, 3)).astype("u1")
             file["action"] = rng.normal(size=(20, 14))
-    orlog.import_dataset(
-        folder / "episodes", "lab/arms-v1", on_found=lambda found: print(*found.notes, sep="\n")
-    )
+    orlog.import_dataset(folder / "episodes", "lab/arms-v1", on_found=lambda found: print(*found.notes, sep="\n"))
     dataset = orlog.load_dataset("lab/arms-v1")
     print(len(dataset), "episodes;", dataset.observation_space)
 

@@ -28,9 +28,7 @@ def main(folder: Path) -> None:
             rel_actions=rng.normal(size=7),
         )
     np.save(folder / "training" / "ep_start_end_ids.npy", [[0, 11], [12, 19]])
-    orlog.import_dataset(
-        folder / "training", "lab/calvin-v1", on_found=lambda found: print(*found.notes, sep="\n")
-    )
+    orlog.import_dataset(folder / "training", "lab/calvin-v1", on_found=lambda found: print(*found.notes, sep="\n"))
     dataset = orlog.load_dataset("lab/calvin-v1")
     print(len(dataset), "episodes;", dataset.observation_space, dataset.action_space)
 

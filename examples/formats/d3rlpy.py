@@ -23,11 +23,7 @@ def main(folder: Path) -> None:
             pass
     env.close()
     orlog.export_dataset(
-        "lab/pole-v1",
-        folder / "out",
-        to="d3rlpy",
-        lossy=True,
-        on_losses=lambda said: print(*said, sep="\n"),
+        "lab/pole-v1", folder / "out", to="d3rlpy", lossy=True, on_losses=lambda said: print(*said, sep="\n")
     )
     # In d3rlpy: ReplayBuffer.load(open("out/pole-v1.h5", "rb"), InfiniteBuffer())
     orlog.import_dataset(

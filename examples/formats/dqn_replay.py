@@ -28,9 +28,7 @@ def main(folder: Path) -> None:
     for name, values in arrays.items():
         with gzip.open(folder / "logs" / f"$store$_{name}_ckpt.0.gz", "wb") as file:
             np.save(file, values)
-    orlog.import_dataset(
-        folder / "logs", "lab/dqn-replay-v1", on_found=lambda found: print(*found.notes, sep="\n")
-    )
+    orlog.import_dataset(folder / "logs", "lab/dqn-replay-v1", on_found=lambda found: print(*found.notes, sep="\n"))
     dataset = orlog.load_dataset("lab/dqn-replay-v1")
     print(len(dataset), "episodes;", dataset.observation_space, dataset.action_space)
 

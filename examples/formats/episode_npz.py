@@ -26,11 +26,7 @@ def main(folder: Path) -> None:
             reward=rng.normal(size=(21, 1)).astype("f4"),
             discount=np.ones((21, 1), "f4"),
         )
-    orlog.import_dataset(
-        folder / "buffer",
-        "lab/episode-npz-v1",
-        on_found=lambda found: print(*found.notes, sep="\n"),
-    )
+    orlog.import_dataset(folder / "buffer", "lab/episode-npz-v1", on_found=lambda found: print(*found.notes, sep="\n"))
     dataset = orlog.load_dataset("lab/episode-npz-v1")
     print(len(dataset), "episodes;", dataset.observation_space, dataset.action_space)
 

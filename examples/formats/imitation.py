@@ -34,9 +34,7 @@ def main(folder: Path) -> None:
     state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
     (folder / "demos" / "state.json").write_text(json.dumps(state), "utf-8")
 
-    orlog.import_dataset(
-        folder / "demos", "lab/demos-v1", on_found=lambda found: print(*found.notes, sep="\n")
-    )
+    orlog.import_dataset(folder / "demos", "lab/demos-v1", on_found=lambda found: print(*found.notes, sep="\n"))
     dataset = orlog.load_dataset("lab/demos-v1")
     print(len(dataset), "episodes;", dataset.observation_space, dataset.action_space)
 

@@ -18,13 +18,8 @@ import orlog
 
 def main(folder: Path) -> None:
     """Record two episodes with a camera, export them to LeRobot, and import them again."""
-    spaces = (
-        Dict(state=Box(-1, 1, (4,)), camera=Box(0, 255, (48, 64, 3), np.uint8)),
-        Box(-1, 1, (2,)),
-    )
-    with orlog.DatasetWriter(
-        "lab/arm-v1", observation_space=spaces[0], action_space=spaces[1]
-    ) as writer:
+    spaces = (Dict(state=Box(-1, 1, (4,)), camera=Box(0, 255, (48, 64, 3), np.uint8)), Box(-1, 1, (2,)))
+    with orlog.DatasetWriter("lab/arm-v1", observation_space=spaces[0], action_space=spaces[1]) as writer:
         for _ in range(2):
             episode = orlog.Episode(
                 observations=[spaces[0].sample() for _ in range(11)],

@@ -46,9 +46,7 @@ def main(folder: Path) -> None:
             trial["command"] = rng.normal(size=(20, 6))
             trial["score"] = rng.normal(size=20)
             trial["fell"] = np.arange(20) > 17 + number
-    orlog.import_dataset(
-        folder / "my.h5", "lab/mine-v1", format=__file__, on_found=lambda found: print(*found.notes)
-    )
+    orlog.import_dataset(folder / "my.h5", "lab/mine-v1", format=__file__, on_found=lambda found: print(*found.notes))
     dataset = orlog.load_dataset("lab/mine-v1")
     ended = sum(bool(episode.terminations[-1]) for episode in dataset)
     print(len(dataset), "episodes,", ended, "of which ended;", dataset.observation_space)

@@ -25,9 +25,7 @@ def main(folder: Path) -> None:
         terminated=np.arange(1, 41) % 8 == 0,
         truncated=np.zeros(40, bool),
     )
-    orlog.import_dataset(
-        folder / "runs.npz", "lab/runs-v1", on_found=lambda found: print(*found.notes, sep="\n")
-    )
+    orlog.import_dataset(folder / "runs.npz", "lab/runs-v1", on_found=lambda found: print(*found.notes, sep="\n"))
     dataset = orlog.load_dataset("lab/runs-v1")
     print(len(dataset), "episodes;", dataset.observation_space, dataset.action_space)
 

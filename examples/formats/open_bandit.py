@@ -23,9 +23,7 @@ def main(folder: Path) -> None:
     with (campaign / "all.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         features = ["user_feature_0", "user-item_affinity_0"]
-        rows.writerow(
-            ["", "timestamp", "item_id", "position", "click", "propensity_score", *features]
-        )
+        rows.writerow(["", "timestamp", "item_id", "position", "click", "propensity_score", *features])
         for row in range(20):
             time = f"2019-11-24 00:00:{row:02}.000000+00:00"
             position, click = rng.integers(1, 4), int(rng.random() < 0.2)
@@ -34,9 +32,7 @@ def main(folder: Path) -> None:
         rows = csv.writer(file)
         rows.writerow(["", "item_id", "item_feature_0", "item_feature_1"])
         rows.writerows([item, item, item / 10, "xy"[item % 2]] for item in range(5))
-    orlog.import_dataset(
-        campaign, "bandits/logged-v1", on_found=lambda found: print(*found.notes, sep="\n")
-    )
+    orlog.import_dataset(campaign, "bandits/logged-v1", on_found=lambda found: print(*found.notes, sep="\n"))
     dataset = orlog.load_dataset("bandits/logged-v1")
     print(len(dataset), "episodes;", dataset.observation_space, dataset.action_space)
 

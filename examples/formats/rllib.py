@@ -32,9 +32,7 @@ def main(folder: Path) -> None:
             }
             file.write(json.dumps({"type": "SampleBatch", **batch}) + "\n")
     orlog.import_dataset(
-        folder / "output-worker-0.json",
-        "lab/rllib-v1",
-        on_found=lambda found: print(*found.notes, sep="\n"),
+        folder / "output-worker-0.json", "lab/rllib-v1", on_found=lambda found: print(*found.notes, sep="\n")
     )
     dataset = orlog.load_dataset("lab/rllib-v1")
     print(len(dataset), "episodes;", dataset.observation_space, dataset.action_space)

@@ -28,12 +28,7 @@ def main(folder: Path) -> None:
     orlog.import_dataset(
         folder / "logs.parquet",
         "lab/robot-v3",
-        columns={
-            "observation": "obs_*",
-            "action": "u",
-            "reward": "reward",
-            "terminated": "crashed",
-        },
+        columns={"observation": "obs_*", "action": "u", "reward": "reward", "terminated": "crashed"},
         episode="run",
         step="t",
         on_found=lambda found: print(*found.notes, sep="\n"),

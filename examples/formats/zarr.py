@@ -42,9 +42,7 @@ def main(folder: Path) -> None:
     write(replay / "data" / "state", rng.normal(size=(60, 5)).astype("f4"))
     write(replay / "data" / "action", rng.normal(size=(60, 2)).astype("f4"))
     write(replay / "meta" / "episode_ends", np.array([25, 40, 60]))
-    orlog.import_dataset(
-        replay, "lab/pusht-v1", on_found=lambda found: print(*found.notes, sep="\n")
-    )
+    orlog.import_dataset(replay, "lab/pusht-v1", on_found=lambda found: print(*found.notes, sep="\n"))
     dataset = orlog.load_dataset("lab/pusht-v1")
     print(len(dataset), "episodes;", dataset.observation_space)
 

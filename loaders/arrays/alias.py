@@ -86,9 +86,7 @@ def check_weights(weights: np.ndarray) -> Float64[np.ndarray, " steps"]:
     """
     values = np.asarray(weights)
     if values.ndim != 1 or not len(values) or values.dtype.kind not in "fiub":
-        raise ValueError(
-            f"weights must be one row of numbers, found {values.dtype} of shape {values.shape}."
-        )
+        raise ValueError(f"weights must be one row of numbers, found {values.dtype} of shape {values.shape}.")
     values = values.astype(np.float64)
     wrong = ~(np.isfinite(values) & (values >= 0))
     if wrong.any():

@@ -27,14 +27,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.alias import AliasTable
-from orlog.loaders.arrays.filling import (
-    Layout,
-    fill_matrix,
-    fill_other,
-    layout_of,
-    not_finite,
-    warn_of_outside,
-)
+from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, layout_of, not_finite, warn_of_outside
 from orlog.loaders.arrays.filling import Leaf as Leaf
 from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.arrays.infos import check_names, info_layout
@@ -230,9 +223,7 @@ class Arrays:
         rows: np.ndarray = np.cumsum(self.lengths + 1) - 1
         return rows
 
-    def choose_steps(
-        self, uniform: Float64[np.ndarray, "items draws"]
-    ) -> Int64[np.ndarray, " items"]:
+    def choose_steps(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[np.ndarray, " items"]:
         """Return a random step for each row of uniform numbers, weighted by the mixture if any."""
         return choose_items(self.mixture, self.total_steps, uniform)
 
@@ -246,10 +237,7 @@ class Arrays:
         ends = [self.obs_dim, self.action_dim, 1, 1, 1]
         stops = np.cumsum(ends).tolist()
         names = ("observations", "actions", "rewards", "terminations", "truncations")
-        return {
-            name: slice(stop - size, stop)
-            for name, size, stop in zip(names, ends, stops, strict=True)
-        }
+        return {name: slice(stop - size, stop) for name, size, stop in zip(names, ends, stops, strict=True)}
 
     def observations(self, rows: Int64[Tensor, " batch"]) -> Tensor | dict[str, Tensor]:
         """Return the observations of some rows: flat float32, or a tensor by key."""
@@ -289,9 +277,7 @@ class Arrays:
         total = np.zeros(self.obs_dim)
         squares = np.zeros(self.obs_dim)
         matrix = self.rows.cpu().numpy()
-        blocks = [
-            (one, min(one + 65536, self.total_steps)) for one in range(0, self.total_steps, 65536)
-        ]
+        blocks = [(one, min(one + 65536, self.total_steps)) for one in range(0, self.total_steps, 65536)]
         # Two passes in blocks of float64: a sum of float32 over millions of rows would drift.
         with self.in_order():
             for block in blocks:
@@ -323,9 +309,7 @@ def as_arrays(data: Given | Arrays, infos: Sequence[str] = ()) -> Arrays:
     return data
 
 
-def read_arrays(
-    dataset: Dataset, *, allow_non_finite: bool = False, infos: Sequence[str] = ()
-) -> Arrays:
+def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False, infos: Sequence[str] = ()) -> Arrays:
     """Read a dataset's steps into memory: floats into one float32 matrix, all else unchanged.
 
     Observations and actions of Box spaces with floats or small integers are packed and given as
@@ -342,9 +326,7 @@ def read_arrays(
     beside = info_layout(dataset, names) if names else None
     warn_of_outside(dataset)
     arrays = _read_layout(dataset, layout, allow_non_finite)
-    arrays = dataclasses.replace(
-        arrays, mixture=mixture_of(dataset), missing_finals=missing_finals(dataset)
-    )
+    arrays = dataclasses.replace(arrays, mixture=mixture_of(dataset), missing_finals=missing_finals(dataset))
     if beside is None:
         return arrays
     return with_infos(arrays, _read_layout(dataset, beside, allow_non_finite))
@@ -357,10 +339,7 @@ def with_infos(arrays: ArraysT, infos: Arrays) -> ArraysT:
 
 def _read_layout(dataset: Dataset, layout: Layout, allow_non_finite: bool) -> Arrays:
     """Read the columns of a layout."""
-    arrays = {
-        name: np.zeros((layout.rows, *shape), dtype)
-        for name, (shape, dtype) in layout.forms.items()
-    }
+    arrays = {name: np.zeros((layout.rows, *shape), dtype) for name, (shape, dtype) in layout.forms.items()}
     for first, last in layout.ranges("", _BLOCK_BYTES):
         place = fill_matrix(dataset, layout, first, last, arrays[""][first:last])
         if place and not allow_non_finite:
@@ -372,11 +351,7 @@ def _read_layout(dataset: Dataset, layout: Layout, allow_non_finite: bool) -> Ar
 
 
 def arrays_of(
-    layout: Layout,
-    filled: Mapping[str, np.ndarray],
-    lengths: Int64[np.ndarray, " episodes"],
-    name: str,
-    digest: str,
+    layout: Layout, filled: Mapping[str, np.ndarray], lengths: Int64[np.ndarray, " episodes"], name: str, digest: str
 ) -> Arrays:
     """Return what was read by a layout as arrays: its matrix has the empty name."""
     others = {column: torch.from_numpy(values) for column, values in filled.items() if column}
@@ -436,12 +411,7 @@ def mixture_of(dataset: Dataset) -> Mixture | None:
         )
     up_to = np.cumsum(weights)
     up_to /= up_to[-1]
-    return Mixture(
-        steps=np.argsort(of_step, kind="stable"),
-        first=sizes.cumsum() - sizes,
-        sizes=sizes,
-        up_to=up_to,
-    )
+    return Mixture(steps=np.argsort(of_step, kind="stable"), first=sizes.cumsum() - sizes, sizes=sizes, up_to=up_to)
 
 
 def check_arrays(arrays: object) -> None:
@@ -450,6 +420,4 @@ def check_arrays(arrays: object) -> None:
     Raises TypeError if it is something else.
     """
     if not isinstance(arrays, Arrays):
-        raise TypeError(
-            f"expected arrays, as orlog.load_arrays gives them, found {type(arrays).__name__}."
-        )
+        raise TypeError(f"expected arrays, as orlog.load_arrays gives them, found {type(arrays).__name__}.")

@@ -23,9 +23,7 @@ from orlog.loaders.arrays.texts import TextTable
 from orlog.manifests.columns import ColumnSpec, axis_of
 from orlog.manifests.spaces import leaf_spaces, space_leaves
 
-ALLOW_NON_FINITE = (
-    "orlog.load_arrays(ds, allow_non_finite=True), whose result every sampling function takes"
-)
+ALLOW_NON_FINITE = "orlog.load_arrays(ds, allow_non_finite=True), whose result every sampling function takes"
 _MOST_EXACT = 2**24  # float32 represents all integers up to this exactly
 _FLAGS = ("terminations", "truncations")
 
@@ -85,9 +83,7 @@ class Layout:
     @property
     def row_bytes(self) -> Mapping[str, int]:
         """Bytes per row of each of `others`, and of the matrix under the empty name."""
-        kept = {
-            name: one.dtype.itemsize * math.prod(one.shape) for name, one in self.others.items()
-        }
+        kept = {name: one.dtype.itemsize * math.prod(one.shape) for name, one in self.others.items()}
         return {"": 4 * self.width, **kept}
 
     @property
@@ -134,23 +130,17 @@ def layout_of(dataset: Dataset) -> Layout:
     TypeError if it is no dataset.
     """
     if not isinstance(dataset, Dataset):
-        raise TypeError(
-            f"expected a dataset, as orlog.load_dataset gives it, found {type(dataset).__name__}."
-        )
+        raise TypeError(f"expected a dataset, as orlog.load_dataset gives it, found {type(dataset).__name__}.")
     if dataset.total_steps == 0:
         raise SchemaError(
             f"{dataset.name}: no steps to sample from in {dataset.total_episodes} episodes; if it is "
             "a view, choose a filter that keeps some."
         )
-    obs = [
-        _kept_form(dataset, *one) for one in leaf_spaces(dataset.observation_space, "observations")
-    ]
+    obs = [_kept_form(dataset, *one) for one in leaf_spaces(dataset.observation_space, "observations")]
     actions = [_kept_form(dataset, *one) for one in leaf_spaces(dataset.action_space, "actions")]
     packed_actions = [one for one in actions if one.is_packed]
     if packed_actions and len(packed_actions) < len(actions):
-        raise SchemaError(
-            f"{dataset.name}: actions that mix floats and integers cannot be sampled."
-        )
+        raise SchemaError(f"{dataset.name}: actions that mix floats and integers cannot be sampled.")
     if len(actions) > 1 and not packed_actions and any(one.shape or one.is_text for one in actions):
         raise SchemaError(
             f"{dataset.name}: actions of several parts can be sampled if all are floats, or if each is one "
@@ -246,9 +236,7 @@ def fill_matrix(dataset: Dataset, layout: Layout, first: int, last: int, matrix:
     return f"column {column}, episode {episode}, step {step}"
 
 
-def fill_other(
-    dataset: Dataset, layout: Layout, name: str, first: int, last: int, out: np.ndarray
-) -> None:
+def fill_other(dataset: Dataset, layout: Layout, name: str, first: int, last: int, out: np.ndarray) -> None:
     """Read rows `first` to `last - 1` of one of `layout.others` into an array of zeros.
 
     Texts must be read in the order of rows, so that places follow their first occurrence.
@@ -267,9 +255,7 @@ def fill_other(
         return
     values = _read(dataset, layout, column, first, last, table)
     if values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
-        raise SchemaError(
-            f"{dataset.name}: column {column} holds {values.max()}, more than int64 can; leave it out."
-        )
+        raise SchemaError(f"{dataset.name}: column {column} holds {values.max()}, more than int64 can; leave it out.")
     if axis_of(column) == "observation":
         out[:] = values
     else:
@@ -287,9 +273,7 @@ def not_finite(dataset: Dataset, place: str, switch: str = ALLOW_NON_FINITE) -> 
     )
 
 
-def _read(
-    dataset: Dataset, layout: Layout, column: str, first: int, last: int, table: TextTable | None
-) -> np.ndarray:
+def _read(dataset: Dataset, layout: Layout, column: str, first: int, last: int, table: TextTable | None) -> np.ndarray:
     """Return a column's values for a range of rows; for texts, their places in the table.
 
     Of columns of steps, and of episodes, there is a value for each of `layout.step_rows`.
@@ -324,9 +308,7 @@ def _check_flags(dataset: Dataset, layout: Layout, name: str, flagged: np.ndarra
         )
 
 
-def _check_exact(
-    dataset: Dataset, layout: Layout, name: str, values: np.ndarray, rows: np.ndarray | int
-) -> None:
+def _check_exact(dataset: Dataset, layout: Layout, name: str, values: np.ndarray, rows: np.ndarray | int) -> None:
     """Refuse integers so large that float32 would round them, in some rows of a column.
 
     `rows` are the number of each of these rows, or of the first one.

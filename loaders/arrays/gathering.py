@@ -57,9 +57,7 @@ def expect_on_disk(mapped: np.ndarray) -> None:
     weakref.finalize(mapped, _on_disk.discard, address)
 
 
-def gather_rows(
-    source: Shaped[Tensor, "rows ..."], rows: Int64[Tensor, " batch"]
-) -> Shaped[Tensor, "batch ..."]:
+def gather_rows(source: Shaped[Tensor, "rows ..."], rows: Int64[Tensor, " batch"]) -> Shaped[Tensor, "batch ..."]:
     """Return a new tensor of some rows, in the given order.
 
     Both are on the same device, and the rows of `source` may overlap, as in `Arrays.windows`. The compiled
@@ -248,11 +246,7 @@ class Stretches:
     def _can(self) -> bool:
         """Whether all lie in main memory as the compiled part takes them."""
         flat = (self.tokens, self.token_rows, self.is_said, self.decides, self.returns, self.starts)
-        return (
-            all(one.is_cpu and one.is_contiguous() for one in flat)
-            and self.ends.is_cpu
-            and self.ends.stride(1) == 1
-        )
+        return all(one.is_cpu and one.is_contiguous() for one in flat) and self.ends.is_cpu and self.ends.stride(1) == 1
 
     @functools.cached_property
     def _addresses(self) -> tuple[int, ...]:
@@ -270,16 +264,7 @@ class Stretches:
         )
 
 
-_OF_STRETCHES = (
-    "tokens",
-    "timesteps",
-    "valid",
-    "is_action",
-    "decides",
-    "rewards",
-    "returns_to_go",
-    "terminations",
-)
+_OF_STRETCHES = ("tokens", "timesteps", "valid", "is_action", "decides", "rewards", "returns_to_go", "terminations")
 
 
 def nearest_rows(

@@ -111,11 +111,7 @@ def info_layout(dataset: Dataset, names: tuple[str, ...]) -> Layout:
 def _matching(dataset: Dataset, pattern: str, known: Mapping[str, ColumnSpec]) -> list[ColumnSpec]:
     """Return the columns of numbers that a name with `*` means, in the order of what stands for it."""
     expression = re.compile("([^/]+)".join(map(re.escape, pattern.split("*"))))
-    found = {
-        match.groups(): spec
-        for name, spec in known.items()
-        if (match := expression.fullmatch(name))
-    }
+    found = {match.groups(): spec for name, spec in known.items() if (match := expression.fullmatch(name))}
     several = [found[parts] for parts in sorted(found)]
     for one in several:
         kind = dataset.schema.variable.get(one.name)

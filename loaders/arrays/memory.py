@@ -37,9 +37,7 @@ def measure_memory(*, gpus: bool = False) -> Memory:
     return Memory(ram_bytes=available_memory(), gpu_bytes=found)
 
 
-def available_memory(
-    *, meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP, own_groups: Path = _OWN_GROUPS
-) -> int:
+def available_memory(*, meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP, own_groups: Path = _OWN_GROUPS) -> int:
     """Return the bytes of memory that can still be taken.
 
     This is the machine's free memory, or what the tightest control group of this process leaves
@@ -78,9 +76,7 @@ def _limits(cgroup: Path, own_groups: Path) -> Iterator[tuple[Path, str, str, st
 def _machine_memory(meminfo: Path) -> int:
     with contextlib.suppress(OSError, ValueError, LookupError):
         return 1024 * _number(meminfo, "MemAvailable:")
-    return (
-        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    )  # no such file, as on macOS
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # no such file, as on macOS
 
 
 def _number(path: Path, name: str) -> int:

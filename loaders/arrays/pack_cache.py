@@ -26,12 +26,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from orlog.base.files import lock_open_file, sole_access, storage_errors
-from orlog.datasets.home.folders import (
-    datasets_folder,
-    installed_names,
-    installed_versions,
-    version_folder,
-)
+from orlog.datasets.home.folders import datasets_folder, installed_names, installed_versions, version_folder
 from orlog.datasets.home.garbage import (
     LEFT_BEHIND,
     OPENED_NOW,
@@ -117,9 +112,7 @@ def hold_pack(folder: Path) -> HeldPack | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise StorageError(
-            f"{path}: cannot be opened: {error.strerror}.", errno=error.errno
-        ) from error
+        raise StorageError(f"{path}: cannot be opened: {error.strerror}.", errno=error.errno) from error
     held = HeldPack(descriptor)
     lock_open_file(descriptor, shared=True)
     is_there = held.is_in(folder)
@@ -172,9 +165,7 @@ def delete_pack(pack: CachedPack) -> None:
     Raises StorageError if a process has it open or is writing it, or the disk cannot be written.
     """
     if refusal := _remove(pack.folder, 0.0):
-        raise StorageError(
-            f"{pack.folder} {refusal}; when that process has ended, remove the folder."
-        )
+        raise StorageError(f"{pack.folder} {refusal}; when that process has ended, remove the folder.")
 
 
 def discard_pack(folder: Path, held: HeldPack) -> None:

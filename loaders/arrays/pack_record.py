@@ -104,9 +104,7 @@ class PackRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 def sealed(record: PackRecord) -> PackRecord:
     """Return a record with its seal."""
     plain = msgspec.structs.replace(record, seal="")
-    return msgspec.structs.replace(
-        plain, seal=blake3.blake3(msgspec.json.encode(plain)).hexdigest()
-    )
+    return msgspec.structs.replace(plain, seal=blake3.blake3(msgspec.json.encode(plain)).hexdigest())
 
 
 def is_pack(folder: Path) -> bool:
@@ -179,9 +177,7 @@ def describe_pack(source: PackSource, layout: Layout, mixture: Mixture | None) -
     )
 
 
-def file_forms(
-    layout: Layout, mixture: Mixture | None
-) -> list[tuple[str, str, np.dtype[Any], tuple[int, ...]]]:
+def file_forms(layout: Layout, mixture: Mixture | None) -> list[tuple[str, str, np.dtype[Any], tuple[int, ...]]]:
     """Return name, column, dtype and shape of each file, in the order of the record."""
     count = layout.rows
     integers, floats = np.dtype(np.int64), np.dtype(np.float32)
@@ -201,9 +197,7 @@ def file_forms(
 
 def read_record(folder: Path, digest: str = "") -> PackRecord:
     """Return the record of a pack, of the dataset with that digest; by default any that fits the folder's name."""
-    record = read_json_file(
-        folder / RECORD_FILE, PackRecord, version=("pack_version", PACK_VERSION), repair=_REPAIR
-    )
+    record = read_json_file(folder / RECORD_FILE, PackRecord, version=("pack_version", PACK_VERSION), repair=_REPAIR)
     wanted = digest or f"sha256:{folder.name.partition('-')[0]}"
     if not record.digest.startswith(wanted):
         what = f"expected the pack of {wanted}, found the pack of {record.digest}"
@@ -213,32 +207,21 @@ def read_record(folder: Path, digest: str = "") -> PackRecord:
     return record
 
 
-def damaged_pack(
-    folder: Path, file: str, what: str, *, expected: str = "", found: str = ""
-) -> IntegrityError:
+def damaged_pack(folder: Path, file: str, what: str, *, expected: str = "", found: str = "") -> IntegrityError:
     """Return the error for a damaged file of a pack."""
     return IntegrityError(
-        f"{folder}: {file}: {what.removesuffix('.')}; {_REPAIR}.",
-        file=file,
-        expected=expected,
-        found=found,
+        f"{folder}: {file}: {what.removesuffix('.')}; {_REPAIR}.", file=file, expected=expected, found=found
     )
 
 
 def _recorded_leaves(leaves: Mapping[str, Leaf]) -> dict[str, PackLeaf]:
     """Return leaves as they are recorded."""
-    return {
-        key: PackLeaf(column=leaf.column, first=leaf.first, shape=leaf.shape)
-        for key, leaf in leaves.items()
-    }
+    return {key: PackLeaf(column=leaf.column, first=leaf.first, shape=leaf.shape) for key, leaf in leaves.items()}
 
 
 def leaves_of(recorded: Mapping[str, PackLeaf]) -> dict[str, Leaf]:
     """Return the leaves that were recorded."""
-    return {
-        key: Leaf(column=leaf.column, first=leaf.first, shape=leaf.shape)
-        for key, leaf in recorded.items()
-    }
+    return {key: Leaf(column=leaf.column, first=leaf.first, shape=leaf.shape) for key, leaf in recorded.items()}
 
 
 def ends_of(record: PackRecord) -> int:

@@ -19,14 +19,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError, StorageError
 from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, not_finite
 from orlog.loaders.arrays.pack_cache import RECORD_FILE
-from orlog.loaders.arrays.pack_record import (
-    PackFile,
-    PackRecord,
-    PackSource,
-    describe_pack,
-    file_forms,
-    sealed,
-)
+from orlog.loaders.arrays.pack_record import PackFile, PackRecord, PackSource, describe_pack, file_forms, sealed
 from orlog.loaders.arrays.step_table import count_since
 from orlog.manifests.columns import little_endian_bytes
 from orlog.manifests.documents import LARGEST_FILE
@@ -34,9 +27,7 @@ from orlog.manifests.documents import LARGEST_FILE
 BLOCK_BYTES = 2**24
 
 
-def make_pack(
-    source: PackSource, folder: Path, allow_non_finite: bool, progress: Callable[[int], None]
-) -> None:
+def make_pack(source: PackSource, folder: Path, allow_non_finite: bool, progress: Callable[[int], None]) -> None:
     """Write a pack into an empty folder and read it back."""
     dataset, layout, mixture = source.dataset, source.layout, source.mixture
     _check_room(dataset, folder, layout)
@@ -83,9 +74,7 @@ def make_pack(
                 )
 
 
-def _write_other(
-    dataset: Dataset, layout: Layout, writer: _Writer, progress: Callable[[int], None]
-) -> None:
+def _write_other(dataset: Dataset, layout: Layout, writer: _Writer, progress: Callable[[int], None]) -> None:
     """Write one column in ranges of its own size, so that each chunk is decoded once."""
     spec = layout.others[writer.column]
     for first, last in layout.ranges(writer.column, BLOCK_BYTES):
@@ -107,9 +96,7 @@ def _encode(record: PackRecord) -> bytes:
 class _Writer:
     """Context manager that writes one file of a pack and hashes it on the way."""
 
-    def __init__(
-        self, folder: Path, name: str, column: str, dtype: np.dtype[Any], shape: tuple[int, ...]
-    ) -> None:
+    def __init__(self, folder: Path, name: str, column: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self.name = name
         self.column = column
         self._dtype, self._shape = dtype, shape

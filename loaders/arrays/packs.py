@@ -40,13 +40,7 @@ from orlog.loaders.arrays.filling import not_finite, warn_of_outside
 from orlog.loaders.arrays.gathering import expect_on_disk
 from orlog.loaders.arrays.infos import check_names, info_layout
 from orlog.loaders.arrays.memory import available_memory
-from orlog.loaders.arrays.pack_cache import (
-    RECORD_FILE,
-    HeldPack,
-    discard_pack,
-    hold_pack,
-    packs_folder,
-)
+from orlog.loaders.arrays.pack_cache import RECORD_FILE, HeldPack, discard_pack, hold_pack, packs_folder
 from orlog.loaders.arrays.pack_record import (
     PACK_VERSION,
     PackFile,
@@ -116,12 +110,7 @@ class MappedArrays(Arrays):
             for one in dataclasses.fields(Arrays)
             if getattr(self, one.name) is not self.opened[one.name]
         }
-        return _reopen, (
-            self.folder,
-            self.opened["digest"],
-            changed,
-            _content(self.opened["record"]),
-        )
+        return _reopen, (self.folder, self.opened["digest"], changed, _content(self.opened["record"]))
 
 
 def pack_folder(dataset: Dataset) -> Path:
@@ -161,9 +150,7 @@ def open_pack(
     return with_infos(arrays, beside)
 
 
-def _open_or_make(
-    source: PackSource, allow_non_finite: bool, progress: Callable[[int], None]
-) -> MappedArrays:
+def _open_or_make(source: PackSource, allow_non_finite: bool, progress: Callable[[int], None]) -> MappedArrays:
     """Map one pack into memory; make and verify it first if there is none."""
     dataset, own = source.dataset, _folder(source)
     while (opened := _open_checked(source, own)) is None:
@@ -223,9 +210,7 @@ def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArray
         ),
         "name": record.name,
         "digest": record.digest,
-        "others": {
-            one.column: torch.from_numpy(maps[one.name]) for one in record.files if one.column
-        },
+        "others": {one.column: torch.from_numpy(maps[one.name]) for one in record.files if one.column},
         "texts": record.texts,
         "observation_leaves": leaves_of(record.observation_leaves),
         "parts": leaves_of(record.parts),
@@ -241,15 +226,11 @@ def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArray
     return MappedArrays(**vars(plain), folder=folder, opened=opened), record
 
 
-def _reopen(
-    folder: Path, digest: str, changed: Mapping[str, Any], content: tuple[str, ...]
-) -> MappedArrays:
+def _reopen(folder: Path, digest: str, changed: Mapping[str, Any], content: tuple[str, ...]) -> MappedArrays:
     """Open a pack that another process has opened."""
     arrays, record = _open(folder, digest, hold_pack(folder))
     if _content(record) != content:
-        raise damaged_pack(
-            folder, RECORD_FILE, "the pack has other content than the process that sent it saw"
-        )
+        raise damaged_pack(folder, RECORD_FILE, "the pack has other content than the process that sent it saw")
     return dataclasses.replace(arrays, **changed) if changed else arrays
 
 
@@ -277,10 +258,7 @@ def _map(folder: Path, one: PackFile, advice: int) -> tuple[np.ndarray, mmap.mma
             if size == 0:
                 return np.empty(one.shape, one.dtype), None
             mapped = mmap.mmap(
-                file.fileno(),
-                size,
-                flags=mmap.MAP_PRIVATE | _NO_RESERVE,
-                prot=mmap.PROT_READ | mmap.PROT_WRITE,
+                file.fileno(), size, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
             )
         values = np.frombuffer(mapped, one.dtype).reshape(one.shape)
     except FileNotFoundError as error:
@@ -293,8 +271,7 @@ def _map(folder: Path, one: PackFile, advice: int) -> tuple[np.ndarray, mmap.mma
         refuse_too_many_files(path, error)
         if error.errno == errno.ENOMEM:
             raise StorageError(
-                f"{path}: cannot be mapped: {error.strerror}; raise the limit of address space: "
-                "ulimit -v unlimited",
+                f"{path}: cannot be mapped: {error.strerror}; raise the limit of address space: ulimit -v unlimited",
                 errno=error.errno,
             ) from error
         what = f"cannot be read: {error.strerror or error}"

@@ -45,11 +45,7 @@ class Place:
 
 
 def load_arrays(
-    dataset: Given,
-    where: str = "auto",
-    *,
-    allow_non_finite: bool = False,
-    infos: Sequence[str] = (),
+    dataset: Given, where: str = "auto", *, allow_non_finite: bool = False, infos: Sequence[str] = ()
 ) -> Arrays:
     """Return a dataset's arrays in RAM, in mapped files or on a GPU, to sample from.
 
@@ -87,8 +83,7 @@ def choose_place(
     dataset = as_dataset(dataset)
     if not isinstance(where, str):
         raise TypeError(
-            f"{dataset.name}: where must be a text such as 'auto', found {type(where).__name__} "
-            f"{where!r:.80}."
+            f"{dataset.name}: where must be a text such as 'auto', found {type(where).__name__} {where!r:.80}."
         )
     if where in ("gpu", "cuda"):
         device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cuda:0"
@@ -96,9 +91,7 @@ def choose_place(
         device = where if where.startswith("cuda:") else ""
     if not device and where not in ("auto", "ram", "mmap"):
         hint = did_you_mean(where, ("auto", "ram", "mmap", "gpu", "cuda:0")) or "."
-        raise ValueError(
-            f"{dataset.name}: where must be auto, ram, mmap, gpu or cuda:NUMBER, found {where!r}{hint}"
-        )
+        raise ValueError(f"{dataset.name}: where must be auto, ram, mmap, gpu or cuda:NUMBER, found {where!r}{hint}")
     needed = layout_of(dataset).total_bytes
     if names := check_names(infos):
         needed += info_layout(dataset, names).total_bytes
@@ -118,9 +111,7 @@ def choose_place(
     )
 
 
-def _kind_of(
-    dataset: Dataset, where: str, needed: int, memory: Memory
-) -> tuple[Literal["ram", "mmap"], str]:
+def _kind_of(dataset: Dataset, where: str, needed: int, memory: Memory) -> tuple[Literal["ram", "mmap"], str]:
     free = size_text(memory.ram_bytes)
     if where == "ram":
         return "ram", f"as asked for, with {free} of memory free"
@@ -144,14 +135,11 @@ def _check_gpu(dataset: Dataset, device: str, needed: int, memory: Memory) -> st
 
     Raises ValueError if it does not fit.
     """
-    instead = (
-        "use where='mmap' or 'ram' and move batches to the GPU, or take fewer episodes or columns"
-    )
+    instead = "use where='mmap' or 'ram' and move batches to the GPU, or take fewer episodes or columns"
     if device not in memory.gpu_bytes:
         found = ", ".join(memory.gpu_bytes) or "none"
         raise ValueError(
-            f"{dataset.name}: no GPU {device} that PyTorch can use (found: {found}); use "
-            "where='ram' or where='mmap'."
+            f"{dataset.name}: no GPU {device} that PyTorch can use (found: {found}); use where='ram' or where='mmap'."
         )
     free = memory.gpu_bytes[device]
     if needed > GPU_SHARE * free:

@@ -104,11 +104,7 @@ def load_statistics(arrays: Arrays) -> Statistics:
     """
     check_arrays(arrays)
     form = _Form(
-        arrays.name,
-        arrays.digest,
-        arrays.total_steps,
-        len(arrays.lengths),
-        (arrays.obs_dim, arrays.action_dim, 1, 1),
+        arrays.name, arrays.digest, arrays.total_steps, len(arrays.lengths), (arrays.obs_dim, arrays.action_dim, 1, 1)
     )
     return _cached(form, lambda: compute_statistics(arrays))
 
@@ -135,9 +131,7 @@ def stream_statistics(dataset: Dataset, before: Callable[[], None] = lambda: Non
         before()
         width, place = layout.width - 2, layout.packed["rewards"].start
         sums = EpisodeSums(dataset.episode_lengths)
-        all_of, count = _moments_of(
-            _streamed(dataset, layout), width, also=lambda block: sums.add(block[:, place])
-        )
+        all_of, count = _moments_of(_streamed(dataset, layout), width, also=lambda block: sums.add(block[:, place]))
         names = {"observations": slice(0, layout.obs_dim), "actions": slice(layout.obs_dim, place)}
         return _statistics(all_of, count, {**names, "rewards": slice(place, place + 1)}, sums.found)
 
@@ -223,10 +217,7 @@ def _moments_of(
 
 
 def _statistics(
-    all_of: Moments,
-    steps: int,
-    columns: Mapping[str, slice],
-    returns: Float64[np.ndarray, " episodes"],
+    all_of: Moments, steps: int, columns: Mapping[str, slice], returns: Float64[np.ndarray, " episodes"]
 ) -> Statistics:
     average = math.fsum(returns) / len(returns)
     return Statistics(
@@ -318,12 +309,7 @@ def _not_finite(arrays: Arrays, first: int, block: np.ndarray) -> SchemaError:
 
 
 def _part(moments: Moments, place: slice) -> Moments:
-    return Moments(
-        mean=moments.mean[place],
-        std=moments.std[place],
-        low=moments.low[place],
-        high=moments.high[place],
-    )
+    return Moments(mean=moments.mean[place], std=moments.std[place], low=moments.low[place], high=moments.high[place])
 
 
 def _plain(statistics: Statistics) -> dict[str, object]:
@@ -331,10 +317,7 @@ def _plain(statistics: Statistics) -> dict[str, object]:
     plain: dict[str, object] = {"steps": statistics.steps, "episodes": statistics.episodes}
     for name in ("observations", "actions", "rewards", "returns"):
         moments: Moments = getattr(statistics, name)
-        plain[name] = {
-            field.name: getattr(moments, field.name).tolist()
-            for field in dataclasses.fields(moments)
-        }
+        plain[name] = {field.name: getattr(moments, field.name).tolist() for field in dataclasses.fields(moments)}
     return plain
 
 
@@ -386,8 +369,7 @@ def _read(path: Path, form: _Form) -> Statistics:
     )
     if not is_ours or body.checksum != _checksum({"digest": body.digest, **_plain(found)}):
         raise ManifestError(
-            f"{path}: {'damaged' if is_ours else f'not the statistics of {form.name}'}; {repair}.",
-            file=str(path),
+            f"{path}: {'damaged' if is_ours else f'not the statistics of {form.name}'}; {repair}.", file=str(path)
         )
     return found
 

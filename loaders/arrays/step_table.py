@@ -23,9 +23,7 @@ class StepTable:
     """Finds the rows of steps, and with them their episodes."""
 
     def __init__(
-        self,
-        lengths: Int64[np.ndarray, " episodes"],
-        since: UInt8[np.ndarray, " steps"] | None = None,
+        self, lengths: Int64[np.ndarray, " episodes"], since: UInt8[np.ndarray, " steps"] | None = None
     ) -> None:
         """Make the table of one or more episodes of 1 or more steps.
 
@@ -56,9 +54,7 @@ def count_since(lengths: Int64[np.ndarray, " episodes"]) -> Iterator[UInt8[np.nd
         steps = np.diff(np.clip(ends[begin : end + 1], first, last), prepend=first)
         # Episodes modulo 256, which is enough: the difference is less than that.
         since = np.repeat(np.arange(begin, end + 1).astype(np.uint8), steps)
-        since -= np.repeat(before[first // _TOGETHER :][: -(-len(since) // _TOGETHER)], _TOGETHER)[
-            : len(since)
-        ]
+        since -= np.repeat(before[first // _TOGETHER :][: -(-len(since) // _TOGETHER)], _TOGETHER)[: len(since)]
         yield since
 
 

@@ -74,8 +74,7 @@ class Team:
     def action_widths(self) -> tuple[int, ...]:
         """Choices of each agent, or numbers in each one's action."""
         return tuple(
-            int(one.n) if isinstance(one, spaces.Discrete) else math.prod(one.shape)
-            for one in self.action_spaces
+            int(one.n) if isinstance(one, spaces.Discrete) else math.prod(one.shape) for one in self.action_spaces
         )
 
     @property
@@ -118,9 +117,7 @@ def is_team(dataset: Dataset) -> bool:
         return False
     agents = sorted(observation_space.spaces)
     columns = {*dataset.columns}
-    return agents == sorted(action_space.spaces) and all(
-        f"{_INFOS}agents/{agent}/acts" in columns for agent in agents
-    )
+    return agents == sorted(action_space.spaces) and all(f"{_INFOS}agents/{agent}/acts" in columns for agent in agents)
 
 
 def team_of(dataset: Dataset) -> Team:
@@ -187,11 +184,7 @@ def _legal_columns(dataset: Dataset, agents: tuple[str, ...], role: str) -> tupl
     if not names:
         return ()
     forms = {
-        (
-            name,
-            specs[f"{_INFOS}agents/{agent}/{name}"].dtype,
-            specs[f"{_INFOS}agents/{agent}/{name}"].shape,
-        )
+        (name, specs[f"{_INFOS}agents/{agent}/{name}"].dtype, specs[f"{_INFOS}agents/{agent}/{name}"].shape)
         for agent, name in names.items()
     }
     if len(forms) == 1 and len(names) == len(agents):
@@ -343,9 +336,7 @@ class TeamArrays:
         counts = torch.tensor(self.team.action_widths, device=self.arrays.rows.device)
         return torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
 
-    def _flags_of(
-        self, sources: tuple[str | slice | None, ...], rows: Tensor, otherwise: Tensor
-    ) -> Tensor:
+    def _flags_of(self, sources: tuple[str | slice | None, ...], rows: Tensor, otherwise: Tensor) -> Tensor:
         """Return flags of some infos or places as `[rows, agents, choices]`; `otherwise` where there are none."""
         choices = otherwise.shape[-1]
         is_final = self._is_final.index_select(0, rows)[:, None]

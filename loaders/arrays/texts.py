@@ -40,9 +40,7 @@ class TextTable:
         try:
             return tuple(one.decode() for one in self._places)
         except UnicodeDecodeError as error:
-            raise SchemaError(
-                f"column {self._column}: a text is not UTF-8: {error.object!r:.80}."
-            ) from error
+            raise SchemaError(f"column {self._column}: a text is not UTF-8: {error.object!r:.80}.") from error
 
     def read(self, dataset: Dataset, start: int, stop: int) -> Int64[np.ndarray, " rows"]:
         """Return the places of the texts of rows `start` to `stop - 1`; add new texts to the table.

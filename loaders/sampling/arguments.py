@@ -18,9 +18,7 @@ def as_integer(name: str, value: object) -> int:
     return int(value)
 
 
-def as_length(
-    length: object, discount: float, lengths: np.ndarray, name: str, longest: int = 0
-) -> int:
+def as_length(length: object, discount: float, lengths: np.ndarray, name: str, longest: int = 0) -> int:
     """Return the number of steps that a window spans, for episodes of some lengths in a dataset of that name.
 
     `longest` is the length of the longest episode of all, if these are a part of them.
@@ -30,9 +28,7 @@ def as_length(
     """
     steps = as_integer("length", length)
     if steps < 1 or not 0 <= discount <= 1:
-        raise ValueError(
-            f"length must be >= 1 and discount in [0, 1], found {steps} and {discount}."
-        )
+        raise ValueError(f"length must be >= 1 and discount in [0, 1], found {steps} and {discount}.")
     longest = max(longest, int(lengths.max()))
     if steps > longest:
         raise ValueError(
@@ -50,9 +46,7 @@ def as_steps(n_steps: object, discount: float) -> int:
     """
     steps = as_integer("n_steps", n_steps)
     if steps < 1 or not 0 <= discount <= 1:
-        raise ValueError(
-            f"n_steps must be >= 1 and discount in [0, 1], found {steps} and {discount}."
-        )
+        raise ValueError(f"n_steps must be >= 1 and discount in [0, 1], found {steps} and {discount}.")
     return steps
 
 

@@ -33,9 +33,7 @@ def gather_in_blocks(
         yield from batches_of(make, columns(items), size)
 
 
-def batches_of(
-    make: Callable[..., BatchT], columns: Iterable[Tensor], size: int
-) -> Iterator[BatchT]:
+def batches_of(make: Callable[..., BatchT], columns: Iterable[Tensor], size: int) -> Iterator[BatchT]:
     """Return batches of `size` items each whose tensors are views of some columns."""
     several = [one.view(len(one) // size, size, *one.shape[1:]).unbind(0) for one in columns]
     return map(make, *several)

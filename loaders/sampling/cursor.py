@@ -52,8 +52,7 @@ class Cursor:
             object.__setattr__(self, name, as_integer(name, getattr(self, name)))
         if self.batch_size < 1 or self.seed < 0 or self.start < 0:
             raise ValueError(
-                "batch_size must be >= 1, seed and start >= 0, found "
-                f"{self.batch_size}, {self.seed} and {self.start}."
+                f"batch_size must be >= 1, seed and start >= 0, found {self.batch_size}, {self.seed} and {self.start}."
             )
         if not 0 <= self.rank < self.ranks or self.batch_size % self.ranks:
             raise ValueError(
@@ -89,9 +88,7 @@ class Cursor:
         Raises ValueError if a field differs; the message has both values; TypeError if it is no state at all.
         """
         if not isinstance(state, Mapping):
-            raise TypeError(
-                f"expected a state that state_dict returned, found {type(state).__name__}."
-            )
+            raise TypeError(f"expected a state that state_dict returned, found {type(state).__name__}.")
         if "cursor_version" not in state:
             raise ValueError(
                 "this is not the state of a stream: expected what its state_dict returned (load the "
@@ -101,8 +98,7 @@ class Cursor:
         for field in _IDENTITY:
             if state.get(field) != ours[field]:
                 raise ValueError(
-                    f"this state is of another stream: {field} is {state.get(field)!r} there and "
-                    f"{ours[field]!r} here."
+                    f"this state is of another stream: {field} is {state.get(field)!r} there and {ours[field]!r} here."
                 )
 
     def summary(self, stream: object, dataset: str) -> str:

@@ -134,18 +134,14 @@ class TransitionSampler:
             return
         numbers = 2 * self.arrays.obs_dim + self.arrays.action_dim + 4
         item_bytes = 4 * (numbers + self._with_actions * self.arrays.action_dim)
-        yield from gather_in_blocks(
-            self._make, self._columns, chosen, size=size, item_bytes=item_bytes
-        )
+        yield from gather_in_blocks(self._make, self._columns, chosen, size=size, item_bytes=item_bytes)
 
     @property
     def _make(self) -> Callable[..., Batch]:
         """What makes a batch of its fields in the order in which `_columns` returns them."""
         if self.extra in ([], ["discounts"]):
             return Batch  # by position, which takes less time
-        return lambda *columns: Batch(
-            *columns[:6], **dict(zip(self.extra, columns[6:], strict=True))
-        )
+        return lambda *columns: Batch(*columns[:6], **dict(zip(self.extra, columns[6:], strict=True)))
 
     def _columns(self, chosen: Tensor) -> list[Any]:
         """Return the fields of a batch, those of `extra` after the six that all have."""

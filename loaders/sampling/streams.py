@@ -141,9 +141,7 @@ class Stream(IterableDataset[BatchT], Generic[BatchT]):
         self.cursor.check_state(state)
         batch, worker = state.get("batch"), state.get("worker")
         if type(batch) is not int or type(worker) is not int or not 0 <= worker <= batch:
-            raise ValueError(
-                f"this is not the state of a stream: batch {batch!r}, worker {worker!r}."
-            )
+            raise ValueError(f"this is not the state of a stream: batch {batch!r}, worker {worker!r}.")
         # Worker n starts with the n-th batch after the start.
         self.cursor = dataclasses.replace(self.cursor, start=batch - worker)
         self._next, self._worker = batch, worker
@@ -202,13 +200,7 @@ class Batches(Stream[BatchT], Generic[BatchT]):
             SchemaError: the arrays lack one of the infos.
         """
         cursor = Cursor(
-            kind=sampler.kind,
-            digest=digest,
-            batch_size=batch_size,
-            seed=seed,
-            start=start,
-            rank=rank,
-            ranks=ranks,
+            kind=sampler.kind, digest=digest, batch_size=batch_size, seed=seed, start=start, rank=rank, ranks=ranks
         )
         super().__init__(cursor, sampler.arrays.name, to)
         self.sampler = sampler

@@ -89,9 +89,7 @@ SAID = ("go east", "go west", "take coin")
 TOLD = ("A room. An exit to the east.", "A hall. An exit to the west. A coin.", "You have won!")
 SPACE = gymnasium.spaces.Text(60, min_length=0, charset=string.printable)
 NONE = torch.zeros(0)
-IN_WORDS = Scaling(
-    obs_mean=NONE, obs_std=NONE, action_low=NONE, action_high=NONE, action_space=SPACE
-)
+IN_WORDS = Scaling(obs_mean=NONE, obs_std=NONE, action_low=NONE, action_high=NONE, action_space=SPACE)
 
 
 def text_settings() -> dict[str, Any]:
@@ -105,10 +103,7 @@ def text_settings() -> dict[str, Any]:
 @pytest.fixture
 def make(scaling: Scaling, discrete: Scaling) -> Make:
     """Return a function that makes a small algorithm, in float64 if tensors are."""
-    of_goals: dict[str, Any] = {
-        "goal_mean": torch.tensor([0.5, 2.0]),
-        "goal_std": torch.tensor([3.0, 0.7]),
-    }
+    of_goals: dict[str, Any] = {"goal_mean": torch.tensor([0.5, 2.0]), "goal_std": torch.tensor([3.0, 0.7])}
 
     def made(form: type[Any], *, seed: int = 0, device: str = "cpu", **settings: Any) -> Any:
         in_words = "text" in form.ACTIONS

@@ -42,12 +42,7 @@ def small_settings(name: str, *, width: int = 8, batch_size: int = 32) -> dict[s
         more |= {"autoencoder_width": width}
     if name in ("dt", "cdt"):
         sizes: dict[str, Any] = {"width": width, "layers": 1, "heads": 2, "length": 5}
-        others = {
-            "learning_rate": 1e-3,
-            "warmup_steps": 1,
-            "target_return": 1.0,
-            "return_scale": 1.0,
-        }
+        others = {"learning_rate": 1e-3, "warmup_steps": 1, "target_return": 1.0, "return_scale": 1.0}
         if name == "cdt":
             others |= {"cost_scale": 1.0}
         return {**sizes, **others, "batch_size": batch_size}
@@ -119,9 +114,7 @@ class Adam:
     def move(self, found: Parameters) -> None:
         """Take one step along gradients."""
         self.count += 1
-        for one, gradient, first, second in zip(
-            self.parameters, found, self.first, self.second, strict=True
-        ):
+        for one, gradient, first, second in zip(self.parameters, found, self.first, self.second, strict=True):
             first += 0.1 * (gradient - first)
             second += 0.001 * (gradient**2 - second)
             root = np.sqrt(second / (1 - 0.999**self.count)) + 1e-8
@@ -185,8 +178,7 @@ class Plain:
         self.config, self.scaling, self.count = algorithm.config, algorithm.scaling, 0
         self.generator = make_generator(seed, 1)
         self.parameters = {
-            name: one.numpy().astype(np.float64, copy=True)
-            for name, one in tensors_of(algorithm).items()
+            name: one.numpy().astype(np.float64, copy=True) for name, one in tensors_of(algorithm).items()
         }
         self.start()
 
@@ -402,10 +394,7 @@ UNIT = Scaling(
 """The maps of the recorded references: none."""
 
 DISCRETE = dataclasses.replace(
-    UNIT,
-    action_low=torch.zeros(0),
-    action_high=torch.zeros(0),
-    action_space=gymnasium.spaces.Discrete(3, start=2),
+    UNIT, action_low=torch.zeros(0), action_high=torch.zeros(0), action_space=gymnasium.spaces.Discrete(3, start=2)
 )
 """The same with three discrete actions, counted from 2."""
 
@@ -445,8 +434,7 @@ def difference_from_recorded(kind: type[Any], name: str) -> float:
     """Return by how much parameters differ from a recorded reference's after the same updates."""
     algorithm, recorded = trained_as_recorded(kind, name)
     return max(
-        float(np.abs(tensor.numpy() - recorded[f"after/{key}"]).max())
-        for key, tensor in tensors_of(algorithm).items()
+        float(np.abs(tensor.numpy() - recorded[f"after/{key}"]).max()) for key, tensor in tensors_of(algorithm).items()
     )
 
 
@@ -473,9 +461,7 @@ def frames_batches() -> Iterator[Batch]:
     """Yield batches of random frames."""
     rng = np.random.default_rng(2)
     for _ in range(10):
-        frames, following = (
-            torch.from_numpy(rng.integers(0, 256, (4, 36, 36, 2), np.uint8)) for _ in range(2)
-        )
+        frames, following = (torch.from_numpy(rng.integers(0, 256, (4, 36, 36, 2), np.uint8)) for _ in range(2))
         none = torch.zeros(4)
         yield Batch(
             observations=frames,

@@ -35,9 +35,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.before: dict[int, tuple[Tensor, Tensor]] = {}
         self.made: set[int] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         """Run an operation and keep it."""
         kwargs = kwargs or {}
         assert func not in WAITING, f"{func} waits for the GPU"
@@ -50,10 +48,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     whole = torch.empty(0, dtype=one.dtype).set_(one.untyped_storage())
                     self.before[memory] = whole, whole.clone()
         given = [one.untyped_storage().data_ptr() for one in tree_leaves(args) if _is(one)]
-        kept = (
-            _others(args),
-            _others(kwargs),
-        )  # some operations change the shape of what they are given
+        kept = (_others(args), _others(kwargs))  # some operations change the shape of what they are given
         results = func(*args, **kwargs)
         for one in tree_leaves(results):
             if _is(one) and one.untyped_storage().data_ptr() not in given:

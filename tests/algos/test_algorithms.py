@@ -51,12 +51,9 @@ def test_settings_are_read_as_their_types(name: str, value: object, expected: ob
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
-    [("5", 5.0), (None, None), ("none", None), ("None", None), ("null", None)],
+    ("value", "expected"), [("5", 5.0), (None, None), ("none", None), ("None", None), ("null", None)]
 )
-def test_a_setting_that_may_be_left_out_is_read_as_a_number_or_none(
-    value: object, expected: float | None
-) -> None:
+def test_a_setting_that_may_be_left_out_is_read_as_a_number_or_none(value: object, expected: float | None) -> None:
     found = make_config("cql", {"target_gap": value})
     assert found == dataclasses.replace(make_config("cql", {}), target_gap=expected)
 
@@ -108,9 +105,7 @@ def test_a_setting_that_resembles_none_lists_them() -> None:
 
 
 def test_an_unknown_algorithm_lists_what_there_is() -> None:
-    with pytest.raises(
-        ValueError, match=rf"no algorithm 'td7'; choose one of: {', '.join(ALGORITHMS)}"
-    ):
+    with pytest.raises(ValueError, match=rf"no algorithm 'td7'; choose one of: {', '.join(ALGORITHMS)}"):
         make_config("td7", {})
 
 
@@ -131,14 +126,7 @@ def test_a_dataset_without_a_recipe_gets_the_published_defaults() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_spelling_of_a_name_finds_the_algorithm(name: str) -> None:
     title = algorithm_title(name)
-    for spelling in (
-        name,
-        name.upper(),
-        title,
-        title.lower(),
-        title.replace("+", "_"),
-        f" {title}",
-    ):
+    for spelling in (name, name.upper(), title, title.lower(), title.replace("+", "_"), f" {title}"):
         assert known_as(spelling) == name, spelling
         assert find_algorithm(spelling) is ALGORITHMS[name]
         assert recipe_for(spelling, "pointmaze/umaze-v1") == recipe_for(name, "pointmaze/umaze-v1")

@@ -75,9 +75,7 @@ def test_it_asks_for_windows_and_chunks() -> None:
         ChunkedFlowConfig(planned=4, executed=5)
 
 
-def test_a_plan_is_acted_out_in_part_from_the_last_observations(
-    make: Make, scaling: Scaling
-) -> None:
+def test_a_plan_is_acted_out_in_part_from_the_last_observations(make: Make, scaling: Scaling) -> None:
     algorithm = make(ChunkedFlow, **SMALL)
     weights = weights_of(algorithm.flow)
     rng = np.random.default_rng(1)
@@ -120,14 +118,7 @@ def test_it_goes_one_way_where_demonstrations_go_either(tmp_path: Path) -> None:
             )
             writer.end_episode()
     settings = {"hidden": (64, 64), "planned": 4, "executed": 4, "learning_rate": 3e-3}
-    run = orlog.train(
-        "chunked_flow",
-        "lab/fork-v1",
-        settings=settings,
-        steps=400,
-        evaluations=0,
-        out=tmp_path / "run",
-    )
+    run = orlog.train("chunked_flow", "lab/fork-v1", settings=settings, steps=400, evaluations=0, out=tmp_path / "run")
     policy: Any = orlog.load_policy(run)
     first = policy(np.zeros((64, 1), np.float32))
     assert 0.2 < (first > 0).mean() < 0.8

@@ -70,9 +70,7 @@ VALUED = [
     for form in FORMS.values()
     if "discount" in settings_of(form) and not takes_goals(form) and form not in IN_WORDS
 ]
-CLONING = [
-    form for form in FORMS.values() if not getattr(form, "REWARDS", True) and form not in IN_WORDS
-]
+CLONING = [form for form in FORMS.values() if not getattr(form, "REWARDS", True) and form not in IN_WORDS]
 RECORDED = [form for form in FORMS.values() if (plain.RECORDED / f"{file_of(form)}.npz").exists()]
 
 
@@ -101,11 +99,7 @@ def copied(algorithm: Any) -> dict[str, Tensor]:
 def differing(one: Any, other: Any) -> set[str]:
     """Return the names of the parameters that are not the same in two algorithms."""
     others = plain.tensors_of(other)
-    return {
-        name
-        for name, value in plain.tensors_of(one).items()
-        if not torch.equal(value, others[name])
-    }
+    return {name for name, value in plain.tensors_of(one).items() if not torch.equal(value, others[name])}
 
 
 def tensors(batch: Any) -> dict[str, Tensor]:
@@ -120,11 +114,7 @@ def tensors(batch: Any) -> dict[str, Tensor]:
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize(("form", "kind", "settings"), PLAIN_CASES)
 def test_updates_equal_a_plain_implementation(
-    form: type[Any],
-    kind: type[plain.Plain],
-    settings: dict[str, Any],
-    make: Make,
-    batches_of: BatchesOf,
+    form: type[Any], kind: type[plain.Plain], settings: dict[str, Any], make: Make, batches_of: BatchesOf
 ) -> None:
     both = {**plain.fast_settings(settings_of(form)), **kind.SETTINGS, **settings}
     algorithm = make(form, seed=3, **both)
@@ -162,9 +152,7 @@ def test_nothing_that_can_be_compared_is_left_out() -> None:
     assert {*PLAIN} == {*FORMS, "Soft", "OfGoals"} & {*PLAIN}
 
 
-def test_the_seed_alone_decides_every_bit(
-    form: type[Any], make: Make, batches_of: BatchesOf, tmp_path: Path
-) -> None:
+def test_the_seed_alone_decides_every_bit(form: type[Any], make: Make, batches_of: BatchesOf, tmp_path: Path) -> None:
     batches = batches_of(make(form), 3)
     one = updated(make(form, seed=4), *batches)
     torch.rand(5)
@@ -186,12 +174,7 @@ def test_no_global_generator_is_touched(form: type[Any], make: Make, batches_of:
 @pytest.mark.parametrize("done", [0, 2])
 @pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in FORMS), *VARIANTS])
 def test_a_restored_state_goes_on_to_the_bit(
-    name: str,
-    settings: dict[str, Any],
-    done: int,
-    make: Make,
-    batches_of: BatchesOf,
-    tmp_path: Path,
+    name: str, settings: dict[str, Any], done: int, make: Make, batches_of: BatchesOf, tmp_path: Path
 ) -> None:
     whole = make(FORMS[name], **settings)
     batches = batches_of(whole, 4)
@@ -199,15 +182,11 @@ def test_a_restored_state_goes_on_to_the_bit(
     save_checkpoint(whole, tmp_path / "half", metadata={})
     resumed = make(FORMS[name], seed=9, **settings)
     load_checkpoint(resumed, tmp_path / "half")
-    assert state(updated(resumed, *batches[done:]), tmp_path) == state(
-        updated(whole, *batches[done:]), tmp_path
-    )
+    assert state(updated(resumed, *batches[done:]), tmp_path) == state(updated(whole, *batches[done:]), tmp_path)
     assert state(whole, tmp_path) != (tmp_path / "half").read_bytes()
 
 
-def test_state_is_all_that_changes_and_constants_stay(
-    form: type[Any], make: Make, batches_of: BatchesOf
-) -> None:
+def test_state_is_all_that_changes_and_constants_stay(form: type[Any], make: Make, batches_of: BatchesOf) -> None:
     made = make(form)
     constants = {name: getattr(made, name) for name in form.CONSTANTS}
     before = {name: contents(one) for name, one in constants.items()}
@@ -218,9 +197,7 @@ def test_state_is_all_that_changes_and_constants_stay(
         assert contents(one) == before[name]
     kept = {id(one) for name in form.STATE for one in parameters_in(getattr(made, name))}
     optimizers = [one for one in vars(made).values() if isinstance(one, torch.optim.Optimizer)]
-    trained = [
-        one for made_by in optimizers for group in made_by.param_groups for one in group["params"]
-    ]
+    trained = [one for made_by in optimizers for group in made_by.param_groups for one in group["params"]]
     assert trained
     assert {id(one) for one in trained} <= kept
     kinds = (nn.Module, nn.Parameter, torch.optim.Optimizer, torch.Generator)
@@ -250,11 +227,7 @@ def test_targets_start_as_their_networks_and_follow_them_by_the_rate(
     settings = {name: one for name, one in once.items() if name in names}
     made = make(form, **{**plain.fast_settings(names), "batch_size": 32, **settings})
     rate = getattr(made.config, "target_rate", 1.0)
-    onlines = {
-        name: name.removeprefix("target_")
-        for name in plain.tensors_of(made)
-        if name.startswith("target_")
-    }
+    onlines = {name: name.removeprefix("target_") for name in plain.tensors_of(made) if name.startswith("target_")}
     assert bool(onlines) == ("target_rate" in names or "target_interval" in names)
     now, moved = copied(made), set()
     assert all(torch.equal(now[name], now[online]) for name, online in onlines.items())
@@ -329,9 +302,7 @@ def test_what_follows_a_termination_does_not_matter_and_a_truncation_does(
 
 
 @pytest.mark.parametrize("form", CLONING)
-def test_cloning_looks_at_observations_and_actions_alone(
-    form: type[Any], make: Make, batches_of: BatchesOf
-) -> None:
+def test_cloning_looks_at_observations_and_actions_alone(form: type[Any], make: Make, batches_of: BatchesOf) -> None:
     (batch,) = batches_of(make(form), 1)
     others = {*tensors(batch)} - {"observations", "actions", "actor_goals"}
     changed: dict[str, Any] = {key: getattr(batch, key) * math.nan for key in others}
@@ -342,9 +313,7 @@ def test_cloning_looks_at_observations_and_actions_alone(
 # --- acting
 
 
-def test_actions_are_those_of_the_space(
-    form: type[Any], make: Make, batches_of: BatchesOf, scaling: Scaling
-) -> None:
+def test_actions_are_those_of_the_space(form: type[Any], make: Make, batches_of: BatchesOf, scaling: Scaling) -> None:
     made = make(form)
     updated(made, *batches_of(made, 1))
     far = torch.randn(100, 3, generator=make_generator(0, 0)) * 1e3
@@ -425,14 +394,8 @@ LIMITS: list[tuple[str, tuple[Any, ...]]] = [
     ("temperature_learning_rate temperature max_weight local_cost", (0.0, -1.0)),
     ("adam_epsilon return_scale max_gradient_norm", (0.0, -1.0)),
     ("batch_size steps sampled_actions policy_interval target_interval updates", (0,)),
-    (
-        "flow_steps chunk_length seen planned executed subgoal_steps representation critics smallest_of",
-        (0,),
-    ),
-    (
-        "longest_answer length width layers heads longest_episode warmup_steps mixer_width hyper_width",
-        (0,),
-    ),
+    ("flow_steps chunk_length seen planned executed subgoal_steps representation critics smallest_of", (0,)),
+    ("longest_answer length width layers heads longest_episode warmup_steps mixer_width hyper_width", (0,)),
     ("random_shift random_steps cloning_steps", (-1,)),
     ("cloning_weight conservative_weight distillation_weight value_weight", (-0.1,)),
     ("inverse_temperature low_inverse_temperature high_inverse_temperature", (-0.1,)),
@@ -457,9 +420,7 @@ OF_ONE_FORM: list[tuple[str, str, Any]] = [
 ]
 
 
-def test_settings_out_of_range_or_of_another_type_are_refused_by_their_names(
-    form: type[Any],
-) -> None:
+def test_settings_out_of_range_or_of_another_type_are_refused_by_their_names(form: type[Any]) -> None:
     types = get_type_hints(form.CONFIG)
     for name in settings_of(form):
         wrong, type_of = OUT_OF_RANGE.get(name, ()), types[name]
@@ -470,9 +431,7 @@ def test_settings_out_of_range_or_of_another_type_are_refused_by_their_names(
             found = re.escape(str(value))
             with pytest.raises(ValueError, match=rf"^{name} must .*, found {found}"):
                 form.CONFIG(**{name: value})
-            with pytest.raises(
-                ValueError, match=rf"^{algorithm_name(form)}: {name} must .*, found "
-            ):
+            with pytest.raises(ValueError, match=rf"^{algorithm_name(form)}: {name} must .*, found "):
                 make_config(form, {name: value})
         others: list[Any] = [{"a": 1}, "x,", [[]]]
         for other in others:
@@ -564,12 +523,7 @@ OSRL: dict[str, dict[str, Any]] = {  # as hyperparameters.json has them, safe / 
         "batch_size": 2048,
     },
 }
-LAGRANGIAN = {
-    "cost_limit": 10.0,
-    "cost_weight": 5.0,
-    "controller": (0.1, 0.003, 0.001),
-    "episode_length": None,
-}
+LAGRANGIAN = {"cost_limit": 10.0, "cost_weight": 5.0, "controller": (0.1, 0.003, 0.001), "episode_length": None}
 DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: ("", settings) for name, settings in OSRL.items()},
     "BCText": ("", WORDLE),

@@ -79,9 +79,7 @@ def one_state_values(config: CQLDiscreteConfig, scaling: Scaling) -> list[float]
 
 def test_cql_learns_what_terminations_cost(scaling: Scaling) -> None:
     none = torch.zeros(0)
-    two = dataclasses.replace(
-        scaling, action_low=none, action_high=none, action_space=gymnasium.spaces.Discrete(2)
-    )
+    two = dataclasses.replace(scaling, action_low=none, action_high=none, action_space=gymnasium.spaces.Discrete(2))
     fast: dict[str, Any] = {"hidden": (16,), "learning_rate": 0.03, "batch_size": 256}
     weightless = CQLDiscreteConfig(**fast, target_interval=5, conservative_weight=0.0)
     # The second action is worth 0.9 / (1 - 0.99 * 0.98), and the first 1.5 + 0.99 * 0.7 times that.

@@ -66,13 +66,7 @@ def hints() -> Arrays:
 
 
 def test_it_remembers_and_gets_the_return_that_it_is_asked_for(hints: Arrays) -> None:
-    settings: dict[str, Any] = {
-        "length": 4,
-        "width": 16,
-        "layers": 1,
-        "learning_rate": 3e-3,
-        "warmup_steps": 10,
-    }
+    settings: dict[str, Any] = {"length": 4, "width": 16, "layers": 1, "learning_rate": 3e-3, "warmup_steps": 10}
     config = DTConfig(**settings, dropout=0.05, target_return=4.0, return_scale=0.25)
     algorithm = DT(config, plain.toy_scaling(), seed=0)
     for batch in itertools.islice(sequences(hints, 64, length=4, seed=0), 150):

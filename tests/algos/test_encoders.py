@@ -104,9 +104,7 @@ def test_a_pixel_moves_the_features_of_its_own_frame_only(kind: Any) -> None:
         ((2, 3, 40, 44), None),
     ],
 )
-def test_the_smallest_axis_is_that_of_colors(
-    shape: tuple[int, ...], order: tuple[int, ...] | None
-) -> None:
+def test_the_smallest_axis_is_that_of_colors(shape: tuple[int, ...], order: tuple[int, ...] | None) -> None:
     space = spaces.Box(0, 255, shape, np.uint8)
     encoder = make_encoder(scaling_of(space), generator=make_generator(0, 0))
     first: Any = next(encoder.parameters())
@@ -170,9 +168,7 @@ class Saved:
     CONSTANTS = ()
 
     def __init__(self, seed: int) -> None:
-        self.encoder = make_encoder(
-            scaling_of(FRAMES), generator=make_generator(seed, 0), random_shift=4
-        )
+        self.encoder = make_encoder(scaling_of(FRAMES), generator=make_generator(seed, 0), random_shift=4)
 
 
 def test_a_checkpoint_holds_where_the_shifts_are(tmp_path: Path) -> None:
@@ -225,9 +221,7 @@ FEATURES = (
 
 
 def pixel_scaling() -> Scaling:
-    return dataclasses.replace(
-        scaling_of(PIXELS), action_low=-torch.ones(2), action_high=torch.ones(2)
-    )
+    return dataclasses.replace(scaling_of(PIXELS), action_low=-torch.ones(2), action_high=torch.ones(2))
 
 
 def small_config(kind: type[Any], **settings: int) -> Any:
@@ -299,18 +293,12 @@ def test_an_update_on_frames_is_that_on_vectors_of_their_features(kind: type[Any
     of_vectors = kind(config, unscaled, seed=0)
     for name, network in networks_of(of_vectors).items():
         network.load_state_dict(getattr(made, name).state_dict())
-    features = {
-        name: encode(getattr(batch, name))
-        for name in FEATURES
-        if getattr(batch, name, None) is not None
-    }
+    features = {name: encode(getattr(batch, name)) for name in FEATURES if getattr(batch, name, None) is not None}
     given = {name: one.detach().requires_grad_() for name, one in features.items()}
     made.update(batch)
     of_vectors.update(dataclasses.replace(batch, **given))
     trained = [name for name, one in given.items() if one.grad is not None]
-    torch.autograd.backward(
-        [features[name] for name in trained], [given[name].grad for name in trained]
-    )
+    torch.autograd.backward([features[name] for name in trained], [given[name].grad for name in trained])
     for one, other in zip(made.encoder.parameters(), encoder.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
     for name, network in networks_of(of_vectors).items():

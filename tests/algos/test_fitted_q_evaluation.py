@@ -67,9 +67,7 @@ def test_on_a_table_it_finds_the_exact_value_of_the_policy() -> None:
     often = np.maximum(seen, 1)
     chances = counts / often[..., None] * ~lake.ends
     steps = np.einsum("sa,sap->sp", target, chances)
-    values = np.linalg.solve(
-        np.eye(STATES) - lake.discount * steps, (target * gained / often).sum(1)
-    )
+    values = np.linalg.solve(np.eye(STATES) - lake.discount * steps, (target * gained / often).sum(1))
     every = torch.arange(STATES)
     found = q_function.state_values(every, policy).numpy()
     inside = ~lake.ends

@@ -117,9 +117,7 @@ def pieces() -> Arrays:
     """Return episodes of two steps: from one state to another, where they stay."""
     rng = np.random.default_rng(0)
     rows = np.zeros((3 * 400, 2 + 1 + 3), np.float32)
-    for first, (start, end, actions) in zip(
-        range(0, len(rows), 3), itertools.cycle(PIECES), strict=False
-    ):
+    for first, (start, end, actions) in zip(range(0, len(rows), 3), itertools.cycle(PIECES), strict=False):
         rows[first : first + 3, :2] = [start, end, end]
         rows[first : first + 2, 2] = rng.uniform(*actions), rng.uniform(-2, 2)
         rows[first + 1, 5] = 1
@@ -136,13 +134,7 @@ def first_actions(algorithm: Any, goals: list[tuple[float, float]]) -> list[floa
 
 
 def trained(
-    kind: type[Any],
-    data: Arrays,
-    updates: int,
-    *,
-    std: float = 1.0,
-    bound: float = 2.0,
-    **settings: Any,
+    kind: type[Any], data: Arrays, updates: int, *, std: float = 1.0, bound: float = 2.0, **settings: Any
 ) -> Any:
     config = kind.CONFIG(hidden=(32, 32), batch_size=128, **settings)
     scaling = plain.toy_scaling(data.obs_dim, std=std, bound=bound)
@@ -186,12 +178,7 @@ def test_critics_find_the_fastest_way_where_the_data_wander() -> None:
         states = (states + 0.1 * actions[:, step]).clip(-1, 1)
     rows[:, length, 0] = states
     rows[:, length - 1, 4] = 1
-    data = Arrays(
-        rows=torch.from_numpy(rows.reshape(-1, 5)),
-        lengths=np.full(walks, length),
-        obs_dim=1,
-        action_dim=1,
-    )
+    data = Arrays(rows=torch.from_numpy(rows.reshape(-1, 5)), lengths=np.full(walks, length), obs_dim=1, action_dim=1)
     algorithm = trained(GCIQL, data, 900, learning_rate=1e-3, target_rate=0.1, discount=0.9)
     ends = torch.tensor([[-0.8], [0.8]])
     there, back = algorithm.act(ends, -ends).squeeze(1).tolist()

@@ -46,12 +46,7 @@ def two_steps() -> Arrays:
 
 
 def packed(
-    states: np.ndarray,
-    actions: np.ndarray,
-    rewards: np.ndarray,
-    *,
-    terminated: np.ndarray,
-    length: int = 1,
+    states: np.ndarray, actions: np.ndarray, rewards: np.ndarray, *, terminated: np.ndarray, length: int = 1
 ) -> Arrays:
     steps = len(states)
     step_rows = np.arange(steps) + np.arange(steps) // length
@@ -62,9 +57,7 @@ def packed(
     return Arrays(rows=rows, lengths=lengths, obs_dim=1, action_dim=1, digest="sha256:toy")
 
 
-def trained(
-    name: str, data: Arrays, steps: int = STEPS, settings: dict[str, Any] | None = None
-) -> Any:
+def trained(name: str, data: Arrays, steps: int = STEPS, settings: dict[str, Any] | None = None) -> Any:
     config = make_config(name, {"hidden": [32, 32], "batch_size": 128, **(settings or FAST[name])})
     algorithm: Any = make_algorithm(name, config, plain.toy_scaling(), seed=0)
     for batch in itertools.islice(loaded(type(algorithm), config, data, seed=0), steps):

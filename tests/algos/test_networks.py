@@ -27,9 +27,7 @@ def scaling_of(low: float, high: float, *, std: float = 1.0) -> Scaling:
 
 @settings(deadline=None)
 @given(low=FLOATS, width=st.floats(0.125, 100, width=32), unit=st.floats(-1, 1, width=32))
-def test_the_maps_of_actions_are_inverse_and_meet_the_bounds(
-    low: float, width: float, unit: float
-) -> None:
+def test_the_maps_of_actions_are_inverse_and_meet_the_bounds(low: float, width: float, unit: float) -> None:
     scaling = scaling_of(low, low + width)
     actions = scaling.actions_from_unit(torch.tensor([[unit], [-1.0], [1.0]]))
     assert actions[1].item() == pytest.approx(low, rel=1e-6)
@@ -43,9 +41,7 @@ def test_observations_are_standardized(scaling: Scaling) -> None:
     assert found.tolist() == [[1.0, 0.0, -1.0]]
 
 
-@pytest.mark.parametrize(
-    ("low", "high"), [(-math.inf, 1), (-1, math.inf), (-math.inf, math.inf), (1, 1), (1, -1)]
-)
+@pytest.mark.parametrize(("low", "high"), [(-math.inf, 1), (-1, math.inf), (-math.inf, math.inf), (1, 1), (1, -1)])
 def test_bounds_that_no_unit_fits_are_refused(low: float, high: float) -> None:
     with pytest.raises(ValueError, match="finite action bounds"):
         scaling_of(low, high)
@@ -164,10 +160,7 @@ class Apart(nn.Module):
 def test_networks_can_be_differentiated_twice() -> None:
     critic = TwinCritic(3, 2, (6, 5), generator=make_generator(1, 0)).double()
     generator = make_generator(0, 1)
-    pairs = [
-        torch.randn(4, width, generator=generator, dtype=torch.float64, requires_grad=True)
-        for width in (3, 2)
-    ]
+    pairs = [torch.randn(4, width, generator=generator, dtype=torch.float64, requires_grad=True) for width in (3, 2)]
     weights = list(critic.parameters())
     assert torch.autograd.gradgradcheck(lambda *_: critic(*pairs), (*pairs, *weights))
     assert torch.autograd.gradgradcheck(

@@ -28,12 +28,7 @@ from tests.training import train_run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-FORMS = [
-    form
-    for name in ALGORITHMS
-    for form in algorithm_forms(name)
-    if form.OBSERVATIONS != ("numbered",)
-]
+FORMS = [form for name in ALGORITHMS for form in algorithm_forms(name) if form.OBSERVATIONS != ("numbered",)]
 
 
 @contextlib.contextmanager
@@ -57,9 +52,7 @@ def draws(algorithm: Any) -> bool:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_updates_on_a_gpu(
-    form: type[Any], make: Make, batches_of: BatchesOf, tmp_path: Path
-) -> None:
+def test_updates_on_a_gpu(form: type[Any], make: Make, batches_of: BatchesOf, tmp_path: Path) -> None:
     there, again = make(form, device="cuda"), make(form, device="cuda")
     here = make(form)
     batches = batches_of(here, 4)
@@ -80,9 +73,7 @@ def test_updates_on_a_gpu(
 
 
 @pytest.mark.parametrize("form", [one for one in FORMS if getattr(one, "REPLAYS", True)])
-def test_recorded_updates_have_the_bits_of_those_one_by_one(
-    form: type[Any], make: Make, batches_of: BatchesOf
-) -> None:
+def test_recorded_updates_have_the_bits_of_those_one_by_one(form: type[Any], make: Make, batches_of: BatchesOf) -> None:
     known = form.CONFIG.__dataclass_fields__
     settings = {name: value for name, value in SETTINGS.items() if name in known}
     plain = make(form, device="cuda", **settings)
@@ -131,8 +122,7 @@ def test_fine_tuning_on_a_gpu(name: str, mini: Dataset, tmp_path: Path) -> None:
         assert run.record.device == "cuda:0"
         return
     twice = [
-        orlog.finetune(run, out=tmp_path / f"{number}", steps=60, evaluations=0, device="cuda")
-        for number in range(2)
+        orlog.finetune(run, out=tmp_path / f"{number}", steps=60, evaluations=0, device="cuda") for number in range(2)
     ]
     assert twice[0].record.device == "cuda:0"
     one, other = (max(Path(run.folder).rglob("*.safetensors")) for run in twice)
@@ -154,9 +144,7 @@ class Waiting(Mine):
         return metrics
 
 
-def test_a_class_of_your_own_may_be_recorded_and_is_told_where_it_waits(
-    make: Make, batches_of: BatchesOf
-) -> None:
+def test_a_class_of_your_own_may_be_recorded_and_is_told_where_it_waits(make: Make, batches_of: BatchesOf) -> None:
     batches = [one.to("cuda") for one in batches_of(make(BC), 6)]
     update, plain = updates_of(make(Mine, device="cuda")), make(BC, device="cuda")
     assert isinstance(update, Replays)

@@ -53,9 +53,7 @@ def test_td3bc_shows_the_policys_loss_until_the_next_one(make: Make, make_batch:
     assert shown[1] == shown[2] != shown[3] == shown[4]
 
 
-def test_td3bc_explores_with_the_noise_of_td3(
-    make: Make, scaling: Scaling, make_batch: MakeBatch
-) -> None:
+def test_td3bc_explores_with_the_noise_of_td3(make: Make, scaling: Scaling, make_batch: MakeBatch) -> None:
     algorithm, observations = make(TD3BC), make_batch(0, rows=4096).observations
     unit = scaling.actions_to_unit(algorithm.explore(observations, make_generator(0, 0)))
     apart = unit - scaling.actions_to_unit(algorithm.act(observations))
@@ -107,9 +105,7 @@ def test_chunks_are_acted_out_in_full_in_each_environment() -> None:
     assert second == (200, 201, 202, 230, 240, 241, 242, 270)  # a new episode at step 4
 
 
-def test_an_evaluation_of_qcfql_begins_with_what_act_would_do(
-    make: Make, make_batch: MakeBatch
-) -> None:
+def test_an_evaluation_of_qcfql_begins_with_what_act_would_do(make: Make, make_batch: MakeBatch) -> None:
     algorithm, observations = make(QCFQL), make_batch(0).observations
     algorithm.acting = make_generator(0, 3)
     expected = algorithm.act(observations)

@@ -92,9 +92,7 @@ def test_cql_on_antmaze_takes_each_implementations_rewards_and_gap() -> None:
         ("rebrac", "critic_bc_coef", "critic_penalty"),
     ],
 )
-def test_corls_values_for_each_dataset_are_those_of_its_file(
-    algorithm: str, published: str, ours: str
-) -> None:
+def test_corls_values_for_each_dataset_are_those_of_its_file(algorithm: str, published: str, ours: str) -> None:
     body = published_settings(NAMES.get(algorithm, algorithm.upper()), "CORL")
     assert len(body["per_dataset"]) in (30, 39, 42)
     for name, special in body["per_dataset"].items():
@@ -195,9 +193,7 @@ def test_facts_beside_the_sections_are_in_a_family_too() -> None:
             facts = {key for key, value in body.items() if not isinstance(value, dict)}
             sections = [set(family.get("sections", [])) for family in preset["families"]]
             if all(sections):
-                assert facts - {"source", "code", "n_datasets", "flags_source"} <= set.union(
-                    *sections
-                )
+                assert facts - {"source", "code", "n_datasets", "flags_source"} <= set.union(*sections)
 
 
 def test_keys_of_the_tables_are_names_that_were_published() -> None:
@@ -252,9 +248,7 @@ def test_goal_conditioned_algorithms_take_ogbenchs_flags_for_the_dataset() -> No
     assert (gciql["cloning_weight"], gciql["policy_goals"]) == (0.003, [0, 1, 0])
     explore = recipe_for("crl", "ogbench/antmaze-large-explore-v0").settings
     assert (explore["policy_goals"], explore["cloning_weight"]) == ([0.0, 0.0, 1.0], 0.003)
-    assert (
-        recipe_for("qrl", "ogbench/pointmaze-large-navigate-v0").settings["cloning_weight"] == 3e-4
-    )
+    assert recipe_for("qrl", "ogbench/pointmaze-large-navigate-v0").settings["cloning_weight"] == 3e-4
     assert recipe_for("qrl", "ogbench/visual-cube-double-play-v0").preset == "none"
     for row in read_table("ogbench"):
         for algorithm in ("crl", "gcbc", "gciql", "gcivl", "hiql", "qrl"):

@@ -36,9 +36,7 @@ def places_of(batch: TokenBatch) -> list[tuple[int, int]]:
     return [(int(i), int(t)) for i, t in torch.nonzero(batch.is_action)]
 
 
-def test_the_losses_of_ilql_are_those_of_a_loop_over_tokens(
-    make: Make, batches_of: BatchesOf
-) -> None:
+def test_the_losses_of_ilql_are_those_of_a_loop_over_tokens(make: Make, batches_of: BatchesOf) -> None:
     made = make(ILQL, length=24, conservative_weight=0.5)  # so that some sequences are cut
     (batch,) = batches_of(made, 1)
     with torch.no_grad():
@@ -71,9 +69,7 @@ def test_the_losses_of_ilql_are_those_of_a_loop_over_tokens(
     assert metrics["critic/conservative_loss"].item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_cloning_is_the_likelihood_of_what_is_said_and_of_nothing_else(
-    make: Make, batches_of: BatchesOf
-) -> None:
+def test_cloning_is_the_likelihood_of_what_is_said_and_of_nothing_else(make: Make, batches_of: BatchesOf) -> None:
     made = make(BCText)
     (batch,) = batches_of(made, 1)
     with torch.no_grad():
@@ -101,9 +97,7 @@ def test_later_tokens_count_more_and_those_ahead_nothing() -> None:
     assert not torch.allclose(one[:, 4:], other[:, 4:])
 
 
-def test_what_is_learned_is_said_and_each_environment_has_its_own_context(
-    make: Make, batches_of: BatchesOf
-) -> None:
+def test_what_is_learned_is_said_and_each_environment_has_its_own_context(make: Make, batches_of: BatchesOf) -> None:
     made = make(BCText, width=16, learning_rate=1e-2, sampling_temperature=0.0)
     for batch in batches_of(made, 60):
         made.update(batch)
@@ -125,9 +119,7 @@ def dialogue() -> orlog.Dataset:
     return record("lab/told-v1")
 
 
-def test_a_run_keeps_its_tokenizer_and_goes_on_with_no_other(
-    dialogue: orlog.Dataset, tmp_path: Path
-) -> None:
+def test_a_run_keeps_its_tokenizer_and_goes_on_with_no_other(dialogue: orlog.Dataset, tmp_path: Path) -> None:
     folder, settings = tmp_path / "run", {**SMALL}
     options: dict[str, Any] = {"out": folder, "evaluations": 0}
     run = orlog.train("bc", dialogue, steps=4, settings=settings, **options)
@@ -136,9 +128,7 @@ def test_a_run_keeps_its_tokenizer_and_goes_on_with_no_other(
     assert isinstance(orlog.load_policy(folder)("You are in room 0."), str)
     other = train_vocabulary(["something else"], 280)
     (tmp_path / "other.json").write_text(other.text)
-    with pytest.raises(
-        FileExistsError, match=f"tokenizer {digest}, .*not tokenizer {other.digest}"
-    ):
+    with pytest.raises(FileExistsError, match=f"tokenizer {digest}, .*not tokenizer {other.digest}"):
         orlog.train(
             "bc",
             dialogue,
@@ -163,9 +153,7 @@ def test_the_spaces_of_a_dataset_choose_the_form(dialogue: orlog.Dataset) -> Non
 
     assert fitting_form("bc", dialogue) is BCText
     assert fitting_form("ilql", dialogue) is ILQL
-    with pytest.raises(
-        SchemaError, match=r"(?s)iql takes actions that are .*: bc, ilql, percent_bc\."
-    ):
+    with pytest.raises(SchemaError, match=r"(?s)iql takes actions that are .*: bc, ilql, percent_bc\."):
         fitting_form("iql", dialogue)
 
 

@@ -42,8 +42,7 @@ def list_of_all(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tup
 
 
 @pytest.mark.parametrize(
-    "execute",
-    [with_room(1, min), with_room(3, min), with_room(3, max), with_room(100, max), list_of_all],
+    "execute", [with_room(1, min), with_room(3, min), with_room(3, max), with_room(100, max), list_of_all]
 )
 def test_results_are_those_of_one_worker_whatever_runs_them(execute: Execute) -> None:
     expected = [*map(double, range(20))]

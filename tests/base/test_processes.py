@@ -75,9 +75,7 @@ def fail_on_0(number: int) -> int:
     return number
 
 
-def test_an_executor_brings_back_what_a_disk_said_and_replaces_a_process_killed_while_idle() -> (
-    None
-):
+def test_an_executor_brings_back_what_a_disk_said_and_replaces_a_process_killed_while_idle() -> None:
     others = {*multiprocessing.active_children()}  # of fixtures
 
     def jobs() -> Iterator[int]:
@@ -138,7 +136,6 @@ def test_without_shared_memory_processes_do_the_same(mini: Dataset, tmp_path: Pa
         few = ("--seed", seed, "--steps", "3", "--evaluations", "0")
         assert orlog("train", "bc", mini.name, *few, cwd=tmp_path / "home").returncode == 0
         found, alone = (
-            (tmp_path / one / folder / f"seed-{seed}" / "checkpoint.safetensors").read_bytes()
-            for one in (".", "home")
+            (tmp_path / one / folder / f"seed-{seed}" / "checkpoint.safetensors").read_bytes() for one in (".", "home")
         )
         assert found == alone

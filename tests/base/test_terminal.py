@@ -18,16 +18,7 @@ from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
 from orlog.base import terminal
-from orlog.base.terminal import (
-    ago,
-    console,
-    errors,
-    print_json,
-    progress_bar,
-    progress_bars,
-    show_table,
-    table,
-)
+from orlog.base.terminal import ago, console, errors, print_json, progress_bar, progress_bars, show_table, table
 from tests.clocks import Clock
 from tests.command_line import orlog
 from tests.programs import run_program
@@ -114,9 +105,7 @@ def test_a_file_and_its_class_are_printed_as_they_are(one: Console) -> None:
     assert "./mine.py:X: and :smile:" in printed.get()
 
 
-def test_a_line_break_of_a_cell_is_escaped_and_a_text_keeps_its_own(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_line_break_of_a_cell_is_escaped_and_a_text_keeps_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     show_table(("space", "told"), [("Text(1, 5, charset=\n\r a)", Text("one\ntwo"))])
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split("  ")[0] == r"Text(1, 5, charset=\n\r a)"
@@ -192,12 +181,9 @@ def test_long_work_without_a_terminal_prints_a_line_now_and_then(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0, "just now"), (59, "just now"), (60, "1 minute ago"), (7300, "2 hours ago")],
+    ("seconds", "said"), [(0, "just now"), (59, "just now"), (60, "1 minute ago"), (7300, "2 hours ago")]
 )
-def test_times_are_said_as_people_do(
-    seconds: float, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_times_are_said_as_people_do(seconds: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
     assert ago(now - seconds) == said

@@ -22,16 +22,13 @@ CALL = (
     "columns={'observation/a': 'b,c', 'action': '(d)'}, rate=10, sort=True)"
 )
 COMMAND = (
-    "orlog import 'my file.h5' NAME --episode 'demo_*' --map observation/a=b,c --map 'action=(d)' "
-    "--rate 10 --sort"
+    "orlog import 'my file.h5' NAME --episode 'demo_*' --map observation/a=b,c --map 'action=(d)' --rate 10 --sort"
 )
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _begun() -> None:
-    assert (
-        run("import", "--list").returncode == 0
-    )  # what a command has no option for is known once one began
+    assert run("import", "--list").returncode == 0  # what a command has no option for is known once one began
 
 
 @pytest.mark.parametrize(

@@ -181,9 +181,7 @@ def test_results_of_sweeps_are_counted(home: Path) -> None:
         (home / "results" / key).mkdir(parents=True)
         for name in files:
             (home / "results" / key / name).write_bytes(bytes(1000))
-    assert f"results: {home / 'results'} in all: 3.0 kB; 1 finished, 1 begun" in run(
-        "cache", "list"
-    )
+    assert f"results: {home / 'results'} in all: 3.0 kB; 1 finished, 1 begun" in run("cache", "list")
     body = json.loads(run("cache", "list", "--json", raw=True))
     assert body["results"] == {"finished": 1, "begun": 1, "size_bytes": 3000}
 
@@ -226,9 +224,7 @@ def test_packs_are_collected_before_versions(template: Path) -> None:
 
 
 @pytest.mark.parametrize("unused", [None, 30])
-def test_packs_have_the_room_that_is_left_by_what_goes_anyway(
-    template: Path, unused: int | None
-) -> None:
+def test_packs_have_the_room_that_is_left_by_what_goes_anyway(template: Path, unused: int | None) -> None:
     pack = pack_of(place(template, ARM, "1.0.0", days=3), 3)
     old = place(template, LEG, "1.0.0", days=40)
     gone = put(beside(old, "unfinished"), size=3_000_000)

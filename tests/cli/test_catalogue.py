@@ -42,9 +42,7 @@ def test_remote_lists_everything_that_can_be_downloaded() -> None:
     # The search also looks at descriptions, the pattern at names only.
     assert "robomimic/can/ph/low_dim-v15" in names("--remote", "--search", "robosuite 1.5")
     assert names("--remote", "robosuite 1.5") == []
-    assert names("--remote", "ogbench/cube-*-play-v0", "--search", "double") == [
-        "ogbench/cube-double-play-v0"
-    ]
+    assert names("--remote", "ogbench/cube-*-play-v0", "--search", "double") == ["ogbench/cube-double-play-v0"]
 
 
 def test_a_line_says_version_size_license_and_what_is_here() -> None:
@@ -115,10 +113,7 @@ def test_show_says_what_a_download_would_bring() -> None:
     body = json.loads(run("show", "ogbench/cube-double-play-v0", "--json")[0])
     assert (body["version"], body["format"], body["license"]) == ("1.0.0", "ogbench-npz", None)
     assert body["size_bytes"] == 297435656 + 29726524
-    assert [file["path"] for file in body["files"]] == [
-        "cube-double-play-v0.npz",
-        "cube-double-play-v0-val.npz",
-    ]
+    assert [file["path"] for file in body["files"]] == ["cube-double-play-v0.npz", "cube-double-play-v0-val.npz"]
     assert body["files"][0]["sha256"].startswith("a73d1a33")
     assert body["facts"]["n_train_episodes"] == "1000"
     out, _ = run("show", "minari/D4RL/door/human-v2")
@@ -165,9 +160,7 @@ def test_a_version_published_without_an_audit_says_so_wherever_it_is(
     assert "skipped: published without one" in run("show", MINI)[0]
 
 
-def test_show_says_what_a_registry_offers(
-    mini_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_says_what_a_registry_offers(mini_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orlog.save_dataset(orlog.load_dataset(mini_folder, episodes=range(3)), "lab/few-v1")
     publish_dataset("lab/few-v1", str(tmp_path / "lab"), audit=False)
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "other"))

@@ -38,9 +38,7 @@ COMMANDS = [
 def started(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own; most tests run it in this one, which is faster."""
     return run_program(
-        [sys.executable, "-m", "orlog.cli", *arguments],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        [sys.executable, "-m", "orlog.cli", *arguments], cwd=cwd, env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
     )
 
 
@@ -66,9 +64,7 @@ def test_there_are_few_commands_and_each_option_is_explained_once() -> None:
     assert {text for text, names in texts.items() if len(names) > 1} == set()
 
 
-def test_lines_of_help_end_where_the_terminal_or_a_sentence_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lines_of_help_end_where_the_terminal_or_a_sentence_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "180")
     lines = [line.strip() for line in orlog("verify", "--help").stdout.splitlines()]
     (line,) = (line for line in lines if line.startswith("The place it was downloaded from"))
@@ -99,9 +95,7 @@ def test_usage_errors_are_not_wrapped_in_a_pipe(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("--version",), ("show", "--help"), ("verify", MINI), ("--debug", "verify", MINI)],
-    ids=" ".join,
+    "arguments", [("--version",), ("show", "--help"), ("verify", MINI), ("--debug", "verify", MINI)], ids=" ".join
 )
 def test_a_process_of_its_own_does_the_same(arguments: tuple[str, ...]) -> None:
     found, expected = started(*arguments), orlog(*arguments)
@@ -166,11 +160,7 @@ def test_verify_names_a_flipped_bit_a_cut_file_and_a_missing_file(mini_folder: P
     good = shard.read_bytes()
     damaged = bytearray(good)
     damaged[len(good) // 2] ^= 1
-    for content, word in (
-        (bytes(damaged), "damaged"),
-        (good[:-1], "wrong size"),
-        (None, "missing"),
-    ):
+    for content, word in ((bytes(damaged), "damaged"), (good[:-1], "wrong size"), (None, "missing")):
         shard.unlink(missing_ok=True)
         if content is not None:
             shard.write_bytes(content)
@@ -190,9 +180,7 @@ def test_verify_prints_one_json_object_for_scripts(mini_folder: Path) -> None:
     (mini_folder / "\u00fc\x1b[1m").write_text("x")
     found = orlog("verify", MINI, "--json", "--values", "--quick")
     assert (found.returncode, found.stderr) == (3, "")
-    last = (
-        json.loads((recorded_folder(MINI) / "1.0.0.json").read_text("utf-8"))["total_episodes"] - 1
-    )
+    last = json.loads((recorded_folder(MINI) / "1.0.0.json").read_text("utf-8"))["total_episodes"] - 1
     assert json.loads(found.stdout) == good | {
         "problems": [
             {
@@ -221,9 +209,7 @@ def test_verify_prints_one_json_object_for_scripts(mini_folder: Path) -> None:
     assert good["objects"] > 10
 
 
-def test_verify_names_column_and_episodes_and_prints_no_control_characters(
-    mini_folder: Path,
-) -> None:
+def test_verify_names_column_and_episodes_and_prints_no_control_characters(mini_folder: Path) -> None:
     (mini_folder / "rewards" / "c.0").unlink()
     (mini_folder / "\x1b[1m").write_text("x")
     found = orlog("verify", MINI)
@@ -252,25 +238,18 @@ def test_an_edited_manifest_is_an_integrity_error(mini_folder: Path) -> None:
         assert "edited or damaged" in found.stderr
 
 
-def test_a_damaged_copy_in_a_folder_is_not_said_to_be_repaired_by_building(
-    mini_folder: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_copy_in_a_folder_is_not_said_to_be_repaired_by_building(mini_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(mini_folder, tmp_path / "copy")
     (tmp_path / "copy" / "zarr.json").write_text("{}", "utf-8")
     found = orlog("verify", "./copy", cwd=tmp_path)
     assert found.returncode == 3
     assert "zarr.json: wrong size" in found.stderr
-    assert (
-        "copy it from its source again, or run: orlog verify ./copy --repair --mirror URL"
-        in found.stderr
-    )
+    assert "copy it from its source again, or run: orlog verify ./copy --repair --mirror URL" in found.stderr
 
 
 def test_a_name_pinned_to_the_recorded_digest_is_built(home: Path) -> None:
     digest = json.loads((recorded_folder(MINI) / "1.0.0.json").read_text("utf-8"))["digest"]
-    assert (
-        f"run: orlog build {MINI}@{digest[:20]}" in orlog("verify", f"{MINI}@{digest[:20]}").stderr
-    )
+    assert f"run: orlog build {MINI}@{digest[:20]}" in orlog("verify", f"{MINI}@{digest[:20]}").stderr
     assert not home.exists()
     assert orlog("build", f"{MINI}@sha256:000000").returncode == 1
     built = orlog("build", f"{MINI}@{digest[:20]}", "--workers", "1")
@@ -367,21 +346,13 @@ def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(
         assert [line for line in again.stdout.splitlines() if "IQL" in line] == scores
 
 
-def test_a_quickstart_never_writes_into_a_folder_that_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quickstart_never_writes_into_a_folder_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[Path] = []
-    monkeypatch.setattr(
-        "orlog.runs.quickstart.quickstart", lambda folder, **_: chosen.append(folder)
-    )
+    monkeypatch.setattr("orlog.runs.quickstart.quickstart", lambda folder, **_: chosen.append(folder))
     for number in range(3):
         assert orlog("quickstart", "--smoke", cwd=tmp_path).returncode == 0
         (tmp_path / chosen[number]).mkdir()
-    assert list(map(str, chosen)) == [
-        "orlog-quickstart",
-        "orlog-quickstart-2",
-        "orlog-quickstart-3",
-    ]
+    assert list(map(str, chosen)) == ["orlog-quickstart", "orlog-quickstart-2", "orlog-quickstart-3"]
 
 
 @pytest.mark.parametrize(
@@ -420,9 +391,7 @@ def test_python_answers_a_bare_name_with_the_nearest() -> None:
     assert "orlog list --remote --search drawer" in orlog("show", "somebody/drawer").stderr
 
 
-def test_a_name_to_store_under_is_answered_with_one_that_is_a_name(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_name_to_store_under_is_answered_with_one_that_is_a_name(mini: Dataset, tmp_path: Path) -> None:
     view = mini[range(2)].save(tmp_path / "good.json")
     for given, meant in (("lab/good@1.0.0", "lab/good-v1@1.0.0"), ("lab/Good-v2", "lab/good-v2")):
         refused = orlog("save", str(view), given)
@@ -462,9 +431,7 @@ def test_settings_are_options_and_recorded_as_settings(mini_folder: Path, tmp_pa
         (("--cost-limit", "20"), "No such option: --cost-limit; settings of the algorithm are"),
     ],
 )
-def test_a_misspelt_option_is_answered_with_the_nearest_option_or_setting(
-    words: tuple[str, ...], near: str
-) -> None:
+def test_a_misspelt_option_is_answered_with_the_nearest_option_or_setting(words: tuple[str, ...], near: str) -> None:
     found = orlog("train", "iql", MINI, *words)
     assert found.returncode == 2
     assert near in found.stderr

@@ -77,9 +77,7 @@ def test_without_an_environment_training_is_refused_unless_no_score_is_asked_for
     assert "evaluations=" not in str(caught.value)
 
 
-def test_arguments_from_elsewhere_are_used_with_consent_only(
-    elsewhere: Path, tmp_path: Path
-) -> None:
+def test_arguments_from_elsewhere_are_used_with_consent_only(elsewhere: Path, tmp_path: Path) -> None:
     run, data = tmp_path / "run", str(elsewhere)
     train = ("train", "bc", data, "--steps", "2", "--evaluations", "1", "--out", str(run))
     evaluate = ("evaluate", str(run), "--dataset", data, "--episodes", "1")

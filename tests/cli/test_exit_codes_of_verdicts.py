@@ -42,8 +42,7 @@ def recorded(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         found = read_baseline("bc", mini.name)
         assert found is not None
         returns = {
-            str(seed): [low + score / 100 * (high - low)] * 2
-            for seed, score in enumerate(map(float, scores), first)
+            str(seed): [low + score / 100 * (high - low)] * 2 for seed, score in enumerate(map(float, scores), first)
         }
         record_baseline(msgspec.structs.replace(found, returns=returns, metrics={}))
 

@@ -48,11 +48,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, where nothing is registered yet."""
     environment = {name: text for name, text in os.environ.items() if name != "ORLOG_IMPORT"}
-    return run_program(
-        [sys.executable, "-m", "orlog.cli", *words],
-        cwd=folder,
-        env=environment | {"COLUMNS": "200"},
-    )
+    return run_program([sys.executable, "-m", "orlog.cli", *words], cwd=folder, env=environment | {"COLUMNS": "200"})
 
 
 @pytest.mark.slow
@@ -72,9 +68,7 @@ def test_the_first_lines_work_as_written_and_in_worker_processes(here: Path) -> 
     without = command("evaluate", "runs/iql/lab/grid-v1", "--episodes", "2")
     assert without.returncode == 1
     assert "my_envs" in without.stderr
-    found = run(
-        here, "evaluate", "runs/iql/lab/grid-v1", "--import", "my_envs", "--episodes", "2", "--json"
-    )
+    found = run(here, "evaluate", "runs/iql/lab/grid-v1", "--import", "my_envs", "--episodes", "2", "--json")
     assert found.returncode == 0, found.stderr
     assert [one["seed"] for one in json.loads(found.stdout)["runs"]] == [0, 1]
 

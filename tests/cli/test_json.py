@@ -23,16 +23,7 @@ MINI = "pointmaze/umaze-mini-v1"
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 LISTED = {
     *("name", "version", "steps", "size_bytes", "state", "source", "command", "problem"),
-    *(
-        "rebuild",
-        "license",
-        "format",
-        "audit",
-        "description",
-        "about_bytes",
-        "has_checksum",
-        "last_used",
-    ),
+    *("rebuild", "license", "format", "audit", "description", "about_bytes", "has_checksum", "last_used"),
 }
 
 
@@ -62,11 +53,7 @@ def test_what_is_listed_says_where_it_would_come_from(mini_folder: Path) -> None
     rows = {one["name"]: one for one in body["datasets"]}
     assert set(rows) == set(catalogue())
     assert all(set(one) == LISTED for one in rows.values())
-    assert (rows[MINI]["state"], rows[MINI]["steps"], rows[MINI]["command"]) == (
-        "here",
-        20000,
-        None,
-    )
+    assert (rows[MINI]["state"], rows[MINI]["steps"], rows[MINI]["command"]) == ("here", 20000, None)
     other = rows["pointmaze/umaze-v1"]
     assert (other["state"], other["source"]) == ("not here", "catalogue")
     assert other["command"] == "orlog build pointmaze/umaze-v1"
@@ -147,12 +134,7 @@ def test_all_that_is_known_of_a_dataset(mini: Dataset, tmp_path: Path) -> None:
     }
     assert (body["name"], body["version"], body["digest"]) == (MINI, "1.0.0", mini.digest)
     assert (body["folder"], body["steps"]) == (str(mini.folder), 20000)
-    assert body["columns"][0] == {
-        "name": "actions",
-        "dtype": "float32",
-        "shape": [2],
-        "rows": 20000,
-    }
+    assert body["columns"][0] == {"name": "actions", "dtype": "float32", "shape": [2], "rows": 20000}
     assert body["environment"]["id"].startswith("PointMaze")
     assert [one["status"] for one in body["versions"]] == ["good"]
     path = mini[:3].save(tmp_path / "three.json")
@@ -193,10 +175,7 @@ def test_a_policy_that_is_evaluated(mini: Dataset, tmp_path: Path) -> None:
 def test_what_was_trained(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     few = ("--steps", "3", "--evaluations", "0", "--json")
-    for seeds, folders in (
-        (("--seed", "4"), ["seed-4"]),
-        (("--seeds", "0-1"), ["seed-0", "seed-1"]),
-    ):
+    for seeds, folders in ((("--seed", "4"), ["seed-4"]), (("--seeds", "0-1"), ["seed-0", "seed-1"])):
         out, err = run("train", "bc", MINI, *seeds, *few)
         body = json.loads(out)
         assert [Path(one["folder"]).name for one in body["runs"]] == folders
@@ -226,9 +205,7 @@ def test_a_quickstart(tmp_path: Path) -> None:
     assert "every byte as in the manifest" in err
 
 
-def test_a_listing_says_when_a_dataset_was_last_opened_and_does_not_open_it(
-    mini_folder: Path,
-) -> None:
+def test_a_listing_says_when_a_dataset_was_last_opened_and_does_not_open_it(mini_folder: Path) -> None:
     os.utime(mini_folder, (1e9, 1e9))
     assert " days ago" in run("list", MINI)[0]
     (one,) = parsed("list", MINI)["datasets"]

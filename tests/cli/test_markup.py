@@ -123,11 +123,7 @@ def test_no_command_is_left_out() -> None:
         ]
         for command in commands.registered_commands
     }
-    left_out = {
-        one
-        for one in commands
-        if not any(f"{line} ".startswith(f"{one} ") for line in (*DATA, *RUNS))
-    }
+    left_out = {one for one in commands if not any(f"{line} ".startswith(f"{one} ") for line in (*DATA, *RUNS))}
     # The quickstart takes minutes and calls what these call; the viewer serves until it is stopped
     # (viewer/test_server.py).
     assert left_out == {"quickstart", "open"}

@@ -120,9 +120,7 @@ def test_a_command_that_is_stopped_says_what_stands_and_how_to_go_on(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("jobs_run_here")  # of the command that goes on
-def test_a_reproduction_that_is_stopped_while_it_trains_goes_on(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_reproduction_that_is_stopped_while_it_trains_goes_on(mini: Dataset, tmp_path: Path) -> None:
     words = f"reproduce bc {mini.name} --seeds 2 --steps 20 --evaluations 1 --episodes 1 --out r"
     what, on = stopped(words, "progress", CTRL_C, tmp_path)
     assert "last checkpoints" in what

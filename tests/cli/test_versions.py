@@ -49,9 +49,7 @@ def test_a_lock_pins_and_moves_on_purpose(mini: Dataset, tmp_path: Path) -> None
     assert "here" in run("lock", cwd=tmp_path)
 
 
-def test_versions_are_listed_compared_and_marked(
-    mini: Dataset, appended: Dataset, tmp_path: Path
-) -> None:
+def test_versions_are_listed_compared_and_marked(mini: Dataset, appended: Dataset, tmp_path: Path) -> None:
     shown = run("show", MINI, cwd=tmp_path)
     assert "1.1.0 (shown)" in shown
     assert "two episodes again" in shown
@@ -96,10 +94,7 @@ def test_a_view_is_saved_shown_verified_and_stored(mini: Dataset, tmp_path: Path
 
 def test_a_version_is_converted_and_back(mini: Dataset, tmp_path: Path) -> None:
     run("save", MINI, "one-file", "--container", "hdf5", cwd=tmp_path)
-    assert sorted(path.name for path in (tmp_path / "one-file").iterdir()) == [
-        "data.h5",
-        "manifest.json",
-    ]
+    assert sorted(path.name for path in (tmp_path / "one-file").iterdir()) == ["data.h5", "manifest.json"]
     told = run("diff", MINI, "./one-file", cwd=tmp_path)
     assert "unchanged 67 changed 0 added 0 removed 0" in told
     run("save", "./one-file", "back", cwd=tmp_path)
@@ -158,9 +153,7 @@ def test_a_view_is_published_as_itself_or_not_at_all(
 
 
 def test_what_is_here_is_listed_alone(mini: Dataset, tmp_path: Path) -> None:
-    names = [
-        one["name"] for one in json.loads(run("list", "--here", "--json", cwd=tmp_path))["datasets"]
-    ]
+    names = [one["name"] for one in json.loads(run("list", "--here", "--json", cwd=tmp_path))["datasets"]]
     assert mini.name in names
     assert "classic/pendulum-mixed-v1" not in names
     run("list", "--here", "--all", cwd=tmp_path, code=2)
@@ -189,9 +182,7 @@ def test_what_was_built_is_checked_before_it_is_called_identical(mini_folder: Pa
     assert "identical" in command_line.orlog("build", MINI).stdout
 
 
-@pytest.mark.parametrize(
-    "words", [["--repair", "--quick"], ["--mirror", "file:///x"], ["--in-place", "--repair"]]
-)
+@pytest.mark.parametrize("words", [["--repair", "--quick"], ["--mirror", "file:///x"], ["--in-place", "--repair"]])
 def test_options_of_a_repair_go_together(words: list[str], tmp_path: Path) -> None:
     run("verify", MINI, *words, cwd=tmp_path, code=2)
 

@@ -28,15 +28,10 @@ def record_template(home: Path) -> Path:
     """Record a version of a few kilobytes in a home of its own; return its folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORLOG_HOME", str(home))
-        with orlog.DatasetWriter(
-            "lab/template-v1", observation_space=BOX, action_space=BOX
-        ) as writer:
+        with orlog.DatasetWriter("lab/template-v1", observation_space=BOX, action_space=BOX) as writer:
             writer.add_episode(
                 whole_episode(
-                    np.zeros((4, 2), np.float32),
-                    np.ones((3, 2), np.float32),
-                    np.arange(3.0),
-                    end="truncation",
+                    np.zeros((4, 2), np.float32), np.ones((3, 2), np.float32), np.arange(3.0), end="truncation"
                 )
             )
         return writer.folder

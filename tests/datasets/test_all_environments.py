@@ -57,9 +57,7 @@ def test_every_environment_that_can_be_made_is_recorded_and_made_again(tmp_path:
     # Some environments leave memory behind: each process takes a share of them and ends.
     shares = [ids[first::SHARES] for first in range(SHARES)]
     with concurrent.futures.ThreadPoolExecutor(min(SHARES, os.cpu_count() or 1)) as pool:
-        results = list(
-            itertools.chain.from_iterable(pool.map(run_share, shares, itertools.repeat(tmp_path)))
-        )
+        results = list(itertools.chain.from_iterable(pool.map(run_share, shares, itertools.repeat(tmp_path))))
     groups = collections.defaultdict(list)
     for environment_id, outcome, why in results:
         groups[outcome, why.replace(environment_id, "ID")].append(environment_id)

@@ -156,9 +156,7 @@ SetOutputFilter DEFLATE
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_limits_requests_gives_the_whole_version(
-    registry_folder: Path, status: int
-) -> None:
+def test_a_server_that_limits_requests_gives_the_whole_version(registry_folder: Path, status: int) -> None:
     with FileServer(registry_folder) as server:
         server.rate, server.rate_status = RATE, status
         download(server.url)
@@ -168,9 +166,7 @@ def test_a_server_that_limits_requests_gives_the_whole_version(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_nginx_that_limits_requests_gives_the_whole_version(
-    public_folder: Path, status: int
-) -> None:
+def test_nginx_that_limits_requests_gives_the_whole_version(public_folder: Path, status: int) -> None:
     zone = f"limit_req_zone $binary_remote_addr zone=all:1m rate={RATE}r/s;"
     limit = f"limit_req zone=all; limit_req_status {status};"
     with nginx(public_folder, zone, limit) as url:
@@ -184,9 +180,7 @@ def test_nginx_that_limits_connections_gives_the_whole_version(public_folder: Pa
         download(url)
 
 
-def test_apache_that_refuses_every_second_request_gives_the_whole_version(
-    public_folder: Path,
-) -> None:
+def test_apache_that_refuses_every_second_request_gives_the_whole_version(public_folder: Path) -> None:
     (public_folder / "answers").write_text("objects no|yes\n", "utf-8")
     rules = f"""
 RewriteEngine On
@@ -212,9 +206,7 @@ def test_nothing_new_for_a_while_is_the_end(tmp_path: Path, clock: Clock) -> Non
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_an_object_is_waited_for_while_others_come(
-    tmp_path: Path, clock: Clock, status: int
-) -> None:
+def test_an_object_is_waited_for_while_others_come(tmp_path: Path, clock: Clock, status: int) -> None:
     place(tmp_path / "served")
     patience = Patience(attempts=2, timeout=COMES, idle=0.5, first_wait=0.01, longest_wait=0.05)
     with FileServer(tmp_path / "served") as server:

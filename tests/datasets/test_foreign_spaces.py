@@ -73,9 +73,7 @@ class Words(spaces.Space[Any]):
         ([0.5], spaces.Box(-np.inf, np.inf, (), np.float64)),
     ],
 )
-def test_an_unknown_space_is_stored_as_what_its_samples_are(
-    samples: list[Any], expected: spaces.Space[Any]
-) -> None:
+def test_an_unknown_space_is_stored_as_what_its_samples_are(samples: list[Any], expected: spaces.Space[Any]) -> None:
     found = storable_space(spaces.Tuple([Words(samples), spaces.Discrete(2)]))
     assert found == spaces.Tuple([expected, spaces.Discrete(2)])
     again = space_from_json(space_to_json(found))
@@ -100,8 +98,7 @@ def test_samples_of_dicts_tuples_and_text_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "samples",
-    [[object()], [None], [1, "a"], [np.zeros(2), np.zeros(3)], [{1: 2}], [{"a": None}], [[1]]],
+    "samples", [[object()], [None], [1, "a"], [np.zeros(2), np.zeros(3)], [{1: 2}], [{"a": None}], [[1]]]
 )
 def test_samples_that_are_nothing_known_are_refused(samples: list[Any]) -> None:
     with pytest.raises(SchemaError, match=r"Words space cannot be stored"):
@@ -140,11 +137,7 @@ def test_any_key_of_a_dict_is_stored_and_comes_back() -> None:
     for container in ("zarr", "hdf5"):
         name = f"lab/{container}-v1"
         dataset = record_episodes(
-            name,
-            [whole_episode(observations, np.zeros(3, np.int64))],
-            space,
-            spaces.Discrete(2),
-            container=container,
+            name, [whole_episode(observations, np.zeros(3, np.int64))], space, spaces.Discrete(2), container=container
         )
         found = dataset[0].observations
         assert {key: part["x y"].tolist() for key, part in found.items()} == {
@@ -212,9 +205,7 @@ def test_a_tuple_among_arguments_stays_one() -> None:
         record(env, run_randomly(env), "lab/tuple-v1")
     dataset = orlog.load_dataset("lab/tuple-v1")
     assert dataset.environment is not None
-    assert dataset.environment.kwargs == {
-        "sutton_barto_reward": {"__tuple__": [True, [1, {"__tuple__": [2]}]]}
-    }
+    assert dataset.environment.kwargs == {"sutton_barto_reward": {"__tuple__": [True, [1, {"__tuple__": [2]}]]}}
     with dataset.recover_environment() as env:
         assert env.spec is not None
         assert env.spec.kwargs["sutton_barto_reward"] == (True, [1, (2,)])

@@ -13,21 +13,12 @@ from hypothesis.extra import numpy as arrays
 
 import orlog
 from orlog.datasets.looking.leaves import as_picture, dimensions_of, is_frame
-from orlog.datasets.looking.sparklines import (
-    LEVELS,
-    MISSING,
-    counts_between,
-    course,
-    histogram,
-    spread,
-)
+from orlog.datasets.looking.sparklines import LEVELS, MISSING, counts_between, course, histogram, spread
 from orlog.datasets.reading.dataset import Dataset
 from tests.command_line import orlog as run_orlog
 from tests.episodes import whole_episode
 
-NUMBERS = arrays.arrays(
-    np.float64, st.integers(1, 200), elements=st.floats(allow_nan=True, allow_infinity=True)
-)
+NUMBERS = arrays.arrays(np.float64, st.integers(1, 200), elements=st.floats(allow_nan=True, allow_infinity=True))
 
 
 @given(NUMBERS, st.integers(1, 90))
@@ -52,9 +43,7 @@ def test_a_course_rises_and_falls_as_its_numbers_do() -> None:
     st.lists(st.integers(-3, 0), min_size=1, max_size=9),
     st.integers(1, 90),
 )
-def test_numbers_that_differ_in_the_last_digit_are_all_counted(
-    largest: float, below: list[int], bins: int
-) -> None:
+def test_numbers_that_differ_in_the_last_digit_are_all_counted(largest: float, below: list[int], bins: int) -> None:
     values = np.array([largest + one * np.spacing(np.nextafter(largest, 0)) for one in below])
     low, high = float(values.min()), float(values.max())
     assert counts_between(values, low, high, bins).sum() == len(values)
@@ -66,9 +55,7 @@ def test_numbers_that_differ_in_the_last_digit_are_all_counted(
     st.integers(1, 60),
     st.sampled_from([1.0, 0.5]),
 )
-def test_bins_of_whole_numbers_hold_equally_many_of_them(
-    numbers: list[int], most: int, unit: float
-) -> None:
+def test_bins_of_whole_numbers_hold_equally_many_of_them(numbers: list[int], most: int, unit: float) -> None:
     values = np.array(numbers) * unit
     drawn = histogram(values, most)
     assert drawn.counts.sum() == len(values)
@@ -85,9 +72,7 @@ def test_bins_of_whole_numbers_hold_equally_many_of_them(
 def test_means_of_the_largest_numbers_are_drawn() -> None:
     most = np.finfo(np.float64).max
     assert course(np.repeat([-most, most], 3), 2) == f"{LEVELS[0]}{LEVELS[-1]}"
-    assert course(np.array([0.0, 0.0, np.inf, -np.inf, 1.0, 1.0]), 3) == (
-        f"{LEVELS[0]}{MISSING}{LEVELS[-1]}"
-    )
+    assert course(np.array([0.0, 0.0, np.inf, -np.inf, 1.0, 1.0]), 3) == (f"{LEVELS[0]}{MISSING}{LEVELS[-1]}")
 
 
 @pytest.mark.parametrize(
@@ -104,9 +89,7 @@ def test_means_of_the_largest_numbers_are_drawn() -> None:
         ((64, 64, 64), np.uint8, None),
     ],
 )
-def test_frames_are_told_from_numbers(
-    shape: tuple[int, ...], dtype: type, shown: tuple[int, ...] | None
-) -> None:
+def test_frames_are_told_from_numbers(shape: tuple[int, ...], dtype: type, shown: tuple[int, ...] | None) -> None:
     assert is_frame(np.dtype(dtype), shape) == (shown is not None)
     if shown is not None:
         picture = as_picture(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
@@ -145,9 +128,7 @@ def test_a_notebook_shows_totals_and_pictures_and_runs_nothing() -> None:
         behavior_policy="<script>alert(1)</script>",
     )
     with writer:
-        episode = whole_episode(
-            np.zeros((4, 16, 16, 3), np.uint8), np.zeros((3, 1), np.float32), np.ones(3)
-        )
+        episode = whole_episode(np.zeros((4, 16, 16, 3), np.uint8), np.zeros((3, 1), np.float32), np.ones(3))
         writer.add_episode(episode)
     text = orlog.load_dataset("lab/seen-v1")._repr_html_()
     checked = Checked(text)

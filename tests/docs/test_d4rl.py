@@ -92,10 +92,7 @@ def replay(dataset: str) -> Body:
 
 
 def doubles(body: Body) -> Body:
-    return {
-        key: values.astype("float64") if values.dtype == np.float32 else values
-        for key, values in body.items()
-    }
+    return {key: values.astype("float64") if values.dtype == np.float32 else values for key, values in body.items()}
 
 
 def with_goal(dataset: str) -> Body:
@@ -288,10 +285,7 @@ UNSCORED: dict[str, Callable[[str], Body]] = {
 
 def marked(datasets: dict[str, Callable[[str], Body]], *thorough: str) -> list[Any]:
     """Return the names as parameters; the slow and the repetitive ones run in `make test-all`."""
-    return [
-        pytest.param(one, marks=pytest.mark.thorough) if one.split("/")[1] in thorough else one
-        for one in datasets
-    ]
+    return [pytest.param(one, marks=pytest.mark.thorough) if one.split("/")[1] in thorough else one for one in datasets]
 
 
 @pytest.mark.parametrize(
@@ -330,8 +324,7 @@ def test_each_layout_is_downloaded_trained_and_scored(upstream: Upstream, datase
 
 
 @pytest.mark.parametrize(
-    "dataset",
-    marked(UNSCORED, "carla-lane-v0", "bullet-maze2d-umaze-v0", "flow-ring-controller-v0"),
+    "dataset", marked(UNSCORED, "carla-lane-v0", "bullet-maze2d-umaze-v0", "flow-ring-controller-v0")
 )
 def test_what_cannot_be_scored_is_trained(upstream: Upstream, dataset: str) -> None:
     body = UNSCORED[dataset](dataset)
@@ -377,14 +370,10 @@ def test_a_dataset_without_a_checksum_is_trusted_at_first_and_says_so(upstream: 
     assert "upstream publishes no checksum: first download trusted" in said
     long, short = "d4rl/door-human-longhorizon-v1", "d4rl/door-human-v1"
     assert upstream.real.foreign[long]["1.0.1"].sha256 is not None
-    assert (
-        upstream.real.foreign[long]["1.0.1"].sha256 == upstream.real.foreign[short]["1.0.1"].sha256
-    )
+    assert upstream.real.foreign[long]["1.0.1"].sha256 == upstream.real.foreign[short]["1.0.1"].sha256
 
 
-def test_a_file_of_ones_own_is_imported_like_one_of_d4rl(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_ones_own_is_imported_like_one_of_d4rl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     def write(name: str, body: Body) -> Path:
@@ -415,10 +404,7 @@ def test_a_file_of_ones_own_is_imported_like_one_of_d4rl(
         "walker2d), which has observations of 17 and actions of 6."
     ) in ended.stderr
     ended = orlog(*arguments, "--like", "d4rl/hoper-medium-v2")
-    assert (
-        "did you mean d4rl/hopper-medium-v2, d4rl/hopper-medium-v1 or d4rl/hopper-medium-v0?\n"
-        in (ended.stderr)
-    )
+    assert "did you mean d4rl/hopper-medium-v2, d4rl/hopper-medium-v1 or d4rl/hopper-medium-v0?\n" in (ended.stderr)
     ended = orlog(*arguments, "--like", "atari/breakout")
     assert "no environment of 'atari/breakout' (--like); give a name of D4RL" in ended.stderr
     # Without timeouts, the benchmark's horizon ends episodes.

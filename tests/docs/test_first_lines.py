@@ -112,9 +112,7 @@ def test_the_first_lines_work_as_they_are_written(upstream: Upstream, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.usefixtures("jobs_run_here")
-def test_the_lines_that_the_wheel_is_tried_with_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lines_that_the_wheel_is_tried_with_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ORLOG_IMPORT", "")
     monkeypatch.setattr(sys, "path", [*sys.path])

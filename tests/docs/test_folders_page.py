@@ -32,9 +32,7 @@ from tests.datasets.formats import (
 PAGE = Path(__file__).parents[2] / "docs" / "folders.md"
 LINES = [
     line.partition("  #")[0].strip()
-    for kind, block in re.findall(
-        r"^```(\w*)\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
+    for kind, block in re.findall(r"^```(\w*)\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     if not kind
     for line in block.splitlines()
 ]
@@ -75,10 +73,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("arrays").mkdir()
     with h5py.File("numbered.h5", "w") as file:
         for number in range(3):
-            file[f"states_{number}"], file[f"actions_{number}"] = (
-                rng.random((9, 3)),
-                np.ones((9, 2)),
-            )
+            file[f"states_{number}"], file[f"actions_{number}"] = (rng.random((9, 3)), np.ones((9, 2)))
     for name, width in (("obs", 3), ("actions", 2)):
         np.save(f"arrays/{name}.npy", rng.random((9, width)))
     for name, action, ends in (("replay", "action", "episode_ends"), ("all", "move", "ends")):
@@ -88,9 +83,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("clicks.csv").open("w", newline="") as file:
         clicks = csv.writer(file)
         clicks.writerow(["row", "item", "click", "propensity", "feature_0", "feature_1"])
-        clicks.writerows(
-            [number, number % 3, number % 2, 0.4, *rng.random(2)] for number in range(12)
-        )
+        clicks.writerows([number, number % 3, number % 2, 0.4, *rng.random(2)] for number in range(12))
     test_lerobot.write(Path("my_lerobot_set"))
     test_lerobot.write(Path("openpi_libero"))
     test_lerobot.rename(Path("openpi_libero"))
@@ -134,9 +127,7 @@ def test_every_line_of_the_page_works_as_written() -> None:
         words = [
             path
             for word in shlex.split(line)[1:]
-            for path in (
-                sorted(map(str, Path().glob(word))) if word.endswith(("*.h5", "*.npz")) else [word]
-            )
+            for path in (sorted(map(str, Path().glob(word))) if word.endswith(("*.h5", "*.npz")) else [word])
         ]
         ended = orlog(*words)
         if words[1] == "unknown.h5":

@@ -19,8 +19,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 LONGEST_S = 600  # whatever hangs is not waited for
 LONGEST = "train_and_score"
 CASES = [
-    pytest.param(one, marks=[pytest.mark.thorough] if one.stem == LONGEST else [], id=one.stem)
-    for one in NOTEBOOKS
+    pytest.param(one, marks=[pytest.mark.thorough] if one.stem == LONGEST else [], id=one.stem) for one in NOTEBOOKS
 ]
 
 
@@ -35,9 +34,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    monkeypatch.delenv(
-        "MPLBACKEND", raising=False
-    )  # the kernel chooses the one that draws in a notebook
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # the kernel chooses the one that draws in a notebook
     return "tests"
 
 

@@ -10,18 +10,14 @@ import pytest
 from tests.command_line import orlog
 from tests.docs.test_task_pages import DOCS, commands
 
-SHORTER = {
-    "train": ("--evaluations", "1", "--curve-episodes", "2"),
-    "evaluate": ("--episodes", "5"),
-}
+SHORTER = {"train": ("--evaluations", "1", "--curve-episodes", "2"), "evaluate": ("--episodes", "5")}
 
 
 def follow(*words: str) -> str:
     """Run a command of the page, shorter than it stands there, and return what it printed."""
-    given = [
-        "200" if before == "--steps" else word
-        for before, word in zip(("", *words), (*words, ""), strict=True)
-    ][:-1]
+    given = ["200" if before == "--steps" else word for before, word in zip(("", *words), (*words, ""), strict=True)][
+        :-1
+    ]
     ended = orlog(*given, *SHORTER.get(given[0], ()))
     assert ended.returncode == 0, f"{given}: {ended.stdout}{ended.stderr}"
     return ended.stdout

@@ -14,13 +14,7 @@ import pytest
 
 import orlog
 from orlog.manifests.benchmarks import BENCHMARKS
-from orlog.manifests.shipped import (
-    SHIPPED,
-    recorded_folder,
-    recorded_manifests,
-    shipped_index,
-    shipped_names,
-)
+from orlog.manifests.shipped import SHIPPED, recorded_folder, recorded_manifests, shipped_index, shipped_names
 from orlog.normalize.published_scores import published_scores
 from tests.programs import run_program
 from tests.tool_environments import tool_python
@@ -109,9 +103,7 @@ def test_mkdocs_material_builds_the_same_site(site: Path, tmp_path: Path) -> Non
 
 def test_every_public_name_is_documented_in_one_place() -> None:
     pages = [page.read_text("utf-8") for page in (ROOT / "docs" / "reference").glob("*.md")]
-    written = re.findall(
-        r"^(?:::: orlog\.(?!errors$)|`orlog\.)([\w.]+)", "\n".join(pages), re.MULTILINE
-    )
+    written = re.findall(r"^(?:::: orlog\.(?!errors$)|`orlog\.)([\w.]+)", "\n".join(pages), re.MULTILINE)
     assert sorted(name for name in written if "." not in name) == sorted(orlog.__all__)
     texts = "\n".join(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))
     uses = re.findall(r"^from (orlog\.[\w.]+) import (?:\(([^)]*)\)|(.*))$", texts, re.MULTILINE)

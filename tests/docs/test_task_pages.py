@@ -66,9 +66,7 @@ def test_iql_on_antmaze(upstream: Upstream) -> None:
     upstream.has(name, with_goal(name))
     said = {" ".join(words): follow(words) for words in commands("iql-on-antmaze.md")}
     assert len(said) == 6
-    table = re.findall(
-        r"^\| \w+.* \| ([\d.]+) \|", (DOCS / "iql-on-antmaze.md").read_text("utf-8"), re.MULTILINE
-    )
+    table = re.findall(r"^\| \w+.* \| ([\d.]+) \|", (DOCS / "iql-on-antmaze.md").read_text("utf-8"), re.MULTILINE)
     assert all(score in said[f"scores {name}"] for score in table)
     assert "preset corl" in next(text for line, text in said.items() if "--preset" in line)
 

@@ -137,26 +137,20 @@ def kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.thorough
-def test_a_cluster_of_ray_that_loses_a_node_ends_every_job_once(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_cluster_of_ray_that_loses_a_node_ends_every_job_once(mini: Dataset, tmp_path: Path) -> None:
     run_tool(tool_python("ray==2.60.0"), RAY, mini.name, folder=tmp_path)
     assert sorted(read_run(folder).seed for folder in finished_results()) == [*range(4)]
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("kills")
-def test_ray_tells_of_a_job_that_kills_its_process_and_of_a_cluster_that_does_not_answer(
-    tmp_path: Path,
-) -> None:
+def test_ray_tells_of_a_job_that_kills_its_process_and_of_a_cluster_that_does_not_answer(tmp_path: Path) -> None:
     run_tool(tool_python("ray==2.60.0"), RAY_ERRORS, folder=tmp_path)
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("kills")
-def test_submitit_runs_a_sweep_and_a_killed_job_ends_no_other(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_submitit_runs_a_sweep_and_a_killed_job_ends_no_other(mini: Dataset, tmp_path: Path) -> None:
     run_tool(tool_python("submitit==1.5.4"), SUBMITIT, mini.name, folder=tmp_path)
     assert sorted(read_run(folder).seed for folder in finished_results()) == [0, 1]
 

@@ -61,17 +61,13 @@ def test_an_audit_of_a_view_with_three_workers(mini: Dataset) -> None:
 
 
 @pytest.mark.thorough
-def test_checkpoints_are_judged_by_jobs_as_here(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_are_judged_by_jobs_as_here(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     small = {"hidden": [4], "batch_size": 8}
     options = {"steps": 20, "evaluations": 2, "keep_checkpoints": True, "settings": small}
     run_of = orlog.train("bc", mini, **options)  # type: ignore[arg-type]
     settings = FQESettings(hidden=(4,), batch_size=8, steps=5, fits=2)
-    judge = functools.partial(
-        orlog.evaluate_off_policy, [run_of.folder], episodes=1, settings=settings
-    )
+    judge = functools.partial(orlog.evaluate_off_policy, [run_of.folder], episodes=1, settings=settings)
     done: list[tuple[int, int]] = []
     expected = judge().to_json()
     assert judge(workers=2, progress=lambda now, of: done.append((now, of))).to_json() == expected
@@ -84,9 +80,7 @@ def test_commands_take_executors_and_refuse_what_does_not_fit() -> None:
     assert "the executor processes has no option 'time'; it has none" in shown.stderr
 
 
-def test_what_hands_over_to_ray_names_its_extra(
-    mini: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_hands_over_to_ray_names_its_extra(mini: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r'pip install "ray\[data\]"'):
         mini.to_ray()

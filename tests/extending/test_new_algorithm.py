@@ -82,10 +82,7 @@ class DiscreteBC:
 def poles() -> Dataset:
     """Return a few episodes of CartPole, whose actions are discrete."""
     rng = np.random.default_rng(0)
-    with (
-        gymnasium.make("CartPole-v1") as env,
-        orlog.DatasetWriter("lab/poles-v1", environment=env) as writer,
-    ):
+    with gymnasium.make("CartPole-v1") as env, orlog.DatasetWriter("lab/poles-v1", environment=env) as writer:
         for _ in range(5):
             writer.add_episode(
                 whole_episode(
@@ -152,10 +149,9 @@ def test_a_file_from_elsewhere_is_named_or_given_as_its_class(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "my_method", raising=False)
     (tmp_path / "my_method.py").write_text(SOURCE, "utf-8")
-    algorithm: Any = {
-        "a file": "./my_method.py:DiscreteBC",
-        "a module": "my_method:DiscreteBC",
-    }.get(form) or find_algorithm("./my_method.py:DiscreteBC")
+    algorithm: Any = {"a file": "./my_method.py:DiscreteBC", "a module": "my_method:DiscreteBC"}.get(
+        form
+    ) or find_algorithm("./my_method.py:DiscreteBC")
     folder = run_folder("runs", algorithm, poles, 0)
     assert folder == Path("runs/DiscreteBC/lab/poles-v1/seed-0")
     record = train_run(algorithm, poles, folder, seed=0, steps=2, evaluations=1)
@@ -196,9 +192,7 @@ def test_a_class_that_declares_too_little_is_refused() -> None:
 def test_spaces_that_an_algorithm_does_not_take_are_named(
     added: str, poles: Dataset, mini: Dataset, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        SchemaError, match=rf"edac takes actions that are a Box, found Discrete\(2\); .*{added}"
-    ):
+    with pytest.raises(SchemaError, match=rf"edac takes actions that are a Box, found Discrete\(2\); .*{added}"):
         train_run("edac", poles, tmp_path, seed=0, steps=1)
     with pytest.raises(SchemaError, match=r"takes actions that are a Discrete space, found Box"):
         train_run(added, mini, tmp_path, seed=0, steps=1)
@@ -245,13 +239,10 @@ def test_the_action_space_chooses_the_form_and_records_keep_the_name(
         check_for_any_form(two_forms, {"expectile": 2})
 
 
-def test_actions_that_no_form_takes_are_refused_with_the_forms_that_there_are(
-    two_forms: str,
-) -> None:
+def test_actions_that_no_form_takes_are_refused_with_the_forms_that_there_are(two_forms: str) -> None:
     space = gymnasium.spaces.MultiBinary(3)
     with pytest.raises(
-        SchemaError,
-        match=r"linear takes actions that are a Box or a Discrete space, found MultiBinary\(3\)\.",
+        SchemaError, match=r"linear takes actions that are a Box or a Discrete space, found MultiBinary\(3\)\."
     ):
         find_algorithm(two_forms, action_space=space)
     with pytest.raises(ValueError, match="'linear_discrete' is a form of linear: name linear"):

@@ -30,9 +30,7 @@ def test_a_check_is_part_of_every_audit(monkeypatch: pytest.MonkeyPatch) -> None
     assert zeros > 0
     found = orlog.audit(MINI)
     assert "zeros" in found.checks
-    assert [one.text for one in found.findings if one.check == "zeros"] == [
-        f"{zeros} rewards are zero."
-    ]
+    assert [one.text for one in found.findings if one.check == "zeros"] == [f"{zeros} rewards are zero."]
     assert f"{zeros} rewards are zero" in " ".join(run("audit", MINI).stdout.split())
 
 
@@ -40,9 +38,7 @@ def worst_seed(scores: np.ndarray) -> np.ndarray:
     return np.asarray(scores.mean(-1).min(-1))
 
 
-def test_an_aggregate_is_compared_with_an_interval_like_any_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_aggregate_is_compared_with_an_interval_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(AGGREGATES, "worst seed", worst_seed)
     rng = np.random.default_rng(0)
     scores = {

@@ -43,26 +43,20 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def two_jobs(mini: Dataset, folder: Path) -> list[Job]:
-    return make_jobs(
-        "bc", mini, folder, seeds=(0, 1), episodes=1, options=TrainOptions(steps=2, evaluations=0)
-    )
+    return make_jobs("bc", mini, folder, seeds=(0, 1), episodes=1, options=TrainOptions(steps=2, evaluations=0))
 
 
 def test_a_file_runs_jobs_by_its_name(added: str, mini: Dataset, tmp_path: Path) -> None:
     jobs = two_jobs(mini, tmp_path / "runs")
     seen: list[tuple[int, int]] = []
-    run_jobs(
-        jobs, workers=3, executor=added, progress=lambda job, step: seen.append((job.seed, step))
-    )
+    run_jobs(jobs, workers=3, executor=added, progress=lambda job, step: seen.append((job.seed, step)))
     assert seen == [(1, 0), (1, 2), (0, 0), (0, 2)]
     assert list(summarize(jobs).seeds) == [0, 1]
     module = importlib.import_module(f"orlog.executors.{added}")
     assert module.processes == [(os.getpid(), 3)] * 2
 
 
-def test_a_function_is_an_executor_too_and_errors_of_jobs_are_raised(
-    added: str, mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_function_is_an_executor_too_and_errors_of_jobs_are_raised(added: str, mini: Dataset, tmp_path: Path) -> None:
     jobs = two_jobs(mini, tmp_path / "runs")
     jobs[0].folder.mkdir(parents=True)
     (jobs[0].folder / "run.json").write_text("{}", "utf-8")

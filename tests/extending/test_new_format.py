@@ -15,13 +15,7 @@ import orlog
 import orlog.datasets.formats
 from orlog.datasets.formats.formats import choose_format, find_format, formats
 from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file
-from orlog.errors import (
-    FormatVersionError,
-    IntegrityError,
-    NotFoundError,
-    SchemaError,
-    VersionExistsError,
-)
+from orlog.errors import FormatVersionError, IntegrityError, NotFoundError, SchemaError, VersionExistsError
 from tests.command_line import orlog as run
 
 FORMAT = """
@@ -99,9 +93,7 @@ def test_it_is_listed() -> None:
     found = find_format("numbers-text", "lab/x")
     assert choose_format([Path("a.txt")], "numbers", "lab/x") is found
     assert choose_format([Path("a.numbers")], None, "lab/x") is found
-    with pytest.raises(
-        ValueError, match=r"the files look like no known format\. orlog import --list"
-    ):
+    with pytest.raises(ValueError, match=r"the files look like no known format\. orlog import --list"):
         choose_format([Path("a.numbers"), Path("b.hdf5")], None, "lab/x")
     with pytest.raises(FormatVersionError, match=r"d4rl-hdf5.*numbers-text"):
         find_format("other", "lab/x")
@@ -114,8 +106,7 @@ def test_several_files_are_imported_as_one_version() -> None:
     np.testing.assert_array_equal(dataset[1].rewards, [4, 5])
     assert dataset.manifest.description == "Numbers."
     assert [parent.digest for parent in dataset.lineage] == [
-        f"sha256:{hashlib.sha256(Path(name).read_bytes()).hexdigest()}"
-        for name in ("a.numbers", "b.numbers")
+        f"sha256:{hashlib.sha256(Path(name).read_bytes()).hexdigest()}" for name in ("a.numbers", "b.numbers")
     ]
     assert {parent.operation for parent in dataset.lineage} == {"read numbers-text. Numbers."}
     assert orlog.verify_store(folder)[1] == []
@@ -136,9 +127,7 @@ def test_the_command_line_imports_it_and_shows_what_it_found() -> None:
 
 def test_what_would_be_lost_is_said_before_it_is_exported() -> None:
     orlog.import_dataset(["a.numbers", "b.numbers"], "lab/numbers-v1")
-    with pytest.raises(
-        SchemaError, match=r"numbers cannot hold all of it: It has no rewards\. Give"
-    ):
+    with pytest.raises(SchemaError, match=r"numbers cannot hold all of it: It has no rewards\. Give"):
         orlog.export_dataset("lab/numbers-v1", "out", to="numbers")
     assert not Path("out").exists()
     done = run("export", "lab/numbers-v1", "out", "--to", "numbers", "--lossy")
@@ -168,11 +157,7 @@ def test_a_pickle_is_converted_by_the_lines_of_the_message(terminals: bool) -> N
             "actions": np.zeros((count, 1)),
             "rewards": np.ones(count),
             "agent_infos": {"mean": np.zeros(count)},
-            **(
-                {"terminals": np.arange(count) == (3 if count == 4 else -1)}
-                if terminals
-                else {"terminated": False}
-            ),
+            **({"terminals": np.arange(count) == (3 if count == 4 else -1)} if terminals else {"terminated": False}),
         }
         for count in (4, 6, 5)
     ]
@@ -204,9 +189,7 @@ def test_a_registry_lists_a_file_of_it(tmp_path: Path) -> None:
     assert dataset.lineage[0].operation.startswith(f"read numbers-text from {url}")
 
 
-def test_a_version_is_imported_once_and_only_from_files_that_hold(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_version_is_imported_once_and_only_from_files_that_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     digest = orlog.load_dataset(orlog.import_dataset("a.numbers", "lab/numbers-v1")).digest
     with pytest.raises(VersionExistsError):
         orlog.import_dataset("b.numbers", "lab/numbers-v1")

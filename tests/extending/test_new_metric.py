@@ -64,9 +64,7 @@ def costly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dataset]
     monkeypatch.chdir(folder)
     made: Any = Costly
     gymnasium.register("lab/Costly-v0", made, max_episode_steps=5)
-    with orlog.record(
-        gymnasium.make("lab/Costly-v0"), NAME, infos=["energy"], roles={"infos/energy": "cost"}
-    ) as env:
+    with orlog.record(gymnasium.make("lab/Costly-v0"), NAME, infos=["energy"], roles={"infos/energy": "cost"}) as env:
         env.action_space.seed(0)
         for seed in range(4):
             env.reset(seed=seed)
@@ -113,18 +111,14 @@ def test_costs_are_kept_printed_and_compared(costly: Dataset) -> None:
     assert measured["counted"][0] == str(first)
 
 
-def test_an_environment_that_does_not_tell_costs_is_named(
-    costly: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_that_does_not_tell_costs_is_named(costly: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     made = orlog.train("bc", costly, settings=SMALL, steps=2, evaluations=0)
     tell = Costly.step
     monkeypatch.setattr(Costly, "step", lambda self, action: (*tell(self, action)[:4], {}))
     with pytest.warns(UserWarning, match="has no energy, so the cost of episodes is not counted"):
         result = orlog.evaluate(made, episodes=2)
     assert (result.metrics, result.numbers) == ({}, [])
-    assert (
-        "warning: lab/costly-v1: the environment's info" in run("evaluate", str(made.folder)).stderr
-    )
+    assert "warning: lab/costly-v1: the environment's info" in run("evaluate", str(made.folder)).stderr
 
 
 def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(
@@ -132,9 +126,7 @@ def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(
 ) -> None:
     monkeypatch.setattr("orlog.base.jobs.ProcessPool", pool_in_this_process)
     monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
-    jobs = make_jobs(
-        "bc", costly, "jobs", seeds=(0, 1), episodes=3, options=TrainOptions(steps=2, evaluations=1)
-    )
+    jobs = make_jobs("bc", costly, "jobs", seeds=(0, 1), episodes=3, options=TrainOptions(steps=2, evaluations=1))
     run_jobs(jobs, workers=1)
     result = summarize(jobs)
     record_baseline(result.as_baseline())
@@ -149,9 +141,7 @@ def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(
     ended = run("reproduce", "bc", NAME, "--seeds", "2", "--steps", "2", "--episodes", "3")
     assert ended.returncode == 0, ended.stderr
     assert f"{NAME}: what metrics counted, over the seeds" in ended.stdout
-    (row,) = (
-        one for one in ended.stdout.splitlines() if " cost " in one and "normalized" not in one
-    )
+    (row,) = (one for one in ended.stdout.splitlines() if " cost " in one and "normalized" not in one)
     assert row.split().count(f"{result.numbers[0].value:.1f}") == 2  # here, and as recorded
 
 
@@ -173,16 +163,11 @@ def test_a_metric_may_be_over_all_objectives_of_runs_with_several_weights(
     monkeypatch.setitem(METRICS, "area", added)
     results = []
     for width in (4, 5):
-        made = orlog.train(
-            "bc", costly, settings={"hidden": [width]}, steps=3, evaluations=0, out=f"runs/{width}"
-        )
+        made = orlog.train("bc", costly, settings={"hidden": [width]}, steps=3, evaluations=0, out=f"runs/{width}")
         results.append(orlog.evaluate(made, episodes=3))
     assert results[0].metrics["area"].shape == (3, 2)
     assert (results[0].metrics["area"][:, 0] == 15).all()
-    assert read_evaluation(results[0].run.folder).metrics["area"][0] == [
-        15.0,
-        float(results[0].metrics["area"][0, 1]),
-    ]
+    assert read_evaluation(results[0].run.folder).metrics["area"][0] == [15.0, float(results[0].metrics["area"][0, 1])]
     found = numbers_of([one.outcomes for one in results])
     (one,) = (one for one in found if one.metric == "area")
     means = [result.metrics["area"].mean(0)[1] for result in results]

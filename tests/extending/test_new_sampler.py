@@ -94,9 +94,7 @@ def numbers(batches: Iterator[object], count: int) -> list[list[object]]:
     ]
 
 
-def test_it_is_a_stream_and_any_batch_of_it_can_be_asked_for(
-    pairs_module: ModuleType, arrays: Arrays
-) -> None:
+def test_it_is_a_stream_and_any_batch_of_it_can_be_asked_for(pairs_module: ModuleType, arrays: Arrays) -> None:
     stream = pairs_module.pairs(arrays, seed=0)
     assert isinstance(stream, Batches)
     found = numbers(iter(stream), 5)
@@ -107,9 +105,7 @@ def test_it_is_a_stream_and_any_batch_of_it_can_be_asked_for(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_workers_give_the_same_batches(
-    pairs_module: ModuleType, arrays: Arrays, workers: int
-) -> None:
+def test_workers_give_the_same_batches(pairs_module: ModuleType, arrays: Arrays, workers: int) -> None:
     stream = pairs_module.pairs(arrays, seed=0)
     loader = DataLoader(stream, batch_size=None, num_workers=workers)
     assert numbers(iter(loader), 5) == numbers(iter(stream), 5)
@@ -121,9 +117,7 @@ def test_ranks_share_each_batch(pairs_module: ModuleType, arrays: Arrays) -> Non
     assert torch.equal(torch.cat([one.others for one in parts]), whole.others)
 
 
-def test_a_state_continues_it_and_is_refused_by_other_settings(
-    pairs_module: ModuleType, arrays: Arrays
-) -> None:
+def test_a_state_continues_it_and_is_refused_by_other_settings(pairs_module: ModuleType, arrays: Arrays) -> None:
     stream = pairs_module.pairs(arrays, seed=0)
     batches = iter(stream)
     numbers(batches, 3)
@@ -136,9 +130,7 @@ def test_a_state_continues_it_and_is_refused_by_other_settings(
         pairs_module.pairs(arrays, seed=0, noise=0.5).load_state_dict(state)
 
 
-def test_it_gives_infos_though_it_knows_nothing_of_them(
-    pairs_module: ModuleType, built_mini: Path
-) -> None:
+def test_it_gives_infos_though_it_knows_nothing_of_them(pairs_module: ModuleType, built_mini: Path) -> None:
     dataset = orlog.load_dataset(built_mini)
     both = ("behavior_goal", "episodes/seeds")
     stream = pairs_module.pairs(dataset, seed=0, infos=both)
@@ -147,9 +139,7 @@ def test_it_gives_infos_though_it_knows_nothing_of_them(
     places = {
         state.tobytes(): (goal, episode.seed)
         for episode in dataset
-        for state, goal in zip(
-            flat(episode.observations), episode.infos["behavior_goal"], strict=False
-        )
+        for state, goal in zip(flat(episode.observations), episode.infos["behavior_goal"], strict=False)
     }
     for batch, plain in itertools.islice(zip(stream, without, strict=True), 5):
         assert torch.equal(batch.observations, plain.observations)

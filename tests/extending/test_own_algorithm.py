@@ -34,12 +34,7 @@ from tests.training import train_run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "your-own-algorithm.md").read_text("utf-8")
-SCALING = Scaling(
-    obs_mean=torch.zeros(3),
-    obs_std=torch.ones(3),
-    action_low=-torch.ones(2),
-    action_high=torch.ones(2),
-)
+SCALING = Scaling(obs_mean=torch.zeros(3), obs_std=torch.ones(3), action_low=-torch.ones(2), action_high=torch.ones(2))
 
 
 @pytest.fixture
@@ -108,9 +103,7 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.mark.slow
-def test_a_run_that_stopped_in_any_phase_goes_on_to_the_bit(
-    cocoa: Any, mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_run_that_stopped_in_any_phase_goes_on_to_the_bit(cocoa: Any, mini: Dataset, tmp_path: Path) -> None:
     options: dict[str, Any] = {"seed": 0, "steps": 9, "settings": SMALL, "evaluations": 0}
     train_run(cocoa.COCOA, mini, tmp_path / "whole", **options)
     for stop in (2, 5, 8):
@@ -118,9 +111,7 @@ def test_a_run_that_stopped_in_any_phase_goes_on_to_the_bit(
         with pytest.raises(StoppedError):
             train_run(cocoa.COCOA, mini, folder, **options, stop=functools.partial(next, calls))
         train_run(cocoa.COCOA, mini, folder, **options, resume=True)
-        expected, found = (
-            load_file(one / "checkpoint.safetensors") for one in (tmp_path / "whole", folder)
-        )
+        expected, found = (load_file(one / "checkpoint.safetensors") for one in (tmp_path / "whole", folder))
         assert expected.keys() == found.keys()
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value, err_msg=name)
@@ -226,9 +217,7 @@ def test_a_broken_file_is_explained_in_one_line(what: str, mini: Dataset, empty:
 
 
 def test_a_file_without_its_class_is_answered_with_the_classes_that_it_has(empty: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"names no class; add :CLASS, .*COCOA; it has COCOAConfig"
-    ):
+    with pytest.raises(ValueError, match=r"names no class; add :CLASS, .*COCOA; it has COCOAConfig"):
         find_algorithm("./cocoa.py")
     assert "cocoa" not in sys.modules
     with pytest.raises(ValueError, match=r"none\.py: no such file"):
@@ -303,10 +292,7 @@ def test_a_class_that_seeds_nothing_gives_equal_checkpoints(mini: Dataset, empty
         random.random()
         torch.rand(1)
         saved.append(load_file(f"{out}/checkpoint.safetensors"))
-    assert (
-        Path("one/checkpoint.safetensors").read_bytes()
-        == Path("two/checkpoint.safetensors").read_bytes()
-    )
+    assert Path("one/checkpoint.safetensors").read_bytes() == Path("two/checkpoint.safetensors").read_bytes()
     for name, value in saved[0].items():  # evaluations draw from a stream of their own
         np.testing.assert_array_equal(saved[2][name], value, err_msg=name)
     returns = []
@@ -317,9 +303,7 @@ def test_a_class_that_seeds_nothing_gives_equal_checkpoints(mini: Dataset, empty
     assert before != global_states()  # as drawn above, and not as seeded
 
 
-def test_a_stopped_run_of_a_class_that_seeds_nothing_goes_on_to_the_bit(
-    mini: Dataset, empty: Path
-) -> None:
+def test_a_stopped_run_of_a_class_that_seeds_nothing_goes_on_to_the_bit(mini: Dataset, empty: Path) -> None:
     (empty / "my_method.py").write_text(RAW, "utf-8")
     raw = find_algorithm("my_method.py:Raw")
     options: dict[str, Any] = {"seed": 0, "steps": 12, "evaluations": 2, "curve_episodes": 1}
@@ -349,9 +333,7 @@ def test_other_processes_are_told_where_a_file_is(empty: Path) -> None:
     assert anywhere(BC) is BC
 
 
-def test_jobs_in_other_folders_find_the_file_and_the_folder_of_the_run(
-    mini: Dataset, empty: Path
-) -> None:
+def test_jobs_in_other_folders_find_the_file_and_the_folder_of_the_run(mini: Dataset, empty: Path) -> None:
     (empty / "my_method.py").write_text(RAW, "utf-8")
     other = empty / "other"
     other.mkdir()
@@ -392,8 +374,6 @@ def test_a_checkpoint_of_an_own_class_without_generators_is_read(
         patch.setattr("orlog.algos.training.runs.is_own", lambda _kind: False)
         with pytest.raises(StoppedError):
             train_run(raw, mini, "run", **options, stop=functools.partial(next, calls))
-    assert (
-        "global generators" not in checkpoint_metadata(Path("run/checkpoint.safetensors"))["state"]
-    )
+    assert "global generators" not in checkpoint_metadata(Path("run/checkpoint.safetensors"))["state"]
     train_run(raw, mini, "run", **options, resume=True)
     assert "global generators" in checkpoint_metadata(Path("run/checkpoint.safetensors"))["state"]

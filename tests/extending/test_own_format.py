@@ -45,9 +45,7 @@ def test_the_commands_of_the_page_run_and_give_the_logs_back() -> None:
     assert (dataset[0].seed, dataset[0].metadata["run"]) == (3, "a")
     np.testing.assert_array_equal(dataset[1].observations[-1], [0.5, 0.3])
     lines = [
-        json.loads(line)
-        for number in (0, 1)
-        for line in Path(f"out/{number}.jsonl").read_text("utf-8").splitlines()
+        json.loads(line) for number in (0, 1) for line in Path(f"out/{number}.jsonl").read_text("utf-8").splitlines()
     ]
     assert lines == [line if line != {"run": "b"} else {"run": "b", "seed": None} for line in LOGS]
 

@@ -16,9 +16,7 @@ LARGEST_SHARE = 0.8
 
 def lines_of(*folders: str, endings: tuple[str, ...] = MODULES) -> int:
     """Return how many lines git tracks in files of some folders of the checkout."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", *folders], cwd=ROOT, check=True, capture_output=True, text=True
-    )
+    listed = subprocess.run(["git", "ls-files", "-z", *folders], cwd=ROOT, check=True, capture_output=True, text=True)
     files = [ROOT / name for name in listed.stdout.split("\0") if name.endswith(endings)]
     return sum(len(path.read_text("utf-8").splitlines()) for path in files if not path.is_symlink())
 
@@ -35,22 +33,12 @@ def lines_of(*folders: str, endings: tuple[str, ...] = MODULES) -> int:
         (("benchmarks", "tools"), MODULES, 11_050),
     ],
 )
-def test_there_is_no_more_to_read_than_planned(
-    folders: tuple[str, ...], endings: tuple[str, ...], most: int
-) -> None:
+def test_there_is_no_more_to_read_than_planned(folders: tuple[str, ...], endings: tuple[str, ...], most: int) -> None:
     assert lines_of(*folders, endings=endings) <= most
 
 
 @pytest.mark.parametrize(
-    "room",
-    [
-        ("base", "executors"),
-        ("cli",),
-        ("runs",),
-        ("viewer",),
-        ("normalize",),
-        ("datasets", "manifests"),
-    ],
+    "room", [("base", "executors"), ("cli",), ("runs",), ("viewer",), ("normalize",), ("datasets", "manifests")]
 )
 def test_tests_are_shorter_than_what_they_test(room: tuple[str, ...]) -> None:
     product = [name if name in PRODUCT else f"src/orlog/{name}" for name in room]

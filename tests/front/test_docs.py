@@ -95,10 +95,7 @@ def test_the_tables_of_suites_are_what_the_baselines_give() -> None:
         ),
         ("record_and_view.py", ["recorded 100 episodes", "the same bytes: True", "version 1.1.0"]),
         ("distributed_training.py", ["step 0 loss", "step 99 loss"]),
-        (
-            "score_and_compare.py",
-            ["score of each seed: 6", "67.5, spread 3.8 (std over seeds), 4 seeds"],
-        ),
+        ("score_and_compare.py", ["score of each seed: 6", "67.5, spread 3.8 (std over seeds), 4 seeds"]),
     ],
 )
 def test_the_examples_run(
@@ -126,9 +123,7 @@ def test_the_table_of_methods_has_each_once_and_the_readme_counts_them() -> None
 
 
 def test_the_guide_lists_every_extra() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
-        "optional-dependencies"
-    ]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     table = (ROOT / "docs" / "guide.md").read_text("utf-8").partition("| extra |")[2]
     rows = [row.split("|")[1] for row in table.partition("\n\n")[0].splitlines()[2:]]
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
@@ -137,9 +132,6 @@ def test_the_guide_lists_every_extra() -> None:
     reached = {name for text in re.findall(r"orlog\[(.*?)\]", whole) for name in text.split(",")}
     for name in [*reached]:
         reached |= {
-            inner
-            for one in extras[name]
-            for text in re.findall(r"orlog\[(.*?)\]", one)
-            for inner in text.split(",")
+            inner for one in extras[name] for text in re.findall(r"orlog\[(.*?)\]", one) for inner in text.split(",")
         }
     assert reached >= {*extras} - {"dev", "all", "quickstart", "tasks", "words"}

@@ -36,9 +36,7 @@ def packages_of(extras: list[str]) -> dict[str, Distribution]:
             continue
         for text in packages[name].requires or ():
             needed = Requirement(text)
-            if any(
-                needed.marker is None or needed.marker.evaluate({"extra": extra}) for extra in new
-            ):
+            if any(needed.marker is None or needed.marker.evaluate({"extra": extra}) for extra in new):
                 left.append(needed)
     return packages
 
@@ -60,12 +58,7 @@ def test_all_that_one_installs_leaves_out_what_is_heavy_or_abandoned() -> None:
 def test_every_extra_that_code_and_docs_name_is_there() -> None:
     named: defaultdict[str, set[str]] = defaultdict(set)
     folders = ("algos", "datasets", "docs", "examples", "loaders", "manifests", "normalize")
-    files = [
-        ROOT / "README.md",
-        ROOT / "Makefile",
-        ROOT / ".ci/run",
-        *(ROOT / ".github").rglob("*.yml"),
-    ]
+    files = [ROOT / "README.md", ROOT / "Makefile", ROOT / ".ci/run", *(ROOT / ".github").rglob("*.yml")]
     for folder in (*folders, "notebooks", "src"):
         files += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md")]
     for path in files:

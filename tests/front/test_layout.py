@@ -81,14 +81,10 @@ def modules() -> dict[str, Path]:
     for base, folder in ((ROOT, room) for room in ROOMS):
         found |= {path: path.relative_to(base) for path in (base / folder).rglob("*.py")}
     source = ROOT / "src" / "orlog"
-    for path in [
-        *source.glob("*.py"),
-        *(p for room in FRONT for p in (source / room).glob("*.py")),
-    ]:
+    for path in [*source.glob("*.py"), *(p for room in FRONT for p in (source / room).glob("*.py"))]:
         found[path] = path.relative_to(source)
     return {
-        ".".join(("orlog", *name.with_suffix("").parts)).removesuffix(".__init__"): path
-        for path, name in found.items()
+        ".".join(("orlog", *name.with_suffix("").parts)).removesuffix(".__init__"): path for path, name in found.items()
     }
 
 
@@ -149,10 +145,7 @@ def test_an_algorithm_sees_batches_only() -> None:
 
 
 def test_importing_orlog_is_light() -> None:
-    code = (
-        "import sys, orlog; "
-        "print(sorted({'torch', 'numpy', 'zarr', 'gymnasium'} & set(sys.modules)))"
-    )
+    code = "import sys, orlog; print(sorted({'torch', 'numpy', 'zarr', 'gymnasium'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "[]"
 
@@ -198,17 +191,13 @@ def test_every_public_name_is_importable_and_described() -> None:
 
 
 def test_the_tests_that_contributing_names_are_there() -> None:
-    named = re.findall(
-        r"`(\w+(?:/\w+)*/test_\w+\.py)(?:::(\w+))?`", (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    )
+    named = re.findall(r"`(\w+(?:/\w+)*/test_\w+\.py)(?:::(\w+))?`", (ROOT / "CONTRIBUTING.md").read_text("utf-8"))
     assert named
     for file, test in named:
         assert f"def {test}" in (ROOT / "tests" / file).read_text("utf-8"), (file, test)
 
 
-def test_opening_a_stored_dataset_imports_nothing_that_builds_or_downloads(
-    built_mini: Path,
-) -> None:
+def test_opening_a_stored_dataset_imports_nothing_that_builds_or_downloads(built_mini: Path) -> None:
     code = (
         "import sys, orlog; orlog.load_dataset(sys.argv[1]); "
         "print([name for name in sys.modules if name.startswith(('orlog.datasets.download.', "
@@ -245,8 +234,6 @@ def _names_not_there(program: str) -> Iterator[str]:
 
 def _is_there(module: str, name: str) -> bool:
     try:
-        return hasattr(importlib.import_module(module), name) or bool(
-            importlib.util.find_spec(f"{module}.{name}")
-        )
+        return hasattr(importlib.import_module(module), name) or bool(importlib.util.find_spec(f"{module}.{name}"))
     except ModuleNotFoundError:
         return False

@@ -57,14 +57,8 @@ def test_each_lower_bound_is_that_of_the_file() -> None:
 def test_a_first_hour_works_with_the_oldest_packages(tmp_path: Path) -> None:
     requirements = [f"{name}=={version}" for name, version in pins().items()]
     python = tool_python(*requirements, alone=True)
-    environment = {
-        **os.environ,
-        "ORLOG_HOME": str(tmp_path / "home"),
-        "PYTHONPATH": str(ROOT / "src"),
-    }
-    script = "set -e\n" + "\n".join(
-        f'"$0" -m orlog.cli {line}' for line in LINES.split("\n") if line
-    )
+    environment = {**os.environ, "ORLOG_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT / "src")}
+    script = "set -e\n" + "\n".join(f'"$0" -m orlog.cli {line}' for line in LINES.split("\n") if line)
     done = run_program(["bash", "-c", script, str(python)], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "identical: the same digest as the recorded build" in done.stdout

@@ -65,11 +65,7 @@ class Place:
 
     def __init__(self, root: Path, log: Path) -> None:
         self.root, self._log = root, log
-        self._environment = {
-            **os.environ,
-            "ORLOG_HOME": str(root / "home"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+        self._environment = {**os.environ, "ORLOG_HOME": str(root / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def run(self, *words: str) -> list[Call]:
         """Run a command, which must end well, and return its calls."""
@@ -87,9 +83,7 @@ class Place:
         left = Disk(self.root)
         before.put("all", 0)
         whole = Disk(self.root).run(calls)
-        assert tree(whole.survivors("all", RNG)) == tree(left.root), (
-            "the disk of the test does not repeat this"
-        )
+        assert tree(whole.survivors("all", RNG)) == tree(left.root), "the disk of the test does not repeat this"
         assert waiting(whole) == []
         left.put("all", 0)
         new = state(self.root)
@@ -101,9 +95,7 @@ class Place:
             disk.run(calls[done:number]).put(survival, number)
             done = number
             found = state(self.root)
-            assert found in (old, new), (
-                f"{survival} after call {number}, {calls[number - 1]}: {found}"
-            )
+            assert found in (old, new), f"{survival} after call {number}, {calls[number - 1]}: {found}"
         left.put("all", 0)
 
 
@@ -124,11 +116,7 @@ def cuts(calls: list[Call]) -> Iterator[tuple[int, str]]:
 
 def tree(folder: Folder) -> dict[str, object]:
     return {
-        name: tree(node)
-        if isinstance(node, Folder)
-        else node.content()
-        if isinstance(node, File)
-        else node
+        name: tree(node) if isinstance(node, Folder) else node.content() if isinstance(node, File) else node
         for name, node in folder.first.items()
     }
 

@@ -32,9 +32,7 @@ def test_the_lines_of_the_family(home: Path, tmp_path: Path) -> None:
     assert run("build", "safety/hazard-mixed-v1").returncode == 0
     listed = json.loads(run("list", "--family", "safety", "--json").stdout)["datasets"]
     assert {one["name"] for one in listed} >= {
-        f"safety/{task}-{behavior}-v1"
-        for task in ("hazard", "circle")
-        for behavior in ("safe", "mixed", "reckless")
+        f"safety/{task}-{behavior}-v1" for task in ("hazard", "circle") for behavior in ("safe", "mixed", "reckless")
     }
     words = ("train", "cpq", "safety/hazard-mixed-v1", "--cost-limit", "20")
     small = ("--steps", "20", "--evaluations", "0", "--hidden", "[8]")
@@ -50,12 +48,7 @@ def test_the_lines_of_the_family(home: Path, tmp_path: Path) -> None:
     assert list(orlog.audit(data).findings) == []
     for name, settings in ALGORITHMS.items():
         made = orlog.train(
-            name,
-            data,
-            steps=3,
-            evaluations=0,
-            out=tmp_path / name,
-            settings={**settings, "cost_limit": 30.0},
+            name, data, steps=3, evaluations=0, out=tmp_path / name, settings={**settings, "cost_limit": 30.0}
         )
         result = orlog.evaluate(made, episodes=3)
         assert "normalized cost at 30" in [one.name for one in result.numbers]
@@ -76,12 +69,7 @@ def test_costs_that_are_no_number_of_each_step(name: str, home: Path, tmp_path: 
     data = costly([[1.0, 0.0]])
     with pytest.raises(SchemaError, match=r"one number"):
         orlog.train(
-            name,
-            data,
-            steps=1,
-            evaluations=0,
-            out=tmp_path / "x",
-            settings={**ALGORITHMS[name], "cost_limit": 20.0},
+            name, data, steps=1, evaluations=0, out=tmp_path / "x", settings={**ALGORITHMS[name], "cost_limit": 20.0}
         )
 
 
@@ -154,9 +142,7 @@ def costly(costs: list[Any]) -> orlog.Dataset:
 
 def test_a_cost_limit_where_there_are_no_costs(mini_folder: Path, tmp_path: Path) -> None:
     for name, settings in ALGORITHMS.items():
-        with pytest.raises(
-            NotFoundError, match=r"no info 'cost', and no column with the role cost"
-        ):
+        with pytest.raises(NotFoundError, match=r"no info 'cost', and no column with the role cost"):
             orlog.train(
                 name,
                 mini_folder,

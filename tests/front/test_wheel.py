@@ -74,9 +74,7 @@ def assert_holds(wheel: Path, files: set[Path], *, compiled: bool) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not is_compiled(), reason="there are no compiled parts to compare with")
-def test_the_wheel_holds_what_is_in_the_checkout_and_gives_the_same_bytes_without_a_compiler(
-    tmp_path: Path,
-) -> None:
+def test_the_wheel_holds_what_is_in_the_checkout_and_gives_the_same_bytes_without_a_compiler(tmp_path: Path) -> None:
     source, user = tmp_path / "source", tmp_path / "user"
     listed = run("git", "-C", ROOT, "ls-files", "-z", *ROOMS, "src", *BUILD).split("\0")
     files = {Path(line) for line in listed if line}
@@ -102,13 +100,9 @@ def test_the_wheel_holds_what_is_in_the_checkout_and_gives_the_same_bytes_withou
     (theirs / "others.pth").write_text(f"{ours}\n", "utf-8")
     (tmp_path / "program.py").write_text(RECORD_AND_SAMPLE, "utf-8")
     told = [
+        run(python, tmp_path / "program.py", user, ORLOG_HOME=str(tmp_path / "one"), PATH=str(empty)),
         run(
-            python, tmp_path / "program.py", user, ORLOG_HOME=str(tmp_path / "one"), PATH=str(empty)
-        ),
-        run(
-            *(sys.executable, tmp_path / "program.py"),
-            ORLOG_HOME=str(tmp_path / "other"),
-            PYTHONPATH=str(ROOT / "src"),
+            *(sys.executable, tmp_path / "program.py"), ORLOG_HOME=str(tmp_path / "other"), PYTHONPATH=str(ROOT / "src")
         ),
     ]
     assert told[0] == told[1]

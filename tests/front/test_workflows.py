@@ -17,22 +17,12 @@ WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("schema", "files"),
-    [
-        ("github-workflows", WORKFLOWS),
-        ("github-issue-forms", sorted((GITHUB / "ISSUE_TEMPLATE").glob("*.yml"))),
-    ],
+    [("github-workflows", WORKFLOWS), ("github-issue-forms", sorted((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")))],
 )
 def test_they_follow_their_schema(schema: str, files: list[Path]) -> None:
     assert files
     python = tool_python("check-jsonschema==0.39.0", alone=True)
-    command: list[str | Path] = [
-        python,
-        "-m",
-        "check_jsonschema",
-        "--builtin-schema",
-        f"vendor.{schema}",
-        *files,
-    ]
+    command: list[str | Path] = [python, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files]
     done = run_program(command)
     assert done.returncode == 0, done.stdout + done.stderr
 

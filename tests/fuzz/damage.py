@@ -41,15 +41,7 @@ HOSTILE: tuple[Any, ...] = (
     *("a/../../outside", "parts/1/../../x", "a\\..\\b", "file:///etc/passwd", "a//b", "a/", "./a"),
     *("\0", "a\nb", "a\x1b[2Jb", "\x7f", "\u202egnp.exe", "\u200b", "\ufeff", "\xa0", "\u2028"),
     *("\xe9", "e\u0301", "\u212b", "\ud800", "\udc80\ud800", "\U0010ffff", "\u0130", "\ufb01"),
-    *(
-        "ZARR.JSON",
-        "manifest.json",
-        "MANIFEST.JSON",
-        "manifest.json.sig",
-        "zarr.json",
-        "CON",
-        "nul",
-    ),
+    *("ZARR.JSON", "manifest.json", "MANIFEST.JSON", "manifest.json.sig", "zarr.json", "CON", "nul"),
     *("x" * 300, "x/" * 240 + "x", "\xe9" * 200, "x" * 100_001, "9" * 5000 + ".0.0", "%s%n{0}"),
     *("sha256:" + "0" * 64, "sha256:" + "0" * 63, "0" * 64, "ed25519:" + "0" * 64, "v1", "1.0.0"),
     *("inf", "-inf", "nan", "float64", "object", "O8", "zarr", "hdf5", "@values", "a@offsets"),
@@ -170,15 +162,7 @@ def _bend(holder: list[Any], position: int, what: int, _: Any) -> None:
             f"{value}/{TEXTS[what // 8 % len(TEXTS)]}",
         ]
     elif isinstance(value, int | float):
-        changes = [
-            value + 1,
-            value - 1,
-            -value,
-            value * 2,
-            float(value % 2**60),
-            str(value),
-            [value],
-        ]
+        changes = [value + 1, value - 1, -value, value * 2, float(value % 2**60), str(value), [value]]
     else:
         changes = [[value], None, Pairs([["a", value]]), to_text(value)]
     _put(holder, position, changes[what % len(changes)])
@@ -221,9 +205,7 @@ def _encode(data: bytes, _: int, what: int) -> bytes:
 ON_JSON: tuple[Callable[..., None], ...] = (
     *(_replace, _replace, _bend, _bend, _delete, _repeat, _copy_from, _rename, _add),
 )
-ON_BYTES: tuple[Callable[[bytes, int, int], bytes], ...] = (
-    *(_flip, _cut, _remove, _insert, _splice, _encode),
-)
+ON_BYTES: tuple[Callable[[bytes, int, int], bytes], ...] = (*(_flip, _cut, _remove, _insert, _splice, _encode),)
 OPERATIONS = (*ON_JSON, *ON_BYTES)
 
 
@@ -252,9 +234,7 @@ def seal_manifest(body: Any) -> Any:
         return body
     rest = Pairs(pair for pair in body if pair[0] != "digest")
     try:
-        text = json.dumps(
-            json.loads(to_text(rest)), sort_keys=True, separators=(",", ":"), ensure_ascii=False
-        ).encode()
+        text = json.dumps(json.loads(to_text(rest)), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return body
     return Pairs([["digest", f"sha256:{hashlib.sha256(text).hexdigest()}"], *rest])

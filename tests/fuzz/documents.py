@@ -69,25 +69,17 @@ class Workplace:
         self.folder = folder
         self._zarr, self._parts = _write_stores()
         self._hdf5 = convert_dataset(load_dataset(self._zarr), folder / "hdf5", container="hdf5")
-        self._values = {
-            store: _values_of(Dataset(store)) for store in (self._zarr, self._parts, self._hdf5)
-        }
+        self._values = {store: _values_of(Dataset(store)) for store in (self._zarr, self._parts, self._hdf5)}
         self._registry = self._make_registry()
         home = folder / "home"
         view = folder / "view.json"
         load_dataset(self._zarr).filter_episodes("lengths > 2").top_episodes(50.0).save(view)
         set_status(NAME, "0.9.0", "superseded", reason="tests", use="1.1.0")
         manifest = load_dataset(self._parts).manifest
-        write_lock(
-            folder / "orlog.lock", {NAME: LockedDataset(version="1.1.0", digest=manifest.digest)}
-        )
+        write_lock(folder / "orlog.lock", {NAME: LockedDataset(version="1.1.0", digest=manifest.digest)})
         stamps = {"rewards/c.0": stamp_of((self._zarr / "rewards/c.0").stat())}
         remember_files(self._zarr, load_dataset(self._zarr).digest, stamps)
-        (record,) = (
-            path
-            for path in (home / "verified").glob("*.json")
-            if b"rewards/c.0" in path.read_bytes()
-        )
+        (record,) = (path for path in (home / "verified").glob("*.json") if b"rewards/c.0" in path.read_bytes())
         self._documents: dict[str, tuple[Path, Callable[[bytes], None]]] = {
             "manifest": (self._zarr / "manifest.json", self._check_manifest),
             "manifest of parts": (self._parts / "manifest.json", self._check_manifest_of_parts),
@@ -139,9 +131,7 @@ class Workplace:
         registry = self.folder / "registry"
         registry.mkdir()
         for store in (self._zarr, self._parts):
-            publish_dataset(
-                store, str(registry), sign=lambda data, kind: sign(data, kind, key_file=key)
-            )
+            publish_dataset(store, str(registry), sign=lambda data, kind: sign(data, kind, key_file=key))
         add_registry("tests", str(registry))
         find_source(parse_name(NAME))
         origin = {
@@ -270,15 +260,9 @@ def _values_of(dataset: Dataset) -> dict[str, np.ndarray]:
 def _write_stores() -> tuple[Path, Path]:
     """Write a version, and one that appends to it; return their folders."""
     spaces = gymnasium.spaces
-    observations = spaces.Dict(
-        {"goal": spaces.Box(-1, 1, (2,), np.float32), "text": spaces.Text(9)}
-    )
+    observations = spaces.Dict({"goal": spaces.Box(-1, 1, (2,), np.float32), "text": spaces.Text(9)})
     writer = DatasetWriter(
-        NAME,
-        observation_space=observations,
-        action_space=spaces.Discrete(5),
-        description="Tiny",
-        license="MIT",
+        NAME, observation_space=observations, action_space=spaces.Discrete(5), description="Tiny", license="MIT"
     )
     with writer:
         for steps in (3, 2, 4):
@@ -291,10 +275,7 @@ def _write_stores() -> tuple[Path, Path]:
 
 def _episode(steps: int) -> Episode:
     return whole_episode(
-        {
-            "goal": np.full((steps + 1, 2), 0.5, np.float32),
-            "text": ["a" * (row + 1) for row in range(steps + 1)],
-        },
+        {"goal": np.full((steps + 1, 2), 0.5, np.float32), "text": ["a" * (row + 1) for row in range(steps + 1)]},
         np.arange(steps),
         np.linspace(0, 1, steps),
         infos={"note": ["b"] * steps, "force": np.ones((steps, 3))},

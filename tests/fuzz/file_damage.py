@@ -25,20 +25,7 @@ Rng: TypeAlias = np.random.Generator
 SIZES = (0, 1, 2, 7, 8, 127, 128, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62)
 INTEGERS = (*SIZES, 2**63 - 1, 2**63, 2**64 - 1)
 NUMBERS = (np.nan, np.inf, -np.inf, -1, 0, 1, 2, 0.5, 1e308, -1e308, 2.0**53 + 2, 2.0**63, 1e-320)
-NAMES = (
-    "",
-    "x",
-    "a/b",
-    "..",
-    "../x",
-    "/",
-    "\u202e",
-    "x" * 300,
-    "observations",
-    "actions",
-    "1",
-    "a b",
-)
+NAMES = ("", "x", "a/b", "..", "../x", "/", "\u202e", "x" * 300, "observations", "actions", "1", "a b")
 DTYPES = (
     *("f2", "f4", "f8", "g", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8", "c16"),
     *("S3", "V4", ">f4", ">i8", "S0"),
@@ -320,14 +307,7 @@ def _hdf5_attribute(file: Any, name: str, rng: Rng) -> None:
     values: list[Any] = [
         *(0, -1, 3, 2.5, np.nan, 2**62, np.uint64(2**63), "text", b"\xff", "", "x" * 9999, True),
         *(np.arange(3), np.zeros(0), np.zeros((2, 2)), h5py.Empty("f4"), ["a", "b"], None),
-        *(
-            np.array([b"a"], "S1"),
-            np.zeros(2, [("a", "i4")]),
-            "[" * 3000,
-            "{",
-            "NaN",
-            np.float64(4),
-        ),
+        *(np.array([b"a"], "S1"), np.zeros(2, [("a", "i4")]), "[" * 3000, "{", "NaN", np.float64(4)),
     ]
     value = values[rng.integers(len(values))]
     if value is None:
@@ -434,14 +414,7 @@ def _damage_parquet(data: bytes, rng: Rng) -> bytes:
     which = rng.integers(12)
     kinds = (
         *(pa.int8(), pa.int32(), pa.int64(), pa.uint64(), pa.float16(), pa.float32(), pa.float64()),
-        *(
-            pa.string(),
-            pa.large_string(),
-            pa.binary(),
-            pa.bool_(),
-            pa.decimal128(20, 3),
-            pa.date32(),
-        ),
+        *(pa.string(), pa.large_string(), pa.binary(), pa.bool_(), pa.decimal128(20, 3), pa.date32()),
         *(pa.timestamp("us"), pa.duration("s"), pa.list_(pa.float32()), pa.null(), pa.time64("ns")),
     )
     if which < 3:
@@ -490,31 +463,8 @@ def _damage_parquet(data: bytes, rng: Rng) -> bytes:
 def _damage_csv(data: bytes, rng: Rng) -> bytes:
     rows = [line.split(b",") for line in data.split(b"\n")]
     cells = (
-        *(
-            b"",
-            b"nan",
-            b"inf",
-            b"-1",
-            b"1e400",
-            b"9" * 400,
-            b"\xff\xfe",
-            b"\0",
-            b'"',
-            b'"a,b"',
-            b"a",
-        ),
-        *(
-            b"true",
-            b"2020-01-01",
-            b"0x10",
-            b"1,2",
-            b"\r",
-            b" 1",
-            b"None",
-            b"x" * 70_000,
-            b"1.5",
-            b"2",
-        ),
+        *(b"", b"nan", b"inf", b"-1", b"1e400", b"9" * 400, b"\xff\xfe", b"\0", b'"', b'"a,b"', b"a"),
+        *(b"true", b"2020-01-01", b"0x10", b"1,2", b"\r", b" 1", b"None", b"x" * 70_000, b"1.5", b"2"),
     )
     cell = cells[rng.integers(len(cells))]
     row = rows[int(rng.integers(len(rows) if rng.random() < 0.8 else 1))]

@@ -135,8 +135,7 @@ class Place:
         self._pieces = [data for files in self.files.values() for data in files.values()]
         with zipfile.ZipFile(KEPT) as kept:
             self.kept = {
-                name: [kept.read(one) for one in kept.namelist() if one.startswith(f"{name}/")]
-                for name in self.samples
+                name: [kept.read(one) for one in kept.namelist() if one.startswith(f"{name}/")] for name in self.samples
             }
         outside = folder / "samples" / "outside"
         outside.mkdir()
@@ -301,9 +300,7 @@ def _read_sound(place: Place, name: str) -> list[str]:
     return found
 
 
-def _read_all(
-    place: Place, name: str, numbers: range, current: Any
-) -> tuple[dict[str, int], list[Finding]]:
+def _read_all(place: Place, name: str, numbers: range, current: Any) -> tuple[dict[str, int], list[Finding]]:
     counts: dict[str, int] = {}
     findings: list[Finding] = []
     for number in numbers:

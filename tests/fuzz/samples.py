@@ -41,9 +41,7 @@ from tests.datasets.formats.reading import read_files
 FLAGS = [False, False, True, False, False], [False, False, False, False, True]
 NO_OPTIONS = Options()
 SAME_READER = {"parquet": "table"}
-READERS = tuple(
-    name for name, one in formats().items() if one.open is not None and name not in SAME_READER
-)
+READERS = tuple(name for name, one in formats().items() if one.open is not None and name not in SAME_READER)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,21 +81,9 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         lambda root: test_arrays.write_groups(root / "a.h5", [3, 5]),
         Options(columns=MAPPED | {"reward": "r", "terminated": "done"}, episode="demo_*"),
     ),
-    (
-        "arrays",
-        lambda root: test_arrays.write_rows(root / "a.npz", [3, 1, 4]),
-        Options(columns=MAPPED, episode="ends"),
-    ),
-    (
-        "bags",
-        lambda root: test_bags.write_mcap(root / "drives" / "drive"),
-        Options(columns=test_bags.MAPPED, rate=20),
-    ),
-    (
-        "bags",
-        lambda root: test_bags.write_ros1(root / "drive"),
-        Options(columns=test_bags.MAPPED, rate=20),
-    ),
+    ("arrays", lambda root: test_arrays.write_rows(root / "a.npz", [3, 1, 4]), Options(columns=MAPPED, episode="ends")),
+    ("bags", lambda root: test_bags.write_mcap(root / "drives" / "drive"), Options(columns=test_bags.MAPPED, rate=20)),
+    ("bags", lambda root: test_bags.write_ros1(root / "drive"), Options(columns=test_bags.MAPPED, rate=20)),
     ("calvin", lambda root: test_layouts.write_calvin(root / "training"), NO_OPTIONS),
     ("d4rl", _d4rl, NO_OPTIONS),
     ("d4rl", lambda root: _d4rl(root, compression="gzip", fletcher32=True), NO_OPTIONS),
@@ -109,13 +95,7 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ("lerobot", lambda root: test_lerobot.write(root / "arm", "v2.1"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write_first(root / "arm"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write_first(root / "arm", ".parquet"), NO_OPTIONS),
-    (
-        "npz",
-        lambda root: np.savez_compressed(
-            root / "a-val.npz", **test_npz.flat(9, [3, 8]), index=[0, 4]
-        ),
-        NO_OPTIONS,
-    ),
+    ("npz", lambda root: np.savez_compressed(root / "a-val.npz", **test_npz.flat(9, [3, 8]), index=[0, 4]), NO_OPTIONS),
     ("maniskill", lambda root: test_layouts.write_maniskill(root), NO_OPTIONS),
     ("minari", lambda root: _minari(root, "hdf5"), NO_OPTIONS),
     ("minari_arrow", lambda root: _minari(root, "arrow"), NO_OPTIONS),
@@ -129,17 +109,11 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ),
     (
         "neorl2",
-        lambda root: test_neorl2.write(
-            root / "a.parquet", test_neorl2.episodes([3, 5]), spread=True
-        ),
+        lambda root: test_neorl2.write(root / "a.parquet", test_neorl2.episodes([3, 5]), spread=True),
         NO_OPTIONS,
     ),
     ("ogbench", lambda root: test_ogbench.write(root / "a.npz", [2, 3]), NO_OPTIONS),
-    (
-        "ogbench",
-        lambda root: test_ogbench_tasks.walk(root / "antmaze-large-navigate-v0.npz"),
-        Options(task="task1"),
-    ),
+    ("ogbench", lambda root: test_ogbench_tasks.walk(root / "antmaze-large-navigate-v0.npz"), Options(task="task1")),
     ("ogmarl", lambda root: test_ogmarl.write(root / "Good", test_ogmarl.arrays()), NO_OPTIONS),
     ("open_bandit", test_open_bandit.write_sample, NO_OPTIONS),
     ("rlds", lambda root: test_rlds.write(root / "arm", test_rlds.SAMPLE), NO_OPTIONS),
@@ -147,27 +121,13 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ("rllib", lambda root: test_rllib.write_steps(root / "a" / "0.parquet", ["0b"]), NO_OPTIONS),
     (
         "rllib",
-        lambda root: test_rllib.write_episodes(
-            root / "a" / "0.parquet", [("0b", 0, 2), ("0b", 2, 3)]
-        ),
+        lambda root: test_rllib.write_episodes(root / "a" / "0.parquet", [("0b", 0, 2), ("0b", 2, 3)]),
         NO_OPTIONS,
     ),
     ("robomimic", lambda root: test_robomimic.write(root / "a.hdf5"), NO_OPTIONS),
-    (
-        "table",
-        lambda root: test_table.write(test_table.logs([3, 4]), root / "a.csv"),
-        test_table.OPTIONS,
-    ),
-    (
-        "table",
-        lambda root: test_table.write(test_table.logs([3, 4]), root / "a.jsonl"),
-        test_table.OPTIONS,
-    ),
-    (
-        "table",
-        lambda root: test_table.write(test_table.logs([3, 4]), root / "a.parquet"),
-        test_table.OPTIONS,
-    ),
+    ("table", lambda root: test_table.write(test_table.logs([3, 4]), root / "a.csv"), test_table.OPTIONS),
+    ("table", lambda root: test_table.write(test_table.logs([3, 4]), root / "a.jsonl"), test_table.OPTIONS),
+    ("table", lambda root: test_table.write(test_table.logs([3, 4]), root / "a.parquet"), test_table.OPTIONS),
     ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr"), NO_OPTIONS),
     ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr", version=3), NO_OPTIONS),
     ("zarr", lambda root: test_layouts.write_zipped(root / "a.zarr"), NO_OPTIONS),

@@ -48,22 +48,14 @@ SAMPLERS: dict[str, Callable[[Dataset], Iterable[Any]]] = {
     "transitions of rank 1 of 3": lambda ds: transitions(ds, 33, seed=1, rank=1, ranks=3),
     "transitions of 3 steps": lambda ds: transitions(ds, 32, seed=1, n_steps=3, discount=0.9),
     "transitions with next actions": lambda ds: transitions(ds, 32, seed=1, next_actions=True),
-    "transitions with weights": lambda ds: transitions(
-        weighted(ds, weights_by_return(ds)), 32, seed=1
-    ),
+    "transitions with weights": lambda ds: transitions(weighted(ds, weights_by_return(ds)), 32, seed=1),
     "transitions with priorities": lambda ds: orlog.transitions(ds, 32, seed=1, prioritized=True),
-    "transitions with returns": lambda ds: transitions(
-        ds, 32, seed=1, discount=0.9, returns_to_go=True
-    ),
+    "transitions with returns": lambda ds: transitions(ds, 32, seed=1, discount=0.9, returns_to_go=True),
     "transitions with infos": lambda ds: transitions(ds, 32, seed=1, infos=("behavior_goal",)),
     "transitions streamed": lambda ds: transitions(ds, 32, seed=1, stream=True),
-    "transitions streamed, of 3 steps": lambda ds: transitions(
-        ds, 32, seed=1, n_steps=3, stream=True
-    ),
+    "transitions streamed, of 3 steps": lambda ds: transitions(ds, 32, seed=1, n_steps=3, stream=True),
     "sequences": lambda ds: orlog.sequences(ds, 8, length=20, seed=1),
-    "sequences, padded left": lambda ds: orlog.sequences(
-        ds, 8, length=20, seed=1, padding="left", with_next=True
-    ),
+    "sequences, padded left": lambda ds: orlog.sequences(ds, 8, length=20, seed=1, padding="left", with_next=True),
     "windows": lambda ds: orlog.windows(ds, 8, seed=1),
     "windows with rewards": lambda ds: orlog.windows(
         ds, 8, seed=1, observations=(-3, 0), actions=range(2), padding="zero", rewards=True
@@ -91,9 +83,7 @@ def digest(value: object) -> str:
             total.update(np.ascontiguousarray(part).tobytes())
         elif dataclasses.is_dataclass(part) and not isinstance(part, type):
             values = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
-            add(
-                {name: value for name, value in values.items() if value is not None and value != {}}
-            )
+            add({name: value for name, value in values.items() if value is not None and value != {}})
         elif isinstance(part, Mapping):
             for key in sorted(part):
                 total.update(str(key).encode())
@@ -152,9 +142,7 @@ def test_exports(tmp_path: Path) -> None:
     if not WRITES and kept["libraries"] != libraries:
         pytest.skip("other versions of libraries write other bytes")
     found: dict[str, Any] = {"libraries": libraries}
-    recorded = {
-        kind: record_samples(f"golden/{kind}-v1", *spaces) for kind, spaces in KINDS.items()
-    }
+    recorded = {kind: record_samples(f"golden/{kind}-v1", *spaces) for kind, spaces in KINDS.items()}
     for name, one in WRITTEN.items():
         for kind in [kind for kind in KINDS if kind in one.kinds]:
             folder = tmp_path / f"{name}-{kind}"
@@ -167,20 +155,14 @@ def test_exports(tmp_path: Path) -> None:
 
 
 def test_batches(mini: Dataset) -> None:
-    found = {
-        name: digest([*itertools.islice(sample(mini), 3)]) for name, sample in SAMPLERS.items()
-    }
+    found = {name: digest([*itertools.islice(sample(mini), 3)]) for name, sample in SAMPLERS.items()}
     for kind, spaces in KINDS.items():
         small = record_samples(f"golden/{kind}-v1", *spaces)
-        found[f"transitions of {kind}"] = digest(
-            [*itertools.islice(transitions(small, 4, seed=1), 3)]
-        )
+        found[f"transitions of {kind}"] = digest([*itertools.islice(transitions(small, 4, seed=1), 3)])
         if kind in ("frames", "parts"):
             for steps in (1, 2):
                 stacks = orlog.transitions(small, 4, stacks=3, seed=1, n_steps=steps)
-                found[f"stacks of {kind} over {steps} steps"] = digest(
-                    [*itertools.islice(stacks, 3)]
-                )
+                found[f"stacks of {kind} over {steps} steps"] = digest([*itertools.islice(stacks, 3)])
     check("batches", found)
 
 
@@ -223,14 +205,9 @@ def test_updates(make: Make, batches_of: BatchesOf) -> None:
     for name, form in FORMS.items():
         algorithm = make(form, seed=0)
         for batch in batches_of(algorithm, 100):
-            algorithm.update(
-                batch.map(lambda one: one.double() if one.is_floating_point() else one)
-            )
+            algorithm.update(batch.map(lambda one: one.double() if one.is_floating_point() else one))
         parts = [one.double() for one in plain.tensors_of(algorithm).values()]
-        found[name] = [
-            sum(float(one.sum()) for one in parts),
-            sum(float(one.abs().sum()) for one in parts),
-        ]
+        found[name] = [sum(float(one.sum()) for one in parts), sum(float(one.abs().sum()) for one in parts)]
     path = FOLDER / "updates.json"
     if WRITES:
         path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")

@@ -284,9 +284,7 @@ def test_any_batch_rank_worker_and_place_has_the_same(write: Write) -> None:
 
     for index in (0, 5, 63, 64, 69):
         check(stream.batch(index), whole[index])
-    for one, other in zip(
-        whole[:6], DataLoader(stream, batch_size=None, num_workers=2), strict=False
-    ):
+    for one, other in zip(whole[:6], DataLoader(stream, batch_size=None, num_workers=2), strict=False):
         check(one, other)
     halves = [orlog.agent_transitions(dataset, 4, seed=1, rank=rank, ranks=2) for rank in (0, 1)]
     for one, *parts in zip(whole[:5], *halves, strict=False):
@@ -303,9 +301,7 @@ def test_any_batch_rank_worker_and_place_has_the_same(write: Write) -> None:
     check(next(iter(again)), whole[0])
 
 
-def test_actions_of_several_choices_and_columns_of_one_name_are_given_side_by_side(
-    write: Write,
-) -> None:
+def test_actions_of_several_choices_and_columns_of_one_name_are_given_side_by_side(write: Write) -> None:
     dataset = drawn(write, PLAIN, [4, 2], 0)
     batch = next(iter(orlog.transitions(dataset, 3, seed=0, infos=("agents/*/acts",))))
     agents = next(iter(orlog.agent_transitions(dataset, 3, seed=0)))
@@ -313,9 +309,7 @@ def test_actions_of_several_choices_and_columns_of_one_name_are_given_side_by_si
     assert torch.equal(batch.actions, agents.actions)
     assert torch.equal(batch.infos["agents/*/acts"], agents.acts)
     unequal = drawn(write, dataclasses.replace(PLAIN, equal=False), [4], 0)
-    with pytest.raises(
-        SchemaError, match=r"columns of agents/\*/legals are given side by side only"
-    ):
+    with pytest.raises(SchemaError, match=r"columns of agents/\*/legals are given side by side only"):
         orlog.load_arrays(unequal, infos=("agents/*/legals",))
     with pytest.raises(NotFoundError, match=r"no info 'agents/\*/nothing'"):
         orlog.load_arrays(dataset, infos=("agents/*/nothing",))
@@ -340,19 +334,11 @@ def test_data_of_one_agent_and_arrays_that_were_loaded_otherwise_are_refused(wri
     one = spaces.Box(-1, 1, (2,), np.float32)
     seen = np.zeros((3, 2), np.float32)
     flags = np.zeros(2, bool)
-    single = Episode(
-        observations=seen,
-        actions=seen[:2],
-        rewards=np.ones(2),
-        terminations=flags,
-        truncations=flags,
-    )
+    single = Episode(observations=seen, actions=seen[:2], rewards=np.ones(2), terminations=flags, truncations=flags)
     with pytest.raises(SchemaError, match="these are no data of several agents"):
         orlog.agent_transitions(write([single], one, one), seed=0)
     dataset = drawn(write, PLAIN, [4], 0)
-    with pytest.raises(
-        SchemaError, match=r"load them with orlog\.loaders\.agent_transitions\.load_agents\(ds\)"
-    ):
+    with pytest.raises(SchemaError, match=r"load them with orlog\.loaders\.agent_transitions\.load_agents\(ds\)"):
         orlog.agent_transitions(orlog.load_arrays(dataset), seed=0)
     both = load_agents(orlog.combine_datasets([dataset, dataset], weights=[0.5, 0.5]))
     with pytest.raises(SchemaError, match="weighted mixture of teams"):
@@ -362,27 +348,13 @@ def test_data_of_one_agent_and_arrays_that_were_loaded_otherwise_are_refused(wri
 @pytest.mark.parametrize(
     ("observed", "acted", "words"),
     [
-        (
-            spaces.Box(0, 255, (4, 4, 3), np.uint8),
-            spaces.Discrete(2),
-            r"agent b observes Box\(0, 255",
-        ),
+        (spaces.Box(0, 255, (4, 4, 3), np.uint8), spaces.Discrete(2), r"agent b observes Box\(0, 255"),
         (spaces.Discrete(3), spaces.Discrete(2), r"agent b observes Discrete\(3\)"),
-        (
-            spaces.Box(-1, 1, (2,)),
-            spaces.Box(-1, 1, (1,)),
-            "mix floats and integers|agent b has actions in Box",
-        ),
-        (
-            spaces.Box(-1, 1, (2,)),
-            spaces.MultiBinary(2),
-            r"agent b has actions in MultiBinary\(2\)",
-        ),
+        (spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (1,)), "mix floats and integers|agent b has actions in Box"),
+        (spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2), r"agent b has actions in MultiBinary\(2\)"),
     ],
 )
-def test_spaces_that_no_batch_can_hold_name_the_agent(
-    write: Write, observed: Any, acted: Any, words: str
-) -> None:
+def test_spaces_that_no_batch_can_hold_name_the_agent(write: Write, observed: Any, acted: Any, words: str) -> None:
     observations = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": observed})
     actions = spaces.Dict({"a": spaces.Discrete(2), "b": acted})
     episode = whole_episode(

@@ -120,8 +120,7 @@ def test_wrong_numbers_and_data_are_refused_by_name(robot: Dataset, kind: str) -
             start(kind, robot, **wrong)
     for data in (5, None, np.zeros(3)):
         with pytest.raises(
-            TypeError,
-            match=r"(data|dataset) must be a dataset's name .*, a path, or a Dataset, found \w+",
+            TypeError, match=r"(data|dataset) must be a dataset's name .*, a path, or a Dataset, found \w+"
         ):
             start(kind, data)
     empty = robot.filter_episodes("lengths > 1000")
@@ -148,16 +147,8 @@ def test_integers_of_numpy_are_taken(robot: Dataset, kind: str) -> None:
         ("preferences", {"length": 2.5}, "length must be an integer"),
         ("frame stacks", {"stacks": 4.0}, "stacks must be an integer"),
         ("frame stacks", {"n_steps": 3.0}, "n_steps must be an integer"),
-        (
-            "frame stacks",
-            {"stacked": "camera"},
-            "stacked must be a list .* found the text 'camera'",
-        ),
-        (
-            "frame stacks",
-            {"stacked": [3]},
-            "each of stacked must be the name of a part, found int 3",
-        ),
+        ("frame stacks", {"stacked": "camera"}, "stacked must be a list .* found the text 'camera'"),
+        ("frame stacks", {"stacked": [3]}, "each of stacked must be the name of a part, found int 3"),
         ("goals", {"value_goals": 0.5}, "each a GoalMixture, found 0.5"),
     ],
 )
@@ -190,9 +181,7 @@ def test_batches_are_numbered_from_0(robot: Dataset, kind: str) -> None:
 
 
 def test_what_is_no_state_is_refused(arrays: Arrays) -> None:
-    with pytest.raises(
-        TypeError, match="expected a state that state_dict returned, found NoneType"
-    ):
+    with pytest.raises(TypeError, match="expected a state that state_dict returned, found NoneType"):
         orlog.transitions(arrays, SIZE, seed=0).load_state_dict(None)
 
 
@@ -210,9 +199,7 @@ def test_a_number_that_is_not_finite_is_refused_with_its_place_unless_it_is_allo
     for kind in OF_ARRAYS:
         with pytest.raises(SchemaError, match=place + switch):
             start(kind, dataset)
-    with pytest.raises(
-        SchemaError, match=place + r"orlog.transitions\(.., stream=True, allow_non_finite=True"
-    ):
+    with pytest.raises(SchemaError, match=place + r"orlog.transitions\(.., stream=True, allow_non_finite=True"):
         next(start("streamed", dataset))
     for where in ("ram", "mmap"):
         with pytest.raises(SchemaError, match=place):
@@ -224,18 +211,14 @@ def test_a_number_that_is_not_finite_is_refused_with_its_place_unless_it_is_allo
     next(start("streamed", dataset, allow_non_finite=True))
 
 
-def test_a_number_that_float32_cannot_hold_is_refused_as_infinite_ones_are(
-    write: Write, make: Make
-) -> None:
+def test_a_number_that_float32_cannot_hold_is_refused_as_infinite_ones_are(write: Write, make: Make) -> None:
     dataset = broken(write, make, "observations/arm", 1, 1e39)
     with pytest.raises(SchemaError, match=r"column observations/arm, episode 1, step 1;"):
         read_arrays(dataset)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_rewards_that_are_not_finite_are_not_compared(
-    write: Write, make: Make, value: float
-) -> None:
+def test_rewards_that_are_not_finite_are_not_compared(write: Write, make: Make, value: float) -> None:
     dataset = broken(write, make, "rewards", 3, value)
     allowed = orlog.load_arrays(dataset, allow_non_finite=True)
     message = rf"small-v1: column rewards of episode 1 sums to {value}, and 1 of 3 returns"
@@ -259,18 +242,14 @@ def test_statistics_name_column_episode_and_step(write: Write, make: Make) -> No
 
 
 @pytest.mark.parametrize("kind", ["sequences", "chunks", "preferences"])
-def test_a_window_longer_than_every_episode_is_refused_with_the_longest(
-    arrays: Arrays, kind: str
-) -> None:
+def test_a_window_longer_than_every_episode_is_refused_with_the_longest(arrays: Arrays, kind: str) -> None:
     with pytest.raises(ValueError, match=r"small-v1: .*6.* longest .*5"):
         start(kind, arrays, length=6)
     next(start(kind, arrays, length=5))
 
 
 @pytest.mark.parametrize("kind", ["transitions", "frame stacks", "prioritized", "streamed"])
-def test_more_steps_than_any_episode_has_are_those_it_has(
-    arrays: Arrays, robot: Dataset, kind: str
-) -> None:
+def test_more_steps_than_any_episode_has_are_those_it_has(arrays: Arrays, robot: Dataset, kind: str) -> None:
     data = robot if kind == "streamed" else arrays
     batch = next(start(kind, data, n_steps=1000, discount=0.5, batch_size=64))
     longest = float(batch.discounts.min())
@@ -287,9 +266,7 @@ def test_more_steps_than_any_episode_has_are_those_it_has(
         (["a"] * 12, "small-v1: weights must be one row of numbers"),
     ],
 )
-def test_weights_of_steps_are_refused_with_dataset_and_place(
-    arrays: Arrays, weights: list[Any], message: str
-) -> None:
+def test_weights_of_steps_are_refused_with_dataset_and_place(arrays: Arrays, weights: list[Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         weighted(arrays, weights)  # type: ignore[arg-type]
 
@@ -303,9 +280,7 @@ def test_weights_of_steps_are_refused_with_dataset_and_place(
         (["a", "b", "c"], r"for each of the 3 episodes, found shape \(3,\) of <U1"),
     ],
 )
-def test_weights_of_episodes_are_refused_by_episode(
-    arrays: Arrays, weights: list[Any], message: str
-) -> None:
+def test_weights_of_episodes_are_refused_by_episode(arrays: Arrays, weights: list[Any], message: str) -> None:
     with pytest.raises(ValueError, match=rf"small-v1: .*{message}"):
         weights_by_episode(arrays, weights)  # type: ignore[arg-type]
 
@@ -340,15 +315,11 @@ def test_what_takes_arrays_refuses_a_dataset_with_what_gives_them(
         (lambda arrays: scale_rewards(arrays, scale=1e300), "too large for float32"),
         (lambda arrays: scale_rewards_by_return_range(arrays, total=math.inf), "and finite"),
         (
-            lambda arrays: normalize_observations(
-                arrays, normalizer=Normalizer(mean=np.zeros(5), std=np.zeros(5))
-            ),
+            lambda arrays: normalize_observations(arrays, normalizer=Normalizer(mean=np.zeros(5), std=np.zeros(5))),
             "its std finite and > 0",
         ),
         (
-            lambda arrays: normalize_observations(
-                arrays, normalizer=Normalizer(mean=np.zeros(5), std=np.ones(2))
-            ),
+            lambda arrays: normalize_observations(arrays, normalizer=Normalizer(mean=np.zeros(5), std=np.ones(2))),
             r"std \(2,\)",
         ),
     ],

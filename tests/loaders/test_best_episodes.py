@@ -12,9 +12,7 @@ from orlog.loaders.weights import step_probabilities
 
 
 @pytest.mark.parametrize("percent", [1.0, 10.0, 33.0, 100.0])
-def test_the_episodes_are_those_of_the_view_and_their_steps_equally_likely(
-    mini: Dataset, percent: float
-) -> None:
+def test_the_episodes_are_those_of_the_view_and_their_steps_equally_likely(mini: Dataset, percent: float) -> None:
     best = mini.top_episodes(percent)
     stream = best_transitions(mini, 64, percent=percent, seed=0)
     chances = step_probabilities(stream.arrays)

@@ -30,9 +30,7 @@ BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-2, 3, (2,), np.float32)
 CAMERA = spaces.Dict({"camera": spaces.Box(0, 255, (4, 3, 1), np.uint8), "state": BOX})
 STRUCTURES = st.lists(
-    st.tuples(st.integers(1, 8), st.sampled_from(["termination", "truncation", "cut"])),
-    min_size=1,
-    max_size=6,
+    st.tuples(st.integers(1, 8), st.sampled_from(["termination", "truncation", "cut"])), min_size=1, max_size=6
 )
 
 
@@ -83,12 +81,7 @@ def flatten(batch: Batch) -> dict[str, torch.Tensor]:
     data=st.data(),
 )
 def test_every_chunk_is_the_one_of_a_slow_loop(
-    write: Write,
-    make: Make,
-    structure: list[tuple[int, str]],
-    discount: float,
-    spaces_: Any,
-    data: st.DataObject,
+    write: Write, make: Make, structure: list[tuple[int, str]], discount: float, spaces_: Any, data: st.DataObject
 ) -> None:
     length = data.draw(st.integers(1, max(steps for steps, _ in structure)))
     rng = np.random.default_rng(len(structure))
@@ -141,9 +134,7 @@ def test_a_stream_begins_where_it_is_told_and_respects_weights(mini: Dataset) ->
     assert torch.equal(only.observations, arrays.rows[7, :8].expand(4, 8))
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"length": 0}, {"discount": 1.1}, {"discount": -0.1}, {"discount": np.nan}]
-)
+@pytest.mark.parametrize("wrong", [{"length": 0}, {"discount": 1.1}, {"discount": -0.1}, {"discount": np.nan}])
 def test_numbers_out_of_range_are_refused(mini: Dataset, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"length must be >= 1 and discount in \[0, 1\]"):
         action_chunks(mini, 8, seed=0, **wrong)

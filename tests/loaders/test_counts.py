@@ -18,10 +18,7 @@ from orlog.loaders.weights import weighted
 from tests.levels import scaled
 
 EPISODES = st.lists(
-    st.tuples(
-        st.lists(st.tuples(st.integers(2, 4), st.integers(0, 1)), min_size=1, max_size=6),
-        st.booleans(),
-    ),
+    st.tuples(st.lists(st.tuples(st.integers(2, 4), st.integers(0, 1)), min_size=1, max_size=6), st.booleans()),
     min_size=1,
     max_size=5,
 )
@@ -51,9 +48,7 @@ names = (f"lab/counted{number}-v1" for number in itertools.count())
 
 @settings(max_examples=scaled(60))
 @given(EPISODES)
-def test_counts_are_those_of_a_slow_loop(
-    episodes: list[tuple[list[tuple[int, int]], bool]],
-) -> None:
+def test_counts_are_those_of_a_slow_loop(episodes: list[tuple[list[tuple[int, int]], bool]]) -> None:
     arrays = orlog.load_arrays(record(next(names), episodes))
     counts: dict[tuple[int, ...], int] = collections.Counter()
     rewards: dict[tuple[int, ...], float] = collections.defaultdict(float)
@@ -66,15 +61,10 @@ def test_counts_are_those_of_a_slow_loop(
             rewards[key] += state + 10 * index
     found = count_transitions(arrays)
     columns = (found.observations, found.actions, found.next_observations, found.terminations)
-    keys = [
-        tuple(int(value) for value in row)
-        for row in zip(*(one.tolist() for one in columns), strict=True)
-    ]
+    keys = [tuple(int(value) for value in row) for row in zip(*(one.tolist() for one in columns), strict=True)]
     assert keys == sorted(counts)
     assert found.counts.tolist() == [counts[key] for key in keys]
-    np.testing.assert_allclose(
-        found.rewards, [rewards[key] / counts[key] for key in keys], rtol=1e-6
-    )
+    np.testing.assert_allclose(found.rewards, [rewards[key] / counts[key] for key in keys], rtol=1e-6)
 
 
 def test_weights_count_and_every_batch_is_the_same() -> None:

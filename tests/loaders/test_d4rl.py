@@ -118,9 +118,7 @@ def slow_qlearning(arrays: Plain, *, keep_ends: bool) -> list[tuple[Any, ...]]:
     keep_ends=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_results_are_those_of_a_slow_version(
-    flags: list[tuple[bool, bool]], keep_ends: bool, seed: int
-) -> None:
+def test_results_are_those_of_a_slow_version(flags: list[tuple[bool, bool]], keep_ends: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
     arrays = {
         "observations": rng.normal(size=(len(flags), 3)).astype(np.float32),
@@ -181,9 +179,7 @@ def test_where_d4rl_differs_from_what_happened(write: Write, make: Make) -> None
     for episode in dataset:
         assert isinstance(episode.observations, np.ndarray)
         stop = start + len(episode)
-        np.testing.assert_array_equal(
-            real["next_observations"][start:stop], episode.observations[1:]
-        )
+        np.testing.assert_array_equal(real["next_observations"][start:stop], episode.observations[1:])
         start = stop
 
     left_out = qlearning_dataset(dataset)  # steps 2 (timed out) and 8 (last row)
@@ -253,9 +249,7 @@ def test_transitions_of_a_file_are_d4rls(from_file: Callable[[Plain], Dataset], 
     assert digest_of([qlearning_dataset(dataset)]) == digest_of([qlearning_dataset(arrays)])
 
 
-def test_last_steps_that_were_never_read_are_missing_with_a_warning(
-    from_file: Callable[[Plain], Dataset],
-) -> None:
+def test_last_steps_that_were_never_read_are_missing_with_a_warning(from_file: Callable[[Plain], Dataset]) -> None:
     arrays = arrays_of_a_file(rows=500, last="timeouts")
     dataset = from_file(arrays)
     lost = int((arrays["timeouts"] & ~arrays["terminals"]).sum())
@@ -267,8 +261,6 @@ def test_last_steps_that_were_never_read_are_missing_with_a_warning(
         kept = len(piece["rewards"]) - (not piece["terminals"][-1])
         for name, values in ours.items():
             np.testing.assert_array_equal(values, piece[name][:kept], strict=True)
-    with pytest.warns(
-        UserWarning, match=f"last steps of {lost - 1} episodes"
-    ):  # the last row never counts
+    with pytest.warns(UserWarning, match=f"last steps of {lost - 1} episodes"):  # the last row never counts
         found = qlearning_dataset(dataset, terminate_on_end=True)
     assert len(found["rewards"]) == 500 - lost

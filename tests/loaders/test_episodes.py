@@ -36,9 +36,7 @@ def random_arrays(lengths: Sequence[int], seed: int) -> Arrays:
     rows = torch.from_numpy(rng.normal(size=(sum(lengths) + len(lengths), 8)).astype(np.float32))
     last_rows = np.cumsum(np.array(lengths) + 1) - 1
     rows[last_rows, 3:] = 0
-    return Arrays(
-        rows=rows, lengths=np.array(lengths), obs_dim=3, action_dim=2, digest="sha256:" + "0" * 64
-    )
+    return Arrays(rows=rows, lengths=np.array(lengths), obs_dim=3, action_dim=2, digest="sha256:" + "0" * 64)
 
 
 def rows_of(arrays: Arrays, lengths: Sequence[int], episode: int) -> torch.Tensor:
@@ -49,9 +47,7 @@ def rows_of(arrays: Arrays, lengths: Sequence[int], episode: int) -> torch.Tenso
 
 @settings(deadline=None, max_examples=scaled(60))
 @given(structure=STRUCTURES, seed=st.integers(0, 2**32), data=st.data())
-def test_padded_episodes_are_those_of_a_slow_loop(
-    structure: list[int], seed: int, data: st.DataObject
-) -> None:
+def test_padded_episodes_are_those_of_a_slow_loop(structure: list[int], seed: int, data: st.DataObject) -> None:
     arrays = random_arrays(structure, seed)
     chosen = data.draw(st.lists(st.integers(0, len(structure) - 1), min_size=1, max_size=6))
     batch = EpisodeSampler(arrays).gather(torch.tensor(chosen))
@@ -78,9 +74,7 @@ def test_padded_episodes_are_those_of_a_slow_loop(
 
 @settings(deadline=None, max_examples=scaled(60))
 @given(structure=STRUCTURES, seed=st.integers(0, 2**32), data=st.data())
-def test_packed_episodes_are_those_of_a_slow_loop(
-    structure: list[int], seed: int, data: st.DataObject
-) -> None:
+def test_packed_episodes_are_those_of_a_slow_loop(structure: list[int], seed: int, data: st.DataObject) -> None:
     arrays = random_arrays(structure, seed)
     chosen = data.draw(st.lists(st.integers(0, len(structure) - 1), min_size=1, max_size=6))
     batch = EpisodeSampler(arrays, layout="packed").gather(torch.tensor(chosen))
@@ -112,9 +106,7 @@ def test_episodes_of_images_and_integers_by_key(write: Write, make: Make) -> Non
         episode = make(plain, action, length=steps, end="cut", rng=rng)
         camera = rng.integers(256, size=(steps + 1, 4, 3), dtype=np.uint8)
         assert isinstance(episode.observations, dict)
-        written.append(
-            dataclasses.replace(episode, observations={"camera": camera, **episode.observations})
-        )
+        written.append(dataclasses.replace(episode, observations={"camera": camera, **episode.observations}))
     arrays = read_arrays(write(written, space, action))
     padded = EpisodeSampler(arrays).gather(torch.tensor([2, 0]))
     packed = EpisodeSampler(arrays, layout="packed").gather(torch.tensor([2, 0]))
@@ -203,9 +195,7 @@ def test_both_layouts_choose_the_same_episodes() -> None:
 def test_a_loader_that_would_put_batches_into_batches_says_what_to_give() -> None:
     stream = episodes(random_arrays([4, 7, 1], 0), 5, seed=1)
     for size in (1, 32):
-        with pytest.raises(
-            TypeError, match=r"EpisodeBatch: a stream gives whole batches.*batch_size=None"
-        ):
+        with pytest.raises(TypeError, match=r"EpisodeBatch: a stream gives whole batches.*batch_size=None"):
             next(iter(DataLoader(stream, batch_size=size)))
 
 

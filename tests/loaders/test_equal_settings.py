@@ -55,19 +55,13 @@ def of_priorities(data: Arrays, **more: Any) -> Any:
     [
         (of_goals, [{"trajectory": 1}, {"trajectory": 1.0}, {"trajectory": np.float64(1)}]),
         (of_goals, [{"current": 0}, {"current": -0.0}, {"current": np.float32(0)}]),
-        (
-            of_goals,
-            [{"discount": 0.5}, {"discount": np.float64(0.5)}, {"discount": np.float32(0.5)}],
-        ),
+        (of_goals, [{"discount": 0.5}, {"discount": np.float64(0.5)}, {"discount": np.float32(0.5)}]),
         (of_preferences, [{"discount": 1}, {"discount": 1.0}, {"discount": np.float64(1)}]),
         (of_preferences, [{"rational": 1}, {"rational": 1.0}, {"rational": np.float32(1)}]),
         (of_preferences, [{"equal_margin": 0}, {"equal_margin": -0.0}]),
         (of_priorities, [{"stratified": True}, {"stratified": 1}, {"stratified": np.True_}]),
         (of_priorities, [{"exponent": 1}, {"exponent": 1.0}, {"exponent": np.float64(1)}]),
-        (
-            of_priorities,
-            [{"n_steps": 2}, {"n_steps": np.int64(2)}, {"n_steps": 2, "discount": 0.5}],
-        ),
+        (of_priorities, [{"n_steps": 2}, {"n_steps": np.int64(2)}, {"n_steps": 2, "discount": 0.5}]),
     ],
 )
 def test_equal_numbers_give_one_stream(
@@ -115,9 +109,7 @@ def test_a_common_factor_of_weights_changes_nothing(arrays: Arrays, factor: floa
 def test_a_discount_that_decides_no_draw_is_not_compared(mini: Dataset, arrays: Arrays) -> None:
     for make in (
         lambda discount: orlog.transitions(mini, 8, seed=0, discount=discount, stream=True),
-        lambda discount: orlog.transitions(
-            mini, 8, seed=0, n_steps=3, discount=discount, stream=True
-        ),
+        lambda discount: orlog.transitions(mini, 8, seed=0, n_steps=3, discount=discount, stream=True),
         lambda discount: orlog.transitions(arrays, 8, seed=0, n_steps=3, discount=discount),
         lambda discount: orlog.sequences(arrays, 8, seed=0, length=3, discount=discount),
         lambda discount: of_preferences(arrays, label="none", discount=discount),
@@ -140,9 +132,7 @@ def test_a_discount_that_decides_a_draw_is_compared(arrays: Arrays) -> None:
             make(0.5).load_state_dict(make(0.9).state_dict())
 
 
-def test_streams_of_default_settings_have_the_keys_they_have_always_had(
-    mini: Dataset, arrays: Arrays
-) -> None:
+def test_streams_of_default_settings_have_the_keys_they_have_always_had(mini: Dataset, arrays: Arrays) -> None:
     """The streams of later versions too: their batches are compared by these texts."""
     kinds = [
         orlog.transitions(arrays, 8, seed=0),

@@ -95,9 +95,7 @@ def test_every_stack_is_the_one_of_a_slow_loop(structure: list[int], stack: int)
                 assert found[item, :, 0, 0, 0].tolist() == expected.tolist()
             row = arrays.rows[first + step]
             assert batch.actions[item] == row[0]
-            assert [batch.rewards[item], batch.terminations[item], batch.truncations[item]] == row[
-                1:
-            ].tolist()
+            assert [batch.rewards[item], batch.terminations[item], batch.truncations[item]] == row[1:].tolist()
             item += 1
         first += length + 1
     assert batch.observations.shape == batch.next_observations.shape == (item, stack, 2, 2, 1)
@@ -162,9 +160,7 @@ def test_the_stream_without_n_steps_has_the_name_it_always_had() -> None:
 
 
 @pytest.mark.parametrize("keys", [None, ["wrist"], ["camera", "arm"], ["goal"]])
-def test_images_are_stacked_and_the_rest_is_as_it_is(
-    write: Write, make: Make, keys: list[str] | None
-) -> None:
+def test_images_are_stacked_and_the_rest_is_as_it_is(write: Write, make: Make, keys: list[str] | None) -> None:
     episodes = robot_episodes([3, 1, 5], make)
     arrays = read_arrays(write(episodes, ROBOT, ACTION))
     sampler = FrameSampler(arrays, 3, keys=keys)
@@ -215,9 +211,7 @@ def test_a_single_image_space_and_views(write: Write, make: Make) -> None:
 
 
 def test_steps_are_drawn_as_a_mixture_says(write: Write, make: Make) -> None:
-    small, large = (
-        write(robot_episodes(lengths, make), ROBOT, ACTION) for lengths in ((2, 3), (9, 8, 7))
-    )
+    small, large = (write(robot_episodes(lengths, make), ROBOT, ACTION) for lengths in ((2, 3), (9, 8, 7)))
     arrays = read_arrays(combine_datasets([small, large], weights=[0.7, 0.3]))
     sampler = FrameSampler(arrays, 2)
     chosen = sampler.choose(np.random.default_rng(0).random((40_000, sampler.draws)))
@@ -262,9 +256,7 @@ def test_a_dataset_without_images_is_refused_with_what_it_has(write: Write, make
         ({"stacked": ["camer"]}, r"found 'camer' in stacked; did you mean camera"),
     ],
 )
-def test_wrong_settings_are_refused(
-    write: Write, make: Make, wrong: dict[str, Any], message: str
-) -> None:
+def test_wrong_settings_are_refused(write: Write, make: Make, wrong: dict[str, Any], message: str) -> None:
     arrays = read_arrays(write(robot_episodes([3], make), ROBOT, ACTION))
     with pytest.raises(ValueError, match=message):
         transitions(arrays, **{"stacks": 2, "seed": 0, **wrong})

@@ -42,9 +42,7 @@ IMAGES = spaces.Dict(
     }
 )
 LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=6)
-MIXTURES = st.tuples(
-    st.lists(st.integers(0, 3), min_size=4, max_size=4).filter(any), st.booleans()
-).map(
+MIXTURES = st.tuples(st.lists(st.integers(0, 3), min_size=4, max_size=4).filter(any), st.booleans()).map(
     lambda drawn: GoalMixture(
         current=drawn[0][0] / sum(drawn[0]),
         trajectory=drawn[0][1] / sum(drawn[0]),
@@ -63,9 +61,7 @@ def numbered(lengths: list[int]) -> Arrays:
     rows[steps, 1] = torch.from_numpy(steps).float() / 4
     lasts = np.cumsum(np.array(lengths) + 1) - 2
     rows[lasts, 3] = 1
-    return Arrays(
-        rows=rows, lengths=np.array(lengths), obs_dim=1, action_dim=1, digest="none", name="tests"
-    )
+    return Arrays(rows=rows, lengths=np.array(lengths), obs_dim=1, action_dim=1, digest="none", name="tests")
 
 
 def one_tensor(value: torch.Tensor | dict[str, torch.Tensor]) -> torch.Tensor:
@@ -153,9 +149,7 @@ def test_every_item_is_a_transition_with_possible_goals(
         negative_rewards=negative,
         final_goals=final_goals,
     ).batch(0)
-    rows, value_rows, actor_rows = (
-        rows_of(one) for one in (batch.observations, batch.value_goals, batch.actor_goals)
-    )
+    rows, value_rows, actor_rows = (rows_of(one) for one in (batch.observations, batch.value_goals, batch.actor_goals))
     np.testing.assert_array_equal(rows_of(batch.next_observations), rows + 1)
     np.testing.assert_array_equal(batch.actions.squeeze(1).numpy() * 4, rows)
     last_rows = np.repeat(arrays.final_rows, arrays.lengths + 1)
@@ -186,11 +180,7 @@ def test_every_item_is_a_transition_with_possible_goals(
 def test_goals_are_as_likely_as_they_should_be(mixture: GoalMixture, final_goals: bool) -> None:
     lengths, discount, items = [4, 1, 9, 3], 0.7, 200_000
     sampler = GoalSampler(
-        numbered(lengths),
-        value_goals=mixture,
-        actor_goals=mixture,
-        discount=discount,
-        final_goals=final_goals,
+        numbered(lengths), value_goals=mixture, actor_goals=mixture, discount=discount, final_goals=final_goals
     )
     chosen = sampler.choose(np.random.default_rng(3).random((items, sampler.draws))).numpy()
     for goal_column in (1, 2):
@@ -206,9 +196,7 @@ def test_goals_are_as_likely_as_they_should_be(mixture: GoalMixture, final_goals
         assert stats.chisquare(pairs[possible], expected[possible]).pvalue > 0.001
 
 
-def ogbench_goals(
-    rng: np.random.Generator, ends: np.ndarray, steps: np.ndarray, mixture: GoalMixture
-) -> np.ndarray:
+def ogbench_goals(rng: np.random.Generator, ends: np.ndarray, steps: np.ndarray, mixture: GoalMixture) -> np.ndarray:
     """Return goals as `GCDataset.sample_goals` of OGBench draws them (impls/utils/datasets.py).
 
     Steps and goals are numbers of steps; `ends` is the last step of each step's episode.
@@ -294,12 +282,7 @@ def test_blocks_choose_as_one_item_at_a_time() -> None:
 
 
 @settings(deadline=None, max_examples=scaled(20))
-@given(
-    start=st.integers(0, 2 * BLOCK),
-    half=st.integers(1, 5),
-    seed=st.integers(0, 2**64),
-    value_goals=MIXTURES,
-)
+@given(start=st.integers(0, 2 * BLOCK), half=st.integers(1, 5), seed=st.integers(0, 2**64), value_goals=MIXTURES)
 def test_any_start_and_any_ranks_give_the_same_batches(
     start: int, half: int, seed: int, value_goals: GoalMixture
 ) -> None:
@@ -307,9 +290,7 @@ def test_any_start_and_any_ranks_give_the_same_batches(
     settled: dict[str, Any] = {"seed": seed, "value_goals": value_goals}
     late = goals(arrays, 2 * half, start=start, **settled)
     whole = goals(arrays, 2 * half, **settled)
-    parts = [
-        iter(goals(arrays, 2 * half, start=start, rank=rank, ranks=2, **settled)) for rank in (0, 1)
-    ]
+    parts = [iter(goals(arrays, 2 * half, start=start, rank=rank, ranks=2, **settled)) for rank in (0, 1)]
     for index, batch in enumerate(itertools.islice(late, 5), start):
         assert same(batch, whole.batch(index))
         first, second = (tensors(next(part)) for part in parts)
@@ -330,21 +311,12 @@ def test_settings_that_change_the_choice_change_the_stream() -> None:
     assert GoalSampler(arrays, final_goals=True).kind != kinds[0].kind
     uniform = GoalMixture(trajectory=1)
     # A discount that nothing uses changes nothing.
-    assert (
-        GoalSampler(arrays, value_goals=uniform, discount=0.5).kind
-        == GoalSampler(arrays, value_goals=uniform).kind
-    )
+    assert GoalSampler(arrays, value_goals=uniform, discount=0.5).kind == GoalSampler(arrays, value_goals=uniform).kind
 
 
-def dataset_of(
-    write: Write, make: Make, space: gymnasium.Space[Any], lengths: list[int]
-) -> Dataset:
+def dataset_of(write: Write, make: Make, space: gymnasium.Space[Any], lengths: list[int]) -> Dataset:
     rng = np.random.default_rng(7)
-    return write(
-        [make(space, ACTION, length=length, end="termination", rng=rng) for length in lengths],
-        space,
-        ACTION,
-    )
+    return write([make(space, ACTION, length=length, end="termination", rng=rng) for length in lengths], space, ACTION)
 
 
 @pytest.mark.parametrize("key", ["achieved_goal", "observation"])
@@ -462,9 +434,7 @@ def test_an_unknown_part_is_refused_with_those_near_it(write: Write, make: Make)
 
 
 @pytest.mark.parametrize("where", ["ram", "mmap"])
-def test_parts_of_a_flat_vector_are_goals_wherever_it_is(
-    write: Write, make: Make, where: str
-) -> None:
+def test_parts_of_a_flat_vector_are_goals_wherever_it_is(write: Write, make: Make, where: str) -> None:
     dataset = dataset_of(write, make, GOAL_SPACE, [5, 3, 8])
     expected = goals(dataset, 16, seed=0, goal_key="achieved_goal").batch(3)
     arrays = orlog.load_arrays(dataset, where)

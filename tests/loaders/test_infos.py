@@ -127,9 +127,7 @@ def slow_infos(dataset: Dataset, texts: Any) -> dict[float, dict[str, Any]]:
     for episode in dataset:
         for step in range(len(episode)):
             infos: dict[str, Any] = {
-                name: np.asarray(values[step])
-                for name, values in episode.infos.items()
-                if name not in ("said", "any")
+                name: np.asarray(values[step]) for name, values in episode.infos.items() if name not in ("said", "any")
             }
             infos["said"] = np.array(texts["infos/said"].index(episode.infos["said"][step]))
             words = episode.metadata["words"]
@@ -154,10 +152,7 @@ def rewards_of(kind: str, arrays: Arrays, batch: Any) -> torch.Tensor:
         rewards = arrays.rows[steps[rows[places.argsort()]], -3]
         if kind != "chunks":
             return rewards
-        later = [
-            torch.where(valid, rewards[one] + torch.arange(2), 0)
-            for one, valid in enumerate(batch.valid)
-        ]
+        later = [torch.where(valid, rewards[one] + torch.arange(2), 0) for one, valid in enumerate(batch.valid)]
         return torch.stack(later)
     return batch.rewards  # type: ignore[no-any-return]
 
@@ -306,10 +301,7 @@ def test_a_pack_of_infos_is_what_would_be_in_memory(
         assert len(list((tmp_path / "packs").glob("*/pack.json"))) == 2
     assert files_of(pack_folder(dataset)) == before  # that of the transitions is left alone
     kept = {one.name: one.is_view for one in cached_packs()}
-    assert kept == {
-        dataset.name: False,
-        f"{dataset.name} (infos: {', '.join(sorted(names))})": False,
-    }
+    assert kept == {dataset.name: False, f"{dataset.name} (infos: {', '.join(sorted(names))})": False}
     mapped = open_pack(dataset, infos=names)
     assert mapped.infos is not None
     reopened = pickle.loads(pickle.dumps(mapped))
@@ -403,9 +395,7 @@ def test_wrong_infos_are_refused_before_anything_is_read(
 
 def test_arrays_without_an_info_say_what_to_call(dataset: Dataset) -> None:
     without = read_arrays(dataset)
-    with pytest.raises(
-        SchemaError, match=r"no infos, without 'cost'.*load_arrays\(ds, infos=\('cost',"
-    ):
+    with pytest.raises(SchemaError, match=r"no infos, without 'cost'.*load_arrays\(ds, infos=\('cost',"):
         orlog.transitions(without, 4, seed=0, infos=("cost",))
     other = read_arrays(dataset, infos=("safe",))
     with pytest.raises(SchemaError, match=r"infos safe, without 'cost'.*infos=\('safe', 'cost'\)"):

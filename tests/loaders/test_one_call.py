@@ -23,9 +23,7 @@ LENGTHS = (7, 1, 4, 12)
 @pytest.fixture
 def frames(home: object) -> Dataset:  # noqa: ARG001
     rng = np.random.default_rng(0)
-    with orlog.DatasetWriter(
-        "lab/frames-v1", observation_space=FRAMES, action_space=spaces.Discrete(9)
-    ) as writer:
+    with orlog.DatasetWriter("lab/frames-v1", observation_space=FRAMES, action_space=spaces.Discrete(9)) as writer:
         for length in LENGTHS:
             writer.add_steps(
                 observations=rng.integers(0, 256, (length + 1, 4, 5, 3), np.uint8),
@@ -54,9 +52,7 @@ def test_all_of_it_in_one_call_is_what_a_slow_loop_finds(frames: Dataset) -> Non
     )
     known: dict[bytes, tuple[Any, int]] = {}
     for episode in frames:
-        known |= {
-            episode.observations[step].tobytes(): (episode, step) for step in range(len(episode))
-        }
+        known |= {episode.observations[step].tobytes(): (episode, step) for step in range(len(episode))}
     drawn = set()
     for batch in itertools.islice(stream, 10):
         assert type(batch) is Batch
@@ -69,12 +65,8 @@ def test_all_of_it_in_one_call_is_what_a_slow_loop_finds(frames: Dataset) -> Non
             for offset in range(4):
                 before = max(0, step - 3 + offset)
                 after = max(0, last - 3 + offset)
-                assert np.array_equal(
-                    batch.observations[item, offset], episode.observations[before]
-                )
-                assert np.array_equal(
-                    batch.next_observations[item, offset], episode.observations[after]
-                )
+                assert np.array_equal(batch.observations[item, offset], episode.observations[before])
+                assert np.array_equal(batch.next_observations[item, offset], episode.observations[after])
             rewards = episode.rewards.astype(np.float32)
             powers = 0.9 ** np.arange(len(episode))
             expected = (rewards[step:last] * powers[: last - step]).sum()
@@ -117,9 +109,7 @@ def test_weights_are_a_column_or_numbers(frames: Dataset, name: str) -> None:
         ({"to": "jax"}, "to must be"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
-    frames: Dataset, arguments: dict[str, Any], message: str
-) -> None:
+def test_what_does_not_go_together_is_refused(frames: Dataset, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         next(iter(orlog.transitions(frames, 8, seed=0, **arguments)))
 
@@ -128,10 +118,7 @@ def test_frames_stacked_while_they_are_streamed_are_those_in_memory(frames: Data
     settings: dict[str, Any] = {"stacks": 3, "n_steps": 2, "next_actions": True}
     stream = orlog.transitions(frames, 24, seed=0, stream=True, **settings)  # an epoch
     whole = orlog.transitions(frames, 200, seed=0, **settings).batch(0)
-    found = {
-        whole.observations[item].numpy().tobytes(): whole.next_observations[item]
-        for item in range(200)
-    }
+    found = {whole.observations[item].numpy().tobytes(): whole.next_observations[item] for item in range(200)}
     batch = stream.batch(0)
     assert len(batch.rewards) == sum(LENGTHS)
     for item in range(24):
@@ -164,11 +151,7 @@ def test_arrays_have_the_values_of_tensors(mini: Dataset, kind: str) -> None:
     checked = 0
     for name in type(arrays).__dataclass_fields__:
         ours, theirs = getattr(arrays, name), getattr(tensors, name)
-        pairs = (
-            [(ours, theirs)]
-            if not isinstance(ours, dict)
-            else [(ours[key], theirs[key]) for key in theirs]
-        )
+        pairs = [(ours, theirs)] if not isinstance(ours, dict) else [(ours[key], theirs[key]) for key in theirs]
         for one, other in pairs:
             if other is not None and isinstance(other, torch.Tensor):
                 assert isinstance(one, np.ndarray)

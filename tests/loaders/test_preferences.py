@@ -40,9 +40,7 @@ def arrays_of(lengths: list[int], rewards: list[float] | None = None) -> Arrays:
     rows[steps, 1] = torch.from_numpy(steps).float() / 4
     if rewards is not None:
         rows[steps, 2] = torch.tensor(rewards, dtype=torch.float32)
-    return Arrays(
-        rows=rows, lengths=np.array(lengths), obs_dim=1, action_dim=1, digest="none", name="tests"
-    )
+    return Arrays(rows=rows, lengths=np.array(lengths), obs_dim=1, action_dim=1, digest="none", name="tests")
 
 
 def slow_segments(lengths: list[int], length: int) -> dict[int, int]:
@@ -55,15 +53,11 @@ def slow_segments(lengths: list[int], length: int) -> dict[int, int]:
 
 
 def same(one: PreferenceBatch, other: PreferenceBatch) -> bool:
-    return all(
-        torch.equal(getattr(one, name), getattr(other, name)) for name in columns(PreferenceBatch)
-    )
+    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in columns(PreferenceBatch))
 
 
 @settings(deadline=None, max_examples=scaled(60))
-@given(
-    lengths=LENGTHS, data=st.data(), discount=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0)
-)
+@given(lengths=LENGTHS, data=st.data(), discount=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0))
 def test_every_pair_is_of_segments_inside_episodes_with_the_label_of_their_sums(
     lengths: list[int], data: st.DataObject, discount: float, seed: int
 ) -> None:
@@ -73,9 +67,7 @@ def test_every_pair_is_of_segments_inside_episodes_with_the_label_of_their_sums(
     margin = data.draw(st.sampled_from([0.0, 0.25]))
     arrays = arrays_of(lengths, rewards)
     segments = slow_segments(lengths, length)
-    batch = preferences(
-        arrays, 32, seed=seed, length=length, discount=discount, equal_margin=margin
-    ).batch(0)
+    batch = preferences(arrays, 32, seed=seed, length=length, discount=discount, equal_margin=margin).batch(0)
     observations = batch.observations
     assert isinstance(observations, torch.Tensor)
     assert observations.shape == (32, 2, length, 1)
@@ -119,8 +111,7 @@ def test_a_rational_teacher_answers_as_bradley_and_terry_say() -> None:
     # 0 against 1, so the second is better with probability 1 / (1 + exp(-2)).
     border = 1 / (1 + np.exp(-2.0))
     found = labels_of(
-        [[0, 0.5, border - 1e-9, 0.5], [0, 0.5, border + 1e-9, 0.5], [0.5, 0.5, LARGEST, 0.5]],
-        rational=2,
+        [[0, 0.5, border - 1e-9, 0.5], [0, 0.5, border + 1e-9, 0.5], [0.5, 0.5, LARGEST, 0.5]], rational=2
     )
     assert found == [1, 0, 0.5]
     # 3 against 0 and back, without noise in effect.
@@ -150,9 +141,7 @@ def test_equal_segments_far_apart_are_equal_whatever_lies_between() -> None:
 
 @pytest.mark.parametrize("rational", [None, 0.7])
 def test_shares_of_answers_are_right(rational: float | None) -> None:
-    sampler = PreferenceSampler(
-        arrays_of([2], [0, 1]), 1, rational=rational, mistake_probability=0.1
-    )
+    sampler = PreferenceSampler(arrays_of([2], [0, 1]), 1, rational=rational, mistake_probability=0.1)
     chosen = sampler.choose(np.random.default_rng(5).random((40_000, 4))).numpy()
     rising = chosen[(chosen[:, 0] == 0) & (chosen[:, 1] == 1)][:, 4]
     right = 1.0 if rational is None else 1 / (1 + np.exp(-rational))
@@ -173,10 +162,7 @@ def test_any_start_and_any_ranks_give_the_same_batches(start: int, half: int, se
     settled: dict[str, Any] = {"seed": seed, "length": 2, "rational": 1.0}
     late = preferences(arrays, 2 * half, start=start, **settled)
     whole = preferences(arrays, 2 * half, **settled)
-    parts = [
-        iter(preferences(arrays, 2 * half, start=start, rank=rank, ranks=2, **settled))
-        for rank in (0, 1)
-    ]
+    parts = [iter(preferences(arrays, 2 * half, start=start, rank=rank, ranks=2, **settled)) for rank in (0, 1)]
     for index, batch in enumerate(itertools.islice(late, 5), start):
         assert same(batch, whole.batch(index))
         first, second = (next(part) for part in parts)
@@ -202,11 +188,7 @@ def test_settings_that_change_the_choice_change_the_stream() -> None:
 
 def test_segments_of_images_are_those_of_their_episodes(write: Write, make: Make) -> None:
     rng = np.random.default_rng(3)
-    dataset = write(
-        [make(IMAGES, ACTION, length=length, end="cut", rng=rng) for length in (2, 5, 3)],
-        IMAGES,
-        ACTION,
-    )
+    dataset = write([make(IMAGES, ACTION, length=length, end="cut", rng=rng) for length in (2, 5, 3)], IMAGES, ACTION)
     episodes = list(dataset)
     by_reward = {
         np.float32(reward): (number, step)
@@ -225,22 +207,14 @@ def test_segments_of_images_are_those_of_their_episodes(write: Write, make: Make
         for key, tensor in batch.observations.items():
             expected = np.asarray(episode.observations[key])[place]
             np.testing.assert_array_equal(tensor[item, segment].numpy(), expected)
-        np.testing.assert_array_equal(
-            batch.actions[item, segment].numpy(), np.asarray(episode.actions)[place]
-        )
-        np.testing.assert_array_equal(
-            batch.rewards[item, segment].numpy(), episode.rewards[place].astype(np.float32)
-        )
+        np.testing.assert_array_equal(batch.actions[item, segment].numpy(), np.asarray(episode.actions)[place])
+        np.testing.assert_array_equal(batch.rewards[item, segment].numpy(), episode.rewards[place].astype(np.float32))
 
 
 def test_segments_follow_the_weights_of_a_mixture(write: Write, make: Make) -> None:
     rng = np.random.default_rng(3)
     one, other = (
-        write(
-            [make(OBS, ACTION, length=length, end="cut", rng=rng) for length in lengths],
-            OBS,
-            ACTION,
-        )
+        write([make(OBS, ACTION, length=length, end="cut", rng=rng) for length in lengths], OBS, ACTION)
         for lengths in ([1, 4], [9, 2, 9])
     )
     arrays = read_arrays(combine_datasets([one, other], weights=[3, 1]))

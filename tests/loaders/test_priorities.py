@@ -56,9 +56,7 @@ def slow_choice(values: list[int], share: Fraction) -> int:
 
 @settings(max_examples=scaled(60), deadline=None)
 @given(values=WHOLE, top=st.sampled_from([1, 4, 4096]), seed=st.integers(0, 2**32))
-def test_a_tree_chooses_and_changes_as_exact_sums_do(
-    values: list[int], top: int, seed: int
-) -> None:
+def test_a_tree_chooses_and_changes_as_exact_sums_do(values: list[int], top: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(priorities, "_TOP", top)  # how many levels there are
@@ -79,9 +77,7 @@ def test_a_tree_chooses_and_changes_as_exact_sums_do(
 
 @settings(max_examples=scaled(60), deadline=None)
 @given(
-    values=st.lists(
-        st.one_of(st.just(0.0), st.floats(1e-300, 1e90)), min_size=1, max_size=600
-    ).filter(any),
+    values=st.lists(st.one_of(st.just(0.0), st.floats(1e-300, 1e90)), min_size=1, max_size=600).filter(any),
     top=st.sampled_from([1, 4, 4096]),
 )
 def test_a_number_of_zero_is_never_chosen_whatever_rounds(values: list[float], top: int) -> None:
@@ -114,12 +110,7 @@ def test_a_tree_of_zeros_has_nothing_to_choose() -> None:
 @pytest.mark.parametrize("stratified", [True, False])
 def test_batches_are_those_of_a_slow_version(arrays: Arrays, stratified: bool) -> None:
     stream = transitions(
-        arrays,
-        8,
-        seed=3,
-        n_steps=2,
-        discount=0.9,
-        prioritized={"stratified": stratified, "exponent": 0.7, "beta": 0.3},
+        arrays, 8, seed=3, n_steps=2, discount=0.9, prioritized={"stratified": stratified, "exponent": 0.7, "beta": 0.3}
     )
     plain = transitions(arrays, 1, seed=0, n_steps=2, discount=0.9)
     levels = np.ones(50)
@@ -171,9 +162,7 @@ def test_it_resumes_bit_for_bit_on_any_number_of_ranks(arrays: Arrays) -> None:
     again.load_state_dict(state)
     assert train(again, 15) == expected[25:]
 
-    ranks = [
-        transitions(arrays, 6, seed=1, rank=rank, ranks=3, prioritized=True) for rank in range(3)
-    ]
+    ranks = [transitions(arrays, 6, seed=1, rank=rank, ranks=3, prioritized=True) for rank in range(3)]
     for steps, weights in expected[:10]:
         slices = [next(one) for one in ranks]
         assert torch.cat([one.steps for one in slices]).tolist() == steps
@@ -221,9 +210,7 @@ def test_what_makes_no_sense_is_refused(arrays: Arrays) -> None:
         ({"priorities": np.zeros(50)}, "expected 50 positive priorities"),
     ],
 )
-def test_a_state_of_another_stream_is_refused(
-    arrays: Arrays, change: dict[str, Any], message: str
-) -> None:
+def test_a_state_of_another_stream_is_refused(arrays: Arrays, change: dict[str, Any], message: str) -> None:
     stream = transitions(arrays, 4, seed=0, prioritized=True)
     with pytest.raises(ValueError, match=message):
         stream.load_state_dict(stream.state_dict() | change)
@@ -244,9 +231,7 @@ def test_a_mixture_is_refused(write: Write, make: Make) -> None:
 
 def test_batches_of_other_spaces_are_structured(write: Write, make: Make) -> None:
     rng = np.random.default_rng(0)
-    dataset = write(
-        [make(BOX, spaces.Discrete(3), length=5, end="cut", rng=rng)], BOX, spaces.Discrete(3)
-    )
+    dataset = write([make(BOX, spaces.Discrete(3), length=5, end="cut", rng=rng)], BOX, spaces.Discrete(3))
     batch = next(transitions(dataset, 4, seed=0, prioritized=True))
     assert isinstance(batch, Batch)
     assert batch.actions.dtype == torch.int64

@@ -24,9 +24,7 @@ def test_returns_are_those_of_a_slow_loop_and_all_else_is_as_without_them() -> N
             expected[float(rows[row, 0])] = total
         first += length + 1
     stream = transitions(arrays, 16, seed=1, discount=0.9, start=2, returns_to_go=True)
-    for batch, other, _ in zip(
-        stream, transitions(arrays, 16, seed=1, start=2), range(5), strict=False
-    ):
+    for batch, other, _ in zip(stream, transitions(arrays, 16, seed=1, start=2), range(5), strict=False):
         for name in ("observations", "actions", "rewards", "next_observations", "terminations"):
             assert torch.equal(getattr(batch, name), getattr(other, name))
         for observation, found in zip(batch.observations, batch.returns_to_go, strict=True):
@@ -44,9 +42,7 @@ def test_returns_are_the_same_where_observations_are_frames() -> None:
     eye = torch.from_numpy(rng.integers(0, 256, (27, 4, 4), np.uint8))
     leaves = {"eye": Leaf(column="eye"), "speed": Leaf(shape=(3,))}
     mixed = dataclasses.replace(flat, others={"eye": eye}, observation_leaves=leaves)
-    streams = (
-        transitions(one, 16, seed=1, discount=0.9, returns_to_go=True) for one in (flat, mixed)
-    )
+    streams = (transitions(one, 16, seed=1, discount=0.9, returns_to_go=True) for one in (flat, mixed))
     for batch, other, _ in zip(*streams, range(5), strict=False):
         assert isinstance(other, Batch)
         assert isinstance(other.observations, dict)

@@ -15,16 +15,12 @@ import orlog
 from orlog.errors import NotFoundError, SchemaError
 from tests.levels import scaled
 
-SPACE = spaces.Dict(
-    state=spaces.Box(-9, 9, (1,), np.float32), weights=spaces.Box(0, 1, (2,), np.float32)
-)
+SPACE = spaces.Dict(state=spaces.Box(-9, 9, (1,), np.float32), weights=spaces.Box(0, 1, (2,), np.float32))
 
 
 def record(name: str, lengths: list[int], objectives: object = None) -> orlog.Dataset:
     rng = np.random.default_rng(len(lengths))
-    with orlog.DatasetWriter(
-        name, observation_space=SPACE, action_space=spaces.Discrete(3)
-    ) as writer:
+    with orlog.DatasetWriter(name, observation_space=SPACE, action_space=spaces.Discrete(3)) as writer:
         for length in lengths:
             given = rng.normal(size=(length, 2)) if objectives is None else objectives
             writer.add_steps(
@@ -54,21 +50,13 @@ def test_rewards_are_those_of_a_slow_loop_and_weights_are_seen(share: float) -> 
     weights = (share, 1 - share)
     ready = orlog.scalarize(arrays, weights=weights)
     assert torch.equal(arrays.rows, before)
-    wanted = [
-        share * one + (1 - share) * two
-        for episode in dataset
-        for one, two in episode.infos["objectives"]
-    ]
+    wanted = [share * one + (1 - share) * two for episode in dataset for one, two in episode.infos["objectives"]]
     rows = torch.from_numpy(ready.step_rows())
     found = ready.rows[rows][:, ready.columns["rewards"]].ravel()
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
     batch = next(iter(orlog.transitions(ready, 16, seed=0)))
-    np.testing.assert_allclose(
-        batch.observations[:, 1:], np.tile(weights, (16, 1)), rtol=1e-6, atol=1e-9
-    )
-    np.testing.assert_allclose(
-        batch.next_observations[:, 1:], np.tile(weights, (16, 1)), rtol=1e-6, atol=1e-9
-    )
+    np.testing.assert_allclose(batch.observations[:, 1:], np.tile(weights, (16, 1)), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(batch.next_observations[:, 1:], np.tile(weights, (16, 1)), rtol=1e-6, atol=1e-9)
     same = orlog.scalarize(arrays, weights=weights)
     assert same.digest == ready.digest != arrays.digest
 
@@ -76,10 +64,7 @@ def test_rewards_are_those_of_a_slow_loop_and_weights_are_seen(share: float) -> 
 def test_wrong_weights_and_objectives_are_refused_by_name() -> None:
     data = record("lab/checked-v1", [2, 3])
     for weights, message in (
-        (
-            (0.7, 0.2),
-            r"lab/checked-v1: weights must sum to 1, found \[0.7, 0.2\], which sum to 0.9",
-        ),
+        ((0.7, 0.2), r"lab/checked-v1: weights must sum to 1, found \[0.7, 0.2\], which sum to 0.9"),
         ((0.5, 0.25, 0.25), "infos/objectives has 2 objectives, and there are 3 weights; give one"),
         ((1.5, -0.5), "weights must be numbers >= 0"),
         ((float("nan"), 1.0), "weights must be numbers >= 0"),

@@ -74,9 +74,7 @@ def pack(episodes: Sequence[Episode]) -> Arrays:
     )
 
 
-def slow_window(
-    episode: Episode, step: int, length: int, padding: Padding, discount: float
-) -> dict[str, Any]:
+def slow_window(episode: Episode, step: int, length: int, padding: Padding, discount: float) -> dict[str, Any]:
     """Return one window, slot by slot; columns of dicts as `column/key`."""
     columns: dict[str, np.ndarray] = {
         "actions": np.asarray(episode.actions),
@@ -121,11 +119,7 @@ def flatten(batch: SequenceBatch) -> dict[str, torch.Tensor]:
 
 
 def check_windows(
-    batch: SequenceBatch,
-    episodes: Sequence[Episode],
-    length: int,
-    padding: Padding,
-    discount: float,
+    batch: SequenceBatch, episodes: Sequence[Episode], length: int, padding: Padding, discount: float
 ) -> None:
     """Check that the batch has the window of every step of the episodes, in order."""
     found = flatten(batch)
@@ -160,9 +154,7 @@ def test_every_window_is_the_one_of_a_slow_loop(
     episodes = [random_episode(steps, rng) for steps in structure]
     arrays = pack(episodes)
     before = arrays.rows.clone()
-    sampler = SequenceSampler(
-        arrays, length, padding=padding, discount=discount, with_next=with_next
-    )
+    sampler = SequenceSampler(arrays, length, padding=padding, discount=discount, with_next=with_next)
     chosen = sampler.choose(every_step(arrays))
     batch = sampler.gather(chosen)
     check_windows(batch, episodes, length, padding, discount)
@@ -179,25 +171,17 @@ def test_every_window_is_the_one_of_a_slow_loop(
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("length", [1, 2, 5])
-def test_windows_of_images_integers_and_several_keys(
-    write: Write, make: Make, padding: Padding, length: int
-) -> None:
+def test_windows_of_images_integers_and_several_keys(write: Write, make: Make, padding: Padding, length: int) -> None:
     rng = np.random.default_rng(3)
     action = spaces.Discrete(4)
     episodes = []
     for steps in (3, 1, 5, 2):
         episode = make(
-            spaces.Dict({key: CAMERA[key] for key in ("goal", "position")}),
-            action,
-            length=steps,
-            end="cut",
-            rng=rng,
+            spaces.Dict({key: CAMERA[key] for key in ("goal", "position")}), action, length=steps, end="cut", rng=rng
         )
         assert isinstance(episode.observations, dict)
         camera = rng.integers(256, size=(steps + 1, 4, 3, 1), dtype=np.uint8)
-        episodes.append(
-            dataclasses.replace(episode, observations={"camera": camera, **episode.observations})
-        )
+        episodes.append(dataclasses.replace(episode, observations={"camera": camera, **episode.observations}))
     arrays = read_arrays(write(episodes, CAMERA, action))
     sampler = SequenceSampler(arrays, length, padding=padding, with_next=True)
     batch = sampler.gather(sampler.choose(every_step(arrays)))
@@ -315,9 +299,7 @@ def test_ranks_are_slices_of_the_whole_batch() -> None:
 
 def test_a_window_longer_than_every_episode_is_refused_with_the_longest() -> None:
     rng = np.random.default_rng(0)
-    arrays = dataclasses.replace(
-        pack([random_episode(steps, rng) for steps in (4, 7, 1)]), name="tests/small-v1"
-    )
+    arrays = dataclasses.replace(pack([random_episode(steps, rng) for steps in (4, 7, 1)]), name="tests/small-v1")
     with pytest.raises(ValueError, match=r"tests/small-v1: length 8 is more than the 7 steps"):
         sequences(arrays, 6, length=8, seed=1)
     assert sequences(arrays, 6, length=7, seed=1).batch(0).mask.any()
@@ -343,9 +325,6 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any], message: str) 
 def test_a_state_of_another_length_or_padding_is_refused() -> None:
     arrays = pack([random_episode(5, np.random.default_rng(0))])
     state = sequences(arrays, 4, length=3, seed=0).state_dict()
-    for other in (
-        sequences(arrays, 4, length=2, seed=0),
-        sequences(arrays, 4, length=3, seed=0, padding="left"),
-    ):
+    for other in (sequences(arrays, 4, length=2, seed=0), sequences(arrays, 4, length=3, seed=0, padding="left")):
         with pytest.raises(ValueError, match=r"kind is 'sequences 1 length=3 padding=right'"):
             other.load_state_dict(state)

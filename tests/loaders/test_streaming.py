@@ -77,9 +77,7 @@ def first_steps(stream: StreamedBatches, count: int) -> list[int]:
 
 def assert_same(found: Any, expected: Any) -> None:
     """Assert that two batches are the same, bit for bit."""
-    torch.testing.assert_close(
-        dataclasses.asdict(found), dataclasses.asdict(expected), rtol=0, atol=0
-    )
+    torch.testing.assert_close(dataclasses.asdict(found), dataclasses.asdict(expected), rtol=0, atol=0)
 
 
 @settings(max_examples=scaled(15, 5), deadline=None)
@@ -127,9 +125,7 @@ def test_each_step_comes_once_an_epoch_with_what_belongs_to_it(
 @pytest.mark.parametrize("n_steps", [1, 3])
 @pytest.mark.parametrize("pixels", [False, True])
 def test_batches_are_those_of_memory(write: Write, n_steps: int, pixels: bool) -> None:
-    dataset = write(
-        episodes_of([4, 7, 1, 12, 3, 9], pixels=pixels), PIXELS if pixels else BOX, ACTION
-    )
+    dataset = write(episodes_of([4, 7, 1, 12, 3, 9], pixels=pixels), PIXELS if pixels else BOX, ACTION)
     arrays = read_arrays(dataset)
     sampler = TransitionSampler(arrays, n_steps, 0.9)
     shared: dict[str, Any] = {"seed": 5, "n_steps": n_steps, "discount": 0.9}
@@ -151,9 +147,7 @@ def test_batches_are_those_of_memory(write: Write, n_steps: int, pixels: bool) -
 
 def test_the_order_depends_on_seed_and_epoch_only(many: Dataset) -> None:
     steps = many.total_steps
-    streams = [
-        transitions(many, 10, seed=seed, buffer_bytes=4000, stream=True) for seed in (0, 0, 1)
-    ]
+    streams = [transitions(many, 10, seed=seed, buffer_bytes=4000, stream=True) for seed in (0, 0, 1)]
     first, again, other = (first_steps(stream, 2 * steps // 10) for stream in streams)
     assert first == again
     assert first != other
@@ -192,12 +186,8 @@ def test_going_on_in_the_middle(many: Dataset, stop: int) -> None:
     ],
 )
 def test_workers_give_the_same_stream(many: Dataset, workers: int, method: str) -> None:
-    stream = pickle.loads(
-        pickle.dumps(transitions(many, 10, seed=3, buffer_bytes=4000, stream=True))
-    )
-    loader = DataLoader(
-        stream, batch_size=None, num_workers=workers, multiprocessing_context=method
-    )
+    stream = pickle.loads(pickle.dumps(transitions(many, 10, seed=3, buffer_bytes=4000, stream=True)))
+    loader = DataLoader(stream, batch_size=None, num_workers=workers, multiprocessing_context=method)
     batches = [steps_of(batch) for batch in itertools.islice(loader, 12)]
     assert [step for batch in batches for step in batch] == first_steps(stream, 12)
 

@@ -39,9 +39,7 @@ def made(lengths: list[int], seed: int) -> tuple[Arrays, list[np.ndarray]]:
     values = torch.from_numpy(np.concatenate(told).astype(np.float32)[:, None])
     leaves = {"cost": Leaf(first=0, shape=())}
     counts = np.array(lengths)
-    infos = Arrays(
-        rows=values, lengths=counts, obs_dim=1, action_dim=0, ends=0, observation_leaves=leaves
-    )
+    infos = Arrays(rows=values, lengths=counts, obs_dim=1, action_dim=0, ends=0, observation_leaves=leaves)
     matrix = torch.from_numpy(np.concatenate(rows))
     arrays = Arrays(rows=matrix, lengths=counts, obs_dim=1, action_dim=1, name="lab/x-v1")
     return with_infos(arrays, infos), costs
@@ -52,9 +50,7 @@ def made(lengths: list[int], seed: int) -> tuple[Arrays, list[np.ndarray]]:
 def test_windows_have_what_is_still_to_come(lengths: list[int], seed: int, length: int) -> None:
     arrays, costs = made(lengths, seed)
     length = min(length, max(lengths))
-    stream = windows_with_sums(
-        arrays, 16, length=length, seed=seed, infos=("cost",), to_go=("cost",)
-    )
+    stream = windows_with_sums(arrays, 16, length=length, seed=seed, infos=("cost",), to_go=("cost",))
     plain = sequences(arrays, 16, length=length, seed=seed)
     firsts = {float(arrays.rows[row, 0]): episode for episode, row in enumerate(arrays.first_rows)}
     assert len(firsts) == len(lengths)
@@ -82,9 +78,7 @@ def test_the_cheaper_an_episode_the_more_often_it_is_drawn() -> None:
     sums = np.array([one.sum() for one in costs])
     np.testing.assert_array_equal(info_sums(arrays, "cost"), sums)
     limit = float(np.sort(sums)[-1])
-    stream = windows_with_sums(
-        arrays, 4000, length=1, seed=0, infos=("cost",), cheaper=("cost", limit)
-    )
+    stream = windows_with_sums(arrays, 4000, length=1, seed=0, infos=("cost",), cheaper=("cost", limit))
     seen = next(iter(stream)).observations
     assert isinstance(seen, torch.Tensor)
     firsts = seen[:, 0, 0].numpy()
@@ -109,12 +103,8 @@ def test_the_best_episodes_within_a_sum() -> None:
         best_transitions(arrays, 8, within=("cost", -1.0), seed=0)
 
 
-def record(
-    name: str, cost: Any, roles: dict[str, str] | None = None, info: str = "cost"
-) -> Dataset:
-    with orlog.DatasetWriter(
-        name, observation_space=BOX, action_space=BOX, roles=roles or {}
-    ) as writer:
+def record(name: str, cost: Any, roles: dict[str, str] | None = None, info: str = "cost") -> Dataset:
+    with orlog.DatasetWriter(name, observation_space=BOX, action_space=BOX, roles=roles or {}) as writer:
         for length in (3, 2):
             writer.add_steps(
                 observations=np.zeros((length + 1, 1), np.float32),
@@ -122,9 +112,7 @@ def record(
                 rewards=np.ones(length),
                 terminations=np.arange(length) == length - 1,
                 truncations=np.zeros(length, bool),
-                infos={
-                    info: [cost] * length if isinstance(cost, str) else np.array([cost] * length)
-                },
+                infos={info: [cost] * length if isinstance(cost, str) else np.array([cost] * length)},
             )
             writer.end_episode()
     return orlog.load_dataset(name)
@@ -153,7 +141,5 @@ def test_infos_that_are_no_numbers_are_refused(home: Any) -> None:
     with pytest.raises(SchemaError, match="the info cost has texts"):
         info_numbers(text, "cost")
     plain = record("lab/plain-v1", 1.0, info="other")
-    with pytest.raises(
-        NotFoundError, match=r"no info 'cost', and no column with the role cost .*roles="
-    ):
+    with pytest.raises(NotFoundError, match=r"no info 'cost', and no column with the role cost .*roles="):
         info_numbers(plain, "cost")

@@ -94,9 +94,7 @@ def slow_tokens(
 
 @settings(max_examples=scaled(120), deadline=None)
 @given(EPISODES, st.integers(2, 40), st.integers(0, 99))
-def test_every_item_is_what_a_slow_loop_finds(
-    episodes: list[tuple[Steps, str, bool]], length: int, seed: int
-) -> None:
+def test_every_item_is_what_a_slow_loop_finds(episodes: list[tuple[Steps, str, bool]], length: int, seed: int) -> None:
     sampler = TokenSampler(arrays_of(episodes), length, VOCABULARY)
     uniform = np.random.default_rng(seed).random((9, 1))
     chosen = sampler.choose(uniform)
@@ -112,10 +110,7 @@ def test_every_item_is_what_a_slow_loop_finds(
         episode = next(n for n in range(len(counts)) if step < sum(counts[: n + 1]))
         step -= sum(counts[:episode])
         tokens = slow_tokens(episodes[episode], VOCABULARY)
-        starts = [
-            next(n for n, one in enumerate(tokens) if one["timesteps"] == t)
-            for t in range(counts[episode])
-        ]
+        starts = [next(n for n, one in enumerate(tokens) if one["timesteps"] == t) for t in range(counts[episode])]
         # The drawn step, or the first one from which the rest fits, if that is earlier.
         fitting = [one for one in starts if len(tokens) - one <= length]
         start = min([starts[step], *fitting])
@@ -126,9 +121,7 @@ def test_every_item_is_what_a_slow_loop_finds(
             if name == "valid":
                 continue
             values = getattr(batch, name)[item].tolist()
-            assert values == [*(one[name] for one in expected), *[0] * (length - len(expected))], (
-                name
-            )
+            assert values == [*(one[name] for one in expected), *[0] * (length - len(expected))], name
 
 
 @settings(max_examples=scaled(80), deadline=None)
@@ -156,9 +149,7 @@ def test_what_other_speakers_say_is_told_and_what_comes_of_it_is_the_agents(
     tokens = {
         one["tokens"]
         for number, episode in enumerate(episodes)
-        for one in slow_tokens(
-            episode, VOCABULARY, own[int(arrays.lengths[:number].sum()) :][: len(episode[0])]
-        )
+        for one in slow_tokens(episode, VOCABULARY, own[int(arrays.lengths[:number].sum()) :][: len(episode[0])])
         if one["is_action"]
     }
     assert spoken_tokens(arrays, VOCABULARY, "assistant") == tuple(sorted(tokens))
@@ -175,14 +166,10 @@ def spoken_by(arrays: Arrays, said_by: torch.Tensor, speakers: tuple[str, ...]) 
     return dataclasses.replace(arrays, infos=infos)
 
 
-def test_only_steps_of_the_speaker_are_drawn_and_one_that_is_not_there_is_named(
-    tmp_path: Path,
-) -> None:
+def test_only_steps_of_the_speaker_are_drawn_and_one_that_is_not_there_is_named(tmp_path: Path) -> None:
     text = spaces.Text(80, min_length=0, charset=string.printable)
     roles = {"infos/by": "speaker"}
-    with orlog.DatasetWriter(
-        "lab/talk-v1", observation_space=text, action_space=text, roles=roles
-    ) as writer:
+    with orlog.DatasetWriter("lab/talk-v1", observation_space=text, action_space=text, roles=roles) as writer:
         writer.add_steps(
             observations=[""] * 5,
             actions=["Hello.", "How are you?", "Well.", "Bye."],
@@ -197,24 +184,19 @@ def test_only_steps_of_the_speaker_are_drawn_and_one_that_is_not_there_is_named(
     assert batch.is_action.any(1).all()  # so each begins with the assistant's step or before
     assert set(batch.timesteps[batch.is_action].tolist()) == {1}
     last = batch.is_action & ~batch.decides
-    whole = orlog.token_sequences(
-        "lab/talk-v1", 8, speaker="assistant", **{**options, "length": 99}
-    )
+    whole = orlog.token_sequences("lab/talk-v1", 8, speaker="assistant", **{**options, "length": 99})
     (rewards,) = set(whole.batch(0).rewards.sum(1).tolist())
     assert rewards == 3.0
     assert set(whole.batch(0).terminations.sum(1).tolist()) == {1.0}
     assert not batch.rewards[~last].any()
     with pytest.raises(
-        ValueError,
-        match=r"lab/talk-v1: no step is of the speaker 'agent'; speakers are 'user', 'assistant'",
+        ValueError, match=r"lab/talk-v1: no step is of the speaker 'agent'; speakers are 'user', 'assistant'"
     ):
         orlog.token_sequences("lab/talk-v1", 4, speaker="agent", **options)
     record("lab/told-v1")
     with pytest.raises(NotFoundError, match="no column with the role speaker"):
         orlog.token_sequences("lab/told-v1", 4, speaker="assistant", **options)
-    with pytest.raises(
-        ValueError, match=r"have no speakers; give the dataset, or read them with infos="
-    ):
+    with pytest.raises(ValueError, match=r"have no speakers; give the dataset, or read them with infos="):
         TokenSampler(read_arrays(orlog.load_dataset("lab/told-v1")), 16, VOCABULARY, speaker="a")
     run = orlog.train(
         "percent_bc",
@@ -273,9 +255,9 @@ def test_only_the_best_episodes_are_drawn_and_only_what_is_said_is_spoken() -> N
     best = best_token_sequences(arrays, 64, seed=0, percent=30, tokenizer=words, length=64)
     (expected,) = words.encode(["go 2"])
     batch = best.batch(0)
-    assert {
-        tuple(row[is_on].tolist()) for row, is_on in zip(batch.tokens, batch.is_action, strict=True)
-    } == {(*expected, words.end) * 3}
+    assert {tuple(row[is_on].tolist()) for row, is_on in zip(batch.tokens, batch.is_action, strict=True)} == {
+        (*expected, words.end) * 3
+    }
     said = {token for one in words.encode(["go 0", "go 1", "go 2"]) for token in one}
     assert spoken_tokens(arrays, words) == tuple(sorted({*said, words.end}))
 
@@ -306,14 +288,10 @@ def test_a_text_outside_the_vocabulary_names_dataset_episode_and_step(unknown: b
     games = record("lab/told-v1", said=("go", "go", "jump"))
     known = ["go", "You", "are", "in", "room", ".", "0", "1", "2", "3"]
     words = of_words(*known, unknown=unknown)
-    with pytest.raises(
-        SchemaError, match=r"^lab/told-v1: actions, episode 2, step 0: 'jump' in 'jump'"
-    ):
+    with pytest.raises(SchemaError, match=r"^lab/told-v1: actions, episode 2, step 0: 'jump' in 'jump'"):
         orlog.token_sequences(games, 4, seed=0, tokenizer=words)
     lacking = of_words(*known[:-1], unknown=unknown)
-    with pytest.raises(
-        SchemaError, match=r"^lab/told-v1: observations, episode 0, step 3: '.*3.*' in "
-    ):
+    with pytest.raises(SchemaError, match=r"^lab/told-v1: observations, episode 0, step 3: '.*3.*' in "):
         orlog.token_sequences(games, 4, seed=0, tokenizer=lacking)
     good = orlog.token_sequences(games[:2], 4, seed=0, tokenizer=words, length=64).batch(0)
     assert int(good.is_action.sum()) == 4 * 6
@@ -322,9 +300,7 @@ def test_a_text_outside_the_vocabulary_names_dataset_episode_and_step(unknown: b
 def test_a_text_that_has_a_mark_is_refused() -> None:
     games = record("lab/told-v1", said=("go [end]",))
     words = train_vocabulary(["go"], 260)
-    with pytest.raises(
-        SchemaError, match=r"episode 0, step 0: '\[end\]' in 'go \[end\]' is outside"
-    ):
+    with pytest.raises(SchemaError, match=r"episode 0, step 0: '\[end\]' in 'go \[end\]' is outside"):
         orlog.token_sequences(games, 4, seed=0, tokenizer=words)
 
 

@@ -88,26 +88,18 @@ def parts_of(arrays: Arrays) -> dict[str, np.ndarray]:
     scale=st.sampled_from([1e-3, 1.0, 1e6]),
     seed=st.integers(0, 2**32),
 )
-def test_statistics_are_the_exact_ones(
-    lengths: list[int], block: int, offset: float, scale: float, seed: int
-) -> None:
+def test_statistics_are_the_exact_ones(lengths: list[int], block: int, offset: float, scale: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     values = (rng.normal(size=(sum(lengths), 4)) * scale + offset).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistics_module, "_BLOCK_ROWS", block)
         found = compute_statistics(made_arrays(values, lengths))
     assert (found.steps, found.episodes) == (len(values), len(lengths))
-    for moments, first, stop in [
-        (found.observations, 0, 2),
-        (found.actions, 2, 3),
-        (found.rewards, 3, 4),
-    ]:
+    for moments, first, stop in [(found.observations, 0, 2), (found.actions, 2, 3), (found.rewards, 3, 4)]:
         for place, column in enumerate(range(first, stop)):
             check(moments, place, [*map(Fraction, values[:, column].tolist())])
     ends = np.cumsum(lengths)
-    sums = [
-        sum(map(Fraction, part.tolist()), Fraction()) for part in np.split(values[:, 3], ends[:-1])
-    ]
+    sums = [sum(map(Fraction, part.tolist()), Fraction()) for part in np.split(values[:, 3], ends[:-1])]
     check(found.returns, 0, sums)
 
 
@@ -262,9 +254,7 @@ def test_rewards_by_return_range_are_those_of_iql(arrays: Arrays) -> None:
     np.testing.assert_allclose(episode_returns(arrays), returns, rtol=1e-12)
     found = scale_rewards_by_return_range(arrays)
     expected = rewards / (max(returns) - min(returns)) * 1000
-    np.testing.assert_allclose(
-        parts_of(found)["rewards"][arrays.step_rows(), 0], expected, rtol=1e-6
-    )
+    np.testing.assert_allclose(parts_of(found)["rewards"][arrays.step_rows(), 0], expected, rtol=1e-6)
     new = episode_returns(found)
     assert new.max() - new.min() == pytest.approx(1000, rel=1e-6)
     with pytest.raises(SchemaError, match="returns of 1 episode have a range of 0"):

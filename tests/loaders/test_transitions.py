@@ -41,9 +41,7 @@ DIGEST = "sha256:" + "0" * 64
 def dataset(write: Write, make: Make) -> Dataset:
     rng = np.random.default_rng(1)
     ends = itertools.cycle(["termination", "truncation", "cut"])
-    episodes = [
-        make(OBS, ACTION, length=length, end=next(ends), rng=rng) for length in (1, 5, 1, 9, 3)
-    ]
+    episodes = [make(OBS, ACTION, length=length, end=next(ends), rng=rng) for length in (1, 5, 1, 9, 3)]
     return write(episodes, OBS, ACTION)
 
 
@@ -72,13 +70,9 @@ def digest_of(stream: Batches[Batch], batches: int) -> str:
     batch_size=st.integers(1, 9),
     seed=st.integers(0, 2**70),
 )
-def test_iterating_from_any_start_gives_the_batches_of_that_place(
-    start: int, batch_size: int, seed: int
-) -> None:
+def test_iterating_from_any_start_gives_the_batches_of_that_place(start: int, batch_size: int, seed: int) -> None:
     packed = numbered(101)
-    stream = Batches(
-        TransitionSampler(packed), DIGEST, batch_size=batch_size, seed=seed, start=start
-    )
+    stream = Batches(TransitionSampler(packed), DIGEST, batch_size=batch_size, seed=seed, start=start)
     fresh = Batches(TransitionSampler(packed), DIGEST, batch_size=batch_size, seed=seed)
     for index, batch in enumerate(itertools.islice(stream, BLOCK + 3), start):
         assert same(batch, fresh.batch(index))
@@ -87,11 +81,7 @@ def test_iterating_from_any_start_gives_the_batches_of_that_place(
 
 def test_starting_late_equals_skipping() -> None:
     packed = numbered(50)
-    whole = list(
-        itertools.islice(
-            Batches(TransitionSampler(packed), DIGEST, batch_size=3, seed=0), 3 * BLOCK
-        )
-    )
+    whole = list(itertools.islice(Batches(TransitionSampler(packed), DIGEST, batch_size=3, seed=0), 3 * BLOCK))
     for start in (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK):
         late = Batches(TransitionSampler(packed), DIGEST, batch_size=3, seed=0, start=start)
         for one, other in zip(whole[start:], late, strict=False):
@@ -193,10 +183,7 @@ def test_a_new_process_draws_the_same_batches(dataset: Dataset) -> None:
         "print(total.hexdigest())\n"
     )
     child = subprocess.run(
-        [sys.executable, "-c", script, str(dataset.folder)],
-        check=True,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", script, str(dataset.folder)], check=True, capture_output=True, text=True
     )
     assert child.stdout.strip() == digest_of(transitions(dataset, 7, seed=3, start=60), 10)
 

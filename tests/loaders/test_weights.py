@@ -18,12 +18,7 @@ from orlog.datasets.reading.opening import combine_datasets
 from orlog.loaders.arrays.alias import AliasTable, alias_table
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.transitions import transitions
-from orlog.loaders.weights import (
-    step_probabilities,
-    weighted,
-    weights_by_episode,
-    weights_by_return,
-)
+from orlog.loaders.weights import step_probabilities, weighted, weights_by_episode, weights_by_return
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -39,9 +34,7 @@ def steps_of(lengths: list[int], rewards: list[float] | None = None, **more: Any
     rows[step_rows, 0] = np.arange(len(step_rows))
     rows[step_rows, 2] = np.arange(len(step_rows)) if rewards is None else rewards
     more = {"name": "tests/small-v1", "digest": "sha256:" + "0" * 64, **more}
-    return Arrays(
-        rows=torch.from_numpy(rows), lengths=np.array(lengths), obs_dim=1, action_dim=1, **more
-    )
+    return Arrays(rows=torch.from_numpy(rows), lengths=np.array(lengths), obs_dim=1, action_dim=1, **more)
 
 
 def exact_probabilities(table: AliasTable) -> list[Fraction]:
@@ -54,9 +47,7 @@ def exact_probabilities(table: AliasTable) -> list[Fraction]:
 
 
 WEIGHTS = st.lists(
-    st.one_of(
-        st.integers(0, 3).map(float), st.floats(0, 1e3), st.floats(0, 1.7e308), st.floats(0, 1e-300)
-    ),
+    st.one_of(st.integers(0, 3).map(float), st.floats(0, 1e3), st.floats(0, 1.7e308), st.floats(0, 1e-300)),
     min_size=1,
     max_size=30,
 )
@@ -82,9 +73,7 @@ def test_a_table_holds_the_weights_to_the_precision_of_float64(weights: list[flo
 
 @settings(max_examples=scaled(50), deadline=None)
 @given(weights=WEIGHTS, power=st.integers(-300, 300), seed=st.integers(0, 2**32))
-def test_only_proportions_count_and_choice_is_the_table(
-    weights: list[float], power: int, seed: int
-) -> None:
+def test_only_proportions_count_and_choice_is_the_table(weights: list[float], power: int, seed: int) -> None:
     values = np.clip(weights, 0, 1e10) + 1.0
     table, same = alias_table(values), alias_table(np.ldexp(values, power))
     assert table.digest == same.digest
@@ -118,9 +107,7 @@ def test_the_stream_draws_by_weight_and_changes_with_it() -> None:
     stream = transitions(weighted(arrays, weights), 16, seed=0)
     seen = {*stream.batch(0).observations.flatten().tolist()}
     assert seen == {2.0, 5.0}
-    digests = [arrays.digest] + [
-        weighted(arrays, other).digest for other in (weights, weights + 1, weights[::-1])
-    ]
+    digests = [arrays.digest] + [weighted(arrays, other).digest for other in (weights, weights + 1, weights[::-1])]
     assert len(set(digests)) == 4
     assert weighted(arrays, weights * 4).digest == digests[1]
     assert weighted(arrays, weights).rows is arrays.rows
@@ -131,9 +118,7 @@ def test_the_stream_draws_by_weight_and_changes_with_it() -> None:
 
 def test_weights_multiply_those_of_a_mixture(write: Write, make: Make) -> None:
     rng = np.random.default_rng(0)
-    parts = [
-        write([make(BOX, BOX, length=length, end="cut", rng=rng)], BOX, BOX) for length in (4, 2)
-    ]
+    parts = [write([make(BOX, BOX, length=length, end="cut", rng=rng)], BOX, BOX) for length in (4, 2)]
     arrays = read_arrays(orlog.combine_datasets(parts, weights=[1, 3]))
     np.testing.assert_allclose(step_probabilities(arrays), [1 / 16] * 4 + [3 / 8] * 2)
     twice = weighted(weighted(arrays, np.array([0, 1, 1, 2, 1, 1.0])), np.array([1, 1, 0, 1, 1, 0]))
@@ -221,7 +206,5 @@ def test_a_mixture_that_ends_in_a_weight_of_zero_is_weighted(write: Write, make:
     arrays = read_arrays(combine_datasets(parts, weights=shares))
     found = weighted(arrays, np.ones(20)).mixture
     assert isinstance(found, AliasTable)
-    np.testing.assert_allclose(
-        found.probabilities[::2] * 2, np.array(shares) / sum(shares), atol=1e-12
-    )
+    np.testing.assert_allclose(found.probabilities[::2] * 2, np.array(shares) / sum(shares), atol=1e-12)
     assert (found.probabilities[-2:] == 0).all()

@@ -192,9 +192,7 @@ def test_images_are_those_of_stacks(write: Write, make: Make) -> None:
         ((2**40,), ValueError, "no episode reaches"),
     ],
 )
-def test_wrong_offsets_are_refused(
-    arrays: Arrays, offsets: Any, error: type[Exception], message: str
-) -> None:
+def test_wrong_offsets_are_refused(arrays: Arrays, offsets: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         orlog.windows(arrays, 4, seed=0, actions=offsets)
     with pytest.raises(error, match=message.replace("actions", "observations")):

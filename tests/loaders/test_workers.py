@@ -95,9 +95,7 @@ def notice_a_dead_worker(code: str, *arguments: object) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is deprecated, please do not call:UserWarning")  # torchdata
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.thorough)])
-def test_a_killed_worker_is_noticed_and_the_stream_goes_on(
-    mini: Dataset, method: str, tmp_path: Path
-) -> None:
+def test_a_killed_worker_is_noticed_and_the_stream_goes_on(mini: Dataset, method: str, tmp_path: Path) -> None:
     notice_a_dead_worker(KILL, mini.folder, method, tmp_path / "state")
     stream = orlog.transitions(mini, 6, seed=3)
     again: StatefulDataLoader[Any] = StatefulDataLoader(

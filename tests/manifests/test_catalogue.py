@@ -50,9 +50,7 @@ def test_every_benchmark_has_all_its_datasets_under_its_own_name() -> None:
             assert entry.description, name
 
 
-def test_what_ships_is_made_from_the_tables_of_this_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ships_is_made_from_the_tables_of_this_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped = records_folder() / "foreign"
     (tmp_path / "foreign").mkdir()
     monkeypatch.setattr("tools.write_catalogue.records_folder", lambda: tmp_path)
@@ -85,10 +83,7 @@ def test_addresses_are_those_of_the_tables_that_ship() -> None:
 
 
 def test_sizes_and_checksums_are_known_of_these() -> None:
-    known = {
-        one: sum(all(file.has_checksum for file in entry.each) for _, entry in entries(one))
-        for one in CATALOGUE
-    }
+    known = {one: sum(all(file.has_checksum for file in entry.each) for _, entry in entries(one)) for one in CATALOGUE}
     assert known == {
         "d4rl": 118 + 24,
         "d4rl-superseded": 24,

@@ -44,9 +44,7 @@ def test_an_entry_says_what_to_score_in_or_why_not(name: str) -> None:
     assert not one.observation_names or [len(one.observation_names)] == one.observation_shape
     assert one.sources
     assert one.sources[0].startswith("Farama-Foundation/D4RL@89141a689b:d4rl/")
-    assert all(
-        (text.endswith(".") and text[:1].islower()) or "D4RL" in text for text in one.differences
-    )
+    assert all((text.endswith(".") and text[:1].islower()) or "D4RL" in text for text in one.differences)
 
 
 # One of each kind; test_all_counterparts_are_made goes through them all.

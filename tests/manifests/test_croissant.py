@@ -46,6 +46,4 @@ def test_mlcroissant_reads_it_without_errors_and_finds_each_object(tmp_path: Pat
         read = mlcroissant.Dataset(jsonld=file)
     assert not read.metadata.ctx.issues.errors
     assert (read.metadata.name, str(read.metadata.version)) == ("lab-arm-v1", "1.0.0")
-    assert {one.sha256 for one in read.metadata.file_objects} == {
-        item["sha256"] for item in body["distribution"]
-    }
+    assert {one.sha256 for one in read.metadata.file_objects} == {item["sha256"] for item in body["distribution"]}

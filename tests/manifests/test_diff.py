@@ -15,14 +15,7 @@ from hypothesis import strategies as st
 
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests import diff
-from orlog.manifests.diff import (
-    DatasetDiff,
-    Difference,
-    EpisodeRange,
-    MovedEpisodes,
-    diff_datasets,
-    diff_manifests,
-)
+from orlog.manifests.diff import DatasetDiff, Difference, EpisodeRange, MovedEpisodes, diff_datasets, diff_manifests
 from orlog.manifests.manifest import (
     Column,
     EnvironmentRecord,
@@ -83,9 +76,7 @@ class Stored:
         edges = [0, *np.cumsum(parts or [len(episodes)]).tolist()]
         blocks = [joined(episodes[i:j]) for i, j in itertools.pairwise(edges)]
         sums = {
-            name: [
-                PartColumn(rows=len(block[name]), blake3=blake3_of(block[name])) for block in blocks
-            ]
+            name: [PartColumn(rows=len(block[name]), blake3=blake3_of(block[name])) for block in blocks]
             for name in self._columns
         }
         self.manifest = Manifest(
@@ -182,9 +173,7 @@ def test_a_changed_value_is_found_by_reading_its_column_alone() -> None:
     assert found(result) == {**NOTHING, "changed": ["3"]}
     assert result.changed_columns == {"rewards": 1}
     assert result.unchanged == 4
-    assert [(one.kind, one.name, one.change) for one in result.differences] == [
-        ("values", "rewards", "changed")
-    ]
+    assert [(one.kind, one.name, one.change) for one in result.differences] == [("values", "rewards", "changed")]
     assert set(first.read) == set(second.read) == {"rewards"}
 
 
@@ -207,9 +196,7 @@ def test_every_kind_of_column_is_compared(name: str, value: Any) -> None:
 
 def test_not_a_number_equals_itself() -> None:
     rows = with_value(FIVE[0], "rewards", np.nan)
-    result = diff_datasets(
-        Stored([rows, FIVE[1]]), Stored([rows, with_value(FIVE[1], "rewards", np.nan)])
-    )
+    result = diff_datasets(Stored([rows, FIVE[1]]), Stored([rows, with_value(FIVE[1], "rewards", np.nan)]))
     assert found(result) == {**NOTHING, "changed": ["1"]}
 
 
@@ -253,9 +240,7 @@ def test_equal_values_in_other_parts_do_not_differ() -> None:
         ([9, 8, 7], {"changed": ["0 to 2"], "removed": ["3 to 4"]}),
     ],
 )
-def test_episodes_that_moved_are_told_from_others(
-    after: list[int], expected: dict[str, list[Any]]
-) -> None:
+def test_episodes_that_moved_are_told_from_others(after: list[int], expected: dict[str, list[Any]]) -> None:
     pool = {number: episode(2 + number % 5, number=number) for number in range(10)}
     result = diff_datasets(Stored([pool[n] for n in range(5)]), Stored([pool[n] for n in after]))
     assert found(result) == {**NOTHING, **expected}
@@ -265,10 +250,7 @@ def test_equal_columns_do_not_make_two_changes_a_move() -> None:
     first = [episode(number=1), episode(number=2)]
     second = [{**first[0], "rewards": np.ones(3)}, {**first[1], "rewards": np.full(3, 2.0)}]
     swapped = [{**second[0], "rewards": np.full(3, 2.0)}, {**second[1], "rewards": np.ones(3)}]
-    assert found(diff_datasets(Stored(second), Stored(swapped))) == {
-        **NOTHING,
-        "changed": ["0 to 1"],
-    }
+    assert found(diff_datasets(Stored(second), Stored(swapped))) == {**NOTHING, "changed": ["0 to 1"]}
 
 
 def test_values_are_seen_to_shift_between_episodes() -> None:
@@ -276,10 +258,7 @@ def test_values_are_seen_to_shift_between_episodes() -> None:
     second = [episode(notes=[["ab"]]), episode(notes=[["cd"]]), episode(notes=[["e"]])]
     result = diff_datasets(Stored(first), Stored(second))
     assert found(result) == {**NOTHING, "changed": ["0 to 2"]}
-    assert result.changed_columns == {
-        "infos/notes@values@offsets": 2,
-        "infos/notes@values@values": 3,
-    }
+    assert result.changed_columns == {"infos/notes@values@offsets": 2, "infos/notes@values@values": 3}
 
 
 def test_texts_that_only_shift_in_the_store_are_equal() -> None:
@@ -301,27 +280,18 @@ def test_columns_that_only_one_has_or_that_changed_type() -> None:
     assert found(result) == NOTHING
     assert result.unchanged == 5
     assert result.differences == [
-        Difference(
-            kind="column", name="episodes/seeds", change="removed", before="int64 ()", after=None
-        ),
+        Difference(kind="column", name="episodes/seeds", change="removed", before="int64 ()", after=None),
         Difference(kind="column", name="infos/new", change="added", before=None, after="int8 ()"),
-        Difference(
-            kind="column", name="rewards", change="changed", before="float64 ()", after="float32 ()"
-        ),
+        Difference(kind="column", name="rewards", change="changed", before="float64 ()", after="float32 ()"),
     ]
 
 
 def test_metadata_is_compared_by_dotted_paths() -> None:
-    old = EnvironmentRecord(
-        id="Maze-v3", kwargs={"size": 1}, max_episode_steps=None, versions={"mujoco": "3.3"}
-    )
+    old = EnvironmentRecord(id="Maze-v3", kwargs={"size": 1}, max_episode_steps=None, versions={"mujoco": "3.3"})
     new = msgspec.structs.replace(old, kwargs={"size": True}, versions={"mujoco": "3.4", "b": "1"})
     first = Stored(FIVE, environment=old).manifest
     second = Stored(FIVE, environment=new, changes="newer physics", version="1.0.1").manifest
-    assert [
-        (one.kind, one.name, one.change, one.before, one.after)
-        for one in diff_manifests(first, second)
-    ] == [
+    assert [(one.kind, one.name, one.change, one.before, one.after) for one in diff_manifests(first, second)] == [
         ("metadata", "changes", "added", None, "newer physics"),
         ("metadata", "environment.kwargs.size", "changed", 1, True),
         ("metadata", "environment.versions.b", "added", None, "1"),
@@ -372,9 +342,7 @@ NUMBERS = st.lists(st.integers(0, 7), min_size=1, max_size=8)
 
 @settings(max_examples=scaled(100), deadline=None)
 @given(before=NUMBERS, after=NUMBERS, cut=st.integers(0, 7), large=st.booleans())
-def test_every_episode_is_in_one_place(
-    before: list[int], after: list[int], cut: int, large: bool
-) -> None:
+def test_every_episode_is_in_one_place(before: list[int], after: list[int], cut: int, large: bool) -> None:
     # Numbers differ in their length, in their actions, or in their texts.
     pool = [
         episode(1 + (number & 1), number=number & 2, notes=[["ab", "c"] if number & 4 else ["abc"]])
@@ -384,14 +352,12 @@ def test_every_episode_is_in_one_place(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(diff, "BLOCK_BYTES", 2**24 if large else 16)
         result = diff_datasets(
-            Stored([pool[number] for number in before]),
-            Stored([pool[number] for number in after], parts),
+            Stored([pool[number] for number in before]), Stored([pool[number] for number in after], parts)
         )
     moved = [pair for one in result.moved for pair in zip(*map(indices, pieces(one)), strict=True)]
     assert all(before[i] == after[j] and i != j for i, j in moved)
     changed, added, removed = (
-        [index for one in ranges for index in indices(one)]
-        for ranges in (result.changed, result.added, result.removed)
+        [index for one in ranges for index in indices(one)] for ranges in (result.changed, result.added, result.removed)
     )
     same = [i for i, (x, y) in enumerate(zip(before, after, strict=False)) if x == y]
     assert result.unchanged == len(same)

@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 
 from orlog.errors import FormatVersionError, ManifestError, VersionExistsError
-from orlog.manifests.index import (
-    LARGEST_INDEX,
-    ForeignEntry,
-    ForeignFile,
-    Index,
-    IndexEntry,
-    index_from_json,
-)
+from orlog.manifests.index import LARGEST_INDEX, ForeignEntry, ForeignFile, Index, IndexEntry, index_from_json
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.shipped import records_folder
 
@@ -39,9 +32,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
 def test_an_index_comes_back_and_equal_indexes_have_equal_bytes() -> None:
     index = index_from_json(json.dumps(BODY).encode(), "here")
     assert index.serial == 7
-    assert index.entry("lab/arm-v1", "0.9.0") == IndexEntry(
-        digest=DIGEST, size_bytes=10, episodes=2, steps=5
-    )
+    assert index.entry("lab/arm-v1", "0.9.0") == IndexEntry(digest=DIGEST, size_bytes=10, episodes=2, steps=5)
     assert index.entry("lab/arm-v1", "3.0.0") is index.entry("lab/other-v1", "1.0.0") is None
     assert index_from_json(index.to_json(), "here") == index
     backwards = {**BODY, "datasets": dict(reversed(BODY["datasets"].items()))}

@@ -11,14 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orlog.errors import (
-    FormatVersionError,
-    IntegrityError,
-    InvalidNameError,
-    LockError,
-    ManifestError,
-    StorageError,
-)
+from orlog.errors import FormatVersionError, IntegrityError, InvalidNameError, LockError, ManifestError, StorageError
 from orlog.manifests.lock import LockedDataset, check_lock, find_lock, read_lock, write_lock
 from orlog.manifests.names import parse_name
 
@@ -91,17 +84,13 @@ def test_a_removed_working_folder_has_no_lock(project: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "0", " "])
-def test_the_variable_can_switch_locks_off(
-    lock: Path, monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
+def test_the_variable_can_switch_locks_off(lock: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("ORLOG_LOCK", value)
     assert find_lock(lock.parent) is None
     assert check_lock(parse_name(f"{NAME}@9.9.9")) is None
 
 
-def test_the_variable_names_another_file(
-    lock: Path, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_variable_names_another_file(lock: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORLOG_LOCK", "code/other.lock")
     other = project / "code" / "other.lock"
     assert find_lock(lock.parent) == other
@@ -119,9 +108,7 @@ def test_a_name_that_agrees_gets_its_pin(lock: Path, pin: str) -> None:
 
 
 @pytest.mark.parametrize("pin", ["1.0.1", "2.0.0", "sha256:abababac", OTHER.digest])
-def test_a_name_that_contradicts_is_an_error_with_both_and_the_way_out(
-    lock: Path, pin: str
-) -> None:
+def test_a_name_that_contradicts_is_an_error_with_both_and_the_way_out(lock: Path, pin: str) -> None:
     with pytest.raises(LockError) as caught:
         check_lock(parse_name(f"{NAME}@{pin}"))
     message = str(caught.value)
@@ -152,15 +139,9 @@ def body(**changes: Any) -> dict[str, Any]:
         (body(datasets={NAME: {"version": "1.0.0"}}), "missing required field `digest`"),
         (body(datasets={NAME: {"version": "1", "digest": PIN.digest}}), "not a content version"),
         (body(datasets={NAME: {"version": "1.0.0", "digest": "sha256:abababab"}}), "regex"),
-        (
-            body(datasets={NAME: {"version": "1.0.0", "digest": PIN.digest, "url": ""}}),
-            "unknown field",
-        ),
+        (body(datasets={NAME: {"version": "1.0.0", "digest": PIN.digest, "url": ""}}), "unknown field"),
         (body(datasets={"Bad": {"version": "1.0.0", "digest": PIN.digest}}), "not a dataset name"),
-        (
-            body(datasets={f"{NAME}@1.0.0": {"version": "1.0.0", "digest": PIN.digest}}),
-            "without a version",
-        ),
+        (body(datasets={f"{NAME}@1.0.0": {"version": "1.0.0", "digest": PIN.digest}}), "without a version"),
         ('{"lock_version": 1, "lock_version": 1, "datasets": {}}', "a key is repeated"),
         ('{"lock_version": NaN, "datasets": {}}', "not JSON"),
         ("[" * 100_000, "cannot be read"),
@@ -168,9 +149,7 @@ def body(**changes: Any) -> dict[str, Any]:
         (b" " * (2**24 + 1), "more than 16777216 bytes"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_path_and_kept(
-    project: Path, content: Any, message: str
-) -> None:
+def test_a_wrong_file_is_refused_with_its_path_and_kept(project: Path, content: Any, message: str) -> None:
     path = project / "orlog.lock"
     if isinstance(content, dict):
         content = json.dumps(content)
@@ -234,11 +213,7 @@ def test_a_full_disk_leaves_the_old_file(lock: Path, monkeypatch: pytest.MonkeyP
         write_lock(lock, {NAME: OTHER})
     assert caught.value.errno == 28
     assert lock.read_bytes() == before
-    assert sorted(path.name for path in lock.parent.iterdir()) == [
-        ".orlog.lock.lock",
-        "code",
-        "orlog.lock",
-    ]
+    assert sorted(path.name for path in lock.parent.iterdir()) == [".orlog.lock.lock", "code", "orlog.lock"]
 
 
 def test_two_processes_lose_no_pin(project: Path) -> None:
@@ -249,8 +224,6 @@ def test_two_processes_lose_no_pin(project: Path) -> None:
         "    pin = LockedDataset(version='1.0.0', digest='sha256:' + '0' * 64)\n"
         "    write_lock(pathlib.Path('orlog.lock'), {f'a/{sys.argv[1]}-v{number}': pin})\n"
     )
-    writers = [
-        subprocess.Popen([sys.executable, "-c", code, name], cwd=project) for name in ("x", "y")
-    ]
+    writers = [subprocess.Popen([sys.executable, "-c", code, name], cwd=project) for name in ("x", "y")]
     assert [writer.wait(120) for writer in writers] == [0, 0]
     assert len(read_lock(project / "orlog.lock")) == 40

@@ -46,9 +46,7 @@ def test_a_malformed_name_is_refused_with_the_grammar_and_an_example(text: str) 
         parse_name(text)
 
 
-@pytest.mark.parametrize(
-    "name", ["lab/arm-v1/1.0.0/x-v1", "lab/arm-v1/versions.json/x-v1", "v1/x-v1", "lab/v2/x-v1"]
-)
+@pytest.mark.parametrize("name", ["lab/arm-v1/1.0.0/x-v1", "lab/arm-v1/versions.json/x-v1", "v1/x-v1", "lab/v2/x-v1"])
 def test_no_dataset_lies_inside_of_another(name: str) -> None:
     with pytest.raises(InvalidNameError):
         parse_name(name)
@@ -71,23 +69,12 @@ def test_only_close_names_are_suggested(word: str, meant: str) -> None:
 
 
 def test_words_are_a_choice_in_a_sentence() -> None:
-    assert [either(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == [
-        "a",
-        "a or b",
-        "a, b or c",
-    ]
+    assert [either(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a or b", "a, b or c"]
 
 
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
-    [
-        (None, "-"),
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (556_500, "556.5 kB"),
-        (2.5e9, "2.5 GB"),
-    ],
+    [(None, "-"), (0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (556_500, "556.5 kB"), (2.5e9, "2.5 GB")],
 )
 def test_sizes_are_written_in_one_way(size_bytes: float | None, text: str) -> None:
     assert size_text(size_bytes) == text

@@ -31,9 +31,7 @@ COLUMNS = [
     *("episodes/task", "episodes/demonstration", "observations/task", "observations/a/action_mask"),
     *("infos/agents/a/acts", "infos/agents/b/acts", "infos/objectives", "actions", "rewards"),
 ]
-values = st.builds(
-    Values, st.sampled_from(["b", "i", "u", "f", TEXT, "array"]), st.sampled_from([(), (3,)])
-)
+values = st.builds(Values, st.sampled_from(["b", "i", "u", "f", TEXT, "array"]), st.sampled_from([(), (3,)]))
 columns = st.dictionaries(st.sampled_from(COLUMNS), values)
 
 
@@ -68,9 +66,7 @@ def test_values_are_told_by_the_columns_that_store_them() -> None:
 
 
 @given(columns, st.dictionaries(st.sampled_from(COLUMNS), st.sampled_from([*ROLES])))
-def test_a_column_has_the_stated_role_or_else_that_of_its_name(
-    held: dict[str, Values], stated: dict[str, str]
-) -> None:
+def test_a_column_has_the_stated_role_or_else_that_of_its_name(held: dict[str, Values], stated: dict[str, str]) -> None:
     stated = {column: role for column, role in stated.items() if column in held}
     found = roles_of(stated, held)
     for column, one in held.items():
@@ -82,8 +78,7 @@ def test_a_column_has_the_stated_role_or_else_that_of_its_name(
                 usual = [
                     pattern
                     for pattern in role.usual
-                    if fnmatch.fnmatchcase(column, pattern)
-                    and pattern.count("/") == column.count("/")
+                    if fnmatch.fnmatchcase(column, pattern) and pattern.count("/") == column.count("/")
                 ]
                 if usual and name not in stated.values() and fits(role, column, one):
                     expected = name
@@ -101,9 +96,7 @@ def test_a_text_called_task_is_its_words_and_a_number_its_number() -> None:
 
 
 def test_roles_of_agents_stand_together_and_can_be_given_by_a_pattern() -> None:
-    held = {
-        f"infos/agents/{agent}/{name}": Values("f", ()) for agent in "ab" for name in ("x", "y")
-    }
+    held = {f"infos/agents/{agent}/{name}": Values("f", ()) for agent in "ab" for name in ("x", "y")}
     held["infos/x"] = Values("f", ())
     spread = spread_roles({"infos/agents/*/x": "cost", "infos/gone/*": "cost"}, held)
     assert [*spread] == ["infos/agents/a/x", "infos/agents/b/x", "infos/gone/*"]
@@ -125,15 +118,8 @@ def test_roles_of_agents_stand_together_and_can_be_given_by_a_pattern() -> None:
         ({"episodes/cost": "cost"}, "a column of steps .*; it is a column of episodes"),
     ],
 )
-def test_roles_that_make_no_sense_name_dataset_and_column(
-    stated: dict[str, str], message: str
-) -> None:
+def test_roles_that_make_no_sense_name_dataset_and_column(stated: dict[str, str], message: str) -> None:
     number = Values("f", ())
-    held = {
-        "infos/cost": number,
-        "episodes/cost": number,
-        "actions": number,
-        "infos/note": Values(TEXT, ()),
-    }
+    held = {"infos/cost": number, "episodes/cost": number, "actions": number, "infos/note": Values(TEXT, ())}
     with pytest.raises(SchemaError, match=f"lab/a-v1.*{message}"):
         check_roles(stated, held, "lab/a-v1")

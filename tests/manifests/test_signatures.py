@@ -35,9 +35,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(["signature_version", "signatures", "key", "signature", "other"]),
-            inner,
-            max_size=4,
+            st.sampled_from(["signature_version", "signatures", "key", "signature", "other"]), inner, max_size=4
         )
     ),
     max_leaves=8,
@@ -62,16 +60,12 @@ def altered(good: bytes, **fields: object) -> bytes:
     """Return a file with one signature, its fields or those around it changed."""
     body = json.loads(good)
     (one,) = body["signatures"]
-    inner = {
-        name: value for name, value in fields.items() if name in ("key", "signature", "comment")
-    }
+    inner = {name: value for name, value in fields.items() if name in ("key", "signature", "comment")}
     outer = {name: value for name, value in fields.items() if name not in inner}
     return json.dumps({**body, "signatures": [{**one, **inner}], **outer}).encode()
 
 
-def refusal(
-    signature: bytes | None, *trusted: str, data: bytes = DATA, kind: SignedKind = "index"
-) -> SignatureError:
+def refusal(signature: bytes | None, *trusted: str, data: bytes = DATA, kind: SignedKind = "index") -> SignatureError:
     """Return the error of a check that must fail."""
     with pytest.raises(SignatureError) as caught:
         check_signature(data, kind, signature, trusted, WHERE)
@@ -140,9 +134,7 @@ def test_any_of_several_signatures_will_do(key_file: Path, tmp_path: Path) -> No
     for key in (ours, other):
         assert check_signature(DATA, "index", by_both, [key], WHERE) == key
     # A right one by a key that is not trusted does not help a wrong one by a key that is.
-    assert "wrong signature" in str(
-        refusal(add_signature(old, sign(DATA, "index", tmp_path / "other.pem")), ours)
-    )
+    assert "wrong signature" in str(refusal(add_signature(old, sign(DATA, "index", tmp_path / "other.pem")), ours))
 
 
 def test_signatures_add_up_to_a_bound_and_the_newest_stay(key_file: Path) -> None:
@@ -197,9 +189,7 @@ def test_what_is_malformed_is_not_added_to(key_file: Path) -> None:
         ({"signature": "é" * 128}, "signature"),
     ],
 )
-def test_a_malformed_field_is_refused(
-    fields: dict[str, object], message: str, key_file: Path
-) -> None:
+def test_a_malformed_field_is_refused(fields: dict[str, object], message: str, key_file: Path) -> None:
     signature = altered(sign(DATA, "index", key_file), **fields)
     assert message in str(refusal(signature, public_key(key_file)))
 
@@ -217,9 +207,7 @@ def test_missing_and_repeated_keys_and_excess_are_refused(key_file: Path) -> Non
     assert "repeated" in str(refusal(repeated, public_key(key_file)))
     padding = b" " * (LARGEST_SIGNATURE + 1 - len(good))
     assert "too large" in str(refusal(good + padding, public_key(key_file)))
-    assert check_signature(
-        DATA, "index", good + padding[1:], [public_key(key_file)], WHERE
-    ) == public_key(key_file)
+    assert check_signature(DATA, "index", good + padding[1:], [public_key(key_file)], WHERE) == public_key(key_file)
 
 
 @pytest.mark.parametrize("text", [b"", b"\xff", b"[" * 4096, b"9" * 4096, b"null", b"NaN", b"{}"])
@@ -254,9 +242,7 @@ def test_any_flipped_bit_of_the_data_is_refused(data: bytes, place: int, key_fil
 
 @settings(max_examples=scaled(200), deadline=None)
 @given(body=JSON)
-def test_random_json_is_no_signature_and_no_key(
-    body: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_random_json_is_no_signature_and_no_key(body: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     text = json.dumps(body).encode()
     refusal(text, f"ed25519:{'ab' * 32}")
     path = tmp_path_factory.mktemp("random") / "key.pem"

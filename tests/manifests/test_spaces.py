@@ -29,10 +29,7 @@ def boxes(draw: st.DrawFn) -> spaces.Box:
     size = int(np.prod(shape))
     floats = st.floats(-6e4, 6e4, width=16) if dtype is np.float16 else FLOATS
     bounds = st.one_of(floats, st.sampled_from([np.inf, -np.inf]))
-    one, two = (
-        np.array(draw(st.lists(bounds, min_size=size, max_size=size)), dtype).reshape(shape)
-        for _ in range(2)
-    )
+    one, two = (np.array(draw(st.lists(bounds, min_size=size, max_size=size)), dtype).reshape(shape) for _ in range(2))
     low, high = np.minimum(one, two), np.maximum(one, two)
     low = np.where(low == np.inf, 0, low).astype(dtype)
     high = np.where(high == -np.inf, 0, high).astype(dtype)
@@ -40,9 +37,7 @@ def boxes(draw: st.DrawFn) -> spaces.Box:
 
 
 TEXTS = st.builds(
-    lambda shortest, more, charset: spaces.Text(
-        shortest + more, min_length=shortest, charset=frozenset(charset)
-    ),
+    lambda shortest, more, charset: spaces.Text(shortest + more, min_length=shortest, charset=frozenset(charset)),
     st.integers(0, 3),
     st.integers(0, 9),
     st.text(max_size=5),
@@ -56,9 +51,7 @@ PLAIN = st.one_of(
         st.sampled_from([np.int64, np.int8, np.int32]),
     ),
     st.builds(
-        spaces.MultiDiscrete,
-        st.lists(st.integers(1, 9), min_size=1, max_size=3),
-        st.sampled_from([np.int64, np.uint8]),
+        spaces.MultiDiscrete, st.lists(st.integers(1, 9), min_size=1, max_size=3), st.sampled_from([np.int64, np.uint8])
     ),
     st.builds(spaces.MultiBinary, st.integers(1, 9)),
     st.builds(spaces.MultiBinary, st.lists(st.integers(1, 3), max_size=3)),
@@ -109,20 +102,14 @@ LEAF = {"type": "Discrete", "n": 2, "start": 0}
     [
         (
             spaces.Box(-np.inf, 0.1, (2,), np.float32),
-            (
-                '{"type": "Box", "shape": [2], "dtype": "float32", "low": "-inf", '
-                '"high": 0.10000000149011612}'
-            ),
+            ('{"type": "Box", "shape": [2], "dtype": "float32", "low": "-inf", "high": 0.10000000149011612}'),
         ),
         (
             spaces.Box(np.array([0, 1]), np.array([1, 2]), dtype=np.int64),
             '{"type": "Box", "shape": [2], "dtype": "int64", "low": [0, 1], "high": [1, 2]}',
         ),
         (spaces.Discrete(3, start=-1), '{"type": "Discrete", "n": 3, "start": -1}'),
-        (
-            spaces.MultiDiscrete([2, 3]),
-            '{"type": "MultiDiscrete", "nvec": [2, 3], "start": [0, 0], "dtype": "int64"}',
-        ),
+        (spaces.MultiDiscrete([2, 3]), '{"type": "MultiDiscrete", "nvec": [2, 3], "start": [0, 0], "dtype": "int64"}'),
         (spaces.MultiBinary(3), '{"type": "MultiBinary", "shape": [3]}'),
         (spaces.MultiBinary([2, 3]), '{"type": "MultiBinary", "shape": [2, 3]}'),
         (
@@ -146,14 +133,8 @@ def test_the_json_of_format_1_stays_byte_for_byte(space: gymnasium.Space[Any], t
             spaces.Text(5, min_length=2, charset="bé\na"),
             {"type": "Text", "min_length": 2, "max_length": 5, "charset": "\nabé"},
         ),
-        (
-            spaces.Sequence(spaces.Discrete(2), stack=True),
-            {"type": "Sequence", "space": LEAF, "stack": True},
-        ),
-        (
-            spaces.Graph(spaces.Discrete(2), None),
-            {"type": "Graph", "node_space": LEAF, "edge_space": None},
-        ),
+        (spaces.Sequence(spaces.Discrete(2), stack=True), {"type": "Sequence", "space": LEAF, "stack": True}),
+        (spaces.Graph(spaces.Discrete(2), None), {"type": "Graph", "node_space": LEAF, "edge_space": None}),
         (spaces.OneOf([spaces.Discrete(2)]), {"type": "OneOf", "spaces": [LEAF]}),
         (spaces.Discrete(2, dtype=np.uint8), {**LEAF, "dtype": "uint8"}),
         (spaces.MultiBinary([2]), {"type": "MultiBinary", "shape": [2], "listed": True}),

@@ -91,22 +91,13 @@ def test_what_is_counted_is_what_a_slow_loop_counts(
     episodes: int, side_by_side: int, first_seed: int, combine: Any, at_end: bool
 ) -> None:
     counts = [
-        Count(
-            name="number",
-            infos=("missing", "cost"),
-            combine=combine,
-            at_end=frozenset({"cost"} if at_end else ()),
-        ),
+        Count(name="number", infos=("missing", "cost"), combine=combine, at_end=frozenset({"cost"} if at_end else ())),
         Count(name="vector", infos=("front",), combine=combine),
         Count(name="nothing", infos=("missing",), combine=combine),
     ]
     Telling.told.clear()
     found = run_episodes(
-        policy,
-        SyncVectorEnv([Telling] * side_by_side),
-        episodes=episodes,
-        first_seed=first_seed,
-        counts=counts,
+        policy, SyncVectorEnv([Telling] * side_by_side), episodes=episodes, first_seed=first_seed, counts=counts
     )
     each = [Telling.told[first_seed + episode] for episode in range(episodes)]
     expected = [by_hand(counts[0], infos) for infos in each]
@@ -162,9 +153,7 @@ def test_over_seeds_each_seed_counts_alike() -> None:
     st.lists(st.floats(0, 1e4), min_size=1, max_size=20),
     st.sampled_from([one.name for one in benchmark_datasets("dsrl")]),
 )
-def test_costs_are_normalized_as_dsrl_does_at_the_limits_of_its_table(
-    costs: list[float], name: str
-) -> None:
+def test_costs_are_normalized_as_dsrl_does_at_the_limits_of_its_table(costs: list[float], name: str) -> None:
     mean, *limits = numbers_of([played(name, cost=costs)])
     assert mean.name == "cost"
     assert mean.value == pytest.approx(np.mean(costs))
@@ -263,9 +252,7 @@ def test_what_was_counted_comes_back_from_the_fields_of_an_evaluation() -> None:
 
 
 def test_numbers_in_words() -> None:
-    share = Number(
-        metric="a", name="wins", value=0.4, interval=(0.168, 0.687), is_share=True, note="4 of 10"
-    )
+    share = Number(metric="a", name="wins", value=0.4, interval=(0.168, 0.687), is_share=True, note="4 of 10")
     assert str(share) == "wins 40.0 % (4 of 10, 95 % interval 16.8 to 68.7)"
     assert share.cells() == ["wins", "40.0 %", "16.8 to 68.7", "4 of 10"]
     plain = Number(metric="b", name="cost", value=1.234, digits=2)
@@ -287,8 +274,7 @@ def test_the_volume_is_that_of_counted_cells(objectives: int) -> None:
     for _ in range(10):
         points = rng.integers(-1, 6, (5, objectives)).astype(float)
         cells = sum(
-            bool((points >= np.array(cell) + 1).all(1).any())
-            for cell in itertools.product(range(6), repeat=objectives)
+            bool((points >= np.array(cell) + 1).all(1).any()) for cell in itertools.product(range(6), repeat=objectives)
         )
         assert hypervolume(points, np.zeros(objectives)) == cells
 

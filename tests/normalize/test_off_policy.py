@@ -33,9 +33,7 @@ def policies(lake: Lake) -> tuple[np.ndarray, np.ndarray]:
     return 0.6 * lake.best() + 0.4 / 4, 0.3 * lake.best() + 0.7 / 4
 
 
-def values_of(
-    lake: Lake, logged: Logged, target: np.ndarray, error: float = 0.0
-) -> tuple[np.ndarray, np.ndarray]:
+def values_of(lake: Lake, logged: Logged, target: np.ndarray, error: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """Return Q of the logged actions and V of the states, wrong by a factor 1 + error."""
     q_table, table = lake.until(target, HORIZON)
     steps = np.arange(HORIZON)
@@ -73,9 +71,7 @@ def test_each_estimator_is_its_formula() -> None:
     weights = np.stack([ratio[:, 0], ratio[:, 0] * ratio[:, 1]], 1)
     returns = rewards[:, 0] + discount * rewards[:, 1]
     shares = weights / weights.sum(0)
-    assert importance_sampling(logs, rewards, discount).value == pytest.approx(
-        (weights[:, 1] * returns).sum() / count
-    )
+    assert importance_sampling(logs, rewards, discount).value == pytest.approx((weights[:, 1] * returns).sum() / count)
     whole = importance_sampling(logs, rewards, discount, weighted=True)
     assert whole.value == pytest.approx((shares[:, 1] * returns).sum())
     each = importance_sampling(logs, rewards, discount, weighted=True, per_decision=True)
@@ -113,13 +109,9 @@ def test_unbiased_estimators_have_the_exact_value_as_their_mean(
     errors = {}
     for name, terms in {
         "whole": importance_sampling(ratios, logged.rewards, lake.discount),
-        "per decision": doubly_robust(
-            ratios, logged.rewards, 0 * wrong[0], 0 * wrong[1], lake.discount
-        ),
+        "per decision": doubly_robust(ratios, logged.rewards, 0 * wrong[0], 0 * wrong[1], lake.discount),
         "wrong Q": doubly_robust(ratios, logged.rewards, *wrong, lake.discount),
-        "exact Q": doubly_robust(
-            ratios, logged.rewards, *values_of(lake, logged, target), lake.discount
-        ),
+        "exact Q": doubly_robust(ratios, logged.rewards, *values_of(lake, logged, target), lake.discount),
     }.items():
         episodes = terms.numerators.sum(1)
         errors[name] = episodes.std() / len(episodes) ** 0.5
@@ -145,13 +137,7 @@ def test_weighted_estimators_come_to_the_exact_value_and_are_biased_with_one_epi
     found = [
         importance_sampling(ratios, rewards, lake.discount, weighted=True),
         importance_sampling(ratios, rewards, lake.discount, weighted=True, per_decision=True),
-        doubly_robust(
-            ratios,
-            rewards,
-            *values_of(lake, logged, target, error=-0.5),
-            lake.discount,
-            weighted=True,
-        ),
+        doubly_robust(ratios, rewards, *values_of(lake, logged, target, error=-0.5), lake.discount, weighted=True),
     ]
 
     for terms, draws in zip(found, resampled_values(found, rng, resamples=100), strict=True):
@@ -159,10 +145,7 @@ def test_weighted_estimators_come_to_the_exact_value_and_are_biased_with_one_epi
 
     # With one episode the weight cancels: the mean is the value of the policy that acted.
     single = np.array(
-        [
-            importance_sampling(ratios[[one]], rewards[[one]], lake.discount, weighted=True).value
-            for one in range(3000)
-        ]
+        [importance_sampling(ratios[[one]], rewards[[one]], lake.discount, weighted=True).value for one in range(3000)]
     )
     acted = lake.until(behavior, HORIZON)[1][0, 0]
     error = single.std() / len(single) ** 0.5
@@ -229,9 +212,7 @@ def test_the_quality_of_estimates_by_hand_and_by_scipy() -> None:
     assert regret(estimates, values) == 6 - 4
     assert regret(values, values) == 0
     assert regret(np.zeros(4), values) == 6 - 13 / 4
-    assert rank_correlation(estimates, values) == pytest.approx(
-        stats.spearmanr(estimates, values).statistic
-    )
+    assert rank_correlation(estimates, values) == pytest.approx(stats.spearmanr(estimates, values).statistic)
     assert rank_correlation(values, values) == 1
     assert np.isnan(rank_correlation(np.zeros(4), values))
 

@@ -23,11 +23,7 @@ DATASETS = [
     and name.partition("/")[0] not in FAMILIES
 ]
 # Data of random or of the best policy alone have no better and worse episodes to tell apart.
-MIXED = [
-    name
-    for name in DATASETS
-    if not name.endswith(("-random-v1", "-expert-v1")) or "-medium-" in name
-]
+MIXED = [name for name in DATASETS if not name.endswith(("-random-v1", "-expert-v1")) or "-medium-" in name]
 LEARNED = ("iql", "td3bc", "rebrac", "fql", "cql", "percent_bc")
 FOR_GOALS = ("gcivl", "gciql", "crl", "hiql", "qrl")
 PAIRS = [(one, "bc") for one in LEARNED] + [(one, "gcbc") for one in FOR_GOALS]
@@ -61,10 +57,7 @@ ABOVE = {
 }
 """Where they are above imitation on these."""
 EXCEPTIONS |= {
-    (f"mujoco/{name}-v1", algorithm, "bc")
-    for algorithm, above in ABOVE.items()
-    for name in SHORT
-    if name not in above
+    (f"mujoco/{name}-v1", algorithm, "bc") for algorithm, above in ABOVE.items() for name in SHORT if name not in above
 }
 UNORDERED = {("walker2d", "td3bc"), ("halfcheetah", "cql")}
 
@@ -74,9 +67,7 @@ def test_learning_from_rewards_or_for_goals_is_above_imitation(better: str, wors
     wrong = {
         (name, better, worse)
         for name in MIXED
-        if (high := score(better, name)) is not None
-        and (low := score(worse, name)) is not None
-        and high <= low
+        if (high := score(better, name)) is not None and (low := score(worse, name)) is not None and high <= low
     }
     assert wrong == {one for one in EXCEPTIONS if one[1:] == (better, worse)}
 

@@ -28,9 +28,7 @@ def of_benchmarks() -> list[PublishedScore]:
 def test_every_row_is_found_by_name_with_its_numbers() -> None:
     rows = read_table("published_scores")
     counts = {key: len(published_scores(key)) for key in BENCHMARKS}
-    assert counts == Counter(row["dataset"].partition("/")[0] for row in rows) | dict.fromkeys(
-        ("minari", "ogmarl"), 0
-    )
+    assert counts == Counter(row["dataset"].partition("/")[0] for row in rows) | dict.fromkeys(("minari", "ogmarl"), 0)
     for row in rows:
         (score,) = (
             score

@@ -86,9 +86,7 @@ def test_files_that_are_not_what_they_say_are_refused(tmp_path: Path) -> None:
 
 @settings(deadline=None)
 @given(random=FLOATS, gap=st.floats(0.01, 1e4), returns=st.tuples(FLOATS, FLOATS, FLOATS))
-def test_scores_are_affine_and_monotone(
-    random: float, gap: float, returns: tuple[float, float, float]
-) -> None:
+def test_scores_are_affine_and_monotone(random: float, gap: float, returns: tuple[float, float, float]) -> None:
     anchors = references(random, random + gap)
     ends = anchors.normalize(np.array([random, anchors.expert.mean]))
     np.testing.assert_allclose(ends, [0, 100], atol=1e-9)
@@ -152,9 +150,7 @@ def test_published_means_are_read_and_normalize_as_measured_ones(tmp_path: Path)
     assert msgspec.to_builtins(published) == PUBLISHED
     assert "D4RL" in published.source
     returns = np.array([-280.2, 5000.0, 12135.0])
-    np.testing.assert_array_equal(
-        published.normalize(returns), references(-280.2, 12135.0).normalize(returns)
-    )
+    np.testing.assert_array_equal(published.normalize(returns), references(-280.2, 12135.0).normalize(returns))
 
 
 def test_no_recorded_return_is_more_than_an_episode_can_have() -> None:
@@ -166,9 +162,7 @@ def test_no_recorded_return_is_more_than_an_episode_can_have() -> None:
         most = largest_return(baseline.protocol)
         if most is not None:
             bounded += 1
-            assert "is more than" in impossible_return(
-                baseline.protocol, np.array([most + 0.001 + abs(most) / 1000])
-            )
+            assert "is more than" in impossible_return(baseline.protocol, np.array([most + 0.001 + abs(most) / 1000]))
     assert bounded > 100
     for path in (records_folder() / "references").glob("*.json"):
         found = read_references(path)

@@ -89,9 +89,7 @@ def test_what_is_no_yes_or_no_is_no_success(kind: Any) -> None:
     assert found.returns.tolist() == returns.tolist()
 
 
-def one_by_one(
-    env: gymnasium.Env[Any, Any], episodes: int, first_seed: int, policy: Any = policy
-) -> list[float]:
+def one_by_one(env: gymnasium.Env[Any, Any], episodes: int, first_seed: int, policy: Any = policy) -> list[float]:
     returns = []
     for seed in range(first_seed, first_seed + episodes):
         observation, _ = env.reset(seed=seed)
@@ -109,38 +107,25 @@ def one_by_one(
 
 
 @settings(deadline=None, max_examples=scaled(40))
-@given(
-    episodes=st.integers(1, 12), side_by_side=st.integers(1, 7), first_seed=st.integers(0, 2**31)
-)
-def test_returns_are_those_of_one_environment_after_another(
-    episodes: int, side_by_side: int, first_seed: int
-) -> None:
+@given(episodes=st.integers(1, 12), side_by_side=st.integers(1, 7), first_seed=st.integers(0, 2**31))
+def test_returns_are_those_of_one_environment_after_another(episodes: int, side_by_side: int, first_seed: int) -> None:
     environments = SyncVectorEnv([Countdown] * side_by_side)
     expected = one_by_one(Countdown(), episodes, first_seed)
     done: list[int] = []
     for _ in range(2):  # used again, they give the same
         found = run_episodes(
-            policy,
-            environments,
-            episodes=episodes,
-            first_seed=first_seed,
-            counts=COUNTS,
-            progress=done.append,
+            policy, environments, episodes=episodes, first_seed=first_seed, counts=COUNTS, progress=done.append
         )
         returns = found.returns
         assert found.metrics == {}
         assert returns.dtype == np.float64
         assert returns.tolist() == expected
-    rounds = [
-        min(episodes, end) for end in range(side_by_side, episodes + side_by_side, side_by_side)
-    ]
+    rounds = [min(episodes, end) for end in range(side_by_side, episodes + side_by_side, side_by_side)]
     assert done == rounds * 2
 
 
 @settings(deadline=None, max_examples=scaled(40))
-@given(
-    episodes=st.integers(1, 12), side_by_side=st.integers(1, 7), first_seed=st.integers(0, 2**31)
-)
+@given(episodes=st.integers(1, 12), side_by_side=st.integers(1, 7), first_seed=st.integers(0, 2**31))
 def test_a_policy_with_memory_remembers_each_episode_and_no_other(
     episodes: int, side_by_side: int, first_seed: int
 ) -> None:

@@ -24,11 +24,7 @@ def test_a_large_difference_is_decided_by_the_first_group_and_others_need_more()
     rng = np.random.default_rng(0)
     scores = {"bc": rng.normal(20, 3, 5), "iql": rng.normal(60, 3, 5), "cql": rng.normal(20, 3, 7)}
     found = compare_sequentially(scores)
-    assert found.decisions == {
-        ("bc", "iql"): "below",
-        ("bc", "cql"): "needs seeds",
-        ("iql", "cql"): "above",
-    }
+    assert found.decisions == {("bc", "iql"): "below", ("bc", "cql"): "needs seeds", ("iql", "cql"): "above"}
     assert (found.groups, found.missing) == (1, {"bc": 5, "cql": 3})
     more = {**scores, "bc": rng.normal(20, 3, 25), "cql": rng.normal(20, 3, 25)}
     end = compare_sequentially({**more, "iql": scores["iql"]})
@@ -77,8 +73,6 @@ def test_a_missing_library_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) 
         ({"a": np.arange(5.0), "b": np.array([np.nan])}, {}, "b: nan at position 0"),
     ],
 )
-def test_bad_input_is_one_line(
-    scores: dict[str, np.ndarray], options: dict[str, float], message: str
-) -> None:
+def test_bad_input_is_one_line(scores: dict[str, np.ndarray], options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         compare_sequentially(scores, **options)  # type: ignore[arg-type]  # numbers of any kind

@@ -55,10 +55,7 @@ def stratified_interval(
 ) -> list[np.ndarray]:
     """Return the ends of a statistic's interval, from methods' scores [seeds, tasks]."""
     rng = np.random.default_rng(0)
-    drawn = [
-        stratified_resamples([task[:, None] for task in scores.T], rng, resamples=resamples)
-        for scores in methods
-    ]
+    drawn = [stratified_resamples([task[:, None] for task in scores.T], rng, resamples=resamples) for scores in methods]
     return [*percentile_interval(statistic(*drawn))]
 
 
@@ -84,9 +81,7 @@ def test_over_seeds_wilsons_rule_gets_the_effective_number_of_episodes(counts: l
     share, episodes = float(np.mean(shares)), 30 * len(counts)
     low, high = share_interval(shares, episodes)
     pooled = wilson_interval(share, episodes)
-    assert (
-        0 <= low <= pooled[0] <= share <= pooled[1] <= high <= 1
-    )  # never narrower than episodes say
+    assert 0 <= low <= pooled[0] <= share <= pooled[1] <= high <= 1  # never narrower than episodes say
     # By Wilson's rule each end lies as many of its own errors from the share as Student's t says. The error
     # is that of runs that lie so far apart, or of independent episodes if that is larger.
     apart = stats.sem(shares) / math.sqrt(share * (1 - share)) if len({*counts}) > 1 else 0.0
@@ -110,9 +105,7 @@ def test_shares_of_three_seeds_by_hand() -> None:
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_intervals_of_shares_hold_the_share_of_the_method(seeds: int, share: float) -> None:
     rng, held = np.random.default_rng(seeds), 0
-    for shares in rng.beta(
-        share * 19, (1 - share) * 19, (500, seeds)
-    ):  # seeds spread by 0.11 or 0.07
+    for shares in rng.beta(share * 19, (1 - share) * 19, (500, seeds)):  # seeds spread by 0.11 or 0.07
         low, high = share_interval(rng.binomial(100, shares) / 100, 100 * seeds)
         held += low <= share <= high
     assert held / 500 > 0.93
@@ -153,10 +146,7 @@ def test_the_bootstrap_resamples_seeds_and_their_episodes() -> None:
 def test_the_bootstrap_of_one_task_keeps_its_numbers_to_the_bit() -> None:
     # Pages and baselines print them.
     scores = np.random.default_rng(7).normal(40, 12, (5, 30))
-    assert [
-        bootstrap_interval(scores[:seeds], np.random.default_rng(0), resamples=50)
-        for seeds in (1, 3, 5)
-    ] == [
+    assert [bootstrap_interval(scores[:seeds], np.random.default_rng(0), resamples=50) for seeds in (1, 3, 5)] == [
         (32.06553277393826, 37.838209471733855),
         (35.8655791800769, 40.11726828989628),
         (36.2478954298775, 39.886765680967),
@@ -184,11 +174,7 @@ def test_the_stratified_bootstrap_resamples_seeds_by_task_and_their_episodes() -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "seeds",
-    [
-        pytest.param(seeds, marks=() if seeds == 3 else pytest.mark.thorough)
-        for seeds in BOOTSTRAP_COVERAGE
-    ],
+    "seeds", [pytest.param(seeds, marks=() if seeds == 3 else pytest.mark.thorough) for seeds in BOOTSTRAP_COVERAGE]
 )
 def test_the_bootstrap_covers_as_often_as_is_printed_beside_it(seeds: int) -> None:
     """As `benchmarks/intervals.py` measures it, with fewer runs: three standard errors."""
@@ -221,9 +207,7 @@ def test_intervals_are_rliables() -> None:
     np.testing.assert_allclose([low, high], intervals["a"], atol=0.08 * (high - low).max())
     shares, bands = library.create_performance_profile({"a": SCORES}, thresholds, reps=300)
     np.testing.assert_allclose(performance_profile(SCORES, thresholds), shares["a"], atol=1e-12)
-    ends = stratified_interval(
-        lambda drawn: performance_profile(drawn, thresholds), SCORES, resamples=300
-    )
+    ends = stratified_interval(lambda drawn: performance_profile(drawn, thresholds), SCORES, resamples=300)
     # Shares move in steps of one run; the ends of two bootstraps differ by one or two of them.
     np.testing.assert_allclose(ends, bands["a"], atol=2.1 / SCORES.size)
     first, second = SCORES[:, :4], np.random.default_rng(1).normal(40, 40, (6, 4))
@@ -331,16 +315,12 @@ def disagreements(scores: np.ndarray, order: Sequence[int]) -> int:
 @settings(deadline=None, max_examples=scaled(60))
 @given(
     scores=npst.arrays(
-        np.float64,
-        st.tuples(st.integers(1, 6), st.integers(1, 7)),
-        elements=st.integers(0, 4).map(float),
+        np.float64, st.tuples(st.integers(1, 6), st.integers(1, 7)), elements=st.integers(0, 4).map(float)
     )
 )
 def test_no_ranking_disagrees_less_than_the_consensus(scores: np.ndarray) -> None:
     found = kemeny_consensus(scores)
-    counts = {
-        order: disagreements(scores, order) for order in itertools.permutations(range(len(scores)))
-    }
+    counts = {order: disagreements(scores, order) for order in itertools.permutations(range(len(scores)))}
     fewest = min(counts.values())
     assert found.is_exact
     assert found.disagreements == counts[tuple(found.order)] == fewest
@@ -411,9 +391,7 @@ def test_equal_scores_have_no_shares_of_variance() -> None:
     assert split_variance(np.full((3, 1, 4), 7.0)).shares() == {"seeds": 0, "episodes": 0}
 
 
-@pytest.mark.parametrize(
-    "scores", [np.zeros((1, 1, 5)), np.zeros((5, 1, 1)), np.full((2, 1, 2), np.nan)]
-)
+@pytest.mark.parametrize("scores", [np.zeros((1, 1, 5)), np.zeros((5, 1, 1)), np.full((2, 1, 2), np.nan)])
 def test_scores_whose_variance_cannot_be_split_are_refused(scores: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"two seeds and two episodes|nan at position 0, 0, 0"):
         split_variance(scores)
@@ -427,10 +405,7 @@ def draw(
 ) -> dict[str, dict[str, np.ndarray]]:
     rng = np.random.default_rng(0)
     return {
-        method: {
-            task: rng.normal(rng.normal(mean, 3, (seeds, 1)), 8, (seeds, episodes))
-            for task in tasks
-        }
+        method: {task: rng.normal(rng.normal(mean, 3, (seeds, 1)), 8, (seeds, episodes)) for task in tasks}
         for method, mean in means.items()
     }
 
@@ -438,10 +413,7 @@ def draw(
 def test_a_comparison_has_every_statistic_of_the_same_scores() -> None:
     scores = draw({"bc": 20, "iql": 60, "cql": 40})
     found = compare_methods(scores, np.random.default_rng(0), resamples=300)
-    runs = {
-        method: np.stack([of_tasks[task].mean(1) for task in TASKS], 1)
-        for method, of_tasks in scores.items()
-    }
+    runs = {method: np.stack([of_tasks[task].mean(1) for task in TASKS], 1) for method, of_tasks in scores.items()}
     assert found.methods == ["bc", "iql", "cql"]
     assert found.tasks == list(TASKS)
     for method in runs:
@@ -475,9 +447,7 @@ def test_a_comparison_has_every_statistic_of_the_same_scores() -> None:
 
 def test_checkpoints_give_the_variance_if_they_are_there() -> None:
     curve = np.random.default_rng(1).normal(size=(4, 3, 5))
-    found = compare_methods(
-        draw({"bc": 20}), np.random.default_rng(0), resamples=9, checkpoints={"bc": {"ant": curve}}
-    )
+    found = compare_methods(draw({"bc": 20}), np.random.default_rng(0), resamples=9, checkpoints={"bc": {"ant": curve}})
     assert found.variances["bc"]["ant"] == split_variance(curve)
     other = found.variances["bc"]["hopper"]
     assert other is not None
@@ -506,10 +476,7 @@ def test_who_has_too_few_seeds_or_episodes_is_not_ranked_and_copies_are_named() 
     scores["best"] = {task: of_seeds[:2] + 90 for task, of_seeds in scores["iql"].items()}
     scores["chosen"] = {task: np.sort(of_seeds)[:, -5:] for task, of_seeds in scores["iql"].items()}
     scores["copy"] = {task: of_seeds[::-1] for task, of_seeds in scores["iql"].items()}
-    assert unranked_methods(scores, {}) == {
-        "best": "2 of at least 3 seeds",
-        "chosen": "5 of 10 episodes of each seed",
-    }
+    assert unranked_methods(scores, {}) == {"best": "2 of at least 3 seeds", "chosen": "5 of 10 episodes of each seed"}
     assert {*unranked_methods(draw({"bc": 20}), dict.fromkeys(TASKS, 20))} == {"bc"}
     many = draw({"bc": 20, "mine": 30}, episodes=120)
     many["mine"] = {task: of_seeds[:, :100] for task, of_seeds in many["mine"].items()}
@@ -521,12 +488,7 @@ def test_who_has_too_few_seeds_or_episodes_is_not_ranked_and_copies_are_named() 
     assert list(found.ranks) == ["bc", "iql", "copy"]
     assert found.ranking()[-1] == "best"
     body = found.to_json()
-    assert [method["mean_rank"] is None for method in body["methods"]] == [
-        False,
-        False,
-        True,
-        False,
-    ]
+    assert [method["mean_rank"] is None for method in body["methods"]] == [False, False, True, False]
     assert sorted(body["consensus"]["order"]) == ["bc", "copy", "iql"]
 
 
@@ -538,10 +500,7 @@ ONES = np.ones((2, 2))
     [
         ({}, "no method to compare"),
         ({"bc": {}}, "bc has no task"),
-        (
-            {"bc": {"ant": ONES}, "iql": {"ant": ONES, "hopper": ONES}},
-            "bc has none; compare methods",
-        ),
+        ({"bc": {"ant": ONES}, "iql": {"ant": ONES, "hopper": ONES}}, "bc has none; compare methods"),
         ({"bc": {"ant": ONES, "hopper": np.ones((3, 2))}}, "bc has 3 seeds on hopper and 2 on ant"),
         ({"bc": {"ant": np.ones(3)}}, r"bc on ant: scores must be an array \[seeds, episodes\]"),
         ({"bc": {"ant": np.ones((0, 3))}}, r"that is not empty, found shape \(0, 3\)"),

@@ -23,9 +23,7 @@ def one_trial(scores: np.ndarray, policies: int, evaluations: int, seed: int) ->
     curve = []
     for number in range(1, evaluations + 1):
         bound = {
-            arm: math.inf
-            if not one
-            else sum(one) / len(one) + math.sqrt(2 * math.log(number) / len(one))
+            arm: math.inf if not one else sum(one) / len(one) + math.sqrt(2 * math.log(number) / len(one))
             for arm, one in seen.items()
         }
         highest = max(bound.values())
@@ -38,9 +36,7 @@ def one_trial(scores: np.ndarray, policies: int, evaluations: int, seed: int) ->
 
 def test_without_noise_a_bandit_names_the_best_policy_that_it_has_seen() -> None:
     scores = np.array([[-3.0], [10.0], [40.0], [55.0], [90.0]])
-    curves = tuning_curves(
-        scores, np.random.default_rng(0), evaluations=9, policies=4, trials=20_000
-    )
+    curves = tuning_curves(scores, np.random.default_rng(0), evaluations=9, policies=4, trials=20_000)
     assert curves.shape == (20_000, 9)
     expected = [best_of(scores[:, 0], min(number, 4)) for number in range(1, 10)]
     np.testing.assert_allclose(curves.mean(0), expected, atol=1)
@@ -70,10 +66,7 @@ def test_a_bandit_that_explores_finds_the_best_policy_in_the_end() -> None:
 
 def test_the_expected_best_is_that_of_every_draw() -> None:
     scores = np.array([30.0, -5.0, 80.0, 30.0])
-    expected = [
-        np.mean([max(draw) for draw in itertools.product(scores, repeat=budget)])
-        for budget in range(1, 5)
-    ]
+    expected = [np.mean([max(draw) for draw in itertools.product(scores, repeat=budget)]) for budget in range(1, 5)]
     np.testing.assert_allclose(expected_online_performance(scores), expected, rtol=1e-12)
     assert expected_online_performance(np.array([7.0])).tolist() == [7]
 

@@ -95,9 +95,7 @@ VERDICTS: dict[str, Callable[[], Verdict]] = {
     "unsettled beside one recorded seed": lambda: compare(seeds(80, 81), seeds(*EIGHT[:1])),
     "unsettled beside equal seeds": lambda: compare(ZEROS, ZEROS, same_run=False),
     "other bits": lambda: compare(seeds(51, 60.5), seeds(*EIGHT)),
-    "other processor": lambda: compare(
-        seeds(51, 60.5), seeds(*EIGHT), processor="M1", recorded_processor="AMD EPYC"
-    ),
+    "other processor": lambda: compare(seeds(51, 60.5), seeds(*EIGHT), processor="M1", recorded_processor="AMD EPYC"),
     "another cost": lambda: with_other_cost("cpq", "safety/circle-safe-v1"),
     "no cost": lambda: compare_runs(*with_and_without_cost()),
     "contradicted": lambda: compare_runs(*one_point_more(), same_code=True),
@@ -118,9 +116,7 @@ def test_sentences_are_those_of_the_table(name: str) -> None:
     assert Verdict(**dataclasses.asdict(verdict)) == verdict
     assert verdict.is_settled == (verdict.word not in ("consistent", "unsettled"))
     if name == "of the docs":
-        assert expected[name] in (Path(__file__).parents[2] / "docs" / "scores.md").read_text(
-            "utf-8"
-        )
+        assert expected[name] in (Path(__file__).parents[2] / "docs" / "scores.md").read_text("utf-8")
 
 
 def test_what_same_and_consistent_cannot_exclude_stands_beside_them() -> None:
@@ -146,9 +142,7 @@ def test_of_same_the_pairs_alone_are_looked_at_and_seeds_without_one_are_not_pas
 
 
 @pytest.mark.parametrize("seeds_that_do_well", [1, 3, 8, 29, 300])
-def test_the_share_that_may_fail_unseen_is_the_exact_bound_of_the_binomial(
-    seeds_that_do_well: int,
-) -> None:
+def test_the_share_that_may_fail_unseen_is_the_exact_bound_of_the_binomial(seeds_that_do_well: int) -> None:
     share = unseen_share(seeds_that_do_well)
     exact = stats.binomtest(0, seeds_that_do_well, alternative="less").proportion_ci(0.95).high
     assert share == pytest.approx(exact)
@@ -205,10 +199,7 @@ def changed(runs: Runs, **by_metric: Changes) -> Runs:
         seed: dataclasses.replace(
             run,
             returns=run.returns * (1 + 1e-12),
-            metrics={
-                **run.metrics,
-                **{name: change(run.metrics[name]) for name, change in by_metric.items()},
-            },
+            metrics={**run.metrics, **{name: change(run.metrics[name]) for name, change in by_metric.items()}},
         )
         for seed, run in runs.items()
     }
@@ -217,10 +208,7 @@ def changed(runs: Runs, **by_metric: Changes) -> Runs:
 def with_other_cost(algorithm: str, name: str) -> Verdict:
     """Return the verdict on twice the cost, with equal returns: however far seeds spread, it is another."""
     runs, references = runs_of(algorithm, name)
-    twice = {
-        seed: dataclasses.replace(run, metrics={"cost": 2 * run.metrics["cost"]})
-        for seed, run in runs.items()
-    }
+    twice = {seed: dataclasses.replace(run, metrics={"cost": 2 * run.metrics["cost"]}) for seed, run in runs.items()}
     return compare_runs(twice, runs, references.normalize)
 
 
@@ -232,11 +220,7 @@ def with_and_without_cost() -> tuple[Runs, Runs, Changes]:
 
 def one_point_more() -> tuple[Runs, Runs, Changes]:
     runs, references = runs_of("iql", NAME)
-    return (
-        {0: dataclasses.replace(runs[0], returns=runs[0].returns + 1)},
-        runs,
-        references.normalize,
-    )
+    return ({0: dataclasses.replace(runs[0], returns=runs[0].returns + 1)}, runs, references.normalize)
 
 
 @pytest.mark.parametrize(("metric", "of"), COUNTED.items())
@@ -278,11 +262,7 @@ def test_a_cost_that_is_zero_in_every_seed_shows_nothing_and_hinders_nothing() -
 
 def test_other_bits_by_the_same_code_on_the_same_processor_contradict() -> None:
     more, runs, normalize = one_point_more()
-    for new, word in (
-        (more, "contradicted"),
-        (changed({0: runs[0]}), "contradicted"),
-        (runs, "identical"),
-    ):
+    for new, word in ((more, "contradicted"), (changed({0: runs[0]}), "contradicted"), (runs, "identical")):
         found = compare_runs(new, runs, normalize, same_code=True)
         assert found.word == word
     elsewhere = compare_runs(more, runs, normalize)
@@ -442,12 +422,8 @@ def test_looking_again_as_seeds_are_added_keeps_the_error_rates(scores: drawn.Qu
     assert [look_counts(3, 8), look_counts(1, 4), look_counts(5, 5)] == [[3, 6, 8], [1, 2, 4], [5]]
     most = 8 if THOROUGH else 5
     for correlation in (0.0, 0.9):
-        same, _ = drawn.wrong_in_looks(
-            scores, 2, most, correlation=correlation, more=MARGIN, draws=DRAWS
-        )
-        _, not_consistent = drawn.wrong_in_looks(
-            scores, 2, most, correlation=correlation, more=0, draws=DRAWS
-        )
+        same, _ = drawn.wrong_in_looks(scores, 2, most, correlation=correlation, more=MARGIN, draws=DRAWS)
+        _, not_consistent = drawn.wrong_in_looks(scores, 2, most, correlation=correlation, more=0, draws=DRAWS)
         assert same.mean() <= at_most(0.05)
         assert not_consistent.mean() <= at_most(0.05)
 
@@ -455,9 +431,7 @@ def test_looking_again_as_seeds_are_added_keeps_the_error_rates(scores: drawn.Qu
 @pytest.mark.parametrize(
     ("difference", "spread", "word"), [(-0.4, 1.73, "same"), (1.0, 2.0, "same"), (14.0, 3.0, "not")]
 )
-def test_the_number_of_seeds_that_would_settle_it_does(
-    difference: float, spread: float, word: str
-) -> None:
+def test_the_number_of_seeds_that_would_settle_it_does(difference: float, spread: float, word: str) -> None:
     """The differences stay as they are: then as many seeds settle four of five comparisons."""
     recorded = np.array(WIDE)
     pattern = spread * np.array([1.0, -1.0]) / math.sqrt(2)
@@ -490,9 +464,7 @@ def test_a_difference_beyond_doubt_needs_only_seeds_enough_for_a_permutation() -
 
 
 @pytest.mark.parametrize(("algorithm", "scores"), [*ELSEWHERE.items(), *OLDER.items()])
-def test_another_processor_ends_in_same_or_consistent(
-    algorithm: str, scores: tuple[float, ...]
-) -> None:
+def test_another_processor_ends_in_same_or_consistent(algorithm: str, scores: tuple[float, ...]) -> None:
     recorded = recorded_scores(algorithm)
     means = np.array([scores.mean() for scores in recorded.values()])
     differences = scores - means[:3]
@@ -507,11 +479,7 @@ def test_another_processor_ends_in_same_or_consistent(
 
 
 def test_seeds_in_common_are_paired_where_they_are_at_least_half() -> None:
-    for new, pairs in (
-        (seeds(51, 52, 49), 3),
-        (seeds(51, 52, first=6), 2),
-        (seeds(51, first=7), 0),
-    ):
+    for new, pairs in ((seeds(51, 52, 49), 3), (seeds(51, 52, first=6), 2), (seeds(51, first=7), 0)):
         assert compare(new, seeds(*EIGHT)).pairs == pairs
     assert compare(seeds(51, 52, 49, 50, first=6), seeds(*EIGHT)).pairs == 2
     assert compare(seeds(51, 52, 49, 50, 50, first=6), seeds(*EIGHT)).pairs == 0

@@ -35,11 +35,7 @@ LARGE = "pointmaze/umaze-v1"
 HERE = "Intel(R) Xeon(R) Platinum"
 SCORES = {"bc": (9.7, 3.3, 4.3), "cql": (21.5, 17.5, 8.3), "iql": (25.8, 34.7, 30.0)}
 # Of seeds 3 to 7, in points; as large as those of the first three.
-FURTHER = {
-    "bc": (0.3, -0.5, 0.6, 0.1, -0.4),
-    "cql": (-3.1, 2.4, -4.0, 1.7, -2.2),
-    "iql": (-1.0, 1.2, -1.6, 0.9, -0.8),
-}
+FURTHER = {"bc": (0.3, -0.5, 0.6, 0.1, -0.4), "cql": (-3.1, 2.4, -4.0, 1.7, -2.2), "iql": (-1.0, 1.2, -1.6, 0.9, -0.8)}
 
 Change = Callable[[Job, np.ndarray], np.ndarray]
 
@@ -84,17 +80,12 @@ class Elsewhere:
             returns = recorded + FURTHER[job.algorithm][job.seed - 3] / 100 * unit
         self.seeds.append(job.seed)
         record = msgspec.structs.replace(
-            read_run(trained),
-            seed=job.seed,
-            steps=job.steps,
-            config=complete_config(job.algorithm, baseline.config),
+            read_run(trained), seed=job.seed, steps=job.steps, config=complete_config(job.algorithm, baseline.config)
         )
         protocol = scoring_protocol(self.dataset, job.episodes)
         returns = self.change(job, returns)
         write_record(job.folder / "run.json", record)
-        evaluation = Evaluation(
-            step=job.steps, protocol=protocol, returns=returns.tolist(), processor=HERE
-        )
+        evaluation = Evaluation(step=job.steps, protocol=protocol, returns=returns.tolist(), processor=HERE)
         write_evaluation(job.folder, evaluation)
 
 
@@ -105,9 +96,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def elsewhere(
-    mini: Dataset, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Elsewhere:
+def elsewhere(mini: Dataset, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
     machine = Elsewhere(mini, trained)
     monkeypatch.setattr(jobs, "run_job", machine.run)
     monkeypatch.setattr(reproducing, "read_baseline", machine.baseline)
@@ -130,11 +119,7 @@ def test_the_quickstart_ends_in_same_or_consistent(
 ) -> None:
     monkeypatch.setattr(quickstart, "DATASET", elsewhere.dataset.name)
     _, results, page = quickstart.quickstart(Path("quickstart"), smoke=False, workers=1)
-    assert [result.verdict.word for result in results if result.verdict] == [
-        "same",
-        "consistent",
-        "consistent",
-    ]
+    assert [result.verdict.word for result in results if result.verdict] == ["same", "consistent", "consistent"]
     shown = capsys.readouterr().out
     assert verdict_of(shown, "BC") == (
         "BC is the same: +0.1 points (99 % interval -3.8 to +4.0), within ±5; up to 63 % of seeds may fail "
@@ -146,9 +131,7 @@ def test_the_quickstart_ends_in_same_or_consistent(
     ):
         assert verdict_of(shown, algorithm).startswith(f"{algorithm} is {verdict}")
     text = page.read_text("utf-8")
-    assert "returns were measured in PointMaze_UMaze-v3 (gymnasium" in text.replace(
-        "Returns", "returns"
-    )
+    assert "returns were measured in PointMaze_UMaze-v3 (gymnasium" in text.replace("Returns", "returns")
     for algorithm in ("BC", "CQL", "IQL"):
         assert verdict_of(shown, algorithm) in text
 

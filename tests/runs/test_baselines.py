@@ -20,9 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 TOTALS = re.compile(r"sum of the 9 rows ([\d.]+), published total ([\d.]+) \(agrees\)")
 
 
-def section(
-    key: str, publication: str, protocol: str, version: str = "", metric: str = ""
-) -> Section:
+def section(key: str, publication: str, protocol: str, version: str = "", metric: str = "") -> Section:
     found = [
         one
         for one in benchmark_sections(key)
@@ -38,10 +36,7 @@ def test_scores_of_a_dataset_have_their_protocol_seeds_and_source() -> None:
     scores = orlog.baselines("d4rl/hopper-medium-v2", algorithm="iql")
     last = next(one for one in scores if one.implementation.startswith("CORL (corl-team"))
     assert (last.algorithm, last.score, last.spread, last.seeds) == ("IQL", 67.53, 3.78, 4)
-    assert (last.protocol, last.source) == (
-        "last evaluation",
-        "corl-team/CORL@eeeeef2671:README.md",
-    )
+    assert (last.protocol, last.source) == ("last evaluation", "corl-team/CORL@eeeeef2671:README.md")
     assert {one.algorithm for one in scores} == {"IQL"}
 
 
@@ -65,9 +60,7 @@ def test_baselines_are_of_whole_versions_and_say_so_of_another_version(
     mini_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = "pointmaze/umaze-v1"
-    monkeypatch.setattr(
-        "orlog.runs.baseline_scores.read_baselines", lambda _: read_baselines(large)
-    )
+    monkeypatch.setattr("orlog.runs.baseline_scores.read_baselines", lambda _: read_baselines(large))
     whole = orlog.load_dataset(mini_folder)
     scores = orlog.baselines(whole)
     assert [one.algorithm for one in scores] == [one.algorithm for one in orlog.baselines(large)]
@@ -131,10 +124,7 @@ def test_raw_returns_have_no_average() -> None:
 
 def test_averages_of_known_sets_say_of_how_many() -> None:
     corl = section("d4rl", "CORL (corl-team fork)", "last evaluation", "v2")
-    assert {one.group: len(one.datasets) for one in corl.averages} == {
-        "locomotion v2": 9,
-        "AntMaze v2": 6,
-    }
+    assert {one.group: len(one.datasets) for one in corl.averages} == {"locomotion v2": 9, "AntMaze v2": 6}
     # Two of six: no average of AntMaze.
     frozen = section("d4rl", "CORL (tinkoff-ai, frozen)", "last evaluation", "v2")
     assert [one.group for one in frozen.averages] == ["locomotion v2"]
@@ -188,10 +178,7 @@ def test_scores_are_shown_in_tables_by_protocol_with_what_sources_disagree_on() 
     ended = run("scores", "d4rl/hopper-medium-v2")
     assert (ended.returncode, ended.stderr) == (0, "")
     out = ended.stdout
-    assert (
-        "  0 = -20.272305 (standard error unknown): random policy, as published by D4RL\n100 = "
-        in out
-    )
+    assert "  0 = -20.272305 (standard error unknown): random policy, as published by D4RL\n100 = " in out
     assert "\nsimulator: mujoco-py and gym of 2020" in out
     assert "\nspread: std over seeds\n" in out
     assert "to score returns: orlog scores d4rl/hopper-medium-v2 RETURN.." in out
@@ -221,9 +208,7 @@ def test_what_is_shown_in_words_is_there_for_scripts() -> None:
     first = matrix["sections"][0]
     for part in (matrix, first, first["averages"][0]):
         assert set(part) <= documented
-    assert first["scores"]["dsrl/OfflineAntRun-v0"]["BC"]["source"].startswith(
-        "ZhengYinan-AIR/FISOR"
-    )
+    assert first["scores"]["dsrl/OfflineAntRun-v0"]["BC"]["source"].startswith("ZhengYinan-AIR/FISOR")
 
 
 def test_a_name_without_scores_still_says_where_sources_disagree() -> None:
@@ -237,9 +222,7 @@ def test_data_imported_like_a_benchmarks_have_its_scores(mini_folder: Path) -> N
     path = mini_folder / "manifest.json"
     known = benchmark_environment("d4rl/hopper-medium-v2")
     assert known is not None
-    like = msgspec.structs.replace(
-        read_manifest(path), benchmark="d4rl/hopper-medium-v2", environment=known.record
-    )
+    like = msgspec.structs.replace(read_manifest(path), benchmark="d4rl/hopper-medium-v2", environment=known.record)
     path.write_text(like.to_json(), "utf-8")
     scores = orlog.baselines(mini_folder)
     assert scores == orlog.baselines("d4rl/hopper-medium-v2")
@@ -276,9 +259,7 @@ def test_own_scores_stand_apart_from_published_ones() -> None:
         ("d4rl/hopper-medium-v2", {"ref_max_return": "3234.3"}),
     ],
 )
-def test_a_benchmarks_dataset_that_is_not_here_is_shown_by_its_facts(
-    name: str, facts: dict[str, str]
-) -> None:
+def test_a_benchmarks_dataset_that_is_not_here_is_shown_by_its_facts(name: str, facts: dict[str, str]) -> None:
     body = json.loads(run("show", name, "--json").stdout)
     assert (body["name"], body["state"]) == (name, "not here")
     assert facts.items() <= body["facts"].items()

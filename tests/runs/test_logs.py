@@ -28,9 +28,7 @@ BLOCK = 32768
 
 def train(kind: str, mini: Dataset, folder: Path, **options: Any) -> None:
     with log_to(kind, folder) as log:
-        train_run(
-            "bc", mini, folder, seed=0, steps=10, settings=SMALL, evaluations=0, log=log, **options
-        )
+        train_run("bc", mini, folder, seed=0, steps=10, settings=SMALL, evaluations=0, log=log, **options)
 
 
 def stopped_and_resumed(kind: str, mini: Dataset, folder: Path) -> list[dict[str, Any]]:
@@ -151,11 +149,7 @@ def test_a_missing_package_and_an_unknown_log_are_said_before_anything_is_traine
     mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *more: None if name == "wandb" else find(name, *more),
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "wandb" else find(name, *more))
     with pytest.raises(MissingExtraError) as caught:
         check_log("wandb")
     assert caught.value.install == "wandb"

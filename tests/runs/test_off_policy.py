@@ -30,9 +30,7 @@ QUICK = FQESettings(hidden=(4,), batch_size=8, steps=10, fits=2)
 DISCOUNT = 0.99
 
 
-def cartpole(
-    name: str = "lab/cartpole-v1", *, log_probs: bool = True, factor: float = 1.0
-) -> Dataset:
+def cartpole(name: str = "lab/cartpole-v1", *, log_probs: bool = True, factor: float = 1.0) -> Dataset:
     """Return episodes of CartPole, by a policy that pushes right with probability 0.1."""
     rng = np.random.default_rng(0)
     made = gymnasium.make("CartPole-v1")
@@ -107,9 +105,7 @@ def test_estimates_of_each_kept_checkpoint_equal_those_by_hand(data: Dataset) ->
             played.append(total)
     assert of_last.value is not None
     assert of_last.value.value == pytest.approx(np.mean(played))
-    errors = [
-        abs(one.estimates["fqe"].value - one.value.value) for one in found.policies if one.value
-    ]
+    errors = [abs(one.estimates["fqe"].value - one.value.value) for one in found.policies if one.value]
     assert found.quality["fqe"]["absolute_error"].value == pytest.approx(np.mean(errors))
     assert set(found.quality["fqe"]) <= {"absolute_error", "rank_correlation", "regret_at_1"}
     assert orlog.evaluate_off_policy(run, episodes=3, settings=QUICK) == found
@@ -119,9 +115,7 @@ def test_a_note_says_how_far_more_steps_would_move_fqe(data: Dataset) -> None:
     run = trained(data, "bc", steps=2, evaluations=0)
     settings = dataclasses.replace(QUICK, steps=200, learning_rate=0.01, target_rate=0.1)
     half, whole = (
-        orlog.evaluate_off_policy(
-            run, episodes=0, settings=dataclasses.replace(settings, steps=steps)
-        )
+        orlog.evaluate_off_policy(run, episodes=0, settings=dataclasses.replace(settings, steps=steps))
         for steps in (100, 200)
     )
     moved = whole.policies[0].estimates["fqe"].value - half.policies[0].estimates["fqe"].value
@@ -143,18 +137,7 @@ def test_the_default_keeps_the_last_checkpoint_alone(data: Dataset) -> None:
 
 def test_the_command_prints_tables_or_json(data: Dataset) -> None:
     run = trained(data, "bc")
-    asked = [
-        "ope",
-        str(run.folder),
-        "--episodes",
-        "2",
-        "--fqe-steps",
-        "5",
-        "--fqe-fits",
-        "2",
-        "--discount",
-        "0.9",
-    ]
+    asked = ["ope", str(run.folder), "--episodes", "2", "--fqe-steps", "5", "--fqe-fits", "2", "--discount", "0.9"]
     done = command(*asked)
     assert done.returncode == 0, done.stderr
     shown = done.stdout
@@ -214,9 +197,7 @@ def test_a_critic_whose_loss_is_no_expectation_is_left_out(data: Dataset) -> Non
     assert "Huber" in found.left_out["critic"]
 
 
-def test_what_is_fitted_and_what_corrects_it_share_no_episode(
-    data: Dataset, tmp_path: Path
-) -> None:
+def test_what_is_fitted_and_what_corrects_it_share_no_episode(data: Dataset, tmp_path: Path) -> None:
     train, validation = orlog.split_dataset(data, [0.5, 0.5], seed=0)
     validation.save(tmp_path / "validation.json")
     run = trained(train, "bc", keep_checkpoints=False)
@@ -261,8 +242,7 @@ def test_the_interval_of_fqe_has_the_spread_of_its_fits() -> None:
                 done = ended or cut
     run = trained(orlog.load_dataset("lab/lake-v1"), "bc", evaluations=0)
     one, several = (
-        orlog.evaluate_off_policy(run, episodes=0, settings=dataclasses.replace(QUICK, fits=fits))
-        for fits in (1, 3)
+        orlog.evaluate_off_policy(run, episodes=0, settings=dataclasses.replace(QUICK, fits=fits)) for fits in (1, 3)
     )
     assert one.policies[0].estimates["fqe"].interval is None
     low, high = several.policies[0].estimates["fqe"].interval or (0.0, 0.0)
@@ -351,12 +331,8 @@ def test_policies_that_are_no_function_of_the_observation_are_refused(data: Data
             _check_policy(Path("run"), kind(), data)  # type: ignore[arg-type]
 
 
-def test_policies_of_several_agents_are_refused(
-    data: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policies_of_several_agents_are_refused(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orlog.runs.off_policy.is_team", lambda _dataset: True)
-    message = (
-        f"for all agents of {data.name} at once, .*; leave this run out, .* orlog evaluate run"
-    )
+    message = f"for all agents of {data.name} at once, .*; leave this run out, .* orlog evaluate run"
     with pytest.raises(SchemaError, match=message):
         _check_policy(Path("run"), object(), data)  # type: ignore[arg-type]

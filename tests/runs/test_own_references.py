@@ -107,9 +107,7 @@ def test_own_data_get_anchors_and_a_score(home: Path, monkeypatch: pytest.Monkey
     assert "step 1,000 of 1,000" in found.expert.policy
 
     # Every later score finds them, of any dataset of that environment.
-    assert (
-        orlog.references("lab/pendulum-expert-v1") == orlog.references("lab/pendulum-v1") == found
-    )
+    assert orlog.references("lab/pendulum-expert-v1") == orlog.references("lab/pendulum-v1") == found
     result = orlog.evaluate("runs/iql/lab/pendulum-v1/seed-0", episodes=5)
     low, high = found.random.mean, found.expert.mean
     assert result.score == pytest.approx(100 * (result.mean_return - low) / (high - low))
@@ -129,10 +127,7 @@ def test_anchors_stay_in_the_home_and_a_number_comes_with_its_source(home: Path)
     (file,) = (home / "references").glob("*.json")
     body = body["references"]
     assert body["kept"] == str(file)
-    assert (body["expert"]["return"], body["expert"]["policy"]) == (
-        -150.0,
-        "as published: Handbook, table 2",
-    )
+    assert (body["expert"]["return"], body["expert"]["policy"]) == (-150.0, "as published: Handbook, table 2")
     assert body["expert"]["returns"] is None
     found = orlog.references(data)
     assert isinstance(found, PublishedReferences)
@@ -149,9 +144,7 @@ def test_anchors_stay_in_the_home_and_a_number_comes_with_its_source(home: Path)
     assert list((home / "references").glob("*.json")) == [file]
 
 
-def test_a_shared_home_gives_its_anchors_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shared_home_gives_its_anchors_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = pendulum("lab/pendulum-v1")
     found = measure_references(data, expert=0.0, source="S", episodes=2, keep=True)
     monkeypatch.setenv("ORLOG_SHARED", os.environ["ORLOG_HOME"])
@@ -201,9 +194,7 @@ def test_action_spaces_without_a_uniform_policy_and_data_without_environment_are
             actions,
         )
 
-    free = record(
-        "lab/free-v1", spaces.Box(-np.inf, np.inf, (1,), np.float32), np.zeros((3, 1), np.float32)
-    )
+    free = record("lab/free-v1", spaces.Box(-np.inf, np.inf, (1,), np.float32), np.zeros((3, 1), np.float32))
     with pytest.raises(SchemaError, match=r"lab/free-v1: no uniform policy exists"):
         measure_references(free, expert=1.0, source="S")
     whole = record("lab/whole-v1", spaces.Discrete(3), np.zeros(3, np.int64))
@@ -214,15 +205,10 @@ def test_action_spaces_without_a_uniform_policy_and_data_without_environment_are
 
 
 def test_a_discrete_environment_is_measured() -> None:
-    with (
-        gymnasium.make("CartPole-v1") as env,
-        orlog.DatasetWriter("lab/pole-v1", environment=env) as writer,
-    ):
+    with gymnasium.make("CartPole-v1") as env, orlog.DatasetWriter("lab/pole-v1", environment=env) as writer:
         seen, _ = env.reset(seed=0)
         after = env.step(1)[0]
-        writer.add_episode(
-            whole_episode(np.array([seen, after]), np.array([1]), np.ones(1), end="truncation")
-        )
+        writer.add_episode(whole_episode(np.array([seen, after]), np.array([1]), np.ones(1), end="truncation"))
     found = measure_references("lab/pole-v1", expert=500, source="its limit", episodes=10)
     assert 8 < found.random.mean < 60
 
@@ -235,9 +221,7 @@ def one_step(name: str, environment: str, version: str = "1.0.0") -> Dataset:
     ):
         seen, _ = env.reset(seed=0)
         action = np.zeros_like(env.action_space.sample())
-        writer.add_episode(
-            whole_episode(np.array([seen, seen]), np.array([action]), end="truncation")
-        )
+        writer.add_episode(whole_episode(np.array([seen, seen]), np.array([action]), end="truncation"))
     return orlog.load_dataset(f"{name}@{version}")
 
 
@@ -258,8 +242,7 @@ def test_data_of_another_environment_have_no_score_of_a_benchmark() -> None:
     own = pendulum("lab/pendulum-v1")
     measure_references(own, expert=0.0, source="S", episodes=1, keep=True)
     with pytest.raises(
-        NotFoundError,
-        match=r"environment Pendulum-v1 have no score of d4rl/hopper-medium-v2, which has another",
+        NotFoundError, match=r"environment Pendulum-v1 have no score of d4rl/hopper-medium-v2, which has another"
     ):
         orlog.normalized_score(data, [1.0])
     with pytest.raises(SchemaError, match=r"scored by the references that D4RL publishes"):
@@ -289,9 +272,7 @@ def test_damaged_and_foreign_files_are_named_with_what_to_do(home: Path) -> None
     text = file.read_text("utf-8")
     for wrong in ("", "{", text.replace('"mean": 0.0', '"mean": "x"'), text.replace("0.0", "-9e9")):
         file.write_text(wrong, "utf-8")
-        with pytest.raises(
-            ManifestError, match=r"measure again, which comes before this file"
-        ) as caught:
+        with pytest.raises(ManifestError, match=r"measure again, which comes before this file") as caught:
             orlog.references(data)
         assert str(file) in str(caught.value)
         assert str(caught.value).endswith(".")
@@ -317,9 +298,7 @@ def test_a_full_disk_keeps_the_old_anchors(home: Path) -> None:
     with files_limited_to(1024), pytest.raises(StorageError, match=r"cannot write"):
         keep_references(data, new)
     assert orlog.references(data) == old
-    assert [path.suffix for path in (home / "references").iterdir() if path.suffix != ".lock"] == [
-        ".json"
-    ]
+    assert [path.suffix for path in (home / "references").iterdir() if path.suffix != ".lock"] == [".json"]
 
 
 STORE = """
@@ -336,10 +315,7 @@ for count in range(10_000):
 def test_two_writers_of_which_one_is_killed_leave_whole_anchors(home: Path) -> None:
     data = pendulum("lab/pendulum-v1")
     measure_references(data, expert=0.0, source="S", episodes=1, keep=True)
-    writers = [
-        subprocess.Popen([sys.executable, "-c", STORE, name], stdout=subprocess.PIPE)
-        for name in ("one", "two")
-    ]
+    writers = [subprocess.Popen([sys.executable, "-c", STORE, name], stdout=subprocess.PIPE) for name in ("one", "two")]
     try:
         for writer in writers:
             assert writer.stdout is not None
@@ -373,10 +349,7 @@ def test_what_is_known_is_shown_for_data_that_are_not_here(name: str, lines: lis
         assert line in shown
     body = json.loads(good("scores", name, "--json"))["references"]
     found = orlog.references(name)
-    assert (body["random"]["return"], body["expert"]["return"]) == (
-        found.random.mean,
-        found.expert.mean,
-    )
+    assert (body["random"]["return"], body["expert"]["return"]) == (found.random.mean, found.expert.mean)
     assert (body["source"], body["caveats"]) == (found.source, found.caveats)
     assert "kept" not in body
 
@@ -399,9 +372,7 @@ def test_an_expert_within_the_noise_of_the_random_policy_is_marked_by_a_note() -
 
     # Standard errors of 3 and 4 make one of 5 for the difference; 4 of these are 20.
     low, spread = [-3.0, 3.0], np.array([-4.0, 4.0])
-    assert "hardly above the random policy: 19.9 with a standard error of 5." in note(
-        low, [*(19.9 + spread)]
-    )
+    assert "hardly above the random policy: 19.9 with a standard error of 5." in note(low, [*(19.9 + spread)])
     assert note(low, [*(20.1 + spread)]) == ""
     assert note([1.0, 1.0], [2.0, 2.0]) == ""
     assert "each policy ran one episode" in note([1.0], [2.0])

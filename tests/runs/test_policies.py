@@ -89,9 +89,7 @@ def test_a_batch_of_observations_gives_a_batch_of_actions(mini: Dataset, tmp_pat
         action = policy(one)
         assert mini.action_space.contains(action)
         np.testing.assert_allclose(action, actions[index], rtol=0, atol=1e-6)
-        np.testing.assert_array_equal(
-            policy({key: [value] for key, value in one.items()}), [action]
-        )
+        np.testing.assert_array_equal(policy({key: [value] for key, value in one.items()}), [action])
     environments.close()
 
     del singles[0]["achieved_goal"]
@@ -106,9 +104,7 @@ def test_a_batch_of_observations_gives_a_batch_of_actions(mini: Dataset, tmp_pat
         policy(mixed)
 
 
-def test_discrete_actions_are_integers_that_the_environment_takes(
-    poles: Dataset, tmp_path: Path
-) -> None:
+def test_discrete_actions_are_integers_that_the_environment_takes(poles: Dataset, tmp_path: Path) -> None:
     path = tmp_path / "cloning_poles.py"
     path.write_text(SOURCE, "utf-8")
     run = orlog.train(f"{path}:DiscreteBC", poles, out=tmp_path / "run", steps=1, evaluations=0)
@@ -137,13 +133,9 @@ def test_memory_belongs_to_environments_until_episodes_begin(tmp_path: Path) -> 
     policy.begin([True, False])
     policy.reward(np.array([0, -0.25]))
     assert hundredths(2) == [1, 2.75]
-    with pytest.raises(
-        SchemaError, match="the episodes of 2 environments, found observations of 1"
-    ):
+    with pytest.raises(SchemaError, match="the episodes of 2 environments, found observations of 1"):
         policy(np.zeros(3, np.float32))
-    with pytest.raises(
-        SchemaError, match="reward takes one value for each environment, of which 2"
-    ):
+    with pytest.raises(SchemaError, match="reward takes one value for each environment, of which 2"):
         policy.reward(1.0)
     policy.begin()
     assert hundredths() == [1]

@@ -14,12 +14,7 @@ from orlog.errors import NotFoundError
 from orlog.manifests.benchmarks import BENCHMARKS, benchmark_datasets
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.shipped import recorded_manifest
-from orlog.normalize.references import (
-    Protocol,
-    PublishedReferences,
-    ReferenceReturns,
-    score_caveats,
-)
+from orlog.normalize.references import Protocol, PublishedReferences, ReferenceReturns, score_caveats
 from orlog.runs.measuring import measure_references
 from orlog.runs.references import references_of
 from tests.episodes import record_episodes, whole_episode
@@ -79,9 +74,7 @@ def test_an_open_dataset_and_its_name_have_the_same_references(mini_folder: Path
 
 
 def test_what_is_not_known_is_said(tmp_path: Path) -> None:
-    with pytest.raises(
-        NotFoundError, match=r"lab/hopper-v1: no dataset of this name is here or in"
-    ):
+    with pytest.raises(NotFoundError, match=r"lab/hopper-v1: no dataset of this name is here or in"):
         orlog.references("lab/hopper-v1")
     with pytest.raises(NotFoundError, match=r"Did you mean d4rl/hopper-medium-v2\?"):
         orlog.references("hopper-medium-v2")

@@ -35,14 +35,7 @@ from tests.training import train_run
 
 
 def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Reproduction:
-    jobs = make_jobs(
-        "bc",
-        dataset,
-        folder,
-        seeds=(0, 1),
-        episodes=2,
-        options=TrainOptions(steps=steps, evaluations=1),
-    )
+    jobs = make_jobs("bc", dataset, folder, seeds=(0, 1), episodes=2, options=TrainOptions(steps=steps, evaluations=1))
     run_jobs(jobs, workers=1)
     return summarize(jobs)
 
@@ -100,24 +93,13 @@ def test_equal_returns_of_another_protocol_are_not_identical(
 ) -> None:
     """Policies that never reach the goal return 0 from any start."""
     monkeypatch.setattr("orlog.base.jobs.ProcessPool", pool_in_this_process)
-    jobs = make_jobs(
-        "bc", mini, tmp_path, seeds=(0,), episodes=2, options=TrainOptions(steps=2, evaluations=0)
-    )
+    jobs = make_jobs("bc", mini, tmp_path, seeds=(0,), episodes=2, options=TrainOptions(steps=2, evaluations=0))
     with pytest.raises(ValueError, match="a seed is named twice"):
-        make_jobs(
-            "bc",
-            mini,
-            tmp_path,
-            seeds=(1, 1),
-            episodes=2,
-            options=TrainOptions(steps=2, evaluations=0),
-        )
+        make_jobs("bc", mini, tmp_path, seeds=(1, 1), episodes=2, options=TrainOptions(steps=2, evaluations=0))
     run_jobs(jobs, workers=1)
     recorded = summarize(jobs).as_baseline()
     for change in ({}, {"first_seed": 5}, {"max_episode_steps": 7}):
-        baseline = msgspec.structs.replace(
-            recorded, protocol=msgspec.structs.replace(recorded.protocol, **change)
-        )
+        baseline = msgspec.structs.replace(recorded, protocol=msgspec.structs.replace(recorded.protocol, **change))
         monkeypatch.setattr(reproducing, "read_baseline", lambda *_, one=baseline: one)
         found = summarize(jobs)
         assert found.verdict is not None
@@ -169,10 +151,7 @@ def test_recorded_baselines_say_how_many_settings_were_tried_and_on_which_seeds(
         assert tuple(baseline.tuning_seeds) == recipe.tuning_seeds
         if {*map(str, recipe.tuning_seeds)} & {*baseline.returns}:
             scored.add((algorithm, name.partition("/")[0]))
-    assert scored <= {
-        ("qrl", "pointmaze"),
-        ("qrl", "ogbench-local"),
-    }  # recorded before that was the rule
+    assert scored <= {("qrl", "pointmaze"), ("qrl", "ogbench-local")}  # recorded before that was the rule
     shown = run_orlog("show", "tabular/taxi-v1").stdout
     assert "settings tried" in shown
     assert "not noted" in shown
@@ -204,9 +183,7 @@ def test_recorded_iql_beats_recorded_bc_clearly() -> None:
 
 @pytest.mark.usefixtures("jobs_run_here")
 def test_a_result_without_references_has_no_score(mini: Dataset, tmp_path: Path) -> None:
-    jobs = make_jobs(
-        "bc", mini, tmp_path, seeds=(0,), episodes=1, options=TrainOptions(steps=3, evaluations=0)
-    )
+    jobs = make_jobs("bc", mini, tmp_path, seeds=(0,), episodes=1, options=TrainOptions(steps=3, evaluations=0))
     run_jobs(jobs, workers=1)
     result = judge({0: read_score(jobs[0].folder, None)})
     assert result.verdict is None
@@ -226,9 +203,7 @@ def test_without_recipe_and_baseline_nothing_starts_unless_steps_are_given(
     assert "neither a recipe nor a baseline of bc" in str(refused.exception)
     assert "steps=" in str(refused.exception)
     assert not (tmp_path / "runs").exists()
-    jobs = make_jobs(
-        "bc", mini, tmp_path / "runs", seeds=(0,), episodes=1, options=TrainOptions(steps=3)
-    )
+    jobs = make_jobs("bc", mini, tmp_path / "runs", seeds=(0,), episodes=1, options=TrainOptions(steps=3))
     assert [job.steps for job in jobs] == [3]
 
 
@@ -248,9 +223,7 @@ def test_a_reproduction_that_was_cut_short_goes_on(mini: Dataset, tmp_path: Path
     found = CliRunner().invoke(app, [*words, "--resume"], env={"COLUMNS": "200"})
     assert found.exit_code == 0, found.output
     assert [line["step"] for line in read_metrics(folder)] == list(range(1, 21))
-    (whole,) = make_jobs(
-        "bc", mini, tmp_path / "whole", seeds=(0,), episodes=2, options=TrainOptions(steps=20)
-    )
+    (whole,) = make_jobs("bc", mini, tmp_path / "whole", seeds=(0,), episodes=2, options=TrainOptions(steps=20))
     train_run("bc", mini, whole.folder, **asked)
     name = "checkpoint.safetensors"
     assert (folder / name).read_bytes() == (whole.folder / name).read_bytes()

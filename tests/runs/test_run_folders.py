@@ -93,10 +93,7 @@ def some(template: Path, mini: Dataset, tmp_path: Path) -> Iterator[Path]:
 def test_runs_in_every_state_are_listed_and_compared(some: Path, mini: Dataset) -> None:
     found = orlog("runs", str(some))
     assert found.returncode == 0, found.stderr
-    rows = {
-        line.split()[0].removeprefix(f"{some}/"): line.split()
-        for line in found.stdout.splitlines()[1:]
-    }
+    rows = {line.split()[0].removeprefix(f"{some}/"): line.split() for line in found.stdout.splitlines()[1:]}
     states = {name: row[-1] for name, row in rows.items()}
     assert states == {
         **{f"bc/seed-{seed}": "finished" for seed in (0, 1, 2, 10)},
@@ -150,9 +147,7 @@ def test_runs_in_every_state_are_listed_and_compared(some: Path, mini: Dataset) 
     assert scored["counted"][0].startswith("success rate 50.0 %")
 
 
-def test_scores_that_were_measured_in_other_ways_share_no_mean(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_scores_that_were_measured_in_other_ways_share_no_mean(mini: Dataset, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     for seed in (0, 1, 2):
         train(mini, root / f"seed-{seed}", seed)
@@ -163,10 +158,7 @@ def test_scores_that_were_measured_in_other_ways_share_no_mean(
     assert (curves["seeds"], evaluated["seeds"]) == (2, 1)
     scores = references(mini).normalize(np.array([10.0, 12.0]))
     assert curves["scores"][mini.name] == pytest.approx(scores.tolist())
-    assert (
-        "policy: last point of the learning curve; here last checkpoint"
-        in (body["apart"][0]["differs"])
-    )
+    assert "policy: last point of the learning curve; here last checkpoint" in (body["apart"][0]["differs"])
 
 
 def test_a_seed_counts_once_and_only_what_differs_is_shown(mini: Dataset, tmp_path: Path) -> None:
@@ -174,9 +166,7 @@ def test_a_seed_counts_once_and_only_what_differs_is_shown(mini: Dataset, tmp_pa
     for seed in (0, 1):
         train(mini, root / f"seed-{seed}", seed)
     points = [line for line in read_metrics(root / "seed-0") if "returns" in line]
-    assert [[one > 0 for one in line["returns"]] for line in points] == [
-        line["successes"] for line in points
-    ]
+    assert [[one > 0 for one in line["returns"]] for line in points] == [line["successes"] for line in points]
     shutil.copytree(root / "seed-0", root / "copy")
     train(mini, root / "more", 2, steps=20)
     common: dict[str, Any] = {"steps": 4, "evaluations": 0, "noise": 0.1}
@@ -198,9 +188,7 @@ def test_a_seed_counts_once_and_only_what_differs_is_shown(mini: Dataset, tmp_pa
     assert line.count(str(root)) == 1
 
 
-def test_a_later_evaluation_counts_and_curves_are_means_over_seeds(
-    some: Path, mini: Dataset
-) -> None:
+def test_a_later_evaluation_counts_and_curves_are_means_over_seeds(some: Path, mini: Dataset) -> None:
     _, evaluation = evaluate_run(some / "bc" / "seed-0", episodes=3)
     runs = find_run_folders(some / "bc")
     assert runs[0].scores is not None
@@ -248,9 +236,7 @@ def test_a_changed_digit_in_a_run_is_damage(evaluated: Path, name: str) -> None:
         assert orlog("compare", str(evaluated), str(evaluated)).returncode == 3
 
 
-def test_a_changed_digit_in_the_record_of_a_run_without_evaluation_is_damage(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_changed_digit_in_the_record_of_a_run_without_evaluation_is_damage(mini: Dataset, tmp_path: Path) -> None:
     train(mini, tmp_path, seed=3)
     path = tmp_path / "run.json"
     path.write_bytes(path.read_bytes().replace(b'"seed": 3', b'"seed": 4'))
@@ -315,9 +301,7 @@ def test_a_folder_without_runs_or_curves_says_so(mini: Dataset, tmp_path: Path) 
     train(mini, tmp_path / "run", evaluations=0)
     found = orlog("compare", str(tmp_path / "run"))
     assert found.returncode == 1
-    assert f"no run in this folder has a score; run: orlog evaluate {tmp_path / 'run'}" in (
-        found.stderr
-    )
+    assert f"no run in this folder has a score; run: orlog evaluate {tmp_path / 'run'}" in (found.stderr)
     for success in (False, True):
         with pytest.raises(ValueError, match="no run has a learning curve"):
             load_runs(tmp_path / "run").plot(success=success)

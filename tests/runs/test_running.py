@@ -221,9 +221,7 @@ def test_without_an_environment_training_is_refused_unless_no_score_is_asked_for
 
 
 @pytest.mark.usefixtures("empty")
-def test_an_environment_that_is_not_installed_is_named_before_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_environment_that_is_not_installed_is_named_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def forget(environment_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
         if environment_id == "Pendulum-v1":
             raise NotFoundError("environment 'Pendulum-v1' is not registered; install the package.")
@@ -256,7 +254,5 @@ def test_the_command_prints_what_it_trains_by_and_where_that_is_from(mini: Datas
     assert read_run("plain").config["hidden"] == [256, 256]
     wrong = command("train", "iql", mini.name, *few, "--preset", "corl", "--out", "wrong")
     assert wrong.returncode == 1
-    assert "iql has no preset 'corl' for pointmaze/umaze-mini-v1; there are orlog, none." in (
-        wrong.stderr
-    )
+    assert "iql has no preset 'corl' for pointmaze/umaze-mini-v1; there are orlog, none." in (wrong.stderr)
     assert not Path("wrong").exists()

@@ -282,9 +282,7 @@ def test_returns_that_no_seed_gives_are_contradicted(file: Path, tmp_path: Path)
         ("dataset.digest", f"sha256:{'1' * 64}", MINI),
     ],
 )
-def test_what_cannot_be_run_again_says_why(
-    file: Path, tmp_path: Path, field: str, value: object, says: str
-) -> None:
+def test_what_cannot_be_run_again_says_why(file: Path, tmp_path: Path, field: str, value: object, says: str) -> None:
     refused = reproduced(edited(file, tmp_path / "one.json", setting(field, value)))
     assert (refused.returncode, refused.stdout) == (2, ""), refused
     assert says in refused.stderr
@@ -335,8 +333,6 @@ def test_an_algorithm_of_ones_own_is_run_again_from_its_file_alone(
     assert (unknown.code.files, unknown.code.repository) == ({}, "")
 
 
-def test_a_dataset_that_is_not_here_is_built(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_that_is_not_here_is_built(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "empty"))
     assert reproduce_file(file, tmp_path / "again").word == "identical"

@@ -28,9 +28,7 @@ def rows(table: str) -> list[dict[str, str]]:
         ("neorl2", "task", "ref_min_return", "ref_max_return"),
     ],
 )
-def test_scores_follow_the_formula_of_the_benchmark(
-    key: str, name: str, low: str, high: str
-) -> None:
+def test_scores_follow_the_formula_of_the_benchmark(key: str, name: str, low: str, high: str) -> None:
     for row in rows(key)[:: 5 if key == "d4rl" else 1]:
         if not row[low]:
             continue
@@ -42,9 +40,7 @@ def test_scores_follow_the_formula_of_the_benchmark(
 
 
 def test_scores_keep_the_shape_and_are_not_clipped() -> None:
-    found = orlog.normalized_score(
-        "d4rl/hopper-medium-v2", [[-20.272305, 3234.3], [-3274.844610, 0]]
-    )
+    found = orlog.normalized_score("d4rl/hopper-medium-v2", [[-20.272305, 3234.3], [-3274.844610, 0]])
     assert found.shape == (2, 2)
     np.testing.assert_allclose(found[:, 0], [0, -100], atol=1e-6)
     assert float(orlog.normalized_score("atari/breakout", 59.3)) == pytest.approx(200)
@@ -102,10 +98,7 @@ def test_dsrl_gives_score_cost_and_whether_it_is_safe() -> None:
         ({"returns": np.ma.array([1, 2], mask=[False, True])}, r"some returns are masked"),
         ({"returns": [1e308]}, r"returns are too large for a score"),
         ({"returns": [[1, 2], [3]]}, r"returns must be numbers, one for each episode"),
-        (
-            {"costs": [1, 2]},
-            r"without a cost limit; give cost_limit, which OSRL sets to 20, 40, 80",
-        ),
+        ({"costs": [1, 2]}, r"without a cost limit; give cost_limit, which OSRL sets to 20, 40, 80"),
         ({"cost_limit": 10}, r"limit was given without the costs"),
         ({"costs": [1], "cost_limit": 10}, r"1 costs were given for 2 returns"),
         ({"costs": [1, float("nan")], "cost_limit": 10}, r"costs hold nan at position 1"),
@@ -195,20 +188,12 @@ def test_what_may_not_share_an_average_is_refused() -> None:
 def test_the_command_scores_returns_by_the_references_that_it_names() -> None:
     said = orlog_command("scores", "d4rl/hopper-medium-v2", "2000", "-20.272305")
     lines = said.stdout.splitlines()
-    assert lines[:3] == [
-        "62.1, 0.0",
-        "mean 31.0",
-        "  0 = -20.27: random policy, as published by D4RL",
-    ]
-    safe = orlog_command(
-        "scores", "dsrl/OfflineCarCircle2Gymnasium-v0", "20", "--cost", "30", "--cost-limit", "20"
-    )
+    assert lines[:3] == ["62.1, 0.0", "mean 31.0", "  0 = -20.27: random policy, as published by D4RL"]
+    safe = orlog_command("scores", "dsrl/OfflineCarCircle2Gymnasium-v0", "20", "--cost", "30", "--cost-limit", "20")
     assert "normalized cost 1.50 at the limit 20: not safe" in safe.stdout
     counted = orlog_command("scores", "ogbench/antmaze-large-navigate-v0", "1", "0")
     assert counted.stdout.startswith("100.0, 0.0\nmean 50.0\n")
     assert (
         "costs were given without a cost limit"
-        in orlog_command(
-            "scores", "dsrl/OfflineCarCircle2Gymnasium-v0", "20", "--cost", "30"
-        ).stderr
+        in orlog_command("scores", "dsrl/OfflineCarCircle2Gymnasium-v0", "20", "--cost", "30").stderr
     )

@@ -39,21 +39,13 @@ CHECKPOINT = "checkpoint.safetensors"
 
 @pytest.mark.parametrize(
     ("text", "seeds"),
-    [
-        ("0-3", [0, 1, 2, 3]),
-        ("0,2,5", [0, 2, 5]),
-        ("3", [0, 1, 2]),
-        ("7-7", [7]),
-        ("0-1, 4 ,8-9", [0, 1, 4, 8, 9]),
-    ],
+    [("0-3", [0, 1, 2, 3]), ("0,2,5", [0, 2, 5]), ("3", [0, 1, 2]), ("7-7", [7]), ("0-1, 4 ,8-9", [0, 1, 4, 8, 9])],
 )
 def test_seeds_are_ranges_and_lists(text: str, seeds: list[int]) -> None:
     assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize(
-    "text", ["", "0", "a", "3-0", "0--1", "-1", "0,0", "0-2,1", "0-99999", "1.5"]
-)
+@pytest.mark.parametrize("text", ["", "0", "a", "3-0", "0--1", "-1", "0,0", "0-2,1", "0-99999", "1.5"])
 def test_other_texts_are_no_seeds(text: str) -> None:
     with pytest.raises(ValueError, match=r"^seeds="):
         parse_seeds(text)
@@ -128,9 +120,7 @@ def test_a_process_that_is_killed_ends_no_other() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
-@pytest.mark.parametrize(
-    "to_group", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["group", "parent"]
-)
+@pytest.mark.parametrize("to_group", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["group", "parent"])
 def test_a_signal_stops_all_seeds_with_checkpoints_and_one_command_continues_them(
     to_group: bool, mini: Dataset, tmp_path: Path
 ) -> None:
@@ -168,9 +158,7 @@ def test_a_signal_stops_all_seeds_with_checkpoints_and_one_command_continues_the
 # --- what is shown
 
 
-def test_a_watcher_counts_the_time_of_updates_only(
-    mini: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watcher_counts_the_time_of_updates_only(mini: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     seen: list[Status] = []
@@ -227,9 +215,7 @@ def test_the_log_is_read_again_when_a_run_is_resumed(mini: Dataset, tmp_path: Pa
     options: dict[str, Any] = {"seed": 0, "steps": 6, "settings": SMALL, "evaluations": 0}
     lines: list[dict[str, Any]] = []
     for _ in range(2):
-        train_run(
-            "bc", mini, tmp_path, resume=True, log=lambda one: lines.append({**one}), **options
-        )
+        train_run("bc", mini, tmp_path, resume=True, log=lambda one: lines.append({**one}), **options)
     assert [one["step"] for one in lines] == 2 * [1, 2, 3, 4, 5, 6]
     assert lines[:6] == lines[6:] == read_metrics(tmp_path)
 
@@ -242,13 +228,9 @@ def test_seeds_that_fail_alike_are_named_in_one_message(tmp_path: Path) -> None:
         action_space=spaces.Box(-1, 1, (1,), np.float32),
     ) as writer:
         writer.add_episode(
-            whole_episode(
-                np.zeros((21, 2), np.float32), np.zeros((20, 1), np.float32), end="truncation"
-            )
+            whole_episode(np.zeros((21, 2), np.float32), np.zeros((20, 1), np.float32), end="truncation")
         )
-    found = orlog(
-        "train", "iql", "lab/still-v1", "--seeds", "3", "--evaluations", "0", cwd=tmp_path
-    )
+    found = orlog("train", "iql", "lab/still-v1", "--seeds", "3", "--evaluations", "0", cwd=tmp_path)
     assert found.returncode == 1
     (line,) = (one for one in found.stderr.splitlines() if one.startswith("error: "))
     assert line.startswith("error: seeds 0, 1, 2: lab/still-v1: every reward is 0")

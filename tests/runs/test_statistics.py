@@ -99,9 +99,7 @@ def keys_of(command: str) -> set[str]:
     return set(re.findall("`([a-z_]+)`", row))
 
 
-def test_methods_over_tasks_are_compared_by_normalized_scores(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_methods_over_tasks_are_compared_by_normalized_scores(trained: Path, tmp_path: Path) -> None:
     for method, mean in (("mine", 70.0), ("theirs", 40.0)):
         for dataset in (HOPPER, WALKER):
             write_method(trained, tmp_path / method, mean, dataset)
@@ -109,9 +107,7 @@ def test_methods_over_tasks_are_compared_by_normalized_scores(
     found = orlog("compare", *places, "--resamples", "200", "--plot", str(tmp_path / "plots"))
     assert found.returncode == 0, found.stderr
     lines = found.stdout.splitlines()
-    assert lines[0].split()[:7] == [
-        *["dataset", "method", "seeds", "episodes", "score", "mean", "rank"]
-    ]
+    assert lines[0].split()[:7] == [*["dataset", "method", "seeds", "episodes", "score", "mean", "rank"]]
     assert [line.split()[:2] for line in lines[1:5]] == [
         [task, method] for task in (HOPPER, WALKER) for method in ("mine", "theirs")
     ]
@@ -145,9 +141,7 @@ def test_one_run_is_compared_as_far_as_it_can_be(trained: Path, tmp_path: Path) 
     assert {path.stem for path in tmp_path.iterdir()} == {"curves", "aggregates", "profiles"}
 
 
-def test_few_seeds_and_copies_are_not_ranked_and_impossible_returns_are_refused(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_few_seeds_and_copies_are_not_ranked_and_impossible_returns_are_refused(trained: Path, tmp_path: Path) -> None:
     write_method(trained, tmp_path / "mine", 40.0, HOPPER)
     write_method(trained, tmp_path / "few", 90.0, HOPPER, seeds=2)
     places = [f"{name}={tmp_path / name}" for name in ("mine", "few")]
@@ -162,9 +156,7 @@ def test_few_seeds_and_copies_are_not_ranked_and_impossible_returns_are_refused(
     )
 
 
-def test_unnormalized_returns_of_one_task_are_compared_as_returns(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_unnormalized_returns_of_one_task_are_compared_as_returns(trained: Path, tmp_path: Path) -> None:
     for name, mean in (("one", 5.0), ("two", 9.0)):
         for seed in range(2):
             write_run(
@@ -181,9 +173,7 @@ def test_unnormalized_returns_of_one_task_are_compared_as_returns(
     assert found.stdout.split()[4] == "return"
 
 
-def test_a_sequential_comparison_says_which_seeds_are_missing(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_a_sequential_comparison_says_which_seeds_are_missing(trained: Path, tmp_path: Path) -> None:
     pytest.importorskip("adastop")
     for method, mean in (("mine", 90.0), ("theirs", 20.0)):
         write_method(trained, tmp_path / method, mean, HOPPER, seeds=5)
@@ -198,9 +188,7 @@ def test_a_sequential_comparison_says_which_seeds_are_missing(
     assert "compare again: 5 of theirs, 5 of near" in found.stdout
 
 
-def test_a_missing_adastop_is_one_line(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_adastop_is_one_line(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "adastop", None)
     other = write_run(trained, tmp_path / "other", [1.0, 2.0, 3.0, 4.0])
     found = orlog("compare", str(trained), f"other={other}", "--sequential")
@@ -243,12 +231,7 @@ def test_the_tune_curve_of_a_sweep(sweep: Path, tmp_path: Path) -> None:
         settings = canonical_json(row.scored.method.settings)
         by_setting.setdefault(settings, []).append(float(row.scores.mean()))
     means = {text: np.mean(scores) for text, scores in by_setting.items()}
-    assert [list(each.values()) for each in curve["settings"]] == [
-        [0.7, 3.0],
-        [0.7, 10.0],
-        [0.9, 3.0],
-        [0.9, 10.0],
-    ]
+    assert [list(each.values()) for each in curve["settings"]] == [[0.7, 3.0], [0.7, 10.0], [0.9, 3.0], [0.9, 10.0]]
     assert sorted(curve["setting_scores"]) == pytest.approx(sorted(means.values()))
     fourth = means[canonical_json(rows[4].scored.method.settings)]
     assert curve["setting_scores"][3] == pytest.approx(fourth)
@@ -323,9 +306,7 @@ def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> No
         "compare", str(sweep), "--tuning", "--plot", str(tmp_path / "curve.txt")
     )
     (tmp_path / "file").write_text("")
-    assert "curve.svg: cannot write" in refused(
-        "compare", str(trained), "--plot", str(tmp_path / "file" / "curve.svg")
-    )
+    assert "curve.svg: cannot write" in refused("compare", str(trained), "--plot", str(tmp_path / "file" / "curve.svg"))
 
 
 def test_an_unfinished_run_is_noted(trained: Path, tmp_path: Path) -> None:
@@ -344,11 +325,7 @@ def test_names_and_settings_of_files_are_plain_text(trained: Path, tmp_path: Pat
     """A file of anyone may hold markup, and characters that control a terminal."""
     settings: list[dict[str, Any]] = [{"rate": "[/y]\x1b"}, {"rate": 1}]
     one, other = (
-        document(
-            trained,
-            tmp_path / f"{index}.json",
-            method=Method(name="[/x]", algorithm="x:[/x]", settings=of),
-        )
+        document(trained, tmp_path / f"{index}.json", method=Method(name="[/x]", algorithm="x:[/x]", settings=of))
         for index, of in enumerate(settings)
     )
     for words in ([str(one), f"[/z]={other}", "--resamples", "100"], [str(one), "--tuning"]):
@@ -358,14 +335,10 @@ def test_names_and_settings_of_files_are_plain_text(trained: Path, tmp_path: Pat
         assert "\x1b" not in found.stdout
 
 
-def test_scores_are_by_references_of_the_environment_that_was_measured(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_scores_are_by_references_of_the_environment_that_was_measured(trained: Path, tmp_path: Path) -> None:
     """Whatever dataset a file names, returns of another environment get no score of it."""
     (scored,) = scored_runs([trained])
-    pole = msgspec.structs.replace(
-        scored.protocol, environment_id="MountainCar-v0", environment_kwargs={}
-    )
+    pole = msgspec.structs.replace(scored.protocol, environment_id="MountainCar-v0", environment_kwargs={})
     for name, environment, is_known in (
         (MINI, "MountainCar-v0", False),
         (HOPPER, "MountainCar-v0", False),
@@ -373,9 +346,7 @@ def test_scores_are_by_references_of_the_environment_that_was_measured(
     ):
         protocol = msgspec.structs.replace(pole, environment_id=environment)
         dataset = msgspec.structs.replace(scored.dataset, name=name)
-        path = document(
-            trained, tmp_path / "one.json", dataset=dataset, protocol=protocol, references=None
-        )
+        path = document(trained, tmp_path / "one.json", dataset=dataset, protocol=protocol, references=None)
         (row,) = table(path)
         assert (row.anchors is not None) == is_known
         note = f"{name} has no reference returns in {environment}: scores are returns"

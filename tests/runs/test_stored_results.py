@@ -20,14 +20,7 @@ from orlog.algos.training.seals import write_sealed
 from orlog.base.code_version import run_sources, sources_digest
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, OrlogError
-from orlog.runs.results import (
-    finished_results,
-    key_of,
-    read_result,
-    result_folder,
-    what_decides,
-    write_result,
-)
+from orlog.runs.results import finished_results, key_of, read_result, result_folder, what_decides, write_result
 from tests.levels import scaled
 from tests.training import train_run
 
@@ -74,24 +67,17 @@ def test_a_result_is_read_as_it_was_written_and_an_edited_job_is_refused(mini: D
         read_result(folder.name)
     for other in ({**body, "job": {**body["job"], "steps": 3}}, {"job": [1]}, {}):
         write_sealed(path, other, {})
-        with pytest.raises(
-            ManifestError, match=r"its key is not that of its job, so it was edited"
-        ):
+        with pytest.raises(ManifestError, match=r"its key is not that of its job, so it was edited"):
             read_result(folder.name)
 
 
 def test_a_key_depends_on_the_files_of_the_rooms_that_decide_numbers() -> None:
     kind = find_algorithm("iql")
     found = run_sources(kind, make_config(kind, {}))
-    assert [*found] == [
-        *("orlog.algos", "orlog.datasets.worlds", "orlog.loaders", "orlog.normalize")
-    ]
+    assert [*found] == [*("orlog.algos", "orlog.datasets.worlds", "orlog.loaders", "orlog.normalize")]
     listed = "find . -name '*.py' | LC_ALL=C sort | xargs sha256sum | sha256sum"
     by_hand = subprocess.run(
-        ["sh", "-c", listed],
-        cwd=Path(orlog.algos.iql.__file__).parent,
-        capture_output=True,
-        text=True,
+        ["sh", "-c", listed], cwd=Path(orlog.algos.iql.__file__).parent, capture_output=True, text=True
     )
     assert by_hand.stdout.split()[0] == found["orlog.algos"]
 
@@ -111,9 +97,7 @@ def changed_digits(path: Path, most: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("name", ["result.json", "evaluation.json", "metrics.jsonl", "run.json"])
-def test_no_changed_digit_of_a_result_or_of_a_file_beside_it_is_read(
-    mini: Dataset, name: str
-) -> None:
+def test_no_changed_digit_of_a_result_or_of_a_file_beside_it_is_read(mini: Dataset, name: str) -> None:
     folder = written(mini)
     body, path = read_result(folder.name), folder / name
     for _ in changed_digits(path, scaled(200)):

@@ -40,11 +40,7 @@ def here(
 @pytest.fixture
 def sweep(mini: Dataset) -> Sweep:
     planned = plan_sweep(
-        [mini.name],
-        ["bc", "td3bc"],
-        seeds=[0, 1],
-        episodes=2,
-        options=TrainOptions(steps=4, evaluations=2),
+        [mini.name], ["bc", "td3bc"], seeds=[0, 1], episodes=2, options=TrainOptions(steps=4, evaluations=2)
     )
     run_sweep(planned, executor=here)
     assert planned.failures == []

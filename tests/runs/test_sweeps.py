@@ -27,14 +27,7 @@ from orlog.executors.processes import execute
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline
 from orlog.runs.jobs import Executor, steps_to_reproduce
-from orlog.runs.results import (
-    RESULT_FILE,
-    finished_results,
-    key_of,
-    read_result,
-    result_folder,
-    results_folder,
-)
+from orlog.runs.results import RESULT_FILE, finished_results, key_of, read_result, result_folder, results_folder
 from orlog.runs.sweeps import Sweep, plan_sweep, run_sweep, suite_datasets
 from tests.command_line import orlog
 from tests.small_disks import Mount, fill
@@ -43,9 +36,7 @@ from tests.training import train_run
 CHECKPOINT = "checkpoint.safetensors"
 
 
-def small(
-    dataset: Dataset, algorithms: tuple[str, ...] = ("bc",), seeds: int = 2, **more: Any
-) -> Sweep:
+def small(dataset: Dataset, algorithms: tuple[str, ...] = ("bc",), seeds: int = 2, **more: Any) -> Sweep:
     options = TrainOptions(steps=2, evaluations=1, **more)
     return plan_sweep([dataset.name], algorithms, seeds=range(seeds), episodes=1, options=options)
 
@@ -62,15 +53,11 @@ def stored() -> dict[str, list[float]]:
 def when() -> dict[str, str]:
     """Return when every finished result was finished, by key."""
     keys = [folder.name for folder in finished_results()]
-    return {
-        key: json.loads((result_folder(key) / RESULT_FILE).read_bytes())["finished"] for key in keys
-    }
+    return {key: json.loads((result_folder(key) / RESULT_FILE).read_bytes())["finished"] for key in keys}
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_apply(
-    mini: Dataset,
-) -> None:
+def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_apply(mini: Dataset) -> None:
     words = ["sweep", "--datasets", mini.name, "--algorithms", "bc,gcbc"]
     words += ["--steps", "2", "--episodes", "1", "--seeds", "0-1", "--json"]
     found = orlog(*words)
@@ -100,9 +87,7 @@ def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_ap
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_whatever_decides_the_numbers_of_a_run_is_in_its_key(
-    mini: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_decides_the_numbers_of_a_run_is_in_its_key(mini: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = (8, 64, None)
     for size in sizes:
         run_sweep(small(mini, seeds=1, settings=size and {"batch_size": size}))
@@ -142,11 +127,7 @@ def test_a_sweep_records_the_baseline_of_each_algorithm_whose_seeds_are_all_done
     for name in ("bc", "td3bc"):
         baseline = read_baseline(name, mini.name)
         assert baseline is not None
-        assert (baseline.digest, baseline.steps, [*baseline.returns]) == (
-            mini.digest,
-            2,
-            ["0", "1"],
-        )
+        assert (baseline.digest, baseline.steps, [*baseline.returns]) == (mini.digest, 2, ["0", "1"])
     report = (tmp_path / "report" / "report.html").read_text("utf-8")
     assert "BC is identical" in report
     assert "TD3+BC is" not in report  # none was recorded when its report was written
@@ -166,9 +147,7 @@ def test_suites_need_no_number_of_steps() -> None:
             assert steps_to_reproduce(algorithm, name, 1) <= 12_000, (algorithm, name)
 
 
-def test_what_nothing_says_how_long_to_train_is_left_out_and_a_name_that_is_nowhere_is_a_failure(
-    mini: Dataset,
-) -> None:
+def test_what_nothing_says_how_long_to_train_is_left_out_and_a_name_that_is_nowhere_is_a_failure(mini: Dataset) -> None:
     names = [mini.name, "nowhere/nothing-v1"]
     sweep = plan_sweep(names, ["gcbc"], seeds=[0], episodes=1)
     assert sweep.jobs == []
@@ -198,20 +177,14 @@ def test_a_view_has_no_baseline_to_record_and_is_not_swept_with_its_dataset(
     assert not (tmp_path / "records").exists()
 
 
-def test_a_misspelled_algorithm_is_found_before_anything_is_built(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        "orlog.runs.sweeps.build_dataset", lambda *_, **__: pytest.fail("it is built")
-    )
+def test_a_misspelled_algorithm_is_found_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orlog.runs.sweeps.build_dataset", lambda *_, **__: pytest.fail("it is built"))
     with pytest.raises(ValueError, match="no algorithm 'iqll'; did you mean"):
         plan_sweep(["pointmaze/umaze-mini-v1"], ["iqll"], seeds=[0], episodes=1)
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_a_job_that_another_sweep_is_at_comes_last_and_begun_ones_go_on(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_job_that_another_sweep_is_at_comes_last_and_begun_ones_go_on(mini: Dataset, tmp_path: Path) -> None:
     sweep = small(mini)
     first, second = keys(sweep)
     stopped: dict[str, Any] = {"seed": 1, "steps": 2, "evaluations": 1, "curve_episodes": 1}
@@ -310,9 +283,7 @@ def test_a_damaged_or_edited_result_is_made_again(mini: Dataset) -> None:
 
 @pytest.mark.usefixtures("jobs_run_here")
 @pytest.mark.parametrize("name", ["metrics.jsonl", "run.json", "evaluation.json", CHECKPOINT])
-def test_a_result_beside_which_a_digit_was_changed_is_made_again_and_kept(
-    mini: Dataset, name: str
-) -> None:
+def test_a_result_beside_which_a_digit_was_changed_is_made_again_and_kept(mini: Dataset, name: str) -> None:
     sweep = small(mini, seeds=1)
     run_sweep(sweep)
     expected = stored()
@@ -361,9 +332,7 @@ def test_a_run_that_has_begun_and_lost_a_file_is_trained_again(mini: Dataset) ->
         assert stored() == expected
 
 
-def another_home(
-    home: Path, monkeypatch: pytest.MonkeyPatch, before: Callable[[], None] = lambda: None
-) -> Executor:
+def another_home(home: Path, monkeypatch: pytest.MonkeyPatch, before: Callable[[], None] = lambda: None) -> Executor:
     """Return an executor whose jobs see another home; something is done before each."""
 
     def execute(

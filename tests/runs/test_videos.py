@@ -22,15 +22,11 @@ from tests.pendulum import pendulum
         ([5.0, 1.0, 4.0, 2.0], {"best": 0, "worst": 1, "median": 3}),
     ],
 )
-def test_the_worst_the_median_and_the_best_are_chosen(
-    returns: list[float], chosen: dict[str, int]
-) -> None:
+def test_the_worst_the_median_and_the_best_are_chosen(returns: list[float], chosen: dict[str, int]) -> None:
     assert chosen_episodes(np.array(returns)) == chosen
 
 
-def test_what_is_filmed_is_the_episode_that_was_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_filmed_is_the_episode_that_was_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     av = pytest.importorskip("av")
     pytest.importorskip("pygame")
     monkeypatch.chdir(tmp_path)

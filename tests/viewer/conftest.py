@@ -98,9 +98,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
         opened = open_all([str(name) for name in names])
         guard, listening = application(Viewer(opened)), listen(0)
         site = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server = uvicorn.Server(
-            uvicorn.Config(guard, http="h11", ws="none", lifespan="off", log_level="critical")
-        )
+        server = uvicorn.Server(uvicorn.Config(guard, http="h11", ws="none", lifespan="off", log_level="critical"))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         running.append((server, thread))
@@ -123,10 +121,7 @@ def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
         page = chromium.new_context(**options).new_page()
         page.set_default_timeout(1000 * LONGEST_S)
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on(
-            "console",
-            lambda said: wrong.extend([said.text] if "Content Security" in said.text else []),
-        )
+        page.on("console", lambda said: wrong.extend([said.text] if "Content Security" in said.text else []))
         pages.append(page)
         page.goto(address)
         return page

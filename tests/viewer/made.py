@@ -53,9 +53,7 @@ ROBOT_SPACE = spaces.Dict(
 ARM_SPACE = spaces.Box(-1, 1, (2,), np.float32)
 
 
-def write_robot(
-    name: str = "lab/robot-v1", *, episodes: int = 6, steps: int = 40, **about: Any
-) -> orlog.Dataset:
+def write_robot(name: str = "lab/robot-v1", *, episodes: int = 6, steps: int = 40, **about: Any) -> orlog.Dataset:
     """Write the dataset of a robot and return it."""
     text = about.pop("text", "pick up the cube")
     return record_episodes(
@@ -67,9 +65,7 @@ def write_robot(
     )
 
 
-def write_numbers(
-    name: str = "lab/numbers-v1", *, episodes: int = 300, steps: int = 20
-) -> orlog.Dataset:
+def write_numbers(name: str = "lab/numbers-v1", *, episodes: int = 300, steps: int = 20) -> orlog.Dataset:
     """Write many short episodes of numbers, the return of episode i being i, and return the dataset."""
     with orlog.DatasetWriter(
         name,
@@ -85,9 +81,7 @@ def write_numbers(
     return orlog.load_dataset(name)
 
 
-def record_cartpole(
-    name: str = "lab/cartpole-v1", *, episodes: int = 3, state: bool = True
-) -> orlog.Dataset:
+def record_cartpole(name: str = "lab/cartpole-v1", *, episodes: int = 3, state: bool = True) -> orlog.Dataset:
     """Record CartPole, with the states of its simulator unless told not to, and return the dataset."""
     env = orlog.record(gymnasium.make("CartPole-v1"), name, state=state)
     for seed in range(episodes):

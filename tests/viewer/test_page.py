@@ -24,10 +24,7 @@ Browse = Callable[..., Any]
 
 def first_cells(page: Any) -> list[str]:
     """Return what the first column of the rows in sight says."""
-    return [
-        text.replace(",", "")
-        for text in page.locator(".layer .row span:first-child").all_inner_texts()
-    ]
+    return [text.replace(",", "") for text in page.locator(".layer .row span:first-child").all_inner_texts()]
 
 
 def wait_for(page: Any, script: str) -> None:
@@ -42,18 +39,13 @@ def title_is(page: Any, episode: int) -> None:
     wait_for(page, f"document.querySelector('.episode h2')?.textContent === 'Episode {episode}'")
 
 
-def test_a_list_of_many_episodes_is_scrolled_sorted_and_filtered(
-    serve: Serve, browse: Browse
-) -> None:
+def test_a_list_of_many_episodes_is_scrolled_sorted_and_filtered(serve: Serve, browse: Browse) -> None:
     write_numbers(episodes=5000, steps=2)
     page = browse(serve("lab/numbers-v1").address)
     title_is(page, 0)
     assert page.locator(".layer .row").count() < 60
     page.locator(".list").evaluate("box => { box.scrollTop = box.scrollHeight; }")
-    wait_for(
-        page,
-        "[...document.querySelectorAll('.layer .row span')].some(one => one.textContent === '4,999')",
-    )
+    wait_for(page, "[...document.querySelectorAll('.layer .row span')].some(one => one.textContent === '4,999')")
     page.click(".head >> text=returns")
     page.locator(".list").evaluate("box => { box.scrollTop = 0; }")
     wait_for(page, "document.querySelector('.layer .row span')?.textContent === '4,999'")
@@ -147,16 +139,12 @@ def test_a_range_of_a_plot_is_shown_in_all_of_them(serve: Serve, browse: Browse)
     page.mouse.down()
     page.mouse.move(box["x"] + 160, box["y"] + 30, steps=4)
     page.mouse.up()
-    wait_for(
-        page, "!document.querySelector('.charts').textContent.includes('smallest and largest')"
-    )
+    wait_for(page, "!document.querySelector('.charts').textContent.includes('smallest and largest')")
     page.locator(".charts .u-over").nth(1).dblclick()
     page.wait_for_selector("text=smallest and largest of each 5 steps")
 
 
-def test_names_and_texts_that_are_scripts_do_not_run(
-    serve: Serve, browse: Browse, tmp_path: Path
-) -> None:
+def test_names_and_texts_that_are_scripts_do_not_run(serve: Serve, browse: Browse, tmp_path: Path) -> None:
     write_robot(episodes=2, text=SCRIPT, description=SCRIPT, behavior_policy=SCRIPT, license=SCRIPT)
     view = tmp_path / "<img src=x onerror=document.title='run'>.json"
     orlog.load_dataset("lab/robot-v1").filter_episodes(f"task == {SCRIPT!r}").save(view)
@@ -265,9 +253,7 @@ def test_the_header_is_one_line_on_a_phone(serve: Serve, browse: Browse, tmp_pat
         assert link["x"] + link["width"] <= 400
 
 
-def test_pictures_of_scores_have_one_scale_and_a_group_one_color(
-    serve: Serve, browse: Browse, tmp_path: Path
-) -> None:
+def test_pictures_of_scores_have_one_scale_and_a_group_one_color(serve: Serve, browse: Browse, tmp_path: Path) -> None:
     ds = pendulum(episodes=3)
     for name in ("bc", "td3bc"):
         out = tmp_path / "runs" / name
@@ -275,9 +261,7 @@ def test_pictures_of_scores_have_one_scale_and_a_group_one_color(
     orlog.evaluate(tmp_path / "runs" / "td3bc", episodes=2)
     page = browse(serve(tmp_path / "runs").address)
     page.locator(".scores").nth(1).wait_for()
-    scales = {
-        tuple(page.locator(f".scores >> nth={at} >> .faint").evaluate_all(PLACES)) for at in (0, 1)
-    }
+    scales = {tuple(page.locator(f".scores >> nth={at} >> .faint").evaluate_all(PLACES)) for at in (0, 1)}
     assert len(scales) == 1
     legend = dict(
         zip(
@@ -290,9 +274,7 @@ def test_pictures_of_scores_have_one_scale_and_a_group_one_color(
         (text, color)
         for at in (0, 1)
         for text, color in zip(
-            page.locator(
-                f".scores >> nth={at} >> svg text:not(.faint):first-of-type"
-            ).all_text_contents(),
+            page.locator(f".scores >> nth={at} >> svg text:not(.faint):first-of-type").all_text_contents(),
             page.locator(f".scores >> nth={at} >> .dot").evaluate_all(COLORS.format("fill")),
             strict=True,
         )
@@ -322,9 +304,7 @@ def test_states_are_rendered_and_marked_so(serve: Serve, browse: Browse) -> None
     assert "it was not recorded" in page.locator(".rendered").inner_text()
 
 
-def test_a_report_is_framed_and_its_script_does_not_run(
-    serve: Serve, browse: Browse, tmp_path: Path
-) -> None:
+def test_a_report_is_framed_and_its_script_does_not_run(serve: Serve, browse: Browse, tmp_path: Path) -> None:
     page_of_report = tmp_path / "report.html"
     page_of_report.write_text("<p id=a>scores</p><script>a.textContent = 'run'</script>")
     page = browse("about:blank")
@@ -332,20 +312,11 @@ def test_a_report_is_framed_and_its_script_does_not_run(
     assert page.frame_locator("iframe").locator("#a").inner_text() == "scores"
 
 
-def test_videos_of_a_run_play_beside_episodes_of_the_data(
-    serve: Serve, browse: Browse, tmp_path: Path
-) -> None:
+def test_videos_of_a_run_play_beside_episodes_of_the_data(serve: Serve, browse: Browse, tmp_path: Path) -> None:
     pytest.importorskip("av")
     pytest.importorskip("pygame")
     pendulum(episodes=3)
-    run = orlog.train(
-        "bc",
-        "lab/pendulum-v1",
-        settings={"hidden": [8]},
-        steps=3,
-        evaluations=0,
-        out=tmp_path / "run",
-    )
+    run = orlog.train("bc", "lab/pendulum-v1", settings={"hidden": [8]}, steps=3, evaluations=0, out=tmp_path / "run")
     result = orlog.evaluate(run, episodes=4, video=True)
     page = browse(f"{serve('lab/pendulum-v1', run.folder).address}#/runs/0")
     wait_for(page, "document.querySelectorAll('.film video').length === 3")
@@ -360,9 +331,7 @@ def test_videos_of_a_run_play_beside_episodes_of_the_data(
     wait_for(page, "Number([...document.querySelectorAll('.film input')].at(-1).value) > 3")
 
 
-def test_another_page_of_this_machine_gets_nothing(
-    serve: Serve, browse: Browse, tmp_path: Path
-) -> None:
+def test_another_page_of_this_machine_gets_nothing(serve: Serve, browse: Browse, tmp_path: Path) -> None:
     write_numbers(episodes=2)
     served = serve("lab/numbers-v1")
     script = f"""<script type="module">
@@ -398,9 +367,7 @@ def test_another_page_of_this_machine_gets_nothing(
     assert not list((tmp_path / "started").iterdir())
 
 
-def test_who_entered_may_load_again_and_open_more_tabs(
-    serve: Serve, browse: Browse, tmp_path: Path
-) -> None:
+def test_who_entered_may_load_again_and_open_more_tabs(serve: Serve, browse: Browse, tmp_path: Path) -> None:
     write_numbers(episodes=2)
     served = serve("lab/numbers-v1")
     leads = tmp_path / "leads.html"  # as the command gives a browser
@@ -435,9 +402,7 @@ def test_frames_of_imported_videos_are_shown(serve: Serve, browse: Browse, tmp_p
     assert pixel[:3] == ds[1].observations[name][3, 9, 9].tolist()
 
 
-def test_two_of_several_versions_are_chosen_to_be_compared(
-    serve: Serve, browse: Browse, tmp_path: Path
-) -> None:
+def test_two_of_several_versions_are_chosen_to_be_compared(serve: Serve, browse: Browse, tmp_path: Path) -> None:
     write_robot(episodes=2)
     view = write_numbers(episodes=4)[:2].save(tmp_path / "good.json")
     with orlog.DatasetWriter.append("lab/numbers-v1") as writer:
@@ -454,9 +419,7 @@ def test_two_of_several_versions_are_chosen_to_be_compared(
     page.wait_for_selector("text=From lab/numbers-v1@1.0.0 to lab/robot-v1")
 
 
-def test_cells_are_read_by_keyboard_and_hidden_columns_are_announced(
-    serve: Serve, browse: Browse
-) -> None:
+def test_cells_are_read_by_keyboard_and_hidden_columns_are_announced(serve: Serve, browse: Browse) -> None:
     write_robot()
     page = browse(serve("lab/robot-v1").address, viewport={"width": 400, "height": 800})
     more = page.locator(".more")
@@ -491,16 +454,7 @@ def test_texts_can_be_read_in_both_themes_and_on_a_phone(
     served = serve("lab/robot-v1", "lab/numbers-v1", tmp_path / "runs", tmp_path / "report.html")
     size = {"width": 400, "height": 800}
     page = browse(served.address, color_scheme=scheme, viewport=size)
-    views = (
-        "0/episodes/1",
-        "0/dataset",
-        "compare",
-        "runs/0",
-        "differences",
-        "report/0",
-        "nowhere",
-        "?",
-    )
+    views = ("0/episodes/1", "0/dataset", "compare", "runs/0", "differences", "report/0", "nowhere", "?")
     for place in views:
         page.goto(f"{served.page}#/{place}")
         page.reload()

@@ -52,19 +52,14 @@ def test_pages_and_the_viewer_have_their_colors_from_one_file() -> None:
 def test_names_are_texts_in_pages_and_pictures() -> None:
     row = Dot(name=HOSTILE, value=1.0, interval=(0.5, 2.0), series=0, recorded=(1.0, None))
     line = Line(xs=[0, 1], ys=[0, 1], series=0)
-    drawn = [
-        dots([row], HOSTILE),
-        lines([line], HOSTILE, HOSTILE),
-        bars(histogram(np.arange(3.0), 3), HOSTILE),
-    ]
+    drawn = [dots([row], HOSTILE), lines([line], HOSTILE, HOSTILE), bars(histogram(np.arange(3.0), 3), HOSTILE)]
     parts = [figure("".join(drawn), HOSTILE, {HOSTILE: 0}), html_table([HOSTILE], [[HOSTILE]])]
     assert "<script" not in page(HOSTILE, parts)
     assert "1.0 (recorded: 1.0)" in drawn[0]
 
 
 @pytest.mark.parametrize(
-    "values",
-    [[np.nan], [1e308, -1e308], [np.inf, 3.0], [5e-324, 0.0], [1.0], [1e16, 1e16 + 2], [1e18]],
+    "values", [[np.nan], [1e308, -1e308], [np.inf, 3.0], [5e-324, 0.0], [1.0], [1e16, 1e16 + 2], [1e18]]
 )
 def test_any_numbers_can_be_drawn(values: list[float]) -> None:
     line = Line(xs=[*range(len(values))], ys=values, series=0)

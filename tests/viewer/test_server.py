@@ -27,15 +27,7 @@ from orlog.viewer.opened import open_all
 from orlog.viewer.server import listen
 from tests.episodes import record_episodes, whole_episode
 from tests.viewer.conftest import LONGEST_S, Serve, Served, enter, names_of
-from tests.viewer.made import (
-    ARM_SPACE,
-    ROBOT_SPACE,
-    SCRIPT,
-    record_cartpole,
-    robot_episode,
-    write_numbers,
-    write_robot,
-)
+from tests.viewer.made import ARM_SPACE, ROBOT_SPACE, SCRIPT, record_cartpole, robot_episode, write_numbers, write_robot
 
 
 def lines_of(head: dict, name: str) -> np.ndarray:
@@ -58,9 +50,7 @@ def test_the_list_is_sorted_filtered_and_cut_into_pages(serve: Serve) -> None:
     assert served.get("api/data/0/row?episode=5&where=returns+%3E+100") == {"row": None}
 
 
-def test_an_expression_that_cannot_be_read_is_answered_with_what_orlog_view_says(
-    serve: Serve,
-) -> None:
+def test_an_expression_that_cannot_be_read_is_answered_with_what_orlog_view_says(serve: Serve) -> None:
     ds = write_numbers(episodes=3)
     served = serve("lab/numbers-v1")
     status, text = served.problem("api/data/0/episodes?where=returnss+%3E+1")
@@ -151,10 +141,7 @@ def test_a_view_is_saved_once_into_the_folder_of_the_command(serve: Serve, tmp_p
     served = serve("lab/numbers-v1")
 
     def save(name: str, where: str = "returns > 290", origin: str | None = None) -> tuple[int, str]:
-        headers = {
-            "Content-Type": "application/json",
-            "Origin": origin or f"http://127.0.0.1:{served.port}",
-        }
+        headers = {"Content-Type": "application/json", "Origin": origin or f"http://127.0.0.1:{served.port}"}
         body = json.dumps({"name": name, "where": where}).encode()
         status, _, answer = served.ask("api/data/0/view", method="POST", body=body, headers=headers)
         return status, answer.decode()
@@ -204,12 +191,7 @@ def test_who_may_not_ask_is_refused(serve: Serve, tmp_path: Path) -> None:
         assert status(raw_path=path) == 403
     for cookie, more in (("", {"Origin": f"http://127.0.0.1:{port}"}), (None, {})):
         headers = {"Content-Type": "application/json", **more}  # not entered; not from a page
-        assert (
-            served.ask("api/data/0/view", method="POST", body=VIEW, headers=headers, cookie=cookie)[
-                0
-            ]
-            == 403
-        )
+        assert served.ask("api/data/0/view", method="POST", body=VIEW, headers=headers, cookie=cookie)[0] == 403
     assert not list((tmp_path / "started").iterdir())
 
 
@@ -337,22 +319,14 @@ def test_what_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    with (
-        listen(0) as taken,
-        pytest.raises(OSError, match=r"^port \d+ of 127\.0\.0\.1 .* port=NUMBER"),
-    ):
+    with listen(0) as taken, pytest.raises(OSError, match=r"^port \d+ of 127\.0\.0\.1 .* port=NUMBER"):
         listen(taken.getsockname()[1])
 
 
 def test_nested_values_are_named_though_not_shown(serve: Serve) -> None:
     space = spaces.Graph(spaces.Box(0, 1, (2,), np.float32), None)
     graph = spaces.GraphInstance(np.ones((3, 2), np.float32), None, None)
-    record_episodes(
-        "lab/graphs-v1",
-        [whole_episode([graph] * 3, np.zeros(2, np.int64))],
-        space,
-        spaces.Discrete(2),
-    )
+    record_episodes("lab/graphs-v1", [whole_episode([graph] * 3, np.zeros(2, np.int64))], space, spaces.Discrete(2))
     head = serve("lab/graphs-v1").get("api/data/0/episode/0")
     (told,) = head["texts"]
     assert told["name"] == "observations"
@@ -360,12 +334,7 @@ def test_nested_values_are_named_though_not_shown(serve: Serve) -> None:
 
 
 def test_large_seeds_keep_their_last_digit(serve: Serve) -> None:
-    record_episodes(
-        "lab/robot-v1",
-        [dataclasses.replace(robot_episode(1, 5), seed=2**62 + 1)],
-        ROBOT_SPACE,
-        ARM_SPACE,
-    )
+    record_episodes("lab/robot-v1", [dataclasses.replace(robot_episode(1, 5), seed=2**62 + 1)], ROBOT_SPACE, ARM_SPACE)
     page = serve("lab/robot-v1").get("api/data/0/episodes")
     assert page["columns"]["seeds"] == [str(2**62 + 1)]
 
@@ -392,10 +361,7 @@ def test_the_command_serves_until_ctrl_c(tmp_path: Path) -> None:
     assert status == 200
     assert Served(first, cookie).get("api/opened")["datasets"][0]["episodes"] == 2
     assert [started.stdout.readline() for _ in range(3)][-1].startswith("A browser entered.")
-    assert [enter(address)[0] for address in (first, started.stdout.readline().strip())] == [
-        403,
-        200,
-    ]
+    assert [enter(address)[0] for address in (first, started.stdout.readline().strip())] == [403, 200]
     started.send_signal(signal.SIGINT)
     _, said = started.communicate(timeout=LONGEST_S)
     assert (started.returncode, said) == (0, "")
@@ -436,9 +402,7 @@ def test_a_browser_is_given_a_file_that_only_the_user_can_read(tmp_path: Path, h
     assert started.returncode == 0
 
 
-def test_without_its_packages_the_command_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_its_packages_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from orlog.cli.open import open_viewer
 
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)

@@ -56,9 +56,7 @@ def test_figures_are_those_of_the_data(serve: Serve) -> None:
 def test_coverage_counts_every_step_of_the_sample(serve: Serve) -> None:
     ds = write_robot(episodes=4)
     served = serve("lab/robot-v1")
-    found = result_of(
-        served, "api/data/0/coverage?x=observations/position%5B0%5D&y=observations/position%5B1%5D"
-    )
+    found = result_of(served, "api/data/0/coverage?x=observations/position%5B0%5D&y=observations/position%5B1%5D")
     assert np.sum(found["counts"]) == ds.total_steps
     assert served.problem("api/data/0/coverage?x=nothing&y=rewards")[0] == 404
 
@@ -82,9 +80,7 @@ def test_taken_actions_are_counted(serve: Serve) -> None:
 
 
 @pytest.mark.usefixtures("mini_folder")
-def test_lineage_leads_back_to_the_recipe_and_scores_are_shown(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_lineage_leads_back_to_the_recipe_and_scores_are_shown(serve: Serve, tmp_path: Path) -> None:
     mini = orlog.load_dataset("pointmaze/umaze-mini-v1")
     path = mini.filter_episodes("returns > 0").save(tmp_path / "good.json")
     about = result_of(serve(path), "api/data/0/about")
@@ -95,9 +91,7 @@ def test_lineage_leads_back_to_the_recipe_and_scores_are_shown(
     assert [row[0] for row in about["references"]] == ["0 = random", "100 = expert"]
 
 
-def test_recorded_scores_have_intervals_and_seeds(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recorded_scores_have_intervals_and_seeds(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     # Those of a dataset that takes minutes to build, shown beside a small one.
     write_numbers(episodes=2)
     known = orlog.baselines("pointmaze/umaze-v1")
@@ -128,9 +122,7 @@ def test_versions_and_what_changed(serve: Serve) -> None:
     assert said.startswith("compared with 1.0.0: +1 episodes, +30 steps; other values in ")
 
 
-def test_a_view_is_compared_under_the_name_that_it_was_opened_by(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_a_view_is_compared_under_the_name_that_it_was_opened_by(serve: Serve, tmp_path: Path) -> None:
     ds = write_numbers(episodes=3)
     served = serve("lab/numbers-v1", ds[:2].save(tmp_path / "good.json"))
     status, text = served.problem("api/diff")
@@ -138,9 +130,7 @@ def test_a_view_is_compared_under_the_name_that_it_was_opened_by(
     assert "good.json is a view of lab/numbers-v1@1.0.0" in text
 
 
-def test_a_folder_with_too_much_in_it_is_not_searched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_too_much_in_it_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "seed-0").mkdir()
     (tmp_path / "seed-0" / "run.json").write_text("{}")
     assert count_runs(tmp_path) == 1
@@ -177,8 +167,7 @@ def test_actions_are_replayed_and_compared_with_the_recording(serve: Serve) -> N
             writer.add_episode(dataclasses.replace(episode, observations=observations, index=None))
     served = serve("lab/unstated-v1", "lab/other-v1", "lab/unstated-v1")
     same, other, again = (
-        served.ask(f"api/data/{place}/episode/1/render?step={step}")
-        for place, step in ((0, 6), (1, 6), (1, 2))
+        served.ask(f"api/data/{place}/episode/1/render?step={step}") for place, step in ((0, 6), (1, 6), (1, 2))
     )
     assert same[0] == other[0] == again[0] == 200, same[2]
     assert same[2] == other[2] != again[2]
@@ -209,9 +198,7 @@ def test_a_report_is_shown_without_any_script(serve: Serve, tmp_path: Path) -> N
     assert served.ask("api/report/secret.txt")[0] == 404
 
 
-def test_runs_have_curves_scores_and_videos(
-    serve: Serve, tmp_path: Path, mini_folder: Path
-) -> None:
+def test_runs_have_curves_scores_and_videos(serve: Serve, tmp_path: Path, mini_folder: Path) -> None:
     runs = tmp_path / "runs"
     for seed in range(2):
         out = runs / f"seed-{seed}"
@@ -237,11 +224,7 @@ def test_runs_have_curves_scores_and_videos(
     (group,) = found["groups"]
     assert group["seeds"] == [0, 1]
     curve, evaluated = group["scores"]  # of two sources, which are not mixed
-    assert (curve["source"], curve["seeds"], curve["step"]) == (
-        "last point of the curve",
-        [0, 1],
-        20,
-    )
+    assert (curve["source"], curve["seeds"], curve["step"]) == ("last point of the curve", [0, 1], 20)
     pictures = found["pictures"][group["dataset"]]
     assert "over gradient steps" in pictures["curves"]
     assert f"BC after 20 steps: {curve['score']:z.1f}" in pictures["scores"][0]["words"][0]
@@ -302,10 +285,7 @@ def test_a_verdict_needs_the_data_and_settings_of_the_record(
     other = msgspec.structs.replace(baseline, config={**config, "learning_rate": 1.0})
     monkeypatch.setattr("orlog.viewer.runs.recorded_baseline", lambda *_: other)
     (group,) = served.get("api/runs/0")["groups"]
-    assert (group["verdict"], "learning_rate=0.001, recorded with 1.0" in group["reason"]) == (
-        "",
-        True,
-    )
+    assert (group["verdict"], "learning_rate=0.001, recorded with 1.0" in group["reason"]) == ("", True)
 
 
 def test_a_job_runs_once_and_its_error_only_while_it_lasts() -> None:

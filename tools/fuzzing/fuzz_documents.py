@@ -57,9 +57,7 @@ class Fuzzer:
                 self.place.check(kind, data[1:])
         except Exception as error:  # noqa: BLE001 (that is what is looked for)
             frames = traceback.extract_tb(error.__traceback__)
-            last = next(
-                one for one in reversed(frames) if "/datasets/" in one.filename or not one.line
-            )
+            last = next(one for one in reversed(frames) if "/datasets/" in one.filename or not one.line)
             where = f"{Path(last.filename).stem}-{last.lineno}"
             self._note(f"{type(error).__name__}-{where}", kind, data, traceback.format_exc())
         seconds, grown = time.monotonic() - began, _peak_bytes() - before
@@ -86,9 +84,7 @@ class Fuzzer:
             return
         self.seen.add(name)
         (self.findings / name).write_bytes(data)
-        sys.stdout.write(
-            f"FINDING {name} after {self.runs} runs, {kind}: {data[1:201]!r}\n{text}\n"
-        )
+        sys.stdout.write(f"FINDING {name} after {self.runs} runs, {kind}: {data[1:201]!r}\n{text}\n")
         sys.stdout.flush()
 
 
@@ -112,17 +108,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         fuzzer = Fuzzer(documents, corpus, findings, Path(work).resolve())
         os.chdir(folder)
-        options = [
-            f"-max_len={LARGEST_INPUT}",
-            "-timeout=60",
-            "-rss_limit_mb=4096",
-            "-len_control=0",
-        ]
-        atheris.Setup(
-            [sys.argv[0], *options, *sys.argv[2:], str(corpus)],
-            fuzzer.run,
-            custom_mutator=fuzzer.mutate,
-        )
+        options = [f"-max_len={LARGEST_INPUT}", "-timeout=60", "-rss_limit_mb=4096", "-len_control=0"]
+        atheris.Setup([sys.argv[0], *options, *sys.argv[2:], str(corpus)], fuzzer.run, custom_mutator=fuzzer.mutate)
         atheris.Fuzz()
 
 

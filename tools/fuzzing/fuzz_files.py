@@ -37,9 +37,7 @@ LARGEST_KEPT = 20_000
 LONGEST = 5.0
 MOST_BYTES = 2**29
 LEAST_SECONDS = 10  # of what is left of a part, for another process to be worth its start
-HEADER = (
-    f"{'':14}{'minutes':>8}{'runs':>10}{'corpus':>8}{'coverage':>16}{'findings':>10}{'ends':>6}"
-)
+HEADER = f"{'':14}{'minutes':>8}{'runs':>10}{'corpus':>8}{'coverage':>16}{'findings':>10}{'ends':>6}"
 
 
 class Fuzzer:
@@ -71,9 +69,7 @@ class Fuzzer:
             self.place.check(sample, {path: data[1:]}, writes=False)
         except Exception as error:  # noqa: BLE001 (that is what is looked for)
             frames = traceback.extract_tb(error.__traceback__)
-            last = next(
-                (one for one in reversed(frames) if "/datasets/" in one.filename), frames[-1]
-            )
+            last = next((one for one in reversed(frames) if "/datasets/" in one.filename), frames[-1])
             where = f"{Path(last.filename).stem}-{last.lineno}"
             self._note(f"{type(error).__name__}-{where}", data, traceback.format_exc())
         spent, grown = time.process_time() - began, _peak_bytes() - before
@@ -181,9 +177,7 @@ def main() -> None:
     asked.add_argument("folder", type=Path)
     asked.add_argument("names", nargs="*", metavar="FORMAT")
     asked.add_argument("--minutes", type=float, default=60.0)
-    asked.add_argument(
-        "--keep", action="store_true", help="add small inputs to tests/fuzz/corpus.zip"
-    )
+    asked.add_argument("--keep", action="store_true", help="add small inputs to tests/fuzz/corpus.zip")
     asked.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
     given = asked.parse_intermixed_args()
     folder = given.folder.absolute()
@@ -217,9 +211,7 @@ def _keep(folder: Path, names: Sequence[str]) -> None:
                 data = path.read_bytes()
                 if data and len(data) <= LARGEST_KEPT and data not in known:
                     known.add(data)
-                    kept.writestr(
-                        zipfile.ZipInfo(f"{name}/{path.name[:12]}"), data, zipfile.ZIP_LZMA
-                    )
+                    kept.writestr(zipfile.ZipInfo(f"{name}/{path.name[:12]}"), data, zipfile.ZIP_LZMA)
 
 
 if __name__ == "__main__":

@@ -44,11 +44,7 @@ def main(corl: Path) -> None:
 
 
 def record_one(
-    name: str,
-    reference: Any,
-    settings: dict[str, Any],
-    make: Callable[..., Any],
-    table: dict[str, np.ndarray],
+    name: str, reference: Any, settings: dict[str, Any], make: Callable[..., Any], table: dict[str, np.ndarray]
 ) -> None:
     """Train one reference beside ours on rows of a table, and record it."""
     ours = make_algorithm(name, make_config(name, {**FAST, **settings}), plain.UNIT, seed=SEED)
@@ -98,10 +94,7 @@ def columns(one: dict[str, Tensor]) -> list[Tensor]:
 
 def small(ours: nn.Sequential, *more: nn.Module) -> nn.Sequential:
     """Return a plain network of the same sizes and weights."""
-    layers = [
-        nn.Linear(one.in_features, one.out_features) if isinstance(one, nn.Linear) else nn.ReLU()
-        for one in ours
-    ]
+    layers = [nn.Linear(one.in_features, one.out_features) if isinstance(one, nn.Linear) else nn.ReLU() for one in ours]
     made = nn.Sequential(*layers)
     made.load_state_dict(ours.state_dict())
     return nn.Sequential(*made, *more)
@@ -139,9 +132,7 @@ def td3bc(reference: Any, ours: Any) -> tuple[Callable[[Any], None], Callable[[]
         tau=config.target_rate,
     )
     draw = noise_of(ours)
-    reference.torch = types.SimpleNamespace(
-        **{**vars(torch), "randn_like": lambda one: draw(one.shape)}
-    )
+    reference.torch = types.SimpleNamespace(**{**vars(torch), "randn_like": lambda one: draw(one.shape)})
     return lambda one: trainer.train(columns(one)), lambda: named(
         critic__first=critics[0].net,
         critic__second=critics[1].net,
@@ -159,9 +150,7 @@ def awac(reference: Any, ours: Any) -> tuple[Callable[[Any], None], Callable[[],
     critics = [reference.Critic(3, 2, 8) for _ in range(2)]
     critics[0]._mlp, critics[1]._mlp = small(ours.critic.first), small(ours.critic.second)
     config = ours.config
-    optimizers = [
-        torch.optim.Adam(one.parameters(), config.learning_rate) for one in (actor, *critics)
-    ]
+    optimizers = [torch.optim.Adam(one.parameters(), config.learning_rate) for one in (actor, *critics)]
     trainer = reference.AdvantageWeightedActorCritic(
         actor,
         optimizers[0],
@@ -200,9 +189,7 @@ def edac(reference: Any, ours: Any) -> tuple[Callable[[Any], None], Callable[[],
         for layer, part in ((actor.mu, slice(2)), (actor.log_sigma, slice(2, 4))):
             layer.weight.copy_(last.weight[part])
             layer.bias.copy_(last.bias[part])
-        for layer, weight, bias in zip(
-            critic.critic[::2], ours.critic.weights, ours.critic.biases, strict=True
-        ):
+        for layer, weight, bias in zip(critic.critic[::2], ours.critic.weights, ours.critic.biases, strict=True):
             layer.weight.copy_(weight)
             layer.bias.copy_(bias)
     trainer = reference.EDAC(
@@ -214,9 +201,7 @@ def edac(reference: Any, ours: Any) -> tuple[Callable[[Any], None], Callable[[],
         eta=config.diversity,
     )
     trainer.log_alpha = torch.zeros(1, requires_grad=True)  # float64, where CORL's is float32
-    trainer.alpha_optimizer = torch.optim.Adam(
-        [trainer.log_alpha], config.temperature_learning_rate
-    )
+    trainer.alpha_optimizer = torch.optim.Adam([trainer.log_alpha], config.temperature_learning_rate)
     draw = noise_of(ours)
     drawn: list[Tensor] = []
 
@@ -342,11 +327,7 @@ def iql(reference: Any, ours: Any) -> tuple[Callable[[Any], None], Callable[[], 
 
 
 REFERENCES: dict[str, tuple[str, dict[str, Any], Callable[..., Any]]] = {
-    "td3bc": (
-        "td3_bc",
-        {"policy_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "target_rate": 0.05},
-        td3bc,
-    ),
+    "td3bc": ("td3_bc", {"policy_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "target_rate": 0.05}, td3bc),
     "edac": (
         "edac",
         {
@@ -360,11 +341,7 @@ REFERENCES: dict[str, tuple[str, dict[str, Any], Callable[..., Any]]] = {
         },
         edac,
     ),
-    "awac": (
-        "awac",
-        {"learning_rate": 1e-3, "temperature": 0.5, "max_weight": 2.0, "target_rate": 0.05},
-        awac,
-    ),
+    "awac": ("awac", {"learning_rate": 1e-3, "temperature": 0.5, "max_weight": 2.0, "target_rate": 0.05}, awac),
     "bc": ("any_percent_bc", {"learning_rate": 1e-3}, bc),
     "cql": (
         "cql",
@@ -380,13 +357,7 @@ REFERENCES: dict[str, tuple[str, dict[str, Any], Callable[..., Any]]] = {
     ),
     "iql": (
         "iql",
-        {
-            "learning_rate": 1e-3,
-            "target_rate": 0.05,
-            "expectile": 0.8,
-            "inverse_temperature": 5.0,
-            "steps": UPDATES,
-        },
+        {"learning_rate": 1e-3, "target_rate": 0.05, "expectile": 0.8, "inverse_temperature": 5.0, "steps": UPDATES},
         iql,
     ),
 }

@@ -76,9 +76,7 @@ def record_frames() -> None:
         both: Any = (batch.observations, batch.next_observations)
         frames, following = (one.movedim(-1, 1).double() / 255 for one in both)
         impl.inner_update(mini_batch(batch, frames, following), step)
-    after: Any = {
-        f"after/{key}": one.numpy().reshape(-1)[::97] for key, one in tensors_of(networks).items()
-    }
+    after: Any = {f"after/{key}": one.numpy().reshape(-1)[::97] for key, one in tensors_of(networks).items()}
     np.savez_compressed(plain.RECORDED / "cql_discrete_frames.npz", **after)
     report("cql_discrete_frames", plain.difference_with_frames())
 
@@ -95,18 +93,14 @@ def make_table() -> dict[str, np.ndarray]:
     }
 
 
-def make_reference(
-    name: str, config: Any, shape: tuple[int, ...], actions: int
-) -> tuple[Any, dict[str, Any]]:
+def make_reference(name: str, config: Any, shape: tuple[int, ...], actions: int) -> tuple[Any, dict[str, Any]]:
     """Return d3rlpy's implementation, and its networks by our names."""
     hidden = list(config["hidden"])
     encoder: Any = d3rlpy.models.VectorEncoderFactory(hidden_units=hidden)
     if len(shape) == 3:
         encoder = d3rlpy.models.PixelEncoderFactory(feature_size=hidden[0])
     if name == "bc_discrete":
-        made = d3rlpy.algos.DiscreteBCConfig(
-            encoder_factory=encoder, beta=config["log_penalty"]
-        ).create(device="cpu:0")
+        made = d3rlpy.algos.DiscreteBCConfig(encoder_factory=encoder, beta=config["log_penalty"]).create(device="cpu:0")
         made.create_impl(shape, actions)
         return made.impl, {"policy": made.impl.modules.imitator}
     made = d3rlpy.algos.DiscreteCQLConfig(

@@ -83,12 +83,8 @@ def main(corl: Path) -> None:
             for key, one in theirs.state_dict().items()
         }
     )
-    optimizer = torch.optim.AdamW(
-        theirs.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda steps: min((steps + 1) / config.warmup_steps, 1)
-    )
+    optimizer = torch.optim.AdamW(theirs.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda steps: min((steps + 1) / config.warmup_steps, 1))
     table = make_windows(config.length)
     rows = np.random.default_rng(1).integers(0, ROWS, (UPDATES, BATCH))
     for chosen in rows:

@@ -38,9 +38,7 @@ def rebrac(reference: Any, ours: Any) -> Any:
     actor = reference.ActorTrainState.create(
         apply_fn=actor_module.apply,
         params=in_flax(actor_module.init(jax.random.PRNGKey(0), jnp.zeros((1, 3))), [ours.policy]),
-        target_params=in_flax(
-            actor_module.init(jax.random.PRNGKey(0), jnp.zeros((1, 3))), [ours.policy]
-        ),
+        target_params=in_flax(actor_module.init(jax.random.PRNGKey(0), jnp.zeros((1, 3))), [ours.policy]),
         tx=optax.adam(learning_rate=config.policy_learning_rate),
     )
     fresh = critic_module.init(jax.random.PRNGKey(0), jnp.zeros((1, 3)), jnp.zeros((1, 2)))

@@ -163,11 +163,7 @@ def hiql(ours: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def crl(ours: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     config, critic = ours.config, ours.critic
-    return {
-        "lr": config.learning_rate,
-        "alpha": config.cloning_weight,
-        "latent_dim": config.representation,
-    }, {
+    return {"lr": config.learning_rate, "alpha": config.cloning_weight, "latent_dim": config.representation}, {
         "modules_critic/phi": (("critic/phi.0.", "critic/phi.1."), list(critic.phi)),
         "modules_critic/psi": (("critic/psi.0.", "critic/psi.1."), list(critic.psi)),
         "modules_actor": ("policy/", [ours.policy]),

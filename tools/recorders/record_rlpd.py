@@ -82,9 +82,7 @@ def import_learner(path: Path) -> Any:
         TransformedDistribution=Squashed, Distribution=object, MultivariateNormalDiag=Gaussian
     )
     substrates = types.SimpleNamespace(
-        jax=types.SimpleNamespace(
-            distributions=distributions, bijectors=types.SimpleNamespace(Tanh=object)
-        )
+        jax=types.SimpleNamespace(distributions=distributions, bijectors=types.SimpleNamespace(Tanh=object))
     )
     stand_in("tensorflow_probability", substrates=substrates)
     stand_in("gym", Space=object)
@@ -147,10 +145,7 @@ def rlpd(reference: Any, ours: Any) -> tuple[Callable[[Any], None], Callable[[],
 
     def update(one: dict[str, Tensor]) -> None:
         parts = [slice(index, None, config.updates) for index in range(config.updates)]
-        batch = {
-            name: jnp.asarray(torch.cat([column[part] for part in parts]).numpy())
-            for name, column in one.items()
-        }
+        batch = {name: jnp.asarray(torch.cat([column[part] for part in parts]).numpy()) for name, column in one.items()}
         batch["masks"] = 1 - batch.pop("terminations")
         for _ in parts:
             NOISE.append(jnp.asarray(torch.randn((rows, 2), generator=generator).numpy()))

@@ -57,8 +57,7 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
         if parts.dtype.kind not in "biuf" or (sizes != sizes[:1]).any():
             row = first + int((sizes != sizes[:1]).argmax())
             raise SchemaError(
-                f"{where}: {name} holds lists of other things than numbers, or of different lengths, "
-                f"at row {row}."
+                f"{where}: {name} holds lists of other things than numbers, or of different lengths, at row {row}."
             )
         return parts.reshape(len(column), *sizes[:1].tolist(), *parts.shape[1:])
     raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
@@ -131,14 +130,10 @@ def open_parquet(file: Path) -> Any:
     """Open a Parquet file, whose checksums are compared; a group of rows that is larger than memory is read in pieces."""
     import pyarrow.parquet
 
-    return pyarrow.parquet.ParquetFile(
-        file, page_checksum_verification=True, buffer_size=BUFFER_BYTES
-    )
+    return pyarrow.parquet.ParquetFile(file, page_checksum_verification=True, buffer_size=BUFFER_BYTES)
 
 
-def parquet_batches(
-    file: Path, where: str, columns: Sequence[str], most_rows: int
-) -> Generator[Any]:
+def parquet_batches(file: Path, where: str, columns: Sequence[str], most_rows: int) -> Generator[Any]:
     """Yield some columns of a Parquet file in batches of at most `most_rows`, fewer where rows are large.
 
     Memory is bounded: a row that is too large is refused.
@@ -192,18 +187,14 @@ def batches_of(file: Path, where: str, columns: Sequence[str]) -> Generator[Any]
             yield wanted
 
 
-def _open_text(
-    file: Path, columns: Sequence[str] | None = None, types: Mapping[str, Any] | None = None
-) -> Any:
+def _open_text(file: Path, columns: Sequence[str] | None = None, types: Mapping[str, Any] | None = None) -> Any:
     """Open a file of CSV, or of lines of JSON."""
     import pyarrow.csv
     import pyarrow.json
 
     if file.suffix.lower() in JSON_LINES:
         return pyarrow.json.open_json(file, pyarrow.json.ReadOptions(block_size=TEXT_BLOCK_BYTES))
-    convert = pyarrow.csv.ConvertOptions(
-        include_columns=columns, column_types=types, strings_can_be_null=False
-    )
+    convert = pyarrow.csv.ConvertOptions(include_columns=columns, column_types=types, strings_can_be_null=False)
     read = pyarrow.csv.ReadOptions(block_size=TEXT_BLOCK_BYTES)
     return pyarrow.csv.open_csv(file, read, convert_options=convert)
 
@@ -295,9 +286,7 @@ def reading_arrow(where: str) -> Iterator[None]:
         raise
     except (pa.ArrowException, KeyError, OSError, TypeError, ValueError) as error:
         text = str(error.args[0] if error.args else error).partition("\n")[0]
-        raise IntegrityError(
-            f"{where}: cannot be read as a table: {text:.300}.", file=where
-        ) from error
+        raise IntegrityError(f"{where}: cannot be read as a table: {text:.300}.", file=where) from error
 
 
 def check_pyarrow() -> None:

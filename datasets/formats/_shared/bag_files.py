@@ -89,9 +89,7 @@ def _open_mcap(path: Path, where: str) -> tuple[dict[str, Topic], list[str]]:
     with path.open("rb") as file:
         summary = make_reader(file, validate_crcs=True).get_summary()
     if summary is None or summary.statistics is None:
-        raise SchemaError(
-            f"{where}: has no summary at its end, so the recording did not end well; run: mcap recover"
-        )
+        raise SchemaError(f"{where}: has no summary at its end, so the recording did not end well; run: mcap recover")
 
     def messages(topic: str) -> Generator[tuple[int, bytes]]:
         with reading(where), path.open("rb") as file:
@@ -106,9 +104,7 @@ def _open_mcap(path: Path, where: str) -> tuple[dict[str, Topic], list[str]]:
         name, encoding = channel.topic, channel.message_encoding
         beside += [f"{name}@{key}" for key in channel.metadata if key not in ROS_KEYS]
         schema = summary.schemas.get(channel.schema_id)
-        topic = Topic(
-            name, "" if schema is None else schema.name, _json, functools.partial(messages, name)
-        )
+        topic = Topic(name, "" if schema is None else schema.name, _json, functools.partial(messages, name))
         if encoding in ("cdr", "ros1") and schema is not None:
             text, is_idl = schema.data.decode(errors="replace"), schema.encoding == "ros2idl"
             topic.decode = _decoder(text, topic.kind, is_idl=is_idl, is_ros1=encoding == "ros1")
@@ -193,9 +189,7 @@ def _refuse_programs(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(place, uri=True)) as file:
         for kind, name, sql in file.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
             if kind != "index" and PROGRAMS.search(str(sql)):
-                raise ValueError(
-                    f"its {kind} {name!r:.100} computes what it holds, which is not run"
-                )
+                raise ValueError(f"its {kind} {name!r:.100} computes what it holds, which is not run")
 
 
 def _decoder(text: str, kind: str, *, is_idl: bool, is_ros1: bool) -> Callable[[bytes], Any]:

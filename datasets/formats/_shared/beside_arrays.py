@@ -75,9 +75,7 @@ def texts_of(value: Any) -> list[str]:
 class Lists:
     """The lists of names in an open file of arrays."""
 
-    def __init__(
-        self, names: Sequence[str], attributes_at: AttributesAt, whole: Callable[[str], Any]
-    ) -> None:
+    def __init__(self, names: Sequence[str], attributes_at: AttributesAt, whole: Callable[[str], Any]) -> None:
         """Take the names of arrays, what gives the attributes at a path, and what reads a small array of texts."""
         self._attributes_at, self._whole = attributes_at, whole
         self._arrays: dict[str, list[str]] = {}
@@ -138,9 +136,7 @@ def dimension_names(arrays: Sequence[str], names_of: Mapping[str, Sequence[str]]
     names = [name for array in arrays for name in names_of[array]]
     if len({*names}) < len(names):
         names = [
-            array if array.endswith(f".{name}") else f"{array}.{name}"
-            for array in arrays
-            for name in names_of[array]
+            array if array.endswith(f".{name}") else f"{array}.{name}" for array in arrays for name in names_of[array]
         ]
     return texts_of(names)
 
@@ -162,16 +158,12 @@ def reordered(column: Any, names: Sequence[str], wanted: Sequence[str]) -> Any:
     if not names or [*names] == [*wanted]:
         return column
     order = [[*names].index(name) for name in wanted]
-    return LazyColumn(
-        column.shape, column.dtype, lambda start, stop: np.asarray(column[start:stop])[:, order]
-    )
+    return LazyColumn(column.shape, column.dtype, lambda start, stop: np.asarray(column[start:stop])[:, order])
 
 
 def of_episodes(columns: Mapping[str, str]) -> dict[str, str]:
     """Return what `--map` says of values of episodes, by their names without `episodes/`."""
-    return {
-        role.removeprefix(AXIS): where for role, where in columns.items() if role.startswith(AXIS)
-    }
+    return {role.removeprefix(AXIS): where for role, where in columns.items() if role.startswith(AXIS)}
 
 
 def of_steps(columns: Mapping[str, str]) -> dict[str, str]:

@@ -48,12 +48,7 @@ def noted_blanks() -> Iterator[Blanks]:
 
 
 def note_blank(
-    library: str,
-    where: str,
-    total: int,
-    rows: tuple[int, int] = (0, 1),
-    missing: int | None = None,
-    fill: Any = "",
+    library: str, where: str, total: int, rows: tuple[int, int] = (0, 1), missing: int | None = None, fill: Any = ""
 ) -> bool:
     """Note rows of an array that are not, or not all, in its file; return whether an import will tell it.
 
@@ -85,11 +80,7 @@ def notes_of_blanks() -> list[Note]:
     blanks = _open.get() or {}
     notes = []
     for library in ("HDF5", "Zarr"):
-        whole = [
-            _place(where)
-            for where, blank in blanks.items()
-            if blank.library == library and blank.is_whole
-        ]
+        whole = [_place(where) for where, blank in blanks.items() if blank.library == library and blank.is_whole]
         if whole:
             notes.append(Note("never_written", whole, library=library, places=_listed(whole)))
     some = {

@@ -73,9 +73,7 @@ def _changed(name: str, values: Any, change: Callable[[str, Any], Any]) -> Any:
 
 
 def _frames_changed(steps: Steps, change: Callable[[str, Any], Any]) -> Steps:
-    infos = {
-        name: _changed(f"infos/{name}", values, change) for name, values in steps.infos.items()
-    }
+    infos = {name: _changed(f"infos/{name}", values, change) for name, values in steps.infos.items()}
     observations = _changed("observation", steps.observations, change)
     return dataclasses.replace(steps, observations=observations, infos=infos)
 
@@ -116,8 +114,7 @@ def _frames(steps: Steps, option: str, patterns: Sequence[str], where: str) -> l
     frames = [
         name
         for name, shape in shapes.items()
-        if len(shape) > 1
-        and (option == "flip" or (len(shape) > 2 and {3, 4} & {shape[-1], shape[-3]}))
+        if len(shape) > 1 and (option == "flip" or (len(shape) > 2 and {3, 4} & {shape[-1], shape[-3]}))
     ]
     kind = "frames" if option == "flip" else "frames of 3 or 4 channels"
     names: dict[str, None] = {}
@@ -138,9 +135,7 @@ def _named(pattern: str, columns: Sequence[str], what: str) -> list[str]:
     return names
 
 
-def _shifted(
-    pieces: Iterator[Steps], notes: list[Note], shift: Mapping[str, int], where: str
-) -> Iterator[Steps]:
+def _shifted(pieces: Iterator[Steps], notes: list[Note], shift: Mapping[str, int], where: str) -> Iterator[Steps]:
     by: dict[str, int] = {}
     held: dict[str, Any] = {}
     rows = given = episodes = vanished = 0
@@ -182,9 +177,7 @@ def _shifted(
             vanished += not ready
             held, rows, given = {}, 0, 0
     if episodes and episodes == vanished:
-        raise SchemaError(
-            f"{where}: shift={dict(shift)}: no episode is long enough to be moved so far."
-        )
+        raise SchemaError(f"{where}: shift={dict(shift)}: no episode is long enough to be moved so far.")
     if not any(by.values()):
         return
     if min(by.values()) < 0:  # the rows that were left out hold the final observations

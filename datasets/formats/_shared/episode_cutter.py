@@ -97,9 +97,7 @@ class EpisodeCutter:
                 else:
                     continue
                 raise SchemaError(f"{self._where}, row {self._first + len(held)}, {role}: {said}.")
-            joined = {
-                role: np.concatenate((self._held[role], one[:HELD])) for role, one in rows.items()
-            }
+            joined = {role: np.concatenate((self._held[role], one[:HELD])) for role, one in rows.items()}
             yield from self._cut(joined)
             if len(rows["reward"]) <= HELD:
                 return
@@ -205,9 +203,7 @@ class EpisodeCutter:
     def _flag(self, rows: Rows, role: str, stop: int) -> bool:
         flag = rows[role][stop - 1] if role in rows else False
         if flag not in (0, 1):
-            raise SchemaError(
-                f"{self._where}: {role} is {flag} at row {self._first + stop - 1}, expected 0 or 1."
-            )
+            raise SchemaError(f"{self._where}: {role} is {flag} at row {self._first + stop - 1}, expected 0 or 1.")
         return bool(flag)
 
     def _check_inside(self, rows: Rows, start: int, stop: int) -> None:
@@ -221,9 +217,7 @@ class EpisodeCutter:
                     "the episode goes on after it."
                 )
 
-    def _piece(
-        self, rows: Rows, start: int, stop: int, after: Any, how: Mapping[str, Any] = GOES_ON
-    ) -> Steps:
+    def _piece(self, rows: Rows, start: int, stop: int, after: Any, how: Mapping[str, Any] = GOES_ON) -> Steps:
         """Return some steps of an episode, the observation after the last one, and how it ended there."""
         before = _part(rows, slice(start + self._is_inside, stop))
         return Steps(
@@ -244,11 +238,7 @@ def _part(rows: Rows, chosen: slice, role: str = "observation") -> Any:
     if role in rows:
         return rows[role][chosen]
     start = f"{role}/"
-    return {
-        name.removeprefix(start): values[chosen]
-        for name, values in rows.items()
-        if name.startswith(start)
-    }
+    return {name.removeprefix(start): values[chosen] for name, values in rows.items() if name.startswith(start)}
 
 
 def _changed(values: Any, change: Callable[[np.ndarray], np.ndarray]) -> Any:

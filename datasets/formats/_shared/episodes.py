@@ -248,11 +248,7 @@ class Found:
 
 
 def write_episodes(
-    opened: Opened,
-    folder: Path,
-    name: str,
-    *,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    opened: Opened, folder: Path, name: str, *, progress: Callable[[int, int], None] = lambda _done, _total: None
 ) -> tuple[WrittenPart, Found]:
     """Write all episodes into a new folder, in the Zarr container; return what was written and what was found.
 

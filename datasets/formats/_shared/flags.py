@@ -30,11 +30,7 @@ def flags_of(values: np.ndarray, name: str, where: str, *, first: int = 0) -> np
     return values.astype(bool)
 
 
-HOW = {
-    "terminated": "ended by the task",
-    "truncated": "cut off",
-    "unknown": "neither ended nor cut off",
-}
+HOW = {"terminated": "ended by the task", "truncated": "cut off", "unknown": "neither ended nor cut off"}
 
 
 def unknown_ends(options: Options, where: str, columns: Collection[str] = ()) -> list[Note]:
@@ -48,9 +44,7 @@ def unknown_ends(options: Options, where: str, columns: Collection[str] = ()) ->
     elif assumed(options) == "terminated":
         return []
     elif not options.ends:
-        how = (
-            f"all were taken to be {HOW['truncated']} (--ends terminated ends those that succeeded)"
-        )
+        how = f"all were taken to be {HOW['truncated']} (--ends terminated ends those that succeeded)"
         return [Note("ends_unknown", how=how)]
     return [Note("ends_unknown", how=taken(options, "all were taken"))]
 
@@ -101,9 +95,7 @@ class UnknownEnds:
         is_cutting: Whether the horizon says where episodes end, too.
     """
 
-    def __init__(
-        self, options: Options, where: str, *, says: Collection[str] = (), are_over: bool = False
-    ) -> None:
+    def __init__(self, options: Options, where: str, *, says: Collection[str] = (), are_over: bool = False) -> None:
         """Take what the user says, what errors call the files, and which flags these have: `terminated`, `truncated`.
 
         With `are_over` the files say that episodes are over, by the task or by the environment's time limit.
@@ -141,9 +133,7 @@ class UnknownEnds:
     def _by_user(self, steps: int) -> str:
         options, has_both = self._options, self._says == {*FLAGS}
         if options.horizon is not None and steps > options.horizon:
-            raise SchemaError(
-                f"{self._where}: an episode has {steps:,} steps, more than horizon={options.horizon}."
-            )
+            raise SchemaError(f"{self._where}: an episode has {steps:,} steps, more than horizon={options.horizon}.")
         limit = options.limit if self._are_over and not options.ends else options.horizon
         if limit is not None and steps >= limit:
             return "truncated"
@@ -235,9 +225,7 @@ def outcome_of(path: str) -> bool | None:
     return None if outcome is None else outcome[1] == "success"
 
 
-def all_state(
-    stated: Sequence[bool | None], options: Options, where: str
-) -> tuple[bool, list[Note]]:
+def all_state(stated: Sequence[bool | None], options: Options, where: str) -> tuple[bool, list[Note]]:
     """Return whether all episodes state their success, and what to note where only some do.
 
     Raises SchemaError if only some do, and rewards or ends are to follow it.
@@ -263,7 +251,5 @@ def put_success(
         return []
     states, notes = all_state(stated, options, where)
     if states:
-        metadata[:] = [
-            {**one, "success": value} for one, value in zip(metadata, stated, strict=True)
-        ]
+        metadata[:] = [{**one, "success": value} for one, value in zip(metadata, stated, strict=True)]
     return notes

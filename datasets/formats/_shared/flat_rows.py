@@ -83,9 +83,7 @@ class FlatRows:
         self._columns = dict(columns)
         self._roles = ROLES | {key: f"infos/{name}" for name, key in infos.items()}
         self.count = len(columns["observations"])
-        self.dtypes = {
-            key: np.dtype(column.dtype.str).newbyteorder("=") for key, column in columns.items()
-        }
+        self.dtypes = {key: np.dtype(column.dtype.str).newbyteorder("=") for key, column in columns.items()}
         if self.dtypes["rewards"].kind in "biu":
             self.dtypes["rewards"] = np.dtype(np.float64)
         self.shapes = {key: tuple(column.shape[1:]) for key, column in columns.items()}
@@ -100,16 +98,11 @@ class FlatRows:
 
     def blocks(self, reading: Callable[[str], AbstractContextManager[None]]) -> Iterator[Block]:
         """Yield rows of all columns in blocks, with `terminals` and `timeouts` as flags."""
-        row_bytes = sum(
-            self.dtypes[key].itemsize * math.prod(shape) for key, shape in self.shapes.items()
-        )
+        row_bytes = sum(self.dtypes[key].itemsize * math.prod(shape) for key, shape in self.shapes.items())
         rows = max(1, BLOCK_BYTES // row_bytes)
         for start in range(0, self.count, rows):
             with reading(self.where):
-                block = {
-                    key: self._read(key, start, min(self.count, start + rows))
-                    for key in self._columns
-                }
+                block = {key: self._read(key, start, min(self.count, start + rows)) for key in self._columns}
             block.setdefault("timeouts", np.zeros(len(block["rewards"]), bool))
             yield block
 
@@ -153,14 +146,10 @@ class FlatRows:
         for key, (dtype, shape) in kinds.items():
             rows, is_floats, expected = len(self._columns[key]), dtype.name in FLOATS, ""
             if rows != self.count:
-                raise SchemaError(
-                    f"{self.where}, {key}: expected {self.count} rows as in observations, found {rows}."
-                )
+                raise SchemaError(f"{self.where}, {key}: expected {self.count} rows as in observations, found {rows}.")
             if key == "actions" and not self.choices and not (is_floats and len(shape) == 1):
                 expected = "a row of floats"
-            elif key in ("observations", "next_observations") and not (
-                shape and (is_floats or dtype == np.uint8)
-            ):
+            elif key in ("observations", "next_observations") and not (shape and (is_floats or dtype == np.uint8)):
                 expected = "a row of floats or an image of bytes"
             elif key in ONE_NUMBER and shape not in ((), (1,)):
                 expected = "one number per step"
@@ -170,14 +159,10 @@ class FlatRows:
                 before = kinds["observations"]
                 expected = f"{before[0]} {before[1]} as in observations"
             if expected:
-                raise SchemaError(
-                    f"{self.where}, {key}: expected {expected}, found rows of {dtype} {shape}."
-                )
+                raise SchemaError(f"{self.where}, {key}: expected {expected}, found rows of {dtype} {shape}.")
 
 
-def open_flat_rows(
-    rows: FlatRows, options: Options, reading: Callable[[str], AbstractContextManager[None]]
-) -> Opened:
+def open_flat_rows(rows: FlatRows, options: Options, reading: Callable[[str], AbstractContextManager[None]]) -> Opened:
     """Return the episodes of rows; `reading` turns errors of the library that reads the file into ours.
 
     The environment truncates after `options.limit` steps: needed where there are neither timeouts nor next
@@ -198,11 +183,7 @@ def open_flat_rows(
             "any number above the length of the longest episode) as horizon=."
         )
     space = unbounded_space(rows.dtypes["observations"], rows.shapes["observations"])
-    schema = Schema(
-        observation_space=space,
-        action_space=_action_space(rows),
-        reward_dtype=rows.dtypes["rewards"],
-    )
+    schema = Schema(observation_space=space, action_space=_action_space(rows), reward_dtype=rows.dtypes["rewards"])
     opened = Opened(schema=schema, steps=iter(()), total_steps=rows.count)
     ends = _Ends(rows, horizon if rows.needs_horizon else None)
     opened.steps = _steps(rows, ends, reading, opened.notes, options)
@@ -314,9 +295,7 @@ def _refuse(wrong: np.ndarray, values: np.ndarray, where: str, first: int, expec
     """Refuse values of which some are wrong, (n,) bool; `first` is the step of the first one."""
     if wrong.any():
         row = int(wrong.argmax())
-        raise SchemaError(
-            f"{where}: expected {expected}, found {values[row]} at step {first + row}."
-        )
+        raise SchemaError(f"{where}: expected {expected}, found {values[row]} at step {first + row}.")
 
 
 def kept_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -436,9 +415,7 @@ def stop_losses(dataset: Dataset, becomes: str) -> list[str]:
     return [f"{counted(stopped, 'unfinished episode')} will become {becomes}."] if stopped else []
 
 
-def flat_losses(
-    dataset: Dataset, what: str, *, takes_parts: bool = False, tells_episodes: bool = False
-) -> list[str]:
+def flat_losses(dataset: Dataset, what: str, *, takes_parts: bool = False, tells_episodes: bool = False) -> list[str]:
     """Say what flat columns of files such as "D4RL's files" cannot hold; refuse spaces that they have no place for.
 
     They may hold parts of a Dict of observations, and tell episodes apart by something else than their ends.
@@ -449,19 +426,11 @@ def flat_losses(
         parts = [*observations.values()]
     for part in parts:
         if not isinstance(part, Box):
-            raise SchemaError(
-                f"{dataset.name}: {what} hold observations that are Box, found {part}."
-            )
+            raise SchemaError(f"{dataset.name}: {what} hold observations that are Box, found {part}.")
     if not isinstance(actions, Box | Discrete):
-        raise SchemaError(
-            f"{dataset.name}: {what} hold actions that are Box or Discrete, found {actions}."
-        )
+        raise SchemaError(f"{dataset.name}: {what} hold actions that are Box or Discrete, found {actions}.")
     extras, variable = dataset.schema.extras, dataset.schema.variable
-    lost = [
-        name
-        for name in extras
-        if name.startswith("episodes/") or (name.startswith("infos/") and name in variable)
-    ]
+    lost = [name for name in extras if name.startswith("episodes/") or (name.startswith("infos/") and name in variable)]
     losses = [f"These columns are lost: {', '.join(lost)}."] if lost else []
     if f"episodes/{MISSING}" in lost:
         losses.append("Final observations that are not known become zeros.")
@@ -479,9 +448,7 @@ def demonstration_losses(dataset: Dataset, what: str, *, own: Collection[str]) -
     space = dataset.observation_space
     taken = [part for part in space if part in own] if isinstance(space, Dict) else []
     if taken:
-        raise SchemaError(
-            f"{dataset.name}: {what} have another meaning for {taken[0]}; rename this part."
-        )
+        raise SchemaError(f"{dataset.name}: {what} have another meaning for {taken[0]}; rename this part.")
     infos = [name for name in dataset.schema.extras if name.startswith("infos/")]
     infos = [name for name in infos if name not in own and name not in dataset.schema.variable]
     losses += [f"These columns are lost: {', '.join(infos)}."] if infos else []

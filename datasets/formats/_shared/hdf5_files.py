@@ -86,9 +86,7 @@ def _check_names(path: Path, _state: tuple[int, ...], where: str) -> None:
     """
     data = path.read_bytes()
     for heap in LOCAL_HEAP.finditer(data):
-        size, block, first = struct.unpack_from(
-            "<QQQ", data.ljust(heap.start() + 32), heap.start() + 8
-        )
+        size, block, first = struct.unpack_from("<QQQ", data.ljust(heap.start() + 32), heap.start() + 8)
         for _ in range(min(size, len(data)) // 16 + 1):
             if block == NO_BLOCK or first + block + 8 > len(data):
                 break
@@ -214,8 +212,7 @@ def links_in(place: Any) -> list[tuple[str, bool]]:
     """Return the names in a group, given by its identifier, sorted, and whether each is a link to elsewhere."""
     hard = import_h5py().h5l.TYPE_HARD
     return [
-        (name.decode(errors="backslashreplace"), place.links.get_info(name).type != hard)
-        for name in _names_in(place)
+        (name.decode(errors="backslashreplace"), place.links.get_info(name).type != hard) for name in _names_in(place)
     ]
 
 
@@ -315,9 +312,7 @@ def check_stored(node: Any, where: str, file_bytes: int) -> None:
     _check_stored(node.id, node.shape, node.dtype, where, file_bytes)
 
 
-def _check_stored(
-    node: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, file_bytes: int
-) -> None:
+def _check_stored(node: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, file_bytes: int) -> None:
     h5py = import_h5py()
     of_z = h5py.h5z
     packed = {of_z.FILTER_DEFLATE, of_z.FILTER_LZF}

@@ -33,9 +33,7 @@ MOST_TOLD = 30
 NUMBER = re.compile(r"(?<!\.hdf)(?<!\.h)(?<!\.mp)(?<!\.db)\d+")
 
 
-def not_read(
-    files: Sequence[Path], known: Sequence[str], notes: Sequence[Note], columns: Iterable[str]
-) -> list[Note]:
+def not_read(files: Sequence[Path], known: Sequence[str], notes: Sequence[Note], columns: Iterable[str]) -> list[Note]:
     """Return a note about the names in files, or one folder, that a reader does not know, or nothing.
 
     Known patterns are read, or say nothing. One that ends in `*` stands for names that are stored, as part of

@@ -41,19 +41,8 @@ from orlog.datasets.formats._shared.beside_arrays import (
 from orlog.datasets.formats._shared.conventions import about_pictures
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.flags import (
-    FLAGS,
-    UnknownEnds,
-    flags_of,
-    put_success,
-    unknown_ends,
-)
-from orlog.datasets.formats._shared.flat_rows import (
-    as_dtype,
-    kept_dtype,
-    mapped_action_space,
-    unbounded_space,
-)
+from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, flags_of, put_success, unknown_ends
+from orlog.datasets.formats._shared.flat_rows import as_dtype, kept_dtype, mapped_action_space, unbounded_space
 from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pictures import PictureColumn
@@ -182,10 +171,7 @@ def open_mapped(asked: Asked, layout: ArrayLayout = MAPPED) -> Iterator[Opened]:
     Raises as `open_layout` does.
     """
     survey, options, where = _look(asked, layout), asked.options, asked.sources[0]
-    parts = {
-        role.removeprefix("observation/"): unbounded_space(*survey.kinds[role])
-        for role in survey.observations
-    }
+    parts = {role.removeprefix("observation/"): unbounded_space(*survey.kinds[role]) for role in survey.observations}
     is_whole = survey.observations == ["observation"]
     rewards = survey.kinds.get("reward", (FLOAT64, ()))[0]
     schema = Schema(
@@ -302,9 +288,7 @@ def _take_names(place: Place, survey: _Survey) -> None:
             survey.sources.add(source)
 
 
-def _rows_besides(
-    place: Place, survey: _Survey, before: dict[str, Kind], rows: int
-) -> dict[str, Kind]:
+def _rows_besides(place: Place, survey: _Survey, before: dict[str, Kind], rows: int) -> dict[str, Kind]:
     """Return the other arrays of numbers with a row a step, those of which all places before have the same ones."""
     is_first = place.where == survey.where
     kinds: dict[str, Kind] = {}
@@ -317,9 +301,7 @@ def _rows_besides(
     return kinds
 
 
-def _look_at(
-    place: Place, survey: _Survey, options: Options, about: tuple[Mapping[str, Any], int | None]
-) -> int:
+def _look_at(place: Place, survey: _Survey, options: Options, about: tuple[Mapping[str, Any], int | None]) -> int:
     """Note what a place holds, and return its rows."""
     is_first = not survey.lengths
     columns = columns_by_role(place, survey.columns)
@@ -330,17 +312,13 @@ def _look_at(
     finals = {len(column) == rows + 1 for role in survey.observations for column in columns[role]}
     has_final = options.episode != "" and lengths == [rows] and finals == {True}
     if not is_first and has_final != survey.has_final:
-        raise SchemaError(
-            f"{place.where}: has {'a' if has_final else 'no'} final observation, unlike {survey.where}."
-        )
+        raise SchemaError(f"{place.where}: has {'a' if has_final else 'no'} final observation, unlike {survey.where}.")
     survey.has_final = has_final
     for role, several in columns.items():
         expected = rows + (has_final and base_role(role) == "observation")
         for name, column in zip(survey.columns[role], several, strict=True):
             if len(column) != expected:
-                raise SchemaError(
-                    f"{place.where}, {name}: expected {expected} rows, found {len(column)}."
-                )
+                raise SchemaError(f"{place.where}, {name}: expected {expected} rows, found {len(column)}.")
             if role in ONE_NUMBER and tuple(column.shape[1:]) not in ((), (1,)):
                 raise SchemaError(
                     f"{place.where}, {name}: expected one number a row, found rows of {tuple(column.shape[1:])}."
@@ -428,8 +406,7 @@ def _lengths_by(column: Any, rows: int, where: str) -> list[int]:
         ends = values.astype(np.int64)
         if not len(ends) or (np.diff(ends, prepend=0) <= 0).any() or ends[-1] != rows:
             raise SchemaError(
-                f"{where}: expected the number of an episode in each of {rows} rows, or "
-                f"ends that grow up to {rows}."
+                f"{where}: expected the number of an episode in each of {rows} rows, or ends that grow up to {rows}."
             )
     else:
         ends = np.flatnonzero(np.append(values[1:] != values[:-1], True)) + 1
@@ -508,9 +485,7 @@ def _steps(asked: Asked, layout: ArrayLayout, survey: _Survey, opened: Opened) -
     opened.notes += cutter.notes()
 
 
-def _read_files(
-    places: Places, options: Options, reader: _Reader, files: Iterable[_File]
-) -> Iterator[Rows]:
+def _read_files(places: Places, options: Options, reader: _Reader, files: Iterable[_File]) -> Iterator[Rows]:
     """Yield rows in blocks."""
     for file, where, rows in files:
         with contextlib.closing(places.open(file, options)) as opened:
@@ -536,9 +511,7 @@ class _Reader(NamedTuple):
         with place.reading(place.where):
             columns = {
                 role: {
-                    f"{place.where}, {name}": reordered(
-                        column, place.names_of(name).texts, self.names[name]
-                    )
+                    f"{place.where}, {name}": reordered(column, place.names_of(name).texts, self.names[name])
                     if name in self.names
                     else column
                     for name, column in zip(self.columns[role], several, strict=True)
@@ -565,9 +538,7 @@ class _Reader(NamedTuple):
                 self._take_last(block, place.where, start, rows)
             yield block
 
-    def _check_next(
-        self, block: Rows, columns: Mapping[str, Mapping[str, Any]], start: int, held: Rows
-    ) -> None:
+    def _check_next(self, block: Rows, columns: Mapping[str, Mapping[str, Any]], start: int, held: Rows) -> None:
         """Refuse next observations that are not the observations of the next rows."""
         for role in [role for role in block if f"next_{role}" in block]:
             after = block[f"next_{role}"]
@@ -594,10 +565,7 @@ class _Reader(NamedTuple):
 def _read(columns: Mapping[str, Any], rows: slice, kind: Kind) -> np.ndarray:
     """Return rows of several arrays side by side; `columns` are by what errors call them."""
     (dtype, shape), count = kind, rows.stop - rows.start
-    parts = [
-        as_dtype(np.asarray(column[rows]), dtype, where, rows.start)
-        for where, column in columns.items()
-    ]
+    parts = [as_dtype(np.asarray(column[rows]), dtype, where, rows.start) for where, column in columns.items()]
     if len(parts) == 1:
         return parts[0].reshape(count, *shape)
     return np.concatenate([part.reshape(count, -1) for part in parts], 1).reshape(count, *shape)

@@ -24,24 +24,16 @@ SENTENCES = {
     "left_out_no_rows": "Left out, not one row a step: {columns}.",
     "left_out_no_row": "Left out, not a row for each step: {columns}.",
     "left_out_no_meaning": "Left out, of no meaning here: {columns:.200}.",
-    "left_out_not_in_all": (
-        "Left out, not in all episodes or neither numbers nor texts: {kind} {columns}."
-    ),
+    "left_out_not_in_all": ("Left out, not in all episodes or neither numbers nor texts: {kind} {columns}."),
     "left_out_success": "Left out: success, since {silent} do not state their success.",
     "left_out_repeated": "Left out, since the next one holds it too: {columns}.",
-    "left_out_infos": (
-        "Infos are left out: those of imitation could run code when they are decoded."
-    ),
+    "left_out_infos": ("Infos are left out: those of imitation could run code when they are decoded."),
     "left_out_of_some": "Left out, since only some episodes have it: {columns}.",
-    "left_out_instructions": (
-        "Instructions are left out: they lie in a pickle, which could run code."
-    ),
+    "left_out_instructions": ("Instructions are left out: they lie in a pickle, which could run code."),
     "left_out_items": "No {columns} was given: features of items are left out.",
     "columns_not_read": "Not read: {columns}.",
     "not_read": "Not read: {names}.",
-    "left_out_by_shift": (
-        "Left out at their ends, without a partner: {steps:steps} in each of {episodes:episodes}."
-    ),
+    "left_out_by_shift": ("Left out at their ends, without a partner: {steps:steps} in each of {episodes:episodes}."),
     "vanished_by_shift": ("{episodes:episodes} vanished with them, since they were too short."),
     # What was changed as the user said
     "shift": "Columns were moved by rows within each episode (--shift): {moved}.",
@@ -56,12 +48,8 @@ SENTENCES = {
     "choices_of_file": (
         "The file does not say how many actions there are: taken to be {count}, since the largest is {largest}."
     ),
-    "choices": (
-        "Nothing says how many actions there are: taken to be {count}, since the largest is {largest}."
-    ),
-    "choices_by_largest": (
-        "Nothing says how many actions there are: as many as the largest one says."
-    ),
+    "choices": ("Nothing says how many actions there are: taken to be {count}, since the largest is {largest}."),
+    "choices_by_largest": ("Nothing says how many actions there are: as many as the largest one says."),
     "policy": "The file says of its policy: {facts}.",
     "bandit_rows": (
         "Each row is an episode of one step, and what followed was not recorded; texts of features are numbered in "
@@ -74,9 +62,7 @@ SENTENCES = {
         "robomimic's dones mean success or the end, as the file's maker chose: a last one of 1 was taken to end the "
         "task."
     ),
-    "actions_beyond_unit": (
-        "No bounds of actions were taken from env_args, since the file leaves them: {outside}."
-    ),
+    "actions_beyond_unit": ("No bounds of actions were taken from env_args, since the file leaves them: {outside}."),
     # Rewards
     "rewards_made": "Rewards were not read, but made: --reward {reward}.",
     "rewards_by_end": (
@@ -88,9 +74,7 @@ SENTENCES = {
     "rewards_none": "No rewards: they are zeros.",
     "rewards_no_reward": "The steps have no reward: rewards are zeros.",
     "rewards_no_rews": "The trajectories have no rews: rewards are zeros.",
-    "rewards_of_goals": (
-        "The files have no rewards: goals are chosen in training, and rewards here are zeros."
-    ),
+    "rewards_of_goals": ("The files have no rewards: goals are chosen in training, and rewards here are zeros."),
     "rewards_of_task": (
         "Rewards are those of OGBench 1.2.2 for task {number} of {environment}; an episode ends where the task is "
         "done, and what follows in the files is an episode of its own."
@@ -98,16 +82,12 @@ SENTENCES = {
     # Ends of episodes
     "ends_unknown": "Nothing says how episodes ended: {how}.",
     "ends_of_some_unknown": "Of {count:episodes} nothing says the end: {how}.",
-    "ends_or_limit_unknown": (
-        "Of {count:episodes} nothing says whether a time limit ended it: {how}."
-    ),
+    "ends_or_limit_unknown": ("Of {count:episodes} nothing says whether a time limit ended it: {how}."),
     "ends_by_success": (
         "How {count:episodes} ended follows from success: {succeeded:,} succeeded (taken to be {ended}, as {by}) and "
         "{failed:,} failed (taken to be {cut}).{others}"
     ),
-    "ends_by_horizon": (
-        "The file has no timeouts: episodes were taken to be truncated after {horizon:steps}."
-    ),
+    "ends_by_horizon": ("The file has no timeouts: episodes were taken to be truncated after {horizon:steps}."),
     "ends_by_gaps": (
         "No column says where a time limit ended an episode: it was taken to be {horizon} steps, as next observations "
         "that no observation follows say."
@@ -147,9 +127,7 @@ SENTENCES = {
     ),
     "records_no_start": "{episodes:records begin without is_first}.",
     "records_no_action": "{episodes:records with no action were left out}.",
-    "records_cut": (
-        "{episodes:episodes have a discount of 0 before a last step that is_terminal does not mark}."
-    ),
+    "records_cut": ("{episodes:episodes have a discount of 0 before a last step that is_terminal does not mark}."),
     "records_go_on": (
         "{episodes:episodes go on after a step that is_terminal marks: infos/is_terminal says for each action whether it "
         "led to one}."
@@ -158,24 +136,18 @@ SENTENCES = {
     "names_change": "{columns}: messages with other names beside these follow the first ones, taken to be of one sender.",
     "messages": "{columns}: {messages}; values in rows are at most {age:.3g} seconds old.",
     # Values that files do not store
-    "never_written": (
-        "Never written, so that {library}'s fill value stands for all values: {places}."
-    ),
+    "never_written": ("Never written, so that {library}'s fill value stands for all values: {places}."),
     "chunks_not_stored": (
         "Chunks that are not stored, as a writer leaves out those that hold the fill value alone, or a copy lost them: "
         "the fill value stands for their rows in {places}."
     ),
-    "returns_of_others": (
-        "{columns} holds {numbers:,} numbers, and there are {episodes:,} episodes."
-    ),
+    "returns_of_others": ("{columns} holds {numbers:,} numbers, and there are {episodes:,} episodes."),
     "returns_differ": (
         "{columns} of {episodes:,} episodes are not the sums of their rewards: of episode {first} it is {stated:.6g}, and "
         "they sum up to {summed:.6g}."
     ),
     # Final observations
-    "last_rows": (
-        "{rows:last rows of episodes were left out, since what followed was} not recorded."
-    ),
+    "last_rows": ("{rows:last rows of episodes were left out, since what followed was} not recorded."),
     "last_steps": (
         "The file has no next_observations: {steps:last steps of episodes that no terminal ended were left out,} since "
         "what followed was not recorded."
@@ -214,9 +186,7 @@ SENTENCES = {
         "frame next to its time."
     ),
     "frames_of_no_row": "Left out: {count:frames} of videos that belong to no row.",
-    "clock": (
-        "Timestamps leave the clock of {fps:g} frames a second, by up to {off:.4g} s: {places}."
-    ),
+    "clock": ("Timestamps leave the clock of {fps:g} frames a second, by up to {off:.4g} s: {places}."),
     "jumps": "{columns} does not count the rows on: {places}.",
     "rows_elsewhere": (
         "dataset_from_index and dataset_to_index are those of other rows: {places}; the rows were read in their order."
@@ -233,13 +203,9 @@ SENTENCES = {
     "infos_not_in_all": "Left out, not in all episodes: infos {columns}.",
     "had_jpeg": "Minari had stored frames as JPEG, which changed them.",
     "no_tensors": "Left out, no numbers with a row a step: {columns}.",
-    "unwritten": (
-        "Left out, unwritten: the last {count:rows} of the storage, zeros in all tensors."
-    ),
+    "unwritten": ("Left out, unwritten: the last {count:rows} of the storage, zeros in all tensors."),
     "no_terminated": "There is no {columns}: what is done was taken to be the end.",
-    "environments": (
-        "Rows of {count:,} environments; what goes on at the end of a batch is unfinished."
-    ),
+    "environments": ("Rows of {count:,} environments; what goes on at the end of a batch is unfinished."),
     "choices_among": "Actions were taken to be a choice among {count}.",
     "ring": "The storage is a ring: its rows were put in the order of time.{rests}",
     "finals_of_zeros": (

@@ -172,9 +172,7 @@ class NpzColumn:
         dtype: What numbers it holds.
     """
 
-    def __init__(
-        self, stream: IO[bytes], where: str, shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> None:
+    def __init__(self, stream: IO[bytes], where: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         """Take a stream of values, what errors call it, and their shape and dtype."""
         self.shape, self.dtype = shape, dtype
         self._stream, self._where = stream, where
@@ -284,11 +282,7 @@ def npz_writer(path: Path) -> Iterator[Callable[[Mapping[str, np.ndarray]], None
         with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
             for name, file in files.items():
                 dtype, shape = kinds[name]
-                header = {
-                    "descr": npy.dtype_to_descr(dtype),
-                    "fortran_order": False,
-                    "shape": (counts[name], *shape),
-                }
+                header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": (counts[name], *shape)}
                 file.seek(0)
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     npy.write_array_header_1_0(member, header)

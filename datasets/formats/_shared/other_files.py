@@ -66,8 +66,7 @@ UNITREE = (
 )
 UNPACK = "an archive. Run: python -m {module} -e {file} unpacked; then: orlog import unpacked NAME"
 AS_CSV = (
-    "Run: python -c \"import pandas; pandas.{read}.to_csv('data.csv', index=False)\"; then: "
-    "orlog import data.csv NAME"
+    "Run: python -c \"import pandas; pandas.{read}.to_csv('data.csv', index=False)\"; then: orlog import data.csv NAME"
 )
 MATLAB = (
     'a file of MATLAB. Run: python -c "import numpy, scipy.io; found = scipy.io.loadmat({path!r}); '
@@ -83,7 +82,9 @@ AS_LINES = (
     "print(*map(json.dumps, json.load(open({path!r}))), sep='\\n')\" > data.jsonl; then: "
     "orlog import data.jsonl NAME"
 )
-TFRECORD = "a shard of TensorFlow records. Name the folder of the dataset, which holds dataset_info.json and features.json"
+TFRECORD = (
+    "a shard of TensorFlow records. Name the folder of the dataset, which holds dataset_info.json and features.json"
+)
 ARRAY = (
     "one array. Put those that belong together, with a row for each step, in one file: np.savez('data.npz', "
     "observations=np.load(..), actions=np.load(..), rewards=np.load(..), terminals=np.load(..)); then: "
@@ -98,10 +99,7 @@ FILES = (
     ("*.gz", "a packed file. Run: gunzip -k {file}; then import the file that it leaves"),
     ("*.mat", MATLAB),
     ("*.tsv", "a table with tabs. " + AS_CSV.format(read="read_csv({path!r}, sep='\\t')")),
-    (
-        "*.txt",
-        "a text. Where it has columns, " + AS_CSV.format(read="read_csv({path!r}, sep=r'\\s+')"),
-    ),
+    ("*.txt", "a text. Where it has columns, " + AS_CSV.format(read="read_csv({path!r}, sep=r'\\s+')")),
     ("*.npy", ARRAY),
     ("*.xlsx", "a spreadsheet. " + AS_CSV.format(read="read_excel({path!r})")),
     ("*.arrow", AS_PARQUET),
@@ -112,10 +110,7 @@ FILES = (
     ("*.mp4", "a video without actions. Name the folder of the dataset that it belongs to"),
 )
 """Names of files, what such a file is, and what to run."""
-FOLDERS = (
-    ("*/colors/*", UNITREE),
-    ("*.tar", "a folder of archives. Unpack each: python -m tarfile -e FILE unpacked"),
-)
+FOLDERS = (("*/colors/*", UNITREE), ("*.tar", "a folder of archives. Unpack each: python -m tarfile -e FILE unpacked"))
 """Paths in folders, what such a folder is, and what to run."""
 ENDINGS = {b"\x89HDF\r\n\x1a\n": (".h5", "HDF5"), b"PAR1": (".parquet", "Parquet")}
 ONLY_ABOUT = ("README*", "LICENSE*", ".gitattributes", ".gitignore", "*.png")
@@ -152,9 +147,7 @@ def refuse_programs(file: Path, dataset: str) -> None:
         raise ValueError(about_pickle(dataset, file))
     if is_hdf5(file) and look_inside([file], _is_tianshou):
         is_vector = look_inside([file], lambda opened: has_child(opened, "buffers"))
-        lines = TIANSHOU.format(
-            kind="VectorReplayBuffer" if is_vector else "ReplayBuffer", file=file.name
-        )
+        lines = TIANSHOU.format(kind="VectorReplayBuffer" if is_vector else "ReplayBuffer", file=file.name)
         raise ValueError(f"{dataset}: {file.name} is {lines}")
 
 
@@ -182,9 +175,7 @@ def about_pickle(dataset: str, file: Path) -> str:
     value, names, is_whole = _top_level(file)
     far = "" if is_whole else ", as far as it could be followed,"
     holds = "" if value is None else f" It holds{far} {_in_words(value)}."
-    foreign = [
-        name for name in names if name.partition(".")[0] not in (*sys.stdlib_module_names, *KNOWN)
-    ]
+    foreign = [name for name in names if name.partition(".")[0] not in (*sys.stdlib_module_names, *KNOWN)]
     where = f", where {', '.join(sorted(foreign))} can be imported" if foreign else ""
     if isinstance(value, _Made) and value.name.startswith("pandas."):
         saving, made = "data.to_parquet('data.parquet')", "data.parquet"
@@ -296,10 +287,7 @@ class _Followed(pickle._Unpickler):
             return file.read(count) if left > 0 else b""
 
         super().__init__(
-            types.SimpleNamespace(
-                read=read, readline=lambda: read(0) + file.readline(LONGEST_VALUE)
-            ),
-            encoding="latin1",
+            types.SimpleNamespace(read=read, readline=lambda: read(0) + file.readline(LONGEST_VALUE)), encoding="latin1"
         )
         self._names = names
 
@@ -325,9 +313,7 @@ def _in_words(value: Any, *, is_top: bool = True) -> str:
     kind = f"a {type(value).__name__} of {len(value):,}"
     if isinstance(value, dict):
         shown = itertools.islice(value.items(), 8)
-        return f"{kind}: " + ", ".join(
-            f"{k!s:.40} ({_in_words(v, is_top=False)})" for k, v in shown
-        )
+        return f"{kind}: " + ", ".join(f"{k!s:.40} ({_in_words(v, is_top=False)})" for k, v in shown)
     return f"{kind}, the first {_in_words(value[0], is_top=isinstance(value[0], dict))}"
 
 
@@ -354,8 +340,6 @@ def about_others(files: Sequence[Path]) -> str:
             return f"\n{file.name} is {kind}. Run: {renamed}; then: orlog import data{ending} NAME"
     for pattern, said in FILES:
         if fnmatch.fnmatchcase(file.name.lower(), pattern):
-            told = said.replace("{file}", shlex.quote(str(file))).replace(
-                "{path!r}", repr(str(file))
-            )
+            told = said.replace("{file}", shlex.quote(str(file))).replace("{path!r}", repr(str(file)))
             return f"\n{file.name} is {told}."
     return ""

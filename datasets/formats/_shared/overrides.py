@@ -76,9 +76,7 @@ class GivenSpaces:
         if shape is not None and observations.shape != shape:
             _refuse(f"{where}, observations", self.by, f"shape {shape}", observations)
         if self.observation_space is not None:
-            observations = _narrowed(
-                observations, self.observation_space, f"{where}, observations", self.by
-            )
+            observations = _narrowed(observations, self.observation_space, f"{where}, observations", self.by)
         if self.action_space is not None:
             actions = _narrowed(actions, self.action_space, f"{where}, actions", self.by)
         return dataclasses.replace(
@@ -142,8 +140,7 @@ def _id_and_arguments(text: str) -> tuple[str, dict[str, Any]]:
         key, equals, value = part.partition("=")
         if not equals or not key.isidentifier():
             raise ValueError(
-                f"environment {text!r}: expected ID,NAME=VALUE,.., such as Pendulum-v1,g=9.81; "
-                f"found {part!r}."
+                f"environment {text!r}: expected ID,NAME=VALUE,.., such as Pendulum-v1,g=9.81; found {part!r}."
             )
         try:
             arguments[key] = json.loads(value)
@@ -152,20 +149,14 @@ def _id_and_arguments(text: str) -> tuple[str, dict[str, Any]]:
     return name, arguments
 
 
-def _narrowed(
-    found: spaces.Space[Any], wanted: spaces.Space[Any], where: str, by: str
-) -> spaces.Space[Any]:
+def _narrowed(found: spaces.Space[Any], wanted: spaces.Space[Any], where: str, by: str) -> spaces.Space[Any]:
     """Return the space `wanted` for values that files hold in the space `found`."""
     match found, wanted:
         case spaces.Dict(), spaces.Dict() if found.keys() == wanted.keys():
-            return spaces.Dict(
-                {key: _narrowed(found[key], wanted[key], f"{where}/{key}", by) for key in found}
-            )
+            return spaces.Dict({key: _narrowed(found[key], wanted[key], f"{where}/{key}", by) for key in found})
         case spaces.Tuple(), spaces.Tuple() if len(found) == len(wanted):
             pairs = enumerate(zip(found, wanted, strict=True))
-            return spaces.Tuple(
-                [_narrowed(one, other, f"{where}/{at}", by) for at, (one, other) in pairs]
-            )
+            return spaces.Tuple([_narrowed(one, other, f"{where}/{at}", by) for at, (one, other) in pairs])
         case spaces.Box(), spaces.Box() if found.shape == wanted.shape:
             is_narrower = found.dtype.kind in "fiu" and wanted.dtype.kind == "f"
             if found.dtype == wanted.dtype or is_narrower:
@@ -181,9 +172,7 @@ def _narrowed(
     raise AssertionError
 
 
-def _bounded(
-    space: spaces.Space[Any], bounds: tuple[Bound, Bound], where: str, what: str
-) -> spaces.Space[Any]:
+def _bounded(space: spaces.Space[Any], bounds: tuple[Bound, Bound], where: str, what: str) -> spaces.Space[Any]:
     """Return a Box with other bounds; None leaves one."""
     if bounds == (None, None):
         return space
@@ -211,9 +200,7 @@ def _bounded(
     return spaces.Box(low, high, dtype=kind)
 
 
-def _as_dtype(
-    low: np.ndarray, high: np.ndarray, dtype: np.dtype[Any]
-) -> tuple[np.ndarray, np.ndarray]:
+def _as_dtype(low: np.ndarray, high: np.ndarray, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
     """Return bounds of numbers of a dtype; of integers those that lie between the given ones."""
     if dtype.kind not in "iu":
         return low.astype(dtype), high.astype(dtype)
@@ -258,14 +245,10 @@ def _label(reward: str) -> Label:
         try:
             number = float(value or 1)
         except ValueError:
-            raise ValueError(
-                f"reward={reward!r}: expected a number, such as constant=-1."
-            ) from None
+            raise ValueError(f"reward={reward!r}: expected a number, such as constant=-1.") from None
         return lambda steps, _before: np.full(len(steps.rewards), number)
     if not path.endswith(".py"):
-        raise ValueError(
-            f"reward={reward!r}: expected constant, constant=NUMBER, success, or FILE.py:function."
-        )
+        raise ValueError(f"reward={reward!r}: expected constant, constant=NUMBER, success, or FILE.py:function.")
     if not Path(path).is_file():
         raise NotFoundError(f"reward={reward!r}: there is no file {path}.")
     try:
@@ -278,18 +261,14 @@ def _label(reward: str) -> Label:
     def call(steps: Steps, before: Any) -> Any:
         seen = steps.observations if before is None else joined(before, steps.observations)
         try:
-            return function(
-                rows_of(seen, slice(0, -1)), steps.actions, rows_of(seen, slice(1, None))
-            )
+            return function(rows_of(seen, slice(0, -1)), steps.actions, rows_of(seen, slice(1, None)))
         except Exception as error:
             raise ValueError(f"reward={reward!r}: {type(error).__name__}: {error}.") from error
 
     return call
 
 
-def _relabeled(
-    parts: Iterator[Steps], label: Label, reward: str, notes: list[Note]
-) -> Iterator[Steps]:
+def _relabeled(parts: Iterator[Steps], label: Label, reward: str, notes: list[Note]) -> Iterator[Steps]:
     before, rewarded, by_end = None, False, 0
     for steps in parts:
         rewards = np.asarray(label(steps, before), np.float64)

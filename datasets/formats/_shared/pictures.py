@@ -42,14 +42,7 @@ def opened_picture(data: bytes, where: str) -> Iterator[Any]:
                 yield image
     except OrlogError:
         raise
-    except (
-        EOFError,
-        OSError,
-        SyntaxError,
-        ValueError,
-        Warning,
-        library.DecompressionBombError,
-    ) as error:
+    except (EOFError, OSError, SyntaxError, ValueError, Warning, library.DecompressionBombError) as error:
         raise IntegrityError(f"{where}: holds no PNG or JPEG: {error}.", file=where) from error
 
 
@@ -109,9 +102,7 @@ class PictureColumn:
             with opened_picture(_bytes_of(row), where) as image:
                 size = picture_size(image)
                 if size != self.shape[1:]:
-                    raise SchemaError(
-                        f"{where}: expected a frame of {self.shape[1:]}, found {size}."
-                    )
+                    raise SchemaError(f"{where}: expected a frame of {self.shape[1:]}, found {size}.")
                 frames[number] = np.asarray(image).reshape(size)
         return frames
 

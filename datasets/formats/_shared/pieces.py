@@ -50,10 +50,7 @@ def read_pieces(
 
 
 def read_steps(
-    asked: Asked,
-    read: Callable[[Iterable[File]], Iterable[Steps | Note]],
-    files: Sequence[File],
-    notes: list[Note],
+    asked: Asked, read: Callable[[Iterable[File]], Iterable[Steps | Note]], files: Sequence[File], notes: list[Note]
 ) -> Iterator[Steps]:
     """Yield the steps of files as `read_pieces` does, and add each different note of theirs to the notes once."""
     for part in read_pieces(asked, read, files):

@@ -23,13 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orlog.datasets.formats._shared.arrow_files import ENDINGS
-from orlog.datasets.formats._shared.beside_arrays import (
-    NO_NAMES,
-    AttributesAt,
-    AxisNames,
-    Lists,
-    of_steps,
-)
+from orlog.datasets.formats._shared.beside_arrays import NO_NAMES, AttributesAt, AxisNames, Lists, of_steps
 from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats._shared.flags import SUCCESS, outcome_of
 from orlog.datasets.formats._shared.hdf5_files import (
@@ -66,10 +60,7 @@ from orlog.manifests.names import counted, did_you_mean
 FILE, ROW, NUMBER = "file", "row", "#"
 LAYOUT = "arrays that --map could name"
 LARGEST_WHOLE = 2**20  # numbers or texts
-LENGTHS = (
-    *("mask", "masks", "valid", "traj_mask"),
-    *("length", "lengths", "episode_lengths", "traj_lengths"),
-)
+LENGTHS = (*("mask", "masks", "valid", "traj_mask"), *("length", "lengths", "episode_lengths", "traj_lengths"))
 """Usual names of arrays that say how long episodes are."""
 
 
@@ -155,9 +146,7 @@ class Places:
 
 def columns_by_role(place: Place, names_of: Mapping[str, list[str]]) -> dict[str, list[Any]]:
     """Return the arrays of a place by their roles."""
-    return {
-        role: [_numbers(place, role, name) for name in names] for role, names in names_of.items()
-    }
+    return {role: [_numbers(place, role, name) for name in names] for role, names in names_of.items()}
 
 
 def _numbers(place: Place, role: str, name: str) -> Any:
@@ -241,9 +230,7 @@ def files_of_arrays(asked: Asked) -> list[ArrayFile]:
     given = list(zip(asked.files, asked.sources, strict=True))
     for file, source in given:
         if file.suffix == ".npy" and not file.is_dir():
-            raise SchemaError(
-                f"{source}: is one array; name the folder that holds it and the others: {file.parent}"
-            )
+            raise SchemaError(f"{source}: is one array; name the folder that holds it and the others: {file.parent}")
     if len(given) == 1 and given[0][0].is_dir() and not holds_arrays(given[0][0]):
         folder, source = given[0]
         given = files_below(folder, source, holds_arrays)
@@ -482,9 +469,7 @@ def _rows_of(whole: Place, options: Options) -> Place:
         )
     length, notes = options.length, list[Note]()
     if length and length not in names:
-        raise SchemaError(
-            f"{where}: length={length!r}: there is no such array{_instead(length, names, whole)}"
-        )
+        raise SchemaError(f"{where}: length={length!r}: there is no such array{_instead(length, names, whole)}")
     if not length:
         fitting = (axes, axes[:1], (axes[0], 1))
         free = [name for name in shapes if name not in mapped and shapes[name][:2] in fitting]
@@ -578,9 +563,7 @@ def _spans_of_episodes(column: Any, axes: Sequence[int], where: str) -> np.ndarr
         mask = values.reshape(count, steps) != 0
         begins = (np.diff(mask.astype(np.int8), prepend=0, axis=1) > 0).sum(1)
         if (begins > 1).any():
-            raise SchemaError(
-                f"{where}: the steps of episode {np.argmax(begins > 1)} do not follow each other."
-            )
+            raise SchemaError(f"{where}: the steps of episode {np.argmax(begins > 1)} do not follow each other.")
         starts, lengths = np.argmax(mask, axis=1), mask.sum(1)
     if not lengths.any():
         raise SchemaError(f"{where}: says that no episode has a step.")

@@ -67,9 +67,7 @@ class Layout:
         guessed: Whether columns were taken by their usual names, as nothing was named.
     """
 
-    def __init__(
-        self, names: list[str], options: Options, where: str, *, needs_episode: bool = True
-    ) -> None:
+    def __init__(self, names: list[str], options: Options, where: str, *, needs_episode: bool = True) -> None:
         """Find the columns that the options name.
 
         Raises SchemaError if one is not there, or an option is missing.
@@ -130,18 +128,14 @@ class Layout:
         after = {role for role in self.columns if base_role(role) == "next_observation"}
         odd = sorted(after ^ {f"next_{role}" for role in self.observations}) if after else []
         if odd:
-            raise SchemaError(
-                f"{where}: observation and next_observation have the same parts; see {odd[0]}."
-            )
+            raise SchemaError(f"{where}: observation and next_observation have the same parts; see {odd[0]}.")
         for option in ("episode", "step", "length"):
             name = getattr(self, option)
             if name and name not in names:
                 raise SchemaError(f"{where}: {option}={name!r}: {_no_column(name, names)}")
         for role, several in self.columns.items():
             if len(several) != 1 and base_role(role) not in JOINED:
-                raise SchemaError(
-                    f"{where}: columns=, {role}: expected one column, found {several}."
-                )
+                raise SchemaError(f"{where}: columns=, {role}: expected one column, found {several}.")
 
 
 def said_roles(columns: Mapping[str, str], names: list[str], where: str) -> dict[str, str]:
@@ -189,9 +183,7 @@ def _matching(patterns: str, names: list[str], where: str, role: str) -> list[st
     """Return the columns that patterns with commas between name."""
     for pattern in filter(None, patterns.split(",")):
         if not matching(pattern, names):
-            raise SchemaError(
-                f"{where}: columns={{{role!r}: {patterns!r}}}: {_no_column(pattern, names)}"
-            )
+            raise SchemaError(f"{where}: columns={{{role!r}: {patterns!r}}}: {_no_column(pattern, names)}")
     return matching(patterns, names)
 
 
@@ -208,8 +200,7 @@ def matching(patterns: str, names: list[str]) -> list[str]:
 def columns_there(columns: Mapping[str, str], names: list[str]) -> dict[str, str]:
     """Return the columns without those that may be missing, and are."""
     known = {
-        role: ",".join(one for one in patterns.split(",") if matching(one, names))
-        for role, patterns in columns.items()
+        role: ",".join(one for one in patterns.split(",") if matching(one, names)) for role, patterns in columns.items()
     }
     return {role: patterns for role, patterns in known.items() if patterns}
 
@@ -338,10 +329,7 @@ def _likely(kinds: Mapping[str, Kind]) -> dict[str, list[str]]:
     """Return which names may be what, by their last parts; observations are at least one where anything is left."""
     last = {name: _last(name).lower().rstrip("_#") for name in kinds}
     by_last = {short: name for name, short in reversed(last.items())}
-    named = {
-        role: [by_last[short] for short in several]
-        for role, several in usual(sorted(by_last)).items()
-    }
+    named = {role: [by_last[short] for short in several] for role, several in usual(sorted(by_last)).items()}
     likely: dict[str, list[str]] = {}
     for role, pattern in LIKE.items():
         fitting = named.get(role) or [name for name in kinds if pattern.search(last[name])][:1]
@@ -379,9 +367,7 @@ def _is_single(kind: Kind) -> bool:
 def which_is_which(kinds: Mapping[str, Kind]) -> str:
     """Return the names of features, with shape and dtype of a row, and what they are like, a name each."""
     shown = "".join(f"\n    {name}  {shape} {kind}" for name, (shape, kind) in kinds.items())
-    numbers = {
-        name: ((1, *shape), kind) for name, (shape, kind) in kinds.items() if kind != "string"
-    }
+    numbers = {name: ((1, *shape), kind) for name, (shape, kind) in kinds.items() if kind != "string"}
     return f"{shown}\nSay which is which, for example: columns={map_of(numbers, joins=False)}"
 
 
@@ -406,16 +392,12 @@ def hint(
     """
     reason = ""
     paths = str(given[0]) if len(given) == 1 else [str(file) for file in given]
-    few = dataclasses.replace(
-        asked, files=asked.files[:MOST_TRIED], sources=asked.sources[:MOST_TRIED]
-    )
+    few = dataclasses.replace(asked, files=asked.files[:MOST_TRIED], sources=asked.sources[:MOST_TRIED])
     for options in ways:
         if "ARRAY" in options.columns.values():  # no name is like an action, or an observation
             continue
         arguments = ", ".join(
-            f"{name}={getattr(options, name)!r}"
-            for name in ("episode", "sort", "columns")
-            if getattr(options, name)
+            f"{name}={getattr(options, name)!r}" for name in ("episode", "sort", "columns") if getattr(options, name)
         )
         try:
             count, gives = _tried(open_files, dataclasses.replace(few, options=options))
@@ -431,9 +413,7 @@ def hint(
     return f"\n{otherwise}{reason}{_about_done(names, {})}"
 
 
-def _tried(
-    open_files: Callable[[Asked], AbstractContextManager[Opened]], asked: Asked
-) -> tuple[int, str]:
+def _tried(open_files: Callable[[Asked], AbstractContextManager[Opened]], asked: Asked) -> tuple[int, str]:
     """Return how many episodes an import would give, and that in words, with rows and the shapes of one."""
     with open_files(asked) as opened, contextlib.closing(opened.steps) as steps:  # type: ignore[type-var]
         next(steps, None)
@@ -445,9 +425,7 @@ def _tried(
     rows = f"{low:,} rows" if low == high else f"{low:,} to {high:,} rows"
     rows += " (one of a single row may have no step)" if low == 1 else ""
     kinds = ", ".join(
-        f"{role} 1 of {space.n} choices"
-        if isinstance(space, gymnasium.spaces.Discrete)
-        else f"{role} {space.shape}"
+        f"{role} 1 of {space.n} choices" if isinstance(space, gymnasium.spaces.Discrete) else f"{role} {space.shape}"
         for role, space in spaces.items()
     )
     return count, f"{counted(count, 'episode')} of {rows}; {kinds}"

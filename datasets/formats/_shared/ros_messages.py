@@ -171,14 +171,7 @@ class _Walk:
             for name, inner in zip(names.names, value, strict=True):
                 self.into(inner, start + name, None, around | {(names.path, name)})
 
-    def _add(
-        self,
-        value: Any,
-        numbers: np.ndarray,
-        path: str,
-        beside: _Names | None,
-        around: frozenset[Key],
-    ) -> None:
+    def _add(self, value: Any, numbers: np.ndarray, path: str, beside: _Names | None, around: frozenset[Key]) -> None:
         if not numbers.size:
             return
         if isinstance(value, list):
@@ -228,9 +221,7 @@ def _hold_arrays(messages: Sequence[Any], length: int) -> bool:
             is_array = isinstance(value, np.ndarray | list) and len(value) == length
             if is_array and _numbers_in(value) is not None:
                 return True
-        elif not any(_names_others(*field) for field in value.items()) and _hold_arrays(
-            [*value.values()], length
-        ):
+        elif not any(_names_others(*field) for field in value.items()) and _hold_arrays([*value.values()], length):
             return True
     return False
 

@@ -105,9 +105,7 @@ def rows_differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 def write_sums(folder: Path) -> None:
     """Write the SHA-256 of each file of a folder beside them, durably."""
     names = sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.is_file() and not path.is_symlink()
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()
     )
     lines = [f"{hash_file(folder / name)}  {name}\n" for name in names if "\n" not in name]
     write_durably(folder / SUMS_FILE, "".join(lines).encode())

@@ -45,9 +45,7 @@ def is_zarr(path: Path) -> bool:
     """Return whether a folder, or a Zip archive, holds arrays of Zarr."""
     if path.is_dir():
         inner = [one for one in path.iterdir() if one.is_dir() and not one.is_symlink()]
-        return any(
-            (one / name).is_file() for one in (path, *inner) for name in (*GROUPS, VERSION_2)
-        )
+        return any((one / name).is_file() for one in (path, *inner) for name in (*GROUPS, VERSION_2))
     if is_npz(path):
         with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -105,9 +103,7 @@ class ZarrFile:
         names: Paths of all arrays, below the folder that holds all of them, such as `data`.
     """
 
-    def __init__(
-        self, store: Any, files: set[str], read: Callable[[str], bytes], where: str
-    ) -> None:
+    def __init__(self, store: Any, files: set[str], read: Callable[[str], bytes], where: str) -> None:
         """Find the arrays.
 
         Raises SchemaError if there are none.
@@ -116,9 +112,7 @@ class ZarrFile:
         described = {}
         for name in sorted(files):
             folder, _, last = name.rpartition("/")
-            if last == VERSION_2 or (
-                last == VERSION_3 and self._document(name).get("node_type") == "array"
-            ):
+            if last == VERSION_2 or (last == VERSION_3 and self._document(name).get("node_type") == "array"):
                 described[folder] = name
         if not described:
             raise SchemaError(f"{where}: expected arrays of Zarr, found none.")
@@ -126,9 +120,7 @@ class ZarrFile:
         root = min((top for top in tops if top not in described), key=len, default="")
         is_common = root and all(folder.startswith(f"{root}/") for folder in described)
         self._root = f"{root}/" if is_common else ""
-        self._described = {
-            folder.removeprefix(self._root): name for folder, name in described.items()
-        }
+        self._described = {folder.removeprefix(self._root): name for folder, name in described.items()}
         self.names = sorted(self._described)
 
     def _document(self, name: str) -> dict[str, Any]:
@@ -156,9 +148,7 @@ class ZarrFile:
         names = [*self.names]
         folders = {f"{name.rpartition('/')[0]}/" for name in self._files}
         for inner in sorted({one.removeprefix(self._root).rstrip("/") for one in folders}):
-            names += [
-                f"{inner}@{key}" for key in self.attributes(inner) if not key.startswith("_ARRAY_")
-            ]
+            names += [f"{inner}@{key}" for key in self.attributes(inner) if not key.startswith("_ARRAY_")]
         for name in sorted(self._files):
             if name.rpartition("/")[2] not in OWN and not name.startswith(arrays):
                 names.append(f"./{name.removeprefix(self._root)}")
@@ -286,9 +276,7 @@ class ZarrColumn:
         if not self.shape or not self.shape[0] or not 0 < row_bytes <= LARGEST_ROW:
             raise SchemaError(f"{where}: expected one row for each step, found shape {self.shape}.")
         if len(chunks) != len(self.shape) or min(chunks) < 1:
-            raise SchemaError(
-                f"{where}: chunks of shape {chunks} do not fit the shape {self.shape}."
-            )
+            raise SchemaError(f"{where}: chunks of shape {chunks} do not fit the shape {self.shape}.")
         chunk_bytes = math.prod(chunks) * self.dtype.itemsize
         if max(chunk_bytes, chunks[0] * row_bytes) > LARGEST_CHUNK:
             raise SchemaError(f"{where}: chunks of shape {chunks} are too large.")
@@ -329,9 +317,7 @@ class ZarrColumn:
             missing *= stop - start
             self._filled += missing * self.dtype.itemsize
             if self._filled > LARGEST_FILL:
-                raise SchemaError(
-                    f"{self._where}: the files do not hold the shape {self.shape} that it claims."
-                )
+                raise SchemaError(f"{self._where}: the files do not hold the shape {self.shape} that it claims.")
             total, fill = math.prod(self.shape), self._array.fill_value
             note_blank("Zarr", self._where, total, (start, stop), missing, fill)
         with reading_zarr(f"{self._where}, the chunk at row {start}"):

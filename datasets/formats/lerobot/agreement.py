@@ -20,14 +20,7 @@ import numpy as np
 
 from orlog.datasets.formats._shared.arrow_files import array_of
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats.lerobot.metadata import (
-    COUNTERS,
-    Episodes,
-    Info,
-    episode_rows,
-    inside,
-    places,
-)
+from orlog.datasets.formats.lerobot.metadata import COUNTERS, Episodes, Info, episode_rows, inside, places
 from orlog.errors import OrlogError
 
 TOLERANCE = 1e-4  # seconds, LeRobot's own
@@ -58,9 +51,7 @@ class Agreement:
         """Columns of the tables that are compared."""
         return ["timestamp", "index", *self._limits]
 
-    def add(
-        self, batch: Any, file: Path, episodes: np.ndarray, steps: np.ndarray, first: int
-    ) -> None:
+    def add(self, batch: Any, file: Path, episodes: np.ndarray, steps: np.ndarray, first: int) -> None:
         """Take the next rows of a table, with the episode of each and its place in it; `first` came before."""
         if not len(steps):
             return
@@ -82,9 +73,7 @@ class Agreement:
                 for limit, reduce in zip(self._limits[name], (np.fmin, np.fmax), strict=True):
                     reduce(limit, reduce.reduce(rows.astype(np.float64)), out=limit)
 
-    def _add_counts(
-        self, name: str, deviation: np.ndarray, episodes: np.ndarray, steps: np.ndarray
-    ) -> None:
+    def _add_counts(self, name: str, deviation: np.ndarray, episodes: np.ndarray, steps: np.ndarray) -> None:
         """Note at which rows an index jumps, or a timestamp is off; clocks that drift by less a row are right."""
         before = np.concatenate([[self._last[name]], deviation[:-1]])
         self._last[name] = deviation[-1]
@@ -139,9 +128,7 @@ class Agreement:
                 allowed = 10 * ROUNDING * (np.abs(limits).max(0) + 1e-3)
                 for kind, true in zip(("min", "max"), limits, strict=True):
                     claimed = np.asarray(claim.get(kind, true), np.float64).reshape(-1)
-                    is_right = (
-                        claimed.shape == true.shape and not (np.abs(claimed - true) > allowed).any()
-                    )
+                    is_right = claimed.shape == true.shape and not (np.abs(claimed - true) > allowed).any()
                     odd += [] if is_right or name in odd else [name]
         except (OrlogError, OSError, ValueError, TypeError, AttributeError, RecursionError):
             return [Note("statistics_unreadable")]

@@ -26,12 +26,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.arrow_files import (
-    array_of,
-    parquet_batches,
-    reading_arrow,
-    table_batches,
-)
+from orlog.datasets.formats._shared.arrow_files import array_of, parquet_batches, reading_arrow, table_batches
 from orlog.datasets.formats._shared.episode_cutter import Rows
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
@@ -39,14 +34,7 @@ from orlog.datasets.formats._shared.flat_rows import as_dtype, kept_dtype, unbou
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pictures import opened_picture, picture_size, refuse_deep
 from orlog.datasets.formats._shared.roles import base_role, said_roles, which_is_which
-from orlog.datasets.formats.lerobot.metadata import (
-    COUNTERS,
-    FIRST_VIDEO,
-    LARGEST_ROW,
-    Feature,
-    Info,
-    inside,
-)
+from orlog.datasets.formats.lerobot.metadata import COUNTERS, FIRST_VIDEO, LARGEST_ROW, Feature, Info, inside
 from orlog.datasets.formats.lerobot.videos import Videos, video_shape
 from orlog.errors import IntegrityError, SchemaError
 
@@ -177,9 +165,7 @@ class Columns:
             numbers = block.numbers("subtask_index").tolist()
             unknown = {*numbers} - {*self.subtasks}
             if unknown:
-                raise SchemaError(
-                    f"{block.where}: no subtask has the subtask_index {min(unknown)}."
-                )
+                raise SchemaError(f"{block.where}: no subtask has the subtask_index {min(unknown)}.")
             rows[role] = np.array([self.subtasks[number] for number in numbers], object)
 
 
@@ -203,9 +189,7 @@ def read_column(block: Block, name: str, column: Column, rounded: set[str]) -> n
     return values.reshape(-1) if name == SUCCESS and values.size == len(values) else values
 
 
-def _typed(
-    values: np.ndarray, dtype: np.dtype[Any], block: Block, name: str, rounded: set[str]
-) -> np.ndarray:
+def _typed(values: np.ndarray, dtype: np.dtype[Any], block: Block, name: str, rounded: set[str]) -> np.ndarray:
     """Return numbers in the dtype that info.json says."""
     if values.dtype == dtype or values.dtype.kind in "iu":
         return as_dtype(values, dtype, f"{block.where}, {name}", block.first)
@@ -269,10 +253,7 @@ def _language_texts(block: Block, name: str) -> np.ndarray:
     from pyarrow import types
 
     column = block.stored(name)
-    kind, where = (
-        column.type,
-        f"{block.where}: {name} holds {column.type} from row {block.first} on",
-    )
+    kind, where = (column.type, f"{block.where}: {name} holds {column.type} from row {block.first} on")
     if not (types.is_list(kind) or types.is_large_list(kind) or types.is_string(kind)):
         raise SchemaError(f"{where}, expected rows of texts.")
     texts = np.empty(len(column), object)
@@ -296,9 +277,7 @@ def _subtasks_in_force(texts: np.ndarray, times: np.ndarray) -> np.ndarray:
         began = sorted(
             (row["timestamp"], str(row.get("content") or ""))
             for row in json.loads(text)
-            if isinstance(row, dict)
-            and row.get("style") == SUBTASK
-            and isinstance(row.get("timestamp"), int | float)
+            if isinstance(row, dict) and row.get("style") == SUBTASK and isinstance(row.get("timestamp"), int | float)
         )
         starts = np.array([start for start, _ in began], np.float32)
         contents = np.array(["", *(content for _, content in began)], object)
@@ -323,18 +302,12 @@ def read_subtasks(root: Path, where: str) -> dict[int, str]:
     names = table.column_names
     words = next((name for name in (SUBTASK, f"{PASSED_OVER}0__") if name in names), "")
     if not words or "subtask_index" not in names:
-        raise SchemaError(
-            f"{where}: expected the columns {SUBTASK} and subtask_index, found {names}."
-        )
-    numbers, texts = (
-        array_of(table[name], name, where, 0).tolist() for name in ("subtask_index", words)
-    )
+        raise SchemaError(f"{where}: expected the columns {SUBTASK} and subtask_index, found {names}.")
+    numbers, texts = (array_of(table[name], name, where, 0).tolist() for name in ("subtask_index", words))
     return dict(zip(numbers, map(str, texts), strict=True))
 
 
-def listed_columns(
-    info: Info, options: Options, where: str, subtasks: Mapping[int, str]
-) -> tuple[Columns, list[Note]]:
+def listed_columns(info: Info, options: Options, where: str, subtasks: Mapping[int, str]) -> tuple[Columns, list[Note]]:
     """Return what the features of `info.json` are, and notes about what is left out or not known.
 
     Raises SchemaError if they have no action or observation, or other things than numbers, images and texts.
@@ -361,9 +334,7 @@ def listed_columns(
             for name, feature in info.features.items()
             if name not in COUNTERS
         }
-        raise SchemaError(
-            f"{where}: expected features action and observation.., found{which_is_which(kinds)}"
-        )
+        raise SchemaError(f"{where}: expected features action and observation.., found{which_is_which(kinds)}")
     action, reward = columns[by_role["action"]], columns.get(by_role.get("reward", ""))
     done = by_role.get("terminated", DONE)
     notes = [Note("videos_left_out", left_out)] if left_out else []
@@ -383,10 +354,7 @@ def listed_columns(
         reward_dtype=(reward and reward.dtype) or np.dtype(np.float32),
     )
     done = done if done in columns else ""
-    return (
-        Columns(schema=schema, columns=columns, row_bytes=row_bytes, done=done, subtasks=subtasks),
-        notes,
-    )
+    return (Columns(schema=schema, columns=columns, row_bytes=row_bytes, done=done, subtasks=subtasks), notes)
 
 
 def _role(name: str, features: Mapping[str, Feature], mapped: Mapping[str, str]) -> str:

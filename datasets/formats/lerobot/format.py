@@ -30,12 +30,7 @@ import numpy as np
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import space_columns, unflatten
-from orlog.datasets.formats._shared.arrow_files import (
-    check_pyarrow,
-    count_rows,
-    reading_arrow,
-    table_batches,
-)
+from orlog.datasets.formats._shared.arrow_files import check_pyarrow, count_rows, reading_arrow, table_batches
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
@@ -167,9 +162,7 @@ def _stops(files: Sequence[Path], where: str) -> list[int]:
     return list(itertools.accumulate(counts))
 
 
-def _tables(
-    asked: Asked, files: Sequence[Path], stops: Sequence[int], episodes: Episodes
-) -> list[_Table]:
+def _tables(asked: Asked, files: Sequence[Path], stops: Sequence[int], episodes: Episodes) -> list[_Table]:
     tables = []
     for file, start, stop in zip(files, [0, *stops], stops, strict=False):
         part = episodes
@@ -184,9 +177,7 @@ def _name(where: str, file: Path) -> str:
     return f"{where}, {file.parent.name}/{file.name}"
 
 
-def _whole_episodes(
-    stops: Sequence[int], episodes: Episodes, where: str, partial: bool
-) -> tuple[Episodes, list[Note]]:
+def _whole_episodes(stops: Sequence[int], episodes: Episodes, where: str, partial: bool) -> tuple[Episodes, list[Note]]:
     """Return the episodes that are here, and what to tell where these are not all."""
     rows, total = stops[-1] if stops else 0, int(episodes.ends[-1])
     if rows == total:
@@ -226,9 +217,7 @@ class _Reader:
         tables = [*tables]
         episodes = tables[0].episodes  # those of all of them
         at_once = max(1, BLOCK_BYTES // self.columns.row_bytes)
-        with contextlib.closing(
-            Videos(self.root, episodes, self.shapes, self.fps, self.where)
-        ) as videos:
+        with contextlib.closing(Videos(self.root, episodes, self.shapes, self.fps, self.where)) as videos:
             for table in tables:
                 where, first = _name(self.where, table.file), table.start
                 with reading_arrow(where):
@@ -333,8 +322,7 @@ def _read_kept(root: Path, where: str) -> tuple[Kept, Columns] | None:
             action_space=space_from_json(kept.action_space),
             reward_dtype=_numbers(kept.reward_dtype),
             extras={
-                name: ColumnSpec(name, _numbers(extra.dtype), tuple(extra.shape))
-                for name, extra in kept.extras.items()
+                name: ColumnSpec(name, _numbers(extra.dtype), tuple(extra.shape)) for name, extra in kept.extras.items()
             },
             variable={name: "text" for name, extra in kept.extras.items() if extra.kind},
         )
@@ -349,9 +337,7 @@ def _read_kept(root: Path, where: str) -> tuple[Kept, Columns] | None:
     ]
     wanted += [name for name in schema.variable if name.startswith("infos/")]
     if sorted(kept.features.values()) != sorted(wanted):
-        raise SchemaError(
-            f"{where}: expected a feature for each of {sorted(wanted)}, found {kept.features}."
-        )
+        raise SchemaError(f"{where}: expected a feature for each of {sorted(wanted)}, found {kept.features}.")
     columns = {}
     for feature, name in kept.features.items():
         base = name.partition("/")[0]
@@ -385,9 +371,7 @@ class _Details:
         observations = space_columns(schema.observation_space, "observations")
         self._finals = {FINAL + spec.name: spec.name for spec in observations}
         self._extras = {
-            EPISODE + name.removeprefix("episodes/"): name
-            for name in schema.extras
-            if name.startswith("episodes/")
+            EPISODE + name.removeprefix("episodes/"): name for name in schema.extras if name.startswith("episodes/")
         }
         self._known: dict[int, dict[str, Any]] = {}  # of episodes whose last rows were read
         self._episodes = self._read()
@@ -423,8 +407,7 @@ class _Details:
     def _read(self) -> Iterator[dict[str, Any]]:
         """Yield what is known of each episode, a few at a time."""
         columns = {
-            stored: _kept_column(name, name, self._schema)
-            for stored, name in (self._finals | self._extras).items()
+            stored: _kept_column(name, name, self._schema) for stored, name in (self._finals | self._extras).items()
         }
         columns[SEED] = Column(SEED, "number", np.dtype(np.int64))
         folder, done = DETAILS if (self._root / DETAILS).is_dir() else "meta/episodes", 0

@@ -44,9 +44,7 @@ VIDEO_PATHS = {
 }
 FIRST_VIDEO = "videos/{video_key}_episode_{episode_index:06d}.mp4"
 FIELDS = ("video_key", "chunk_index", "file_index", "episode_chunk", "episode_index")
-TEMPLATE = re.compile(
-    rf"(?!/)(?!.*\.\.)([^{{}}]|\{{{FIELDS[0]}\}}|\{{({'|'.join(FIELDS[1:])})(:0?\d{{0,2}}d?)?\}})+"
-)
+TEMPLATE = re.compile(rf"(?!/)(?!.*\.\.)([^{{}}]|\{{{FIELDS[0]}\}}|\{{({'|'.join(FIELDS[1:])})(:0?\d{{0,2}}d?)?\}})+")
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 VIDEO_COLUMNS = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
 LARGEST_ROW = 2**26  # numbers
@@ -196,9 +194,7 @@ def data_tables(root: Path, info: Info, where: str) -> list[Path]:
     if info.is_first:
         files = _sorted(root, "train/data-*.arrow") + _sorted(root, "data/train-*.parquet")
         if len({file.parent for file in files}) != 1:
-            raise SchemaError(
-                f"{where}: expected tables train/data-..arrow or data/train-..parquet."
-            )
+            raise SchemaError(f"{where}: expected tables train/data-..arrow or data/train-..parquet.")
         return [inside(root, path, where) for path in files]
     return [inside(root, path, where) for path in _sorted(root, "data/**/*.parquet")]
 
@@ -209,9 +205,7 @@ def _sorted(root: Path, pattern: str) -> list[Path]:
     return [Path(name) for name in sorted(names, key=by_numbers)]
 
 
-def episode_batches(
-    root: Path, columns: Sequence[str], where: str, folder: str = "meta/episodes"
-) -> Iterator[Any]:
+def episode_batches(root: Path, columns: Sequence[str], where: str, folder: str = "meta/episodes") -> Iterator[Any]:
     """Yield some columns of the tables of all episodes, those that are there, in batches of Arrow.
 
     Raises SchemaError if a table is a link; IntegrityError if one is damaged.
@@ -271,19 +265,14 @@ def read_episodes(root: Path, info: Info, cameras: Sequence[str], where: str) ->
     counts = {"total_episodes": len(lengths), "total_frames": sum(lengths)}
     for name, count in counts.items() if not info.is_first else ():
         if getattr(info, name) != count:
-            raise IntegrityError(
-                f"{where}: info.json says {name} {getattr(info, name)}, and the episodes {count}."
-            )
+            raise IntegrityError(f"{where}: info.json says {name} {getattr(info, name)}, and the episodes {count}.")
     videos = {
-        camera: [film._replace(total=rows_of[film.file]) for film in several]
-        for camera, several in films.items()
+        camera: [film._replace(total=rows_of[film.file]) for film in several] for camera, several in films.items()
     }
     return Episodes(lengths, None if info.is_first else tasks, videos)
 
 
-def _episode_rows(
-    root: Path, info: Info, cameras: Sequence[str], where: str
-) -> Iterable[Mapping[str, Any]]:
+def _episode_rows(root: Path, info: Info, cameras: Sequence[str], where: str) -> Iterable[Mapping[str, Any]]:
     if info.codebase_version == V3:
         places = [f"videos/{camera}/{name}" for camera in cameras for name in VIDEO_COLUMNS]
         return episode_rows(root, ["episode_index", "length", "tasks", *places], where)
@@ -312,15 +301,11 @@ def _first_lengths(root: Path, where: str) -> list[int]:
         raise IntegrityError(f"{where}: {file.name} is damaged: {error}.", file=where) from error
     starts, ends = index.get("from", np.zeros(0)), index.get("to", np.zeros(0))
     if starts.dtype.kind != "i" or not np.array_equal(starts, [0, *ends[:-1]]):
-        raise SchemaError(
-            f"{where}: {file.name} does not give the rows of one episode after another."
-        )
+        raise SchemaError(f"{where}: {file.name} does not give the rows of one episode after another.")
     return (ends - starts).tolist()  # type: ignore[no-any-return]
 
 
-def _film(
-    row: Mapping[str, Any], camera: str, info: Info, template: str, where: str
-) -> tuple[str, float]:
+def _film(row: Mapping[str, Any], camera: str, info: Info, template: str, where: str) -> tuple[str, float]:
     """Return the file of a camera, and when the episode begins there: in a file of its own at 0."""
     number, wanted = row["episode_index"], row["length"] / info.fps
     own_chunk = number // max(1, info.chunks_size)

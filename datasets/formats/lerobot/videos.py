@@ -49,12 +49,7 @@ class Videos:
     """
 
     def __init__(
-        self,
-        root: Path,
-        episodes: Episodes,
-        shapes: Mapping[str, tuple[int, ...]],
-        fps: float,
-        where: str,
+        self, root: Path, episodes: Episodes, shapes: Mapping[str, tuple[int, ...]], fps: float, where: str
     ) -> None:
         """Take the episodes, the shape of each camera's frames, and frames per second."""
         self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
@@ -62,9 +57,7 @@ class Videos:
         self._open: dict[str, _File] = {}
         self.usages: list[Usage] = []
 
-    def frames(
-        self, camera: str, episodes: np.ndarray, steps: np.ndarray, timestamps: np.ndarray
-    ) -> np.ndarray:
+    def frames(self, camera: str, episodes: np.ndarray, steps: np.ndarray, timestamps: np.ndarray) -> np.ndarray:
         """Return the next frames of a camera, (rows, height, width, channels) uint8; timestamps begin with the episode.
 
         Raises IntegrityError if a row has no frame, or seconds do not grow; SchemaError if a video is not read.
@@ -105,9 +98,7 @@ class Videos:
 class _File:
     """An open video whose frames are taken in order."""
 
-    def __init__(
-        self, path: Path, camera: str, film: Film, shape: tuple[int, ...], where: str
-    ) -> None:
+    def __init__(self, path: Path, camera: str, film: Film, shape: tuple[int, ...], where: str) -> None:
         """Open it.
 
         Raises SchemaError if it is missing, or holds no video of that shape; IntegrityError if it is damaged.

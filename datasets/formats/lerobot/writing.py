@@ -45,14 +45,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import flatten
 from orlog.datasets.formats._shared.arrow_files import array_of, parquet_batches
 from orlog.datasets.formats._shared.pictures import pillow
-from orlog.datasets.formats.lerobot.metadata import (
-    COUNTERS,
-    INFO,
-    V2,
-    V3,
-    VIDEO_COLUMNS,
-    VIDEO_PATHS,
-)
+from orlog.datasets.formats.lerobot.metadata import COUNTERS, INFO, V2, V3, VIDEO_COLUMNS, VIDEO_PATHS
 from orlog.datasets.formats.lerobot.videos import import_av
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
@@ -64,10 +57,7 @@ KEPT = Path("meta") / "orlog.json"
 DETAILS = "meta/orlog"  # in version 2.1, whose episodes are no table
 FINAL, SEED, EPISODE = "orlog/final/", "orlog/seed", "orlog/episodes/"
 PART = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-DATA_PATHS = {
-    V3: f"data/{PART}",
-    V2: "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
-}
+DATA_PATHS = {V3: f"data/{PART}", V2: "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"}
 FILES_OF_CHUNK = 1000
 FILE_BYTES, VIDEO_BYTES = 10**8, 2 * 10**8
 GROUP_BYTES, MOST_HELD = 2**24, 100  # of rows that are written together
@@ -81,11 +71,7 @@ RESERVED = (
     "task",
     *(f"next.{name}" for name in ("reward", "done", "terminated", "truncated", "success")),
 )
-FLAGS = {
-    "rewards": "next.reward",
-    "terminations": "next.terminated",
-    "truncations": "next.truncated",
-}
+FLAGS = {"rewards": "next.reward", "terminations": "next.terminated", "truncations": "next.truncated"}
 TIME, SUCCESS = "infos/timestamp", "infos/success"
 ROBOT = re.compile(r"LeRobotDataset v[\d.]+, \S+ frames per second, robot (.+?)\.(?: |$)")
 INSTRUCTIONS = ("language_instruction", "natural_language_instruction", "instruction", "task")
@@ -162,9 +148,7 @@ def write_lerobot(
     schema, manifest, is_v3 = _kept_schema(dataset.schema), dataset.manifest, codebase == V3
     columns, features = schema.columns(), _features(schema)
     cameras = [
-        feature
-        for feature, column in features.items()
-        if video and column in columns and image_shape(columns[column])
+        feature for feature, column in features.items() if video and column in columns and image_shape(columns[column])
     ]
     described = _described(schema, features, dataset.dimension_names, cameras)
     # An episode of one step does not tell how long a step takes.
@@ -180,10 +164,7 @@ def write_lerobot(
         stack.callback(data.close)
         metadata = _Metadata(folder, dataset.name, is_v3=is_v3)
         stack.callback(metadata.close)
-        films = {
-            camera: VideoFiles(folder, camera, fps, VIDEO_PATHS[codebase], alone=not is_v3)
-            for camera in cameras
-        }
+        films = {camera: VideoFiles(folder, camera, fps, VIDEO_PATHS[codebase], alone=not is_v3) for camera in cameras}
         for film in films.values():
             stack.callback(film.close)
         for number, episode in enumerate(dataset):
@@ -193,9 +174,7 @@ def write_lerobot(
             rows["index"] = np.arange(total, total + count)
             rows["task_index"] = np.array([tasks.setdefault(text, len(tasks)) for text in words])
             of_episode = {
-                name: statistics_of(values)
-                for name, values in rows.items()
-                if isinstance(values, np.ndarray)
+                name: statistics_of(values) for name, values in rows.items() if isinstance(values, np.ndarray)
             }
             for name, new in of_episode.items():
                 known = statistics.get(name)
@@ -245,9 +224,7 @@ def write_lerobot(
             reward_dtype=str(schema.reward_dtype),
             features=features,
             extras={
-                name: KeptExtra(
-                    str(spec.dtype), list(spec.shape), "text" if name in schema.variable else ""
-                )
+                name: KeptExtra(str(spec.dtype), list(spec.shape), "text" if name in schema.variable else "")
                 for name, spec in schema.extras.items()
             },
             environment=manifest.environment,
@@ -329,9 +306,7 @@ def _kept_schema(schema: Schema) -> Schema:
     extras = {
         name: spec
         for name, spec in schema.extras.items()
-        if schema.variable.get(name) != "array"
-        and 0 not in spec.shape
-        and len(spec.shape) <= MOST_AXES
+        if schema.variable.get(name) != "array" and 0 not in spec.shape and len(spec.shape) <= MOST_AXES
     }
     variable = {name: kind for name, kind in schema.variable.items() if name in extras}
     return dataclasses.replace(schema, extras=extras, variable=variable)
@@ -385,14 +360,10 @@ def _frames_per_second(episode: Episode) -> int:
     return 1
 
 
-def _rows(
-    episode: Episode, schema: Schema, features: Mapping[str, str], fps: int
-) -> dict[str, Any]:
+def _rows(episode: Episode, schema: Schema, features: Mapping[str, str], fps: int) -> dict[str, Any]:
     """Return the rows of each feature, but for what depends on other episodes."""
     count = len(episode)
-    block: dict[str, Any] = {
-        name: values[:-1] for name, values in _flat_observations(episode, schema).items()
-    }
+    block: dict[str, Any] = {name: values[:-1] for name, values in _flat_observations(episode, schema).items()}
     block |= flatten(schema.action_space, "actions", episode.actions, count)
     block |= {name: getattr(episode, name) for name in FLAGS}
     block |= {f"infos/{name}": values for name, values in episode.infos.items()}
@@ -424,10 +395,7 @@ def _details(episode: Episode, schema: Schema) -> dict[str, Any]:
 
 
 def _described(
-    schema: Schema,
-    features: Mapping[str, str],
-    names: Mapping[str, list[str]],
-    cameras: Sequence[str],
+    schema: Schema, features: Mapping[str, str], names: Mapping[str, list[str]], cameras: Sequence[str]
 ) -> dict[str, Any]:
     """Return what `meta/info.json` says of each feature; `names` are those of numbers, `cameras` are videos."""
     columns = schema.columns()
@@ -480,10 +448,7 @@ def _write_tasks(folder: Path, tasks: list[str], *, is_v3: bool) -> None:
         (folder / "tasks.jsonl").write_text(text, "utf-8")
         return
     keys = ("name", "field_name", "pandas_type", "numpy_type", "metadata")
-    kinds = (
-        ("task_index", "task_index", "int64", "int64", None),
-        ("task", "task", "unicode", "object", None),
-    )
+    kinds = (("task_index", "task_index", "int64", "int64", None), ("task", "task", "unicode", "object", None))
     meaning = {
         "index_columns": ["task"],
         "column_indexes": [],
@@ -505,9 +470,7 @@ def _numbered(template: str, number: int, camera: str = "") -> str:
 class TableFiles:
     """Writes rows into Parquet files of bounded size, all rows that come together into one of them."""
 
-    def __init__(
-        self, root: Path, template: str, largest: int, where: str, kinds: str = ""
-    ) -> None:
+    def __init__(self, root: Path, template: str, largest: int, where: str, kinds: str = "") -> None:
         """Take the path of the files, and from how many bytes on one is full: with 0 each call of `write` fills one.
 
         `kinds` is what Hugging Face's datasets are told of the columns, as JSON.
@@ -561,16 +524,13 @@ class TableFiles:
         step = max(1, GROUP_BYTES * count // max(1, self._held_bytes))
         for start in range(0, count, step):
             columns = {
-                name: _column(values[start : start + step], f"{self._where}, {name}")
-                for name, values in rows.items()
+                name: _column(values[start : start + step], f"{self._where}, {name}") for name, values in rows.items()
             }
             table = pa.table(columns)
             if self._kinds:
                 table = table.replace_schema_metadata({"huggingface": self._kinds})
             if self._writer is None:
-                self._writer = pyarrow.parquet.ParquetWriter(
-                    self._file, table.schema, write_page_checksum=True
-                )
+                self._writer = pyarrow.parquet.ParquetWriter(self._file, table.schema, write_page_checksum=True)
             self._writer.write_table(table)
         self._held, self._held_bytes = [], 0
 
@@ -607,9 +567,7 @@ def _column(values: Any, where: str) -> Any:
 class VideoFiles:
     """The videos of one camera, which grow episode by episode."""
 
-    def __init__(
-        self, root: Path, camera: str, frames_per_second: int, template: str, *, alone: bool
-    ) -> None:
+    def __init__(self, root: Path, camera: str, frames_per_second: int, template: str, *, alone: bool) -> None:
         """Begin in the folder of a dataset, with paths of a template; each episode may be alone in a file.
 
         Raises MissingExtraError if PyAV is not installed.
@@ -710,9 +668,7 @@ def _of_images(levels: np.ndarray, count: int) -> Statistics:
         mean = float(counts @ LEVELS / total)
         variance = float(counts @ (LEVELS - mean) ** 2 / total)
         upto, ranks = counts.cumsum(), np.array(SHARES) * (total - 1)
-        low, high = (
-            LEVELS[np.searchsorted(upto, r, "right")] for r in (np.floor(ranks), np.ceil(ranks))
-        )
+        low, high = (LEVELS[np.searchsorted(upto, r, "right")] for r in (np.floor(ranks), np.ceil(ranks)))
         marks = low + (high - low) * (ranks - np.floor(ranks))
         channels.append([LEVELS[seen[0]], LEVELS[seen[-1]], mean, variance, *marks.tolist()])
     names = ("min", "max", "mean", "variance", *QUANTILES)
@@ -721,9 +677,7 @@ def _of_images(levels: np.ndarray, count: int) -> Statistics:
     return statistics | {"count": np.array([count]), "levels": levels}
 
 
-def with_quantiles(
-    statistics: Mapping[str, Statistics], files: Sequence[Path], where: str
-) -> dict[str, Statistics]:
+def with_quantiles(statistics: Mapping[str, Statistics], files: Sequence[Path], where: str) -> dict[str, Statistics]:
     """Return statistics with the quantiles of all rows, which tables hold; `COLUMN_BYTES` of a feature are in memory at a time."""
     return {
         name: one | _quantiles(files, name, one, where)

@@ -62,8 +62,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     count = sum(episode.steps for episode in episodes)
     if count != metadata.total_steps and not notes:
         raise IntegrityError(
-            f"{where}: metadata.json says total_steps {metadata.total_steps:,}, and the episodes hold "
-            f"{count:,}.",
+            f"{where}: metadata.json says total_steps {metadata.total_steps:,}, and the episodes hold {count:,}.",
             file=where,
         )
     schema = Schema(
@@ -101,14 +100,11 @@ class _Episode(NamedTuple):
     options: dict[str, Any]
 
 
-def _episodes(
-    data: Path, metadata: Metadata, where: str, options: Options, notes: list[Note]
-) -> list[_Episode]:
+def _episodes(data: Path, metadata: Metadata, where: str, options: Options, notes: list[Note]) -> list[_Episode]:
     """Return what is known of all episodes; each file is opened, and no row is read."""
     if metadata.data_format not in ENDINGS:
         raise SchemaError(
-            f"{where}: metadata.json says the format {metadata.data_format!r:.50}, expected arrow or "
-            "parquet."
+            f"{where}: metadata.json says the format {metadata.data_format!r:.50}, expected arrow or parquet."
         )
     folders = {path.name for path in data.iterdir() if path.is_dir()}
     count = metadata.total_episodes
@@ -131,8 +127,7 @@ def _episode(folder: Path, ending: str, where: str) -> _Episode:
         raise SchemaError(f"{where}: expected total_steps as a count, found {count!r:.50}.")
     if not (seed is None or type(seed) is int) or not isinstance(options, dict):
         raise SchemaError(
-            f"{where}: expected an integer as seed and an object of options, found {seed!r:.50} and "
-            f"{options!r:.50}."
+            f"{where}: expected an integer as seed and an object of options, found {seed!r:.50} and {options!r:.50}."
         )
     with reading_arrow(where):
         schema = _schema(file)
@@ -194,9 +189,7 @@ def _in_all(kind: str, episodes: Sequence[dict[str, Any]], notes: list[Note]) ->
     """Return what all episodes have, with the value of the first one."""
     names = set().union(*episodes)
     kept = {
-        name: episodes[0][name]
-        for name in sorted(names)
-        if all(values.get(name) is not None for values in episodes)
+        name: episodes[0][name] for name in sorted(names) if all(values.get(name) is not None for values in episodes)
     }
     if len(kept) < len(names):
         notes.append(Note("left_out_not_in_all", sorted(names - kept.keys()), kind=kind))
@@ -257,9 +250,7 @@ class _Reader:
         if shape is None or values.dtype.kind == "O":
             return values
         if values.size != len(values) * math.prod(shape):
-            raise SchemaError(
-                f"{place}: expected rows of {shape}, as in the first episode, found {values.shape[1:]}."
-            )
+            raise SchemaError(f"{place}: expected rows of {shape}, as in the first episode, found {values.shape[1:]}.")
         return values.reshape(len(values), *shape)
 
 

@@ -48,12 +48,7 @@ class EpisodeReader:
         return max(1, BLOCK_BYTES // max(1, stored_row_bytes, frames))
 
     def steps(
-        self,
-        blocks: Iterable[Block],
-        count: int,
-        where: str,
-        seed: int | None,
-        metadata: Mapping[str, Any],
+        self, blocks: Iterable[Block], count: int, where: str, seed: int | None, metadata: Mapping[str, Any]
     ) -> Iterator[Steps]:
         """Yield the steps of an episode, a piece a block.
 
@@ -87,13 +82,7 @@ class EpisodeReader:
             )
 
     def _values(
-        self,
-        role: str,
-        rows: Callable[[str], np.ndarray],
-        start: int,
-        length: int,
-        where: str,
-        skipped: int = 0,
+        self, role: str, rows: Callable[[str], np.ndarray], start: int, length: int, where: str, skipped: int = 0
     ) -> Columns:
         """Return rows of the values of a space, of which there must be so many; the first ones may be skipped."""
 
@@ -117,15 +106,11 @@ class EpisodeReader:
         if values.dtype.kind not in "biuf" or not _same_numbers(values, space.dtype):
             raise SchemaError(f"{where}: expected {space.dtype}, found {values.dtype}.")
         if values.size != len(values) * math.prod(shape):
-            raise SchemaError(
-                f"{where}: expected rows of {shape}, found {values.dtype} {values.shape[1:]}."
-            )
+            raise SchemaError(f"{where}: expected rows of {shape}, found {values.dtype} {values.shape[1:]}.")
         return as_dtype(values, space.dtype, where, first).reshape(len(values), *shape)
 
 
-def _ends(
-    values: np.ndarray, name: str, where: str, start: int, length: int, is_last: bool
-) -> bool:
+def _ends(values: np.ndarray, name: str, where: str, start: int, length: int, is_last: bool) -> bool:
     """Return whether the last flag of a block is true, which it may be at the end of the episode alone."""
     flags = flags_of(values, name, where, first=start)
     if flags.shape != (length,) or flags[: length - is_last].any():

@@ -89,12 +89,7 @@ def _main_file(files: Sequence[Path]) -> Path:
 
 
 def _reader(
-    file: Any,
-    file_bytes: int,
-    where: str,
-    metadata: Metadata,
-    numbers: Sequence[int],
-    notes: list[Note],
+    file: Any, file_bytes: int, where: str, metadata: Metadata, numbers: Sequence[int], notes: list[Note]
 ) -> _Reader:
     """Return what reads episodes; what is not in all of them is left out and told."""
     infos: list[set[str]] = []
@@ -117,9 +112,7 @@ def _reader(
         reward_dtype=np.dtype(np.float32 if is_single else np.float64),
     )
     episodes = EpisodeReader(schema, sorted(kept), index="_index_")
-    return _Reader(
-        episodes, file, file_bytes, where, sorted(set.intersection(*details)), has_options
-    )
+    return _Reader(episodes, file, file_bytes, where, sorted(set.intersection(*details)), has_options)
 
 
 def _info_names(group: Any, where: str) -> list[str]:
@@ -152,9 +145,7 @@ class _Reader:
         for number in numbers:
             where = f"{self.where}, episode_{number}"
             with reading(where):
-                for piece in self._episode(
-                    child(self.file, f"episode_{number}", self.where, LAYOUT), where
-                ):
+                for piece in self._episode(child(self.file, f"episode_{number}", self.where, LAYOUT), where):
                     done += len(piece.rewards)
                     yield piece
         if self.episodes.had_jpeg:
@@ -182,9 +173,7 @@ class _Reader:
         def rows(start: int, stop: int, path: str) -> np.ndarray:
             values, length = column(path), len(column(path))
             if length not in (count, count + 1):
-                raise SchemaError(
-                    f"{where}, {path}: expected {count} rows or one more, found {length}."
-                )
+                raise SchemaError(f"{where}, {path}: expected {count} rows or one more, found {length}.")
             read: np.ndarray = values[start : stop + length - count]
             return read
 
@@ -201,11 +190,7 @@ class _Reader:
         if seed is not None and np.asarray(seed).dtype.kind not in "iu":
             raise SchemaError(f"{where}: expected a seed that is an integer, found {seed!r:.50}.")
         yield from self.episodes.steps(
-            blocks,
-            count,
-            where,
-            None if seed is None else int(seed),
-            with_options(details, options),
+            blocks, count, where, None if seed is None else int(seed), with_options(details, options)
         )
 
 
@@ -251,9 +236,7 @@ def _options(group: Any, where: str) -> dict[str, Any]:
 
 def _recognizes(files: Sequence[Path]) -> bool:
     main = _main_file(files)
-    return main.with_name(METADATA_FILE).is_file() and look_inside(
-        [main], lambda file: has_child(file, "episode_0")
-    )
+    return main.with_name(METADATA_FILE).is_file() and look_inside([main], lambda file: has_child(file, "episode_0"))
 
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:

@@ -141,9 +141,7 @@ def numbers_here(
     return range(count)
 
 
-def metadata_of(
-    manifest: Manifest, observations: spaces.Space[Any], actions: spaces.Space[Any]
-) -> dict[str, Any]:
+def metadata_of(manifest: Manifest, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> dict[str, Any]:
     """Return the document for a dataset that is exported.
 
     Raises SchemaError if Minari has no form for a space.
@@ -199,11 +197,7 @@ def _environment(body: Mapping[str, Any]) -> EnvironmentRecord | None:
         return None
     if not isinstance(spec, dict) or not isinstance(spec.get("id"), str) or ":" in spec["id"]:
         return None
-    steps, kwargs, required = (
-        spec.get("max_episode_steps"),
-        spec.get("kwargs"),
-        body.get("requirements"),
-    )
+    steps, kwargs, required = (spec.get("max_episode_steps"), spec.get("kwargs"), body.get("requirements"))
     lines = required if isinstance(required, list) else []
     pinned = [_PINNED.fullmatch(line) for line in lines if isinstance(line, str)]
     return EnvironmentRecord(
@@ -236,9 +230,7 @@ def _space(body: Mapping[str, Any], key: str, where: str) -> gymnasium.Space[Any
     try:
         return _space_from(json.loads(text))
     except Exception as error:  # Gymnasium's spaces assert, and NumPy raises errors of all kinds
-        raise SchemaError(
-            f"{where}: {key} is no space that Minari writes: {error!r:.200}."
-        ) from error
+        raise SchemaError(f"{where}: {key} is no space that Minari writes: {error!r:.200}.") from error
 
 
 def _space_from(body: Any) -> gymnasium.Space[Any]:

@@ -163,9 +163,7 @@ def read_own(folder: Path, where: str) -> Own | None:
             msgspec.convert(body.get("environment"), EnvironmentRecord | None),
         )
     except (SchemaError, msgspec.ValidationError, UnicodeError, KeyError, TypeError) as error:
-        raise SchemaError(
-            f"{where}, {METADATA_FILE}, {OWN}: expected spaces: {clause(error)}."
-        ) from error
+        raise SchemaError(f"{where}, {METADATA_FILE}, {OWN}: expected spaces: {clause(error)}.") from error
 
 
 def find_version(folder: Path, where: str) -> Path:
@@ -181,9 +179,7 @@ def find_version(folder: Path, where: str) -> Path:
         for file in sorted(folder.glob(pattern))
         if VERSION.fullmatch(file.parent.name) and not file.parent.is_symlink()
     ]
-    if not versions and any(
-        any(folder.glob(f"{deep}{RIEGELI_FILE}")) for deep in ("", "*/", "*/*/")
-    ):
+    if not versions and any(any(folder.glob(f"{deep}{RIEGELI_FILE}")) for deep in ("", "*/", "*/*/")):
         raise SchemaError(
             f"{where}: holds logs of EnvLogger, which are not read; tfds build or rlds.tfds.EpisodeWriter makes "
             "a dataset of them."
@@ -220,9 +216,7 @@ def read_info(folder: Path, where: str) -> DatasetInfo:
         title=f"{title} {plain_text(info.version, 50)}".strip(),
         description=plain_text(info.description, 10_000),
         license=plain_text(rights.get("license") or "" if isinstance(rights, dict) else "", 200),
-        shards=[
-            shard for split in info.splits for shard in _shards(split, folder, info.name, what)
-        ],
+        shards=[shard for split in info.splits for shard in _shards(split, folder, info.name, what)],
     )
 
 
@@ -313,9 +307,7 @@ def _content(node: object, where: str) -> tuple[str, dict[str, Any]]:
     return kind.rpartition(".")[2], content
 
 
-def _leaf(
-    kind: str, content: dict[str, Any], path: str, length: int | None, where: str
-) -> Leaf | str:
+def _leaf(kind: str, content: dict[str, Any], path: str, length: int | None, where: str) -> Leaf | str:
     """Return a feature that holds values, or why it is not read."""
     if kind == "Text":
         return Leaf(name=path, kind="text") if length is None else "texts"
@@ -347,12 +339,7 @@ def _leaf(
         if is_unread:
             return why
     return Leaf(
-        name=path,
-        kind="numbers",
-        dtype=np.dtype(str(dtype)),
-        shape=shape,
-        encoding=ENCODINGS[encoding],
-        length=length,
+        name=path, kind="numbers", dtype=np.dtype(str(dtype)), shape=shape, encoding=ENCODINGS[encoding], length=length
     )
 
 
@@ -421,10 +408,7 @@ def is_path(leaf: Leaf) -> bool:
 
 
 def stated_success(
-    column: Callable[[Leaf], Column],
-    metadata: Mapping[str, Leaf],
-    infos: Mapping[str, Leaf],
-    rows: int,
+    column: Callable[[Leaf], Column], metadata: Mapping[str, Leaf], infos: Mapping[str, Leaf], rows: int
 ) -> bool | None:
     """Return whether a record states that its episode succeeded; None where it does not say.
 
@@ -459,16 +443,12 @@ class Column:
         self.leaf, self.where = leaf, f"{where}, {leaf.name}"
         missing = [name for name in leaf.stored_names if name not in example]
         if missing:
-            raise IntegrityError(
-                f"{where}: has no feature {missing[0]}, which features.json says.", file=where
-            )
+            raise IntegrityError(f"{where}: has no feature {missing[0]}, which features.json says.", file=where)
         self._values: Values
         self._values, *lengths = (values_of(example[name]) for name in leaf.stored_names)
         is_of_bytes = leaf.kind in ("text", "image") or bool(leaf.encoding)
         if isinstance(self._values, list) != is_of_bytes and len(self._values):
-            raise self._error(
-                f"expected {'bytes' if is_of_bytes else 'numbers'}, found values of another kind"
-            )
+            raise self._error(f"expected {'bytes' if is_of_bytes else 'numbers'}, found values of another kind")
         # Values of a row: a sequence holds any number of them.
         self._stops: np.ndarray | None = None
         if lengths:
@@ -589,9 +569,7 @@ class Column:
                 if sizes[:2] != shape[:2] or mode is None or sizes[2] not in (shape[2], 1):
                     raise self._error(f"expected images of {shape}, found {sizes}")
                 if image.mode not in ("1", "L", "P", "RGB", "RGBA"):
-                    raise SchemaError(
-                        f"{self.where}: images of the kind {image.mode} are not read."
-                    )
+                    raise SchemaError(f"{self.where}: images of the kind {image.mode} are not read.")
                 pixels = np.asarray(image if image.mode == mode else image.convert(mode))
                 frames[row] = pixels.reshape(shape)
         return frames

@@ -116,9 +116,7 @@ def _shards_here(info: DatasetInfo, where: str, notes: list[Note]) -> DatasetInf
     return info._replace(shards=[shard for shard in info.shards if shard.path.exists()])
 
 
-def _steps(
-    asked: Asked, reader: _Reader, shards: Sequence[Sequence[Episode]], notes: list[Note]
-) -> Iterator[Steps]:
+def _steps(asked: Asked, reader: _Reader, shards: Sequence[Sequence[Episode]], notes: list[Note]) -> Iterator[Steps]:
     replaced = 0
     for piece in read_pieces(asked, reader.read, shards):
         if isinstance(piece, int):
@@ -150,9 +148,7 @@ class _Reader:
                     what = f"{self.where}, {path.name}, the record at byte {span[0]}"
                     yield from self._steps(read_example(record_at(file, span), what), episode, what)
 
-    def _steps(
-        self, example: Mapping[str, Any], episode: Episode, what: str
-    ) -> Iterator[Steps | int]:
+    def _steps(self, example: Mapping[str, Any], episode: Episode, what: str) -> Iterator[Steps | int]:
         features, rows, count = self.features, episode.record.rows, episode.actions
 
         def columns(group: Mapping[str, Leaf], expected: int) -> dict[str, Column]:

@@ -16,13 +16,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.flags import FLAGS as FLAGS_OF_ENDS
-from orlog.datasets.formats._shared.flags import (
-    OF_STEPS,
-    UnknownEnds,
-    all_state,
-    check_success_stated,
-    flags_of,
-)
+from orlog.datasets.formats._shared.flags import OF_STEPS, UnknownEnds, all_state, check_success_stated, flags_of
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pictures import pillow
 from orlog.datasets.formats._shared.roles import base_role, said_roles
@@ -68,11 +62,7 @@ class Features:
     """
 
     def __init__(
-        self,
-        leaves: list[Leaf],
-        left_out: dict[str, str],
-        where: str,
-        columns: Mapping[str, str] | None = None,
+        self, leaves: list[Leaf], left_out: dict[str, str], where: str, columns: Mapping[str, str] | None = None
     ) -> None:
         """Sort the features, by their names or as `columns` (`--map`) says.
 
@@ -107,12 +97,8 @@ class Features:
         if any(leaf.kind == "image" for leaf in in_steps):
             pillow(where)
         # The quickest one to count: numbers are counted by their bytes or their last bits.
-        self.counter = min(
-            in_steps, key=lambda leaf: (leaf.kind != "numbers", not leaf.size, leaf.size)
-        )
-        self._wanted = {
-            name for leaf in (*in_steps, *self.metadata.values()) for name in leaf.stored_names
-        }
+        self.counter = min(in_steps, key=lambda leaf: (leaf.kind != "numbers", not leaf.size, leaf.size))
+        self._wanted = {name for leaf in (*in_steps, *self.metadata.values()) for name in leaf.stored_names}
 
     def in_steps(self) -> list[Leaf]:
         """Return all features of steps that are read."""
@@ -133,13 +119,10 @@ class Features:
         )
         if own is None:
             return schema
-        stated = dataclasses.replace(
-            schema, observation_space=own.observation_space, action_space=own.action_space
-        )
+        stated = dataclasses.replace(schema, observation_space=own.observation_space, action_space=own.action_space)
         if stated.columns() != schema.columns():
             raise SchemaError(
-                f"{self._where}, {METADATA_FILE}: its spaces are not of what {FEATURES_FILE} says; remove "
-                "that file."
+                f"{self._where}, {METADATA_FILE}: its spaces are not of what {FEATURES_FILE} says; remove that file."
             )
         return stated
 
@@ -246,8 +229,7 @@ def look_at_all(info: DatasetInfo, features: Features, where: str) -> list[Recor
                 records.append(_look(features, Record(shard, span, 0), data, what, first_final))
         if len(records) - before != shard.records:
             raise IntegrityError(
-                f"{name}: holds {len(records) - before:,} records, and {INFO_FILE} says {shard.records:,}.",
-                file=where,
+                f"{name}: holds {len(records) - before:,} records, and {INFO_FILE} says {shard.records:,}.", file=where
             )
     if not records:
         raise SchemaError(f"{where}: holds no episode.")
@@ -257,9 +239,7 @@ def look_at_all(info: DatasetInfo, features: Features, where: str) -> list[Recor
     return records
 
 
-def _look(
-    features: Features, record: Record, data: bytes, what: str, first_final: list[bytes]
-) -> Record:
+def _look(features: Features, record: Record, data: bytes, what: str, first_final: list[bytes]) -> Record:
     """Return what a record is; the first one says the final observation of `ends_alike`."""
     example = read_example(data, what)
 
@@ -297,9 +277,7 @@ def _look(
         opened=bool(rewards[0] != 0),
         rewarded=bool(rewards[-1] != 0),
         acted=any(
-            np.any(column(leaf).rows(rows - 1, rows) != 0)
-            for leaf in features.action.values()
-            if leaf.kind != "image"
+            np.any(column(leaf).rows(rows - 1, rows) != 0) for leaf in features.action.values() if leaf.kind != "image"
         ),
         ends_in_zeros=is_zero and any(part.rows(0, 1).any() for part in parts),
         ends_alike=final == first_final[0],
@@ -309,9 +287,7 @@ def _look(
     )
 
 
-def _discounts(
-    leaf: Leaf | None, numbers: Callable[[Leaf], np.ndarray], is_terminal: bool
-) -> tuple[bool, bool]:
+def _discounts(leaf: Leaf | None, numbers: Callable[[Leaf], np.ndarray], is_terminal: bool) -> tuple[bool, bool]:
     """Return whether discounts say nothing new, and whether they are 0 where the task did not end."""
     if leaf is None or not is_number(leaf):
         return leaf is None, False
@@ -342,9 +318,7 @@ class Plan(NamedTuple):
     notes: list[Note]
 
 
-def plan_episodes(
-    records: list[Record], info: DatasetInfo, features: Features, options: Options, where: str
-) -> Plan:
+def plan_episodes(records: list[Record], info: DatasetInfo, features: Features, options: Options, where: str) -> Plan:
     """Return how many steps each record gives, and how its episode ends.
 
     Raises SchemaError if the user says something of unknown ends, and there are none, or an episode is longer.

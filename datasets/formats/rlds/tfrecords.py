@@ -149,8 +149,7 @@ def read_records(file: BinaryIO, where: str) -> Iterator[tuple[Span, bytes]]:
         first = start + HEADER_BYTES
         if length > size - first - FOOTER_BYTES:
             raise IntegrityError(
-                f"{what}: expected {length:,} bytes, and the file ends after {max(0, size - first):,}.",
-                file=where,
+                f"{what}: expected {length:,} bytes, and the file ends after {max(0, size - first):,}.", file=where
             )
         data = file.read(length)
         if file.read(FOOTER_BYTES) != struct.pack("<I", masked_checksum(data)):

@@ -36,10 +36,7 @@ SEED = "reset_seed"
 SPLIT = "split"
 SHARD_BYTES = 2**28
 MOST_BYTES = 2**31 - 1
-RESERVED = {
-    *("observation", "action", "reward", "discount"),
-    *("is_first", "is_last", "is_terminal", "infos"),
-}
+RESERVED = {*("observation", "action", "reward", "discount"), *("is_first", "is_last", "is_terminal", "infos")}
 CLASSES = "tensorflow_datasets.core.features."
 CHANNELS = (1, 3, 4)
 SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -67,9 +64,7 @@ def write_tfds(dataset: Dataset, folder: Path, progress: Callable[[int, int], No
                 )
             data = example_bytes(_record(episode, steps, whole))
             if len(data) > MOST_BYTES:
-                raise SchemaError(
-                    f"{where}: an episode of {len(data):,} bytes is more than TensorFlow reads at once."
-                )
+                raise SchemaError(f"{where}: an episode of {len(data):,} bytes is more than TensorFlow reads at once.")
             if split not in splits:
                 splits[split] = _Split(place, f"{name}-{split}")
                 stack.callback(splits[split].close)
@@ -176,9 +171,7 @@ def _features_of(dataset: Dataset) -> tuple[dict[str, _Leaf], dict[str, _Leaf]]:
     return steps, whole
 
 
-def _record(
-    episode: Episode, steps: Mapping[str, _Leaf], whole: Mapping[str, _Leaf]
-) -> dict[str, Any]:
+def _record(episode: Episode, steps: Mapping[str, _Leaf], whole: Mapping[str, _Leaf]) -> dict[str, Any]:
     """Return the features of an episode, as they are stored."""
     count = len(episode.rewards)
     last = np.arange(count + 1) == count
@@ -197,11 +190,7 @@ def _record(
     metadata = {**episode.metadata, SEED: -1 if episode.seed is None else episode.seed}
     features = {f"steps/{name}": (leaf, values[name]) for name, leaf in steps.items()}
     features |= {name: (leaf, _one_row(metadata[name])) for name, leaf in whole.items()}
-    return {
-        name + end: stored
-        for name, (leaf, rows) in features.items()
-        for end, stored in leaf.stored(rows).items()
-    }
+    return {name + end: stored for name, (leaf, rows) in features.items() for end, stored in leaf.stored(rows).items()}
 
 
 def tfds_losses(dataset: Dataset) -> list[str]:
@@ -219,9 +208,7 @@ def tfds_losses(dataset: Dataset) -> list[str]:
     terminated, truncated = _ends(dataset)
     both, neither = int((terminated & truncated).sum()), int((~terminated & ~truncated).sum())
     if both:
-        said.append(
-            f"{counted(both, 'episode')} that ended and were cut off at once will be only ended."
-        )
+        said.append(f"{counted(both, 'episode')} that ended and were cut off at once will be only ended.")
     if neither:
         said.append(f"{counted(neither, 'unfinished episode')} will be cut off.")
     return said
@@ -279,9 +266,7 @@ def _space_leaves(role: str, space: gymnasium.Space[Any], dataset: str) -> dict[
             for key, part in space.spaces.items():
                 found |= _space_leaves(f"{role}/{key}", part, dataset)
             return found
-        case spaces.Box() if (
-            space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[-1] in CHANNELS
-        ):
+        case spaces.Box() if space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[-1] in CHANNELS:
             pillow(dataset)
             about = {"dtype": "uint8", "encodingFormat": "png", "shape": _shape(space.shape)}
             frames = _described("image_feature.Image", image=about)
@@ -297,8 +282,7 @@ def _space_leaves(role: str, space: gymnasium.Space[Any], dataset: str) -> dict[
         case spaces.MultiBinary():
             return {role: _numbers(np.dtype(bool), space.shape)}
     raise SchemaError(
-        f"{dataset}: RLDS holds numbers, choices, and Dicts of them whose keys have no '/'; found {space} as "
-        f"{role}."
+        f"{dataset}: RLDS holds numbers, choices, and Dicts of them whose keys have no '/'; found {space} as {role}."
     )
 
 
@@ -330,9 +314,7 @@ def _nested(leaves: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     for path, leaf in leaves.items():
         name, _, rest = path.partition("/")
         groups.setdefault(name, {})[rest] = leaf
-    features = {
-        name: group[""] if list(group) == [""] else _nested(group) for name, group in groups.items()
-    }
+    features = {name: group[""] if list(group) == [""] else _nested(group) for name, group in groups.items()}
     return _described("features_dict.FeaturesDict", featuresDict={"features": features})
 
 
@@ -352,10 +334,7 @@ def _tensor(dtype: np.dtype[Any], shape: tuple[int, ...], encoding: str) -> dict
 def _numbers(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _Leaf:
     """Return a feature of numbers. Those that a record would change are stored as bytes."""
     encoding = "bytes" if dtype == np.float64 else "zlib" if dtype == np.uint8 and shape else "none"
-    return _Leaf(
-        _tensor(dtype, shape, encoding),
-        lambda rows: {"": _stored_numbers(np.asarray(rows, dtype), encoding)},
-    )
+    return _Leaf(_tensor(dtype, shape, encoding), lambda rows: {"": _stored_numbers(np.asarray(rows, dtype), encoding)})
 
 
 def _stored_numbers(rows: np.ndarray, encoding: str) -> Any:

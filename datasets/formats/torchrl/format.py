@@ -53,8 +53,7 @@ from orlog.manifests.names import counted
 
 BLOCK_BYTES = 2**22  # stays in the cache of the processor
 META_KEYS = tuple(
-    f"*meta.json:{key}"
-    for key in ("_type", "device", "shape", "next", "info", "collector", "traj_ids", "done")
+    f"*meta.json:{key}" for key in ("_type", "device", "shape", "next", "info", "collector", "traj_ids", "done")
 )
 COUNTERS = ("step_count", "index", "_weight", "priority")
 MOST_TOLD = 10
@@ -69,9 +68,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     if not is_dump:
         filled, cursor = _written(arrays, shape)
     batch = _batch(shape, filled, cursor if filled == size else 0, where)
-    tensors = {
-        name: TensorColumn(array, batch, f"{where}, {name}") for name, array in arrays.items()
-    }
+    tensors = {name: TensorColumn(array, batch, f"{where}, {name}") for name, array in arrays.items()}
     is_ring = filled == size and (batch.oldest > 0 or writes > batch.steps)
     mapped = said_roles(asked.options.columns, list(tensors), where)
     reader = _Reader(tensors, where, batch, mapped, is_ring=is_ring)
@@ -156,9 +153,7 @@ def _batch(shape: tuple[int, ...], filled: int | None, cursor: int, where: str) 
         return Batch(shape, math.prod(shape[:-1]), shape[-1], in_turn=False)
     environments, count = math.prod(shape[1:]), min(filled, math.prod(shape))
     if count % environments:
-        raise SchemaError(
-            f"{where}: {filled:,} filled rows are not as many of each of {environments:,} environments."
-        )
+        raise SchemaError(f"{where}: {filled:,} filled rows are not as many of each of {environments:,} environments.")
     steps = count // environments
     return Batch(shape, environments, steps, environments > 1, max(0, cursor) % steps)
 
@@ -172,13 +167,7 @@ class _Reader:
     """
 
     def __init__(
-        self,
-        tensors: dict[str, TensorColumn],
-        where: str,
-        batch: Batch,
-        mapped: Mapping[str, str],
-        *,
-        is_ring: bool,
+        self, tensors: dict[str, TensorColumn], where: str, batch: Batch, mapped: Mapping[str, str], *, is_ring: bool
     ) -> None:
         """Find out what the tensors are.
 
@@ -207,16 +196,12 @@ class _Reader:
         self._infos = {
             f"infos/{name.removeprefix(NEXT).removeprefix(INFO)}": name
             for name in tensors
-            if name not in used
-            and not (mapped and name.removeprefix(NEXT) in tensors.keys() - {name})
+            if name not in used and not (mapped and name.removeprefix(NEXT) in tensors.keys() - {name})
         }
         self._choices = _choices(tensors["action"], where)
         if self._choices:
             self.notes.append(Note("choices_among", count=self._choices))
-        parts = {
-            role.partition("/")[2]: _space(tensors[name])
-            for role, name in self._observations.items()
-        }
+        parts = {role.partition("/")[2]: _space(tensors[name]) for role, name in self._observations.items()}
         actions = spaces.Discrete(self._choices) if self._choices else _space(tensors["action"])
         is_single = tensors[f"{NEXT}reward"].dtype == np.float32
         self.schema = Schema(
@@ -272,18 +257,14 @@ class _Reader:
         is_missing = self._has_next and self._ends_in_zeros(ends)
         if is_missing:
             self.notes.append(Note("finals_of_zeros"))
-        row_bytes = sum(
-            tensor.dtype.itemsize * math.prod(tensor.shape[1:]) for tensor in self._tensors.values()
-        )
+        row_bytes = sum(tensor.dtype.itemsize * math.prod(tensor.shape[1:]) for tensor in self._tensors.values())
         block, count = max(1, BLOCK_BYTES // row_bytes), self._batch.rows_filled
         for start in range(0, count, block):
             rows = self._rows(start, min(count, start + block))
             if self._has_next:
                 self._check_following(rows, start, ends)
             if is_missing:
-                rows = {
-                    role: values for role, values in rows.items() if not role.startswith("next_")
-                }
+                rows = {role: values for role, values in rows.items() if not role.startswith("next_")}
             yield from cutter.add(rows)
         self.notes += cutter.notes()
 
@@ -399,9 +380,7 @@ class _Reader:
         """Return rows of one number each."""
         values = self._tensors[name][start:stop]
         if values.size != len(values):
-            raise SchemaError(
-                f"{self._where}, {name}: expected one number a row, found rows of {values.shape[1:]}."
-            )
+            raise SchemaError(f"{self._where}, {name}: expected one number a row, found rows of {values.shape[1:]}.")
         return values.reshape(-1)
 
 

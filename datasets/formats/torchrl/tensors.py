@@ -106,9 +106,7 @@ def read_document(path: Path, where: str) -> dict[str, Any]:
     return read_json_object(path, where, missing=f"has no {path.name} that can be read.")
 
 
-def open_tensors(
-    folder: Path, where: str
-) -> tuple[dict[str, np.ndarray], list[str], tuple[int, ...]]:
+def open_tensors(folder: Path, where: str) -> tuple[dict[str, np.ndarray], list[str], tuple[int, ...]]:
     """Return the tensors with a row for each step by their paths, what is left out, and the shape of the batch.
 
     A path is such as `next/observation`; a batch has one or two axes.
@@ -188,9 +186,7 @@ def _file_name(key: str) -> str:
     """Return the name of a file as TensorDict makes it of a key; it never leaves the folder."""
     if key in ("", ".", ".."):
         return "%2E" * len(key) or "%"
-    return "".join(
-        f"%{ord(character):02X}" if character in UNSAFE else character for character in key
-    )
+    return "".join(f"%{ord(character):02X}" if character in UNSAFE else character for character in key)
 
 
 def write_tensors(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
@@ -209,9 +205,7 @@ def write_tensors(dataset: Dataset, folder: Path, progress: Callable[[int, int],
     for name in _kept_infos(dataset):
         spec = dataset.schema.extras[name]
         columns[f"{INFO}{name.removeprefix('infos/')}"] = spec.dtype, spec.shape
-    files = write_documents(
-        folder, {name: (dtype, (count, *shape)) for name, (dtype, shape) in columns.items()}
-    )
+    files = write_documents(folder, {name: (dtype, (count, *shape)) for name, (dtype, shape) in columns.items()})
     done = 0
     with contextlib.ExitStack() as stack:
         streams = {name: stack.enter_context(path.open("wb")) for name, path in files.items()}
@@ -239,9 +233,7 @@ def write_tensors(dataset: Dataset, folder: Path, progress: Callable[[int, int],
 def _kept_infos(dataset: Dataset) -> list[str]:
     """Return the columns of infos that are tensors."""
     schema = dataset.schema
-    return [
-        name for name in schema.extras if name.startswith("infos/") and name not in schema.variable
-    ]
+    return [name for name in schema.extras if name.startswith("infos/") and name not in schema.variable]
 
 
 def _leaves(space: gymnasium.Space[Any], path: str) -> dict[str, Kind]:

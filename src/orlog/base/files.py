@@ -73,9 +73,7 @@ def hash_of_sums(sums: Mapping[str, str]) -> str:
     Names are paths in their folder, with slashes.
     """
     ordered = sorted(sums, key=lambda path: path.split("/"))
-    return hashlib.sha256(
-        "".join(f"{sums[path]}  {path}\n" for path in ordered).encode()
-    ).hexdigest()
+    return hashlib.sha256("".join(f"{sums[path]}  {path}\n" for path in ordered).encode()).hexdigest()
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -166,8 +164,7 @@ def refuse_too_many_files(where: object, error: OSError) -> None:
     """Raise StorageError if an error says that too many files are open."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         raise StorageError(
-            f"{where}: too many files are open; close some, or raise the limit: ulimit -n 4096",
-            errno=error.errno,
+            f"{where}: too many files are open; close some, or raise the limit: ulimit -n 4096", errno=error.errno
         ) from error
 
 
@@ -212,9 +209,7 @@ def _storage_error(path: Path, error: OSError) -> StorageError:
     return StorageError(f"{path}: cannot write: {reason}.", errno=number or None)
 
 
-def take_lock(
-    path: Path, *, on_wait: Callable[[], None] = lambda: None, longest_wait: float | None = None
-) -> FileLock:
+def take_lock(path: Path, *, on_wait: Callable[[], None] = lambda: None, longest_wait: float | None = None) -> FileLock:
     """Lock a file or folder for writing and return the lock; makes the folder around it.
 
     The lock is a file `.NAME.lock` next to the path. It is never removed, since that would race. `on_wait` is
@@ -324,9 +319,7 @@ def is_held(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def unfinished_folder(
-    destination: Path, *, on_wait: Callable[[], None] = lambda: None
-) -> Iterator[Path]:
+def unfinished_folder(destination: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """Hold the lock of `destination`, and yield an empty folder next to it.
 
     Waits while another process writes the same destination, after one call of `on_wait`. The

@@ -67,9 +67,7 @@ def do_jobs(
             yield supply.early.pop(following)
             following += 1
     if following < supply.taken or any(True for _ in supply.jobs):
-        raise WorkerDiedError(
-            f"the executor ended after {following} jobs without doing the others."
-        )
+        raise WorkerDiedError(f"the executor ended after {following} jobs without doing the others.")
 
 
 class _Supply(Generic[Item]):

@@ -62,9 +62,7 @@ class ProcessPool(ThreadPoolExecutor):
             sys.warnoptions.remove("ignore:resource_tracker")
         _open_pools.add(self)
 
-    def submit(
-        self, function: Callable[..., Result], /, *arguments: Any, **named: Any
-    ) -> Future[Result]:
+    def submit(self, function: Callable[..., Result], /, *arguments: Any, **named: Any) -> Future[Result]:
         """Begin work in a process that has none, or in a new one if there may be more.
 
         Its future raises WorkerDiedError if the process was killed.
@@ -107,11 +105,7 @@ class ProcessPool(ThreadPoolExecutor):
             if self._is_killed:
                 raise WorkerDiedError("the pool was ended.")
             pool: Any = getattr(self._of_thread, "pool", None)
-            if (
-                not pool
-                or pool._broken
-                or not all(one.is_alive() for one in pool._processes.values())
-            ):
+            if not pool or pool._broken or not all(one.is_alive() for one in pool._processes.values()):
                 spawning = multiprocessing.get_context("spawn")
                 pool = self._of_thread.pool = ProcessPoolExecutor(1, spawning, _follow_parent)
                 self._started.append(pool)

@@ -93,9 +93,7 @@ def waits(what: str, say: Callable[[str], None] = tell) -> Callable[[], None]:
     return lambda: say(f"another process is {what}; waiting for it to finish.")
 
 
-def table(
-    headings: Sequence[str], rows: Sequence[Sequence[str | Text]], *, numbers: Sequence[int] = ()
-) -> Table:
+def table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]], *, numbers: Sequence[int] = ()) -> Table:
     """Return a table; the columns in `numbers` are aligned to the right, and `Text` has a style.
 
     Line breaks of plain cells are escaped; `Text` keeps its own.
@@ -143,18 +141,12 @@ def show_table(
 
 def show_facts(facts: Iterable[tuple[str, str | Text]], *, alarming: Collection[str] = ()) -> None:
     """Print what is known of one thing: names and texts, the names in `alarming` in yellow."""
-    show_table(
-        ("", ""),
-        [(Text(name, "bold yellow" if name in alarming else "bold"), text) for name, text in facts],
-    )
+    show_table(("", ""), [(Text(name, "bold yellow" if name in alarming else "bold"), text) for name, text in facts])
 
 
 def printable(text: str) -> str:
     """Return text from outside, with characters that could control a terminal escaped."""
-    return "".join(
-        one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode()
-        for one in text
-    )
+    return "".join(one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text)
 
 
 @contextlib.contextmanager
@@ -187,13 +179,7 @@ def progress_bars() -> Iterator[Callable[..., None]]:
     printed: dict[str, float] = {}
 
     def update(
-        label: str,
-        done: int,
-        total: int | None,
-        state: str = "",
-        *,
-        in_bytes: bool = False,
-        begun: str = "",
+        label: str, done: int, total: int | None, state: str = "", *, in_bytes: bool = False, begun: str = ""
     ) -> None:
         now = time.monotonic()
         if label not in tasks:

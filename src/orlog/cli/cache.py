@@ -16,9 +16,7 @@ from orlog.cli.results import show, show_rows
 from orlog.errors import StorageError
 from orlog.manifests.names import size_text
 
-cache = command_group(
-    "cache", "The datasets on this machine, and the space that they take.", "orlog cache list"
-)
+cache = command_group("cache", "The datasets on this machine, and the space that they take.", "orlog cache list")
 
 
 @command("orlog cache list", cache, "list")
@@ -42,9 +40,7 @@ def list_versions(as_json: AsJson = False) -> None:
         "versions": [dataclasses.asdict(one) for one in cached_versions()],
         "packs_folder": packs_folder(),
         "packs_bytes": sum(one.size_bytes for one in packs if one.folder.parent == packs_folder()),
-        "packs": [
-            dataclasses.asdict(one) | {"versions": list(map(str, one.versions))} for one in packs
-        ],
+        "packs": [dataclasses.asdict(one) | {"versions": list(map(str, one.versions))} for one in packs],
         "in_place_folder": in_place_folder(),
         "in_place_bytes": sum(one.size_bytes for one in kept),
         "in_place_limit": limit_bytes(),
@@ -173,8 +169,7 @@ def gc(unused: int | None = None, max_size: str | None = None, dry_run: bool = F
     )
     if limit is not None and sum(left.values()) > limit:
         say(
-            f"that is more than {max_size}, but nothing else may be removed; to see what is left, "
-            "run: orlog cache list"
+            f"that is more than {max_size}, but nothing else may be removed; to see what is left, run: orlog cache list"
         )
     for failure in (failure for report in reports for failure in report.failures):
         raise failure
@@ -208,12 +203,7 @@ def delete(name: Versions, yes: bool = False) -> None:
     Options:
         yes: Do not ask.
     """
-    from orlog.datasets.home.garbage import (
-        check_deletable,
-        delete_version,
-        own_versions,
-        plan_deletion,
-    )
+    from orlog.datasets.home.garbage import check_deletable, delete_version, own_versions, plan_deletion
     from orlog.datasets.home.holdings import cached_versions
     from orlog.loaders.arrays.pack_cache import delete_pack, packs_of
 
@@ -228,9 +218,7 @@ def delete(name: Versions, yes: bool = False) -> None:
         if version.kind in ("version", "strange"):
             origin = _short(version.came_from) or "moved aside by a repair"
             again = f"to get it again, run: {version.again}"
-            say(
-                f"{version.folder}: {again if version.again else f'NO OTHER COPY IS KNOWN ({origin})'}"
-            )
+            say(f"{version.folder}: {again if version.again else f'NO OTHER COPY IS KNOWN ({origin})'}")
     for there in cached_versions():
         if there.kind == "recording" and there.name == wanted[0].name:
             say(f"{there.folder}: an interrupted recording, left alone")
@@ -239,9 +227,7 @@ def delete(name: Versions, yes: bool = False) -> None:
     say(f"this frees {size_text(freed + sum(pack.size_bytes for pack in packs))}")
     if not yes:
         if not _is_terminal():
-            raise ValueError(
-                "delete asks for confirmation, and there is no terminal to answer in; add --yes."
-            )
+            raise ValueError("delete asks for confirmation, and there is no terminal to answer in; add --yes.")
         typer.confirm("Delete?", abort=True)
     for one in wanted:
         say(f"deleted {one} ({size_text(delete_version(one.name, one.version))})")

@@ -63,12 +63,9 @@ def verify(
         sample (PERCENT, default: 100%): With --in-place, check only this share of the chunks, such as 1%.
         whole_files: With --in-place, also check a version without hashes of chunks: each file is fetched whole.
     """
-    if (in_place or whole_files or sample is not None) and (
-        not in_place or repair or quick or values or offline
-    ):
+    if (in_place or whole_files or sample is not None) and (not in_place or repair or quick or values or offline):
         raise typer.BadParameter(
-            "--sample and --whole-files are for --in-place, which goes with --json alone.",
-            param_hint="--in-place",
+            "--sample and --whole-files are for --in-place, which goes with --json alone.", param_hint="--in-place"
         )
     if repair and (quick or values or offline):
         raise typer.BadParameter(
@@ -83,18 +80,13 @@ def verify(
     else:
         from orlog.datasets.reading.finding import folders_to_verify
 
-        rights = [
-            _verify(folder, name, quick, values, offline, as_json)
-            for folder in folders_to_verify(name)
-        ]
+        rights = [_verify(folder, name, quick, values, offline, as_json) for folder in folders_to_verify(name)]
         is_right = all(rights)
     if not is_right:
         raise typer.Exit(3)
 
 
-def _verify(
-    folder: Path, name: str, quick: bool, values: bool, offline: bool, as_json: bool
-) -> bool:
+def _verify(folder: Path, name: str, quick: bool, values: bool, offline: bool, as_json: bool) -> bool:
     """Check the version in a folder and print what was found; return whether all is right."""
     from orlog.datasets.download.sources import confirm_version
     from orlog.datasets.home.folders import how_much, is_whole, present_objects, unless_deleted
@@ -167,9 +159,7 @@ def _repair(name: str, transfer: dict[str, Any], as_json: bool) -> bool:
     def text(body: dict[str, Any]) -> None:
         for problem in problems:
             say(problem)
-        outcome = (
-            f"{counted(len(problems), 'problem')}, repaired" if problems else "no damage found"
-        )
+        outcome = f"{counted(len(problems), 'problem')}, repaired" if problems else "no damage found"
         say(f"{body['folder']}: {outcome}.")
 
     for folder in folders_to_repair(name):
@@ -264,10 +254,7 @@ def _bytes_of(objects: Any) -> int:
 def _value_bytes(manifest: Manifest) -> int:
     import numpy as np
 
-    return sum(
-        column.rows * math.prod(column.shape) * np.dtype(column.dtype).itemsize
-        for column in manifest.columns
-    )
+    return sum(column.rows * math.prod(column.shape) * np.dtype(column.dtype).itemsize for column in manifest.columns)
 
 
 @contextlib.contextmanager

@@ -41,10 +41,7 @@ PANELS: dict[str, tuple[str, list[typer.Typer]]] = {
     "Download and publish": ("download publish import export", [registries.registries]),
     "Versions and views": ("diff lock mark save", []),
     "Disk space": ("delete", [cache.cache]),
-    "Training and scores": (
-        "train finetune evaluate scores ope reproduce sweep compare runs quickstart",
-        [],
-    ),
+    "Training and scores": ("train finetune evaluate scores ope reproduce sweep compare runs quickstart", []),
 }
 
 

@@ -110,6 +110,4 @@ def _share(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(
-            f"--prior takes a number from 0 to 1, or {EVEN}; found {text!r}."
-        ) from None
+        raise ValueError(f"--prior takes a number from 0 to 1, or {EVEN}; found {text!r}.") from None

@@ -43,9 +43,7 @@ def show_episode(name: str, number: int, *, as_json: bool) -> None:
     dataset = orlog.load_dataset(name)
     count = dataset.total_episodes
     if not -count <= number < count:
-        raise NotFoundError(
-            f"{dataset.name}: there is no episode {number}; its {count:,} are numbered from 0."
-        )
+        raise NotFoundError(f"{dataset.name}: there is no episode {number}; its {count:,} are numbered from 0.")
     episode = dataset[number]
 
     def text(body: dict[str, Any]) -> None:

@@ -89,9 +89,7 @@ class Importing:
 
     def arguments(self) -> dict[str, Any]:
         """Return them as `import_dataset` takes them."""
-        columns = _pairs(
-            "map", self.columns, "NAME=COLUMNS, each NAME once, such as observation=obs_*"
-        )
+        columns = _pairs("map", self.columns, "NAME=COLUMNS, each NAME once, such as observation=obs_*")
         shift = _pairs("shift", self.shift, "COLUMN=ROWS, each COLUMN once, such as action=-1")
         for column, rows in shift.items():
             if not rows.lstrip("+-").isdecimal():
@@ -170,10 +168,7 @@ def import_files(
     list_formats: Annotated[  # noqa: ARG001 (its callback does the work)
         bool,
         option(
-            "--list",
-            "List the formats that orlog reads and writes, and exit.",
-            is_eager=True,
-            callback=_list_formats,
+            "--list", "List the formats that orlog reads and writes, and exit.", is_eager=True, callback=_list_formats
         ),
     ] = False,
 ) -> None:
@@ -229,10 +224,7 @@ def _show_found(found: Found) -> None:
         ("more columns", ", ".join(found.schema.extras) or "none"),
         ("not finite", ", ".join(unfinite) or "none"),
         ("checksums", _checksums(found)),
-        (
-            "notes",
-            Text(printable("\n".join(map(str, found.notes)) or "nothing was left out or repaired")),
-        ),
+        ("notes", Text(printable("\n".join(map(str, found.notes)) or "nothing was left out or repaired"))),
     ]
     show_facts(rows)
 

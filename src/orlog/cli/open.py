@@ -41,8 +41,7 @@ def open_viewer(
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingExtraError(
-            f"the viewer needs {' and '.join(missing)}, which "
-            f"{'are' if len(missing) > 1 else 'is'} not installed",
+            f"the viewer needs {' and '.join(missing)}, which {'are' if len(missing) > 1 else 'is'} not installed",
             install="orlog[open]",
         )
     from orlog.viewer.opened import count_runs, open_all

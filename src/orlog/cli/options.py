@@ -45,9 +45,7 @@ app = typer.Typer(
 def command_group(name: str, about: str, example: str) -> typer.Typer:
     """Return a new group of commands, such as `orlog runs`."""
     epilog = f"Example: {example}"
-    return typer.Typer(
-        name=name, help=about, no_args_is_help=True, rich_markup_mode="rich", epilog=epilog
-    )
+    return typer.Typer(name=name, help=about, no_args_is_help=True, rich_markup_mode="rich", epilog=epilog)
 
 
 class Begun:
@@ -68,10 +66,7 @@ def _print_version(asked: bool) -> None:
 def _options(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001 (its callback does the work)
-        bool,
-        typer.Option(
-            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
-        ),
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
     debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
 ) -> None:
@@ -138,9 +133,7 @@ def _help_of(documented: Any) -> tuple[str, dict[str, tuple[str, str]]]:
     return about.strip(), {name: (how, " ".join(text.split())) for name, how, text in parts}
 
 
-def _options_of(
-    parameter: inspect.Parameter, helps: Mapping[str, tuple[str, str]]
-) -> Iterator[inspect.Parameter]:
+def _options_of(parameter: inspect.Parameter, helps: Mapping[str, tuple[str, str]]) -> Iterator[inspect.Parameter]:
     """Yield a parameter, or in place of one that is a dataclass those that its fields are."""
     kind = parameter.annotation
     if dataclasses.is_dataclass(kind):
@@ -220,16 +213,11 @@ def _names_that_begin(incomplete: str) -> list[str]:
 _DATASET = "Dataset: a name such as pointmaze/umaze-v1, or a path."
 Name = Annotated[str, argument("", _DATASET, autocompletion=_names_that_begin)]
 OptionalName = Annotated[str | None, argument("", _DATASET, autocompletion=_names_that_begin)]
-Versions = Annotated[
-    str, argument("NAME[@VERSION]", "Dataset; without a version, all versions that are here.")
-]
+Versions = Annotated[str, argument("NAME[@VERSION]", "Dataset; without a version, all versions that are here.")]
 Container = Annotated[Literal["zarr", "hdf5"], option("", "Container to write.")]
 ChunkHashes = Annotated[
     bool,
-    option(
-        "--chunk-hashes",
-        "Add a hash of each chunk, so that those who read it in place can check every chunk.",
-    ),
+    option("--chunk-hashes", "Add a hash of each chunk, so that those who read it in place can check every chunk."),
 ]
 
 # Training.
@@ -244,33 +232,20 @@ Algorithm = Annotated[
     ),
 ]
 OptionalAlgorithm = Annotated[
-    str | None,
-    argument("", _ALGORITHM, show_default=False, callback=lambda given: given and known_as(given)),
+    str | None, argument("", _ALGORITHM, show_default=False, callback=lambda given: given and known_as(given))
 ]
-Settings = Annotated[
-    list[str] | None, option("--set", "A setting of the algorithm, as name=value; may be repeated.")
-]
+Settings = Annotated[list[str] | None, option("--set", "A setting of the algorithm, as name=value; may be repeated.")]
 Steps = Annotated[int | None, option(">= 1, default: the recipe's", "Gradient steps.")]
-Device = Annotated[
-    str, option("DEVICE", "Where to compute: cpu, cuda, cuda:1, or auto for a GPU if there is one.")
-]
-Log = Annotated[
-    str, option("", "Copy the log of metrics, which is in metrics.jsonl: tensorboard or wandb.")
-]
+Device = Annotated[str, option("DEVICE", "Where to compute: cpu, cuda, cuda:1, or auto for a GPU if there is one.")]
+Log = Annotated[str, option("", "Copy the log of metrics, which is in metrics.jsonl: tensorboard or wandb.")]
 Overwrite = Annotated[bool, option("--overwrite", "Replace the run that the folder holds.")]
 
 # Trained runs.
-DatasetOfRun = Annotated[
-    str | None, option("", "Path or name of the dataset, if its recorded name does not find it.")
-]
-AlgorithmOfRun = Annotated[
-    str | None, option("FILE.py:CLASS", "The algorithm of the run, if it is one of your own.")
-]
+DatasetOfRun = Annotated[str | None, option("", "Path or name of the dataset, if its recorded name does not find it.")]
+AlgorithmOfRun = Annotated[str | None, option("FILE.py:CLASS", "The algorithm of the run, if it is one of your own.")]
 
 # Environments.
-TrustEnvironment = Annotated[
-    bool, option("--trust-environment", "Use environment arguments that come with the data.")
-]
+TrustEnvironment = Annotated[bool, option("--trust-environment", "Use environment arguments that come with the data.")]
 
 
 def _import_modules(names: list[str] | None) -> list[str] | None:
@@ -285,8 +260,7 @@ Imports = Annotated[
     list[str] | None,
     option(
         "--import MODULE",
-        "Module or file of yours that registers environments; may be repeated. "
-        "ORLOG_IMPORT=MODULE,.. says the same.",
+        "Module or file of yours that registers environments; may be repeated. ORLOG_IMPORT=MODULE,.. says the same.",
         callback=_import_modules,
     ),
 ]
@@ -341,9 +315,7 @@ class Signing:
 
             return functools.partial(signatures.sign, key_file=self.sign)
         if self.trust or self.sign_existing:
-            raise typer.BadParameter(
-                "--trust and --sign-existing are only for signing; add --sign FILE."
-            )
+            raise typer.BadParameter("--trust and --sign-existing are only for signing; add --sign FILE.")
         return None
 
 

@@ -22,9 +22,7 @@ DIGITS = len("ed25519:") + 12
 
 
 @command("orlog download lab/arm-v1 --episodes 0:100 --limit-rate 20M")
-def download(
-    name: str, episodes: str | None = None, columns: str | None = None, *, transfer: Transfer
-) -> None:
+def download(name: str, episodes: str | None = None, columns: str | None = None, *, transfer: Transfer) -> None:
     """Download a version from a registry or a URL, every byte checked.
 
     An interrupted download resumes where it stopped; what is here is not transferred again. A part
@@ -85,12 +83,7 @@ def _positions(text: str | None) -> list[int] | None:
 
 @command("orlog publish lab/arm-v1 s3://our-bucket/datasets --sign lab.key")
 def publish(
-    name: Name,
-    target: str,
-    signing: Signing,
-    no_audit: bool = False,
-    no_hashes: bool = False,
-    jobs: int = 8,
+    name: Name, target: str, signing: Signing, no_audit: bool = False, no_hashes: bool = False, jobs: int = 8
 ) -> None:
     """Put a version into a registry, so that any static file server of that folder is a mirror.
 
@@ -182,8 +175,7 @@ def list_registries(as_json: AsJson = False) -> None:
             {
                 **one,
                 "url": (one["url"] or "shipped with orlog") + " (read in place)" * one["in_place"],
-                "keys": [f"{key[:DIGITS]}.." for key in one["keys"]]
-                or ("not signed" if one["url"] else "-"),
+                "keys": [f"{key[:DIGITS]}.." for key in one["keys"]] or ("not signed" if one["url"] else "-"),
             }
             for one in body["registries"]
         ]

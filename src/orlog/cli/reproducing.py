@@ -122,11 +122,7 @@ class Sweeping:
 @command("orlog reproduce iql pointmaze/umaze-v1 --seeds 3")
 @errors_are_no_verdict()
 def reproduce(
-    algorithm: OptionalAlgorithm = None,
-    name: OptionalName = None,
-    *,
-    scoring: Scoring,
-    given: Reproducing,
+    algorithm: OptionalAlgorithm = None, name: OptionalName = None, *, scoring: Scoring, given: Reproducing
 ) -> None:
     """Train and score an algorithm on a dataset by its recipe, and compare with its recorded baseline.
 
@@ -237,13 +233,7 @@ def sweep(*, scoring: Scoring, given: Sweeping) -> None:
     damaged: list[str] = []
     try:
         with progress_bar("jobs") as update_jobs:
-            run_sweep(
-                planned,
-                workers=scoring.workers,
-                executor=executor,
-                progress=update_jobs,
-                note=damaged.append,
-            )
+            run_sweep(planned, workers=scoring.workers, executor=executor, progress=update_jobs, note=damaged.append)
     finally:
         say_notes(damaged, tell)
         for failure in planned.failures:
@@ -254,9 +244,7 @@ def sweep(*, scoring: Scoring, given: Sweeping) -> None:
             {
                 "results": [one.to_json() for one in results],
                 "left_out": planned.left_out,
-                "failures": [
-                    {"what": one.what, "message": one.message} for one in planned.failures
-                ],
+                "failures": [{"what": one.what, "message": one.message} for one in planned.failures],
             }
         )
     if results:  # before anything is recorded, which it would be compared with
@@ -287,16 +275,7 @@ def _reproduce_file(path: Path, name: str | None, scoring: Scoring, given: Repro
     from orlog.runs.reproducing import OUTCOMES, reproduce_file, verdict_json
     from orlog.runs.seeds import parse_seeds
 
-    kept = (
-        "seeds",
-        "out",
-        "own_algorithm",
-        "trust_environment",
-        "imports",
-        "as_json",
-        "where",
-        "workers",
-    )
+    kept = ("seeds", "out", "own_algorithm", "trust_environment", "imports", "as_json", "where", "workers")
     for options in (scoring, given):
         for field in dataclasses.fields(options):
             if field.name not in kept and getattr(options, field.name) != field.default:
@@ -327,9 +306,7 @@ def _train_options(scoring: Scoring) -> TrainOptions:
     from orlog.algos.training.options import TrainOptions
 
     return TrainOptions(
-        steps=scoring.steps,
-        evaluations=scoring.evaluations,
-        trust_environment=scoring.trust_environment,
+        steps=scoring.steps, evaluations=scoring.evaluations, trust_environment=scoring.trust_environment
     )
 
 
@@ -341,9 +318,7 @@ def _end_with_verdicts(results: Sequence[Reproduction], scoring: Scoring) -> Non
         raise typer.Exit(NOT_CONSISTENT)
     share = 1.0 if scoring.largest_share is None else scoring.largest_share
     are_same = all(
-        verdict is not None
-        and verdict.word in ("identical", "same")
-        and (verdict.unseen_share or 0.0) <= share
+        verdict is not None and verdict.word in ("identical", "same") and (verdict.unseen_share or 0.0) <= share
         for verdict in verdicts
     )
     if "unsettled" in words or (scoring.require_same and not are_same):
@@ -414,9 +389,7 @@ def _record(result: Reproduction, as_json: bool) -> None:
 
 
 @command("orlog quickstart")
-def quickstart(
-    *, out: Path | None = None, workers: int = CORES, smoke: bool = False, as_json: AsJson = False
-) -> None:
+def quickstart(*, out: Path | None = None, workers: int = CORES, smoke: bool = False, as_json: AsJson = False) -> None:
     """Build, verify, train, score and compare on one dataset, and write a page about it.
 
     Options:

@@ -20,9 +20,7 @@ def show(result: Result, as_json: bool, text: Callable[[Result], None]) -> None:
         text(result)
 
 
-def show_rows(
-    rows: Sequence[Mapping[str, Any]], columns: str, *, spare: Sequence[str] = ()
-) -> None:
+def show_rows(rows: Sequence[Mapping[str, Any]], columns: str, *, spare: Sequence[str] = ()) -> None:
     """Print some values of each row as a table; numbers are aligned to the right.
 
     Args:
@@ -33,9 +31,7 @@ def show_rows(
     """
     headings = _headings(columns)
     numbers = [
-        at
-        for at, key in enumerate(headings)
-        if any(_is_number(row[key]) for row in rows) or key.endswith("_bytes")
+        at for at, key in enumerate(headings) if any(_is_number(row[key]) for row in rows) or key.endswith("_bytes")
     ]
     cells = [[in_words(key, row[key]) for key in headings] for row in rows]
     show_table([*headings.values()], cells, numbers=numbers, spare=spare)

@@ -28,12 +28,7 @@ _ROUND = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 @command("orlog runs runs/iql")
-def runs(
-    folder: Path = Path("runs"),
-    as_command: bool = False,
-    verify: bool = False,
-    as_json: AsJson = False,
-) -> None:
+def runs(folder: Path = Path("runs"), as_command: bool = False, verify: bool = False, as_json: AsJson = False) -> None:
     """List the runs in a folder: state, steps, last score, and the settings in which they differ.
 
     The interval of a score is over the episodes of that run (95 %). What metrics counted, such as the share of
@@ -53,16 +48,10 @@ def runs(
 
     listed = find_run_folders(folder)
     varied = varied_settings(listed)
-    commands = {
-        run.folder: run_command(run.folder, run.record) for run in listed if run.record is not None
-    }
+    commands = {run.folder: run_command(run.folder, run.record) for run in listed if run.record is not None}
     if as_json:
         documents = [
-            {
-                **run.to_json(),
-                "differing_settings": varied.get(run.folder, {}),
-                "command": commands.get(run.folder),
-            }
+            {**run.to_json(), "differing_settings": varied.get(run.folder, {}), "command": commands.get(run.folder)}
             for run in listed
         ]
         print_json({"folder": str(folder), "runs": documents})
@@ -254,9 +243,7 @@ def _sequential(comparison: Comparison, group: int, groups: int) -> SequentialCo
 
 def _print_sequential(decided: SequentialComparison) -> None:
     pairs = [
-        f"{first} is {word} {second}"
-        if word in ("above", "below")
-        else f"{first} and {second}: {word}"
+        f"{first} is {word} {second}" if word in ("above", "below") else f"{first} and {second}: {word}"
         for (first, second), word in decided.decisions.items()
     ]
     say(f"AdaStop after {counted(decided.groups, 'group')} of seeds: {'; '.join(pairs)}")
@@ -268,8 +255,7 @@ def _print_sequential(decided: SequentialComparison) -> None:
 def _sequential_json(decided: SequentialComparison) -> dict[str, object]:
     return {
         "decisions": [
-            {"first": first, "second": second, "decision": word}
-            for (first, second), word in decided.decisions.items()
+            {"first": first, "second": second, "decision": word} for (first, second), word in decided.decisions.items()
         ],
         "groups": decided.groups,
         "missing": decided.missing,
@@ -326,9 +312,7 @@ def _tune(rows: Sequence[Row], plot: Path | None, evaluations: int, *, as_json: 
 
 def _print_tuning(curve: dict[str, Any]) -> None:
     unit = "score" if curve["is_normalized"] else "return"
-    varied = [
-        f"{name} in {', '.join(map(str, values))}" for name, values in curve["varied"].items()
-    ]
+    varied = [f"{name} in {', '.join(map(str, values))}" for name, values in curve["varied"].items()]
     count = curve["policies"]
     say(
         f"{algorithm_title(curve['method'])} on {curve['dataset']}: {count} "

@@ -64,9 +64,7 @@ def scores(
     if unused and not random and expert is None:
         raise typer.BadParameter(f"{unused[0]} is for measuring; add --random --expert RUN.")
     if random != (expert is not None):
-        raise typer.BadParameter(
-            "a score needs both anchors: --random, and --expert with a run, recipe or a number."
-        )
+        raise typer.BadParameter("a score needs both anchors: --random, and --expert with a run, recipe or a number.")
     if (costs or cost_limit is not None) and not returns:
         raise typer.BadParameter("--cost and --cost-limit go with returns.")
     if name is None:
@@ -334,8 +332,7 @@ def _show_benchmark(key: str, algorithm: str | None, *, as_json: bool) -> None:
         bodies = msgspec.to_builtins(sections)
         for section, body in zip(sections, bodies, strict=True):
             body["scores"] = {
-                name: {title: _score(score) for title, score in row.items()}
-                for name, row in section.scores.items()
+                name: {title: _score(score) for title, score in row.items()} for name, row in section.scores.items()
             }
         print_json({"benchmark": key, "sections": bodies})
         return
@@ -359,10 +356,7 @@ def _matrix(section: Section, algorithms: Sequence[str]) -> list[list[str]]:
     """Return the scores of some algorithms by dataset, then their averages."""
     # A share of one needs the second digit.
     digits = 1 if max(abs(score.score) for score in section.rows) >= 10 else 2
-    rows = {
-        name: {title: score.score for title, score in row.items()}
-        for name, row in section.scores.items()
-    }
+    rows = {name: {title: score.score for title, score in row.items()} for name, row in section.scores.items()}
     for average in section.averages:
         rows[f"average of {len(average.datasets)}: {average.group}"] = average.means
     return [

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from orlog.base.terminal import print_json, progress_bar, say, show_table, tell
-from orlog.cli.options import (
-    AlgorithmOfRun,
-    AsJson,
-    DatasetOfRun,
-    Imports,
-    TrustEnvironment,
-    Workers,
-    command,
-)
+from orlog.cli.options import AlgorithmOfRun, AsJson, DatasetOfRun, Imports, TrustEnvironment, Workers, command
 from orlog.cli.results import show
 from orlog.cli.scores import say_caveats
 from orlog.manifests.names import counted
@@ -180,20 +172,14 @@ def ope(
     show(result.to_json(), as_json, lambda body: _print_estimates(body, len(runs) > 1))
 
 
-_QUALITY = {
-    "absolute_error": "absolute error",
-    "rank_correlation": "rank correlation",
-    "regret_at_1": "regret@1",
-}
+_QUALITY = {"absolute_error": "absolute error", "rank_correlation": "rank correlation", "regret_at_1": "regret@1"}
 
 
 def _print_estimates(body: dict[str, Any], several: bool) -> None:
     """Print the values of checkpoints by estimator, and how good the estimators are."""
     rows = []
     for policy in body["policies"]:
-        label = (
-            f"{policy['run']} step {policy['step']:,}" if several else f"step {policy['step']:,}"
-        )
+        label = f"{policy['run']} step {policy['step']:,}" if several else f"step {policy['step']:,}"
         true, estimates = policy["value"], policy["estimates"]
         if true is not None:
             name = f"true (return {policy['mean_return']:z.2f})"
@@ -209,10 +195,7 @@ def _print_estimates(body: dict[str, Any], several: bool) -> None:
     value = f"value (discount {body['discount']:g})"
     show_table(["policy", "estimator", value, "95 % interval", "error"], rows, numbers=(2, 3, 4))
     if quality := body["quality"]:
-        rows = [
-            [name, *(_measure(measures.get(key)) for key in _QUALITY)]
-            for name, measures in quality.items()
-        ]
+        rows = [[name, *(_measure(measures.get(key)) for key in _QUALITY)] for name, measures in quality.items()]
         say()
         show_table(["estimator", *_QUALITY.values()], rows, numbers=(1, 2, 3))
     for reason in dict.fromkeys(body["left_out"].values()):

@@ -102,9 +102,7 @@ def list_datasets(
             show_rows(shown, columns, spare=[one for one in spare if one in columns])
         sources = {one.source for one in chosen}
         if "catalogue" in sources:
-            tell(
-                "\nto have one that is not here: orlog build NAME, or load_dataset(NAME, build=True)"
-            )
+            tell("\nto have one that is not here: orlog build NAME, or load_dataset(NAME, build=True)")
         if sources - {"catalogue", None}:
             tell("\nfiles and checksums: orlog show NAME; to get one: orlog download NAME")
             unknown = sum(_size(one) == "-" and not one.has_checksum for one in chosen)
@@ -212,9 +210,7 @@ def _write_card(name: str, path: Path) -> None:
     with storage_errors(path):
         before = path.read_text("utf-8", errors="replace") if path.exists() else ""
         if before and not is_own_card(before):
-            raise ValueError(
-                f"{path}: orlog did not write this file, so it is not replaced; choose another one."
-            )
+            raise ValueError(f"{path}: orlog did not write this file, so it is not replaced; choose another one.")
     with progress_bar("audit") as update:
         audited = orlog.audit(dataset, progress=update)
     card = dataset_card(dataset, audited, f"{dataset.name}@{dataset.version}")

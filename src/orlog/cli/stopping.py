@@ -69,9 +69,7 @@ def stopped_by_signals() -> Iterator[None]:
         _handle(usual)
         name = "Ctrl-C" if stopped_by == signal.SIGINT else "SIGTERM"
         words = sys.argv[1:]
-        stands = next(
-            (text for names, text in STANDS.items() if {*words} & {*names.split()}), OTHERWISE
-        )
+        stands = next((text for names, text in STANDS.items() if {*words} & {*names.split()}), OTHERWISE)
         tell(f"stopped by {name}: {stands}.\nto go on, run: {command_to_go_on()}")
         sys.exit(128 + stopped_by)
     finally:

@@ -93,12 +93,7 @@ class Training:
 
 @command("orlog train iql pointmaze/umaze-v1 --seeds 0-3 --expectile 0.8")
 def train(
-    context: typer.Context,
-    algorithm: Algorithm,
-    name: OptionalName = None,
-    *,
-    given: Training,
-    as_json: AsJson = False,
+    context: typer.Context, algorithm: Algorithm, name: OptionalName = None, *, given: Training, as_json: AsJson = False
 ) -> None:
     """Train an algorithm on a dataset by its recipe or published settings, with one or more seeds.
 
@@ -167,9 +162,7 @@ def _dataset(name: str, stream: bool | None) -> Dataset:
         return load_or_make(name, CORES, update)
 
 
-def _choose_stream(
-    algorithm: str, dataset: Dataset, options: TrainOptions, asked: bool | None
-) -> TrainOptions:
+def _choose_stream(algorithm: str, dataset: Dataset, options: TrainOptions, asked: bool | None) -> TrainOptions:
     """Return options that say whether the data are streamed; tell what that fetches, or may not fit into memory.
 
     `asked` is what was asked for, None if nothing was. Where very much would be fetched at once, the user is asked.
@@ -268,12 +261,7 @@ def _recorded(
 
 
 def _introduce(
-    algorithm: str,
-    dataset: Dataset,
-    preset: str,
-    settings: Sequence[str],
-    steps: int | None,
-    taken: Sequence[str] = (),
+    algorithm: str, dataset: Dataset, preset: str, settings: Sequence[str], steps: int | None, taken: Sequence[str] = ()
 ) -> None:
     """Print what it trains by, and where that is from."""
     from orlog.algos.algorithms import algorithm_name
@@ -338,9 +326,7 @@ def watched_run(
         try:
             yield dataclasses.replace(hooks, progress=show, note=tell, tell=taken.append)
         except StoppedError as stopped:
-            tell(
-                f"stopped at step {stopped.step:,}, with a checkpoint; to continue, run: {again()}"
-            )
+            tell(f"stopped at step {stopped.step:,}, with a checkpoint; to continue, run: {again()}")
             raise typer.Exit(128 + request.signal) from stopped
 
 
@@ -376,9 +362,7 @@ def _train_one(
     return f"trained {title} for {counted(record.steps, 'step')}; {advice}"
 
 
-def print_runs(
-    folders: Iterable[Path], end: str, failures: Mapping[int, str] | None = None, *, as_json: bool
-) -> None:
+def print_runs(folders: Iterable[Path], end: str, failures: Mapping[int, str] | None = None, *, as_json: bool) -> None:
     """Print what was trained, in words or as JSON; `failures` say why by the number of a seed."""
     from orlog.runs.run_folders import find_run_folders
 
@@ -391,12 +375,7 @@ def print_runs(
 
 
 def _train_several(
-    algorithm: str,
-    dataset: Dataset,
-    folders: Mapping[int, Path],
-    options: TrainOptions,
-    given: Training,
-    as_json: bool,
+    algorithm: str, dataset: Dataset, folders: Mapping[int, Path], options: TrainOptions, given: Training, as_json: bool
 ) -> None:
     """Train several seeds, print a line for each, and the command that continues those that are not finished."""
     from orlog.runs.progress import status_lines
@@ -435,10 +414,7 @@ def _train_several(
         tell(f"{details}error: {which} {', '.join(seeds)}: {message}")
     unfinished = sum(end.state != "finished" for end in ends.values())
     if unfinished:
-        tell(
-            f"{unfinished} of {len(ends)} seeds are not finished; to continue them, run: "
-            f"{command_to_go_on()}"
-        )
+        tell(f"{unfinished} of {len(ends)} seeds are not finished; to continue them, run: {command_to_go_on()}")
     if request.signal or unfinished:
         raise typer.Exit(128 + request.signal if request.signal else 1)
 

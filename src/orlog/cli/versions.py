@@ -11,16 +11,7 @@ import typer
 
 import orlog
 from orlog.base.terminal import progress_bar, say, show_table, tell, waits
-from orlog.cli.options import (
-    CORES,
-    AsJson,
-    ChunkHashes,
-    Container,
-    Executing,
-    Name,
-    argument,
-    command,
-)
+from orlog.cli.options import CORES, AsJson, ChunkHashes, Container, Executing, Name, argument, command
 from orlog.cli.results import show
 from orlog.errors import IntegrityError, LockError, NotFoundError, VersionExistsError
 from orlog.manifests.names import counted
@@ -36,12 +27,7 @@ SHOWN = 5  # ranges of episodes that a line of the terminal holds
 
 @command("orlog build pointmaze/umaze-v1")
 def build(
-    name: Name,
-    workers: int | None = None,
-    *,
-    where: Executing,
-    replace: bool = False,
-    record: bool = False,
+    name: Name, workers: int | None = None, *, where: Executing, replace: bool = False, record: bool = False
 ) -> None:
     """Build a dataset of the catalogue from its recipe. An interrupted build leaves nothing.
 
@@ -138,9 +124,7 @@ def save(
         dataset = dataset.select_columns(columns)
     if target.endswith(".json"):
         if dataset.operation is None:
-            raise typer.BadParameter(
-                "choose what the view keeps, with --where, --top, --episodes or --column."
-            )
+            raise typer.BadParameter("choose what the view keeps, with --where, --top, --episodes or --column.")
         if not dataset.total_episodes and not allow_empty:
             raise ValueError(
                 f"{name}: no episode is left, so {target} was not written; widen the condition, or save an "
@@ -192,8 +176,7 @@ def diff(before: Compared, after: Compared, as_json: AsJson = False) -> None:
 def _print_differences(differences: DatasetDiff) -> None:
     if differences.differences:
         rows = [
-            (one.kind, one.name, one.change, _short(one.before), _short(one.after))
-            for one in differences.differences
+            (one.kind, one.name, one.change, _short(one.before), _short(one.after)) for one in differences.differences
         ]
         show_table(("what", "name", "change", "before", "after"), rows)
         say()
@@ -206,9 +189,7 @@ def _print_differences(differences: DatasetDiff) -> None:
     lines.append(("moved", f"{moved:,}", _first(moves)))
     show_table(("episodes", "number", "which"), lines, numbers=(1,))
     if differences.changed_columns:
-        counts = ", ".join(
-            f"{name} in {count}" for name, count in differences.changed_columns.items()
-        )
+        counts = ", ".join(f"{name} in {count}" for name, count in differences.changed_columns.items())
         say(f"\ncolumns of changed episodes: {counts}")
     if differences.is_append:
         say("\nthe second is the first with episodes appended")
@@ -366,9 +347,7 @@ def _how_to_meet(name: str, pin: LockedDataset) -> str:
 
 
 @command('orlog mark lab/arm-v1@1.0.0 yanked --reason "camera upside down" --use 1.1.0')
-def mark(
-    name: str, status: Literal["superseded", "yanked", "good"], reason: str = "", use: str = ""
-) -> None:
+def mark(name: str, status: Literal["superseded", "yanked", "good"], reason: str = "", use: str = "") -> None:
     """Mark a version on this machine; opening a superseded or yanked one gives a warning.
 
     Options:

@@ -13,11 +13,7 @@ Output = TypeVar("Output")
 
 
 def execute(
-    function: Callable[[Item], Output],
-    jobs: Iterable[Item],
-    *,
-    workers: int | None,
-    running: Callable[[Item], None],
+    function: Callable[[Item], Output], jobs: Iterable[Item], *, workers: int | None, running: Callable[[Item], None]
 ) -> Iterator[tuple[int, Output | Exception]]:
     """Yield (position, result) of each job as it finishes, or the error that it raised; as `execute_here`.
 

@@ -55,8 +55,7 @@ def execute(
             return WorkerDiedError(f"its process on the cluster failed: {error.cause!r}.")
         except ray.exceptions.RayError as error:
             return WorkerDiedError(
-                "its process or its node was lost four times, often because memory ran out: "
-                f"{first_line(error)}."
+                f"its process or its node was lost four times, often because memory ran out: {first_line(error)}."
             )
 
     try:

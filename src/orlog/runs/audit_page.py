@@ -13,16 +13,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError
 from orlog.manifests.names import counted
 from orlog.runs.episode_figure import episode_figure
-from orlog.runs.pages import (
-    HOW_TO_READ,
-    figure,
-    folded,
-    how_to_read,
-    html_table,
-    paragraph,
-    pictures,
-    write_page,
-)
+from orlog.runs.pages import HOW_TO_READ, figure, folded, how_to_read, html_table, paragraph, pictures, write_page
 from orlog.runs.pictures import MOST_POINTS, Line, lines
 
 MOST_PLOTS = 12
@@ -60,10 +51,7 @@ def write_audit_page(audit: Audit, path: Path, dataset: Dataset | None = None) -
     links = {at: f"#{_anchor(at)}" for at, one in drawn.items() if one}
     parts.append(f'<p class="note">{HOW_TO_READ}</p>')
     for severity, meaning in SEVERITIES.items():
-        if rows := [
-            (one.check, one.column, one.text, place_text(one), f"{one.count:,}")
-            for one in audit.of(severity)
-        ]:
+        if rows := [(one.check, one.column, one.text, place_text(one), f"{one.count:,}") for one in audit.of(severity)]:
             parts.append(f"<h2>{severity.capitalize()}s: {meaning}</h2>")
             headings = ("check", "column", "finding", "first at", "count")
             parts.append(html_table(headings, rows, {4}, links))

@@ -14,12 +14,7 @@ from orlog.algos.algorithms import algorithm_title, known_as
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given
 from orlog.errors import NotFoundError
-from orlog.manifests.benchmarks import (
-    BENCHMARKS,
-    benchmark_datasets,
-    find_benchmark_dataset,
-    unknown_name,
-)
+from orlog.manifests.benchmarks import BENCHMARKS, benchmark_datasets, find_benchmark_dataset, unknown_name
 from orlog.manifests.manifest import Manifest
 from orlog.normalize.baselines import read_baselines
 from orlog.normalize.published_scores import (
@@ -57,9 +52,7 @@ def baselines(dataset: Given, *, algorithm: str | None = None) -> list[Published
     return _of_algorithm(title, algorithm, scores)
 
 
-def _of_algorithm(
-    name: str, algorithm: str | None, scores: Sequence[PublishedScore]
-) -> list[PublishedScore]:
+def _of_algorithm(name: str, algorithm: str | None, scores: Sequence[PublishedScore]) -> list[PublishedScore]:
     if algorithm is None:
         return [*scores]
     wanted = known_as(algorithm)
@@ -206,11 +199,7 @@ def in_sections(scores: Iterable[PublishedScore]) -> list[Section]:
     for key, members in sorted(grouped.items(), key=lambda item: _rank(item[1][0])):
         table: dict[str, dict[str, PublishedScore]] = defaultdict(dict)
         for score in members:
-            assert score.algorithm not in table[score.dataset], (
-                key,
-                score.dataset,
-                score.algorithm,
-            )
+            assert score.algorithm not in table[score.dataset], (key, score.dataset, score.algorithm)
             table[score.dataset][score.algorithm] = score
         algorithms = list(dict.fromkeys(score.algorithm for score in members))
         averages = [] if score_is_raw(members[0].metric) else list(_averages(algorithms, table))
@@ -228,9 +217,7 @@ def score_is_raw(metric: str) -> bool:
     return metric.startswith("raw")
 
 
-def _averages(
-    algorithms: Sequence[str], table: Mapping[str, Mapping[str, PublishedScore]]
-) -> Iterator[Average]:
+def _averages(algorithms: Sequence[str], table: Mapping[str, Mapping[str, PublishedScore]]) -> Iterator[Average]:
     """Yield averages over the sets of datasets on which at least one algorithm has every score."""
     for group, names in _sets(table).items():
         means = {

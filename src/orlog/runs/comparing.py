@@ -23,26 +23,12 @@ from orlog.manifests.rebuilds import rebuild_notes
 from orlog.normalize.baselines import protocol_episodes
 from orlog.normalize.metrics import Number, numbers_of
 from orlog.normalize.references import References, impossible_return, score_caveats, simulator_of
-from orlog.normalize.statistics import (
-    AGGREGATES,
-    Comparison,
-    compare_methods,
-    equal_methods,
-    unranked_methods,
-)
+from orlog.normalize.statistics import AGGREGATES, Comparison, compare_methods, equal_methods, unranked_methods
 from orlog.runs.normalized_scores import normalized_score
 from orlog.runs.references import benchmark_of_name, references_measured
 from orlog.runs.run_folders import RunSummary, read_folder, setting_words
 from orlog.runs.run_groups import seeds_together
-from orlog.runs.scored_runs import (
-    CURVE_POLICY,
-    LARGEST_FILE,
-    LAYOUT,
-    Scale,
-    ScoredRuns,
-    read_scored_runs,
-    scored_run,
-)
+from orlog.runs.scored_runs import CURVE_POLICY, LARGEST_FILE, LAYOUT, Scale, ScoredRuns, read_scored_runs, scored_run
 
 CHECKPOINTS = 3
 """Points at the end of a learning curve whose variance counts as that of checkpoints."""
@@ -132,9 +118,7 @@ class Row:
         return normalized_score(benchmark[0], returns)
 
 
-def find_runs(
-    places: Sequence[str | Path], *, on_skipped: Callable[[Path], None] = lambda _folder: None
-) -> list[Row]:
+def find_runs(places: Sequence[str | Path], *, on_skipped: Callable[[Path], None] = lambda _folder: None) -> list[Row]:
     """Return the scored runs of several places, each once, in the order given: a row for each folder and file.
 
     A place is the folder of a run, a file of scored runs, or a folder with such at any depth, as a clone of
@@ -189,9 +173,7 @@ def find_runs(
             else:
                 add(path, label, scored, [run])
     if not rows:
-        raise NotFoundError(
-            f"{places[-1]}: no run in this folder has a score; run: orlog evaluate {places[-1]}"
-        )
+        raise NotFoundError(f"{places[-1]}: no run in this folder has a score; run: orlog evaluate {places[-1]}")
     return [*rows.values()]
 
 
@@ -221,9 +203,7 @@ def tables_of(rows: Iterable[Row]) -> list[tuple[list[Row], str]]:
     by_facts: dict[bytes, list[Row]] = {}
     for group in seeds_together(
         rows,
-        lambda row: canonical_json(
-            [row.name, row.facts, row.details, "" if row.runs else str(row.place)]
-        ),
+        lambda row: canonical_json([row.name, row.facts, row.details, "" if row.runs else str(row.place)]),
         lambda row: [seed.seed for seed in row.scored.seeds],
     ):
         row = merged(group)
@@ -261,9 +241,7 @@ def _named(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         alike = [other.details for other in rows if other.name == row.name]
         differing = {
-            name: value
-            for name, value in row.details.items()
-            if any(other.get(name) != value for other in alike)
+            name: value for name, value in row.details.items() if any(other.get(name) != value for other in alike)
         }
         name = " ".join([row.name, *setting_words(differing)])
         if alike.count(row.details) > 1:
@@ -380,10 +358,7 @@ def notes_on(rows: Sequence[Row]) -> list[str]:
         if len(steps) > 1:
             each = ", ".join(f"{count} ({', '.join(names)})" for count, names in steps.items())
             notes.append(f"{task}: gradient steps differ: {each}")
-        notes += [
-            note.rstrip(".")
-            for note in rebuild_notes(task, [row.scored.dataset.version for row in there])
-        ]
+        notes += [note.rstrip(".") for note in rebuild_notes(task, [row.scored.dataset.version for row in there])]
         anchors, here = there[0].anchors, simulator_of(first)
         if anchors is None:
             where = first.environment_id or "its environment"

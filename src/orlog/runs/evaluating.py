@@ -14,15 +14,7 @@ import numpy as np
 from orlog.algos.algorithms import AlgorithmLike, algorithm_title
 from orlog.algos.training.evaluating import EPISODES, evaluate_loaded, load_run
 from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.runs import (
-    Evaluation,
-    PathLike,
-    Run,
-    RunRecord,
-    as_path,
-    read_evaluation,
-    read_run,
-)
+from orlog.algos.training.runs import Evaluation, PathLike, Run, RunRecord, as_path, read_evaluation, read_run
 from orlog.datasets.reading.opening import Given
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted
@@ -32,10 +24,7 @@ from orlog.normalize.statistics import score_interval
 from orlog.runs.references import references as find_references
 from orlog.runs.videos import VIDEOS, Video, check_video, film
 
-ONE_RUN = (
-    "The interval is over the episodes of this one run (95 %, Student's t): it says nothing about "
-    "other seeds."
-)
+ONE_RUN = "The interval is over the episodes of this one run (95 %, Student's t): it says nothing about other seeds."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -208,8 +197,7 @@ class Score:
             "numbers": [number.to_json() for number in self.numbers],
             "protocol": msgspec.to_builtins(self.protocol),
             "videos": [
-                {**msgspec.to_builtins(one), "file": str(self.run.folder / VIDEOS / one.file)}
-                for one in self.videos
+                {**msgspec.to_builtins(one), "file": str(self.run.folder / VIDEOS / one.file)} for one in self.videos
             ],
         }
 
@@ -246,9 +234,7 @@ def evaluate(
     if video:
         check_video()
     loaded = load_run(as_path(run), dataset=dataset, algorithm=algorithm)
-    evaluation = evaluate_loaded(
-        loaded, episodes=episodes, trust_environment=trust_environment, progress=progress
-    )
+    evaluation = evaluate_loaded(loaded, episodes=episodes, trust_environment=trust_environment, progress=progress)
     videos = film(loaded, evaluation, progress) if video else []
     references, reason = None, ""
     try:

@@ -227,9 +227,7 @@ def recorded_episodes(algorithm: str, name: str) -> int:
     return EPISODES if baseline is None else baseline.protocol.episodes
 
 
-def job_options(
-    options: TrainOptions, algorithm: str, name: str, *, seeds: int, episodes: int
-) -> TrainOptions:
+def job_options(options: TrainOptions, algorithm: str, name: str, *, seeds: int, episodes: int) -> TrainOptions:
     """Return the options of a job, with the recipe's steps by default, and no curve of more episodes."""
     steps = options.steps
     if steps is None:

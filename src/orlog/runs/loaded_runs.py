@@ -27,8 +27,7 @@ class Runs(list[RunSummary]):
     def __repr__(self) -> str:
         """Return the folder, and how many runs of each algorithm are in it."""
         names = Counter(
-            algorithm_title(run.record.algorithm, run.record.config) if run.record else "unreadable"
-            for run in self
+            algorithm_title(run.record.algorithm, run.record.config) if run.record else "unreadable" for run in self
         )
         counts = ", ".join(f"{count} {name}" for name, count in names.items())
         return f"Runs({str(self.folder)!r}: {counts})"

@@ -41,9 +41,7 @@ def write_all(out: Path, made: Sequence[ScoredRuns]) -> list[Path]:
     Raises SchemaError if there are several for one file.
     """
     if out.suffix != ".json":
-        files = [
-            out / runs.dataset.name / f"{runs.method.name.rpartition(':')[2]}.json" for runs in made
-        ]
+        files = [out / runs.dataset.name / f"{runs.method.name.rpartition(':')[2]}.json" for runs in made]
     elif len(made) == 1:
         files = [out]
     else:
@@ -93,9 +91,7 @@ def _code(folders: Sequence[Path], algorithm: AlgorithmLike | None) -> CodeUsed:
     record = records[0]
     unknown = CodeUsed(versions=record.versions)
     if algorithm is not None and algorithm_name(algorithm) != record.algorithm:
-        raise ValueError(
-            f"{folders[0]}: was trained with {record.algorithm}, not {algorithm_name(algorithm)}."
-        )
+        raise ValueError(f"{folders[0]}: was trained with {record.algorithm}, not {algorithm_name(algorithm)}.")
     if algorithm is None and record.algorithm not in ALGORITHMS:
         return unknown  # code that a record names is not run
     try:

@@ -84,21 +84,16 @@ def measure_references(
     if is_number and not source:
         raise ValueError(f"{dataset.name}: a published return needs its source: source=TEXT.")
     if source and not is_number:
-        raise ValueError(
-            f"{dataset.name}: a source is for a published return, a number; found {expert}."
-        )
+        raise ValueError(f"{dataset.name}: a source is for a published return, a number; found {expert}.")
     policies = [random] if is_number else [random, _expert(dataset, expert, algorithm)]
     protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
     with one_thread():
         low, *measured = (
-            ReferenceReturn.of(each.name, run_protocol(each.policy, protocol, progress).returns)
-            for each in policies
+            ReferenceReturn.of(each.name, run_protocol(each.policy, protocol, progress).returns) for each in policies
         )
     try:
         if measured:
-            references: References = ReferenceReturns(
-                random=low, expert=measured[0], protocol=protocol
-            )
+            references: References = ReferenceReturns(random=low, expert=measured[0], protocol=protocol)
         else:
             references = _with_number(low, float(expert), source, protocol)  # type: ignore[arg-type]  # it is a number
     except ValueError as error:
@@ -121,9 +116,7 @@ def keep_references(dataset: Given, references: References) -> Path:
 
 def _environment(dataset: Dataset) -> EnvironmentRecord:
     if dataset.environment is None:
-        raise NotFoundError(
-            f"{dataset.name} names no environment, and references belong to an environment."
-        )
+        raise NotFoundError(f"{dataset.name} names no environment, and references belong to an environment.")
     return dataset.environment
 
 
@@ -144,8 +137,7 @@ def _expert(dataset: Dataset, expert: Any, algorithm: AlgorithmLike | None) -> E
         known = entry.recipe.expert() if entry is not None else None
         if known is None:
             raise NotFoundError(
-                f"{dataset.name}: no recipe is known that has an expert for it; name a run: "
-                "expert=FOLDER."
+                f"{dataset.name}: no recipe is known that has an expert for it; name a run: expert=FOLDER."
             )
         return known
     run = load_run(expert, algorithm=algorithm)
@@ -174,17 +166,14 @@ def _shown(environment: EnvironmentRecord | None) -> str:
     return f"{environment.id}{arguments}"
 
 
-def _with_number(
-    low: ReferenceReturn, expert: float, source: str, protocol: Protocol
-) -> PublishedReferences:
+def _with_number(low: ReferenceReturn, expert: float, source: str, protocol: Protocol) -> PublishedReferences:
     """Return a measured random policy with a published expert."""
     if not math.isfinite(expert):
         raise ValueError(f"the expert's return must be a finite number, found {expert}.")
     error = "" if low.standard_error is None else f", standard error {low.standard_error:.4g}"
     return PublishedReferences(
         random=PublishedReturn(
-            policy=f"{low.policy}; measured with orlog, {len(low.returns)} episodes{error}",
-            mean=low.mean,
+            policy=f"{low.policy}; measured with orlog, {len(low.returns)} episodes{error}", mean=low.mean
         ),
         expert=PublishedReturn(policy=f"as published: {source}", mean=expert),
         protocol=PublishedProtocol(
@@ -225,9 +214,7 @@ def _uniform(name: str, space: gymnasium.Space[Any], rng: np.random.Generator) -
             parts = {key: _uniform(name, part, rng) for key, part in space.spaces.items()}
             return lambda seen: {key: part(seen) for key, part in parts.items()}
         case gymnasium.spaces.Discrete():
-            return lambda seen: rng.integers(
-                int(space.start), int(space.start + space.n), rows(seen)
-            )
+            return lambda seen: rng.integers(int(space.start), int(space.start + space.n), rows(seen))
         case gymnasium.spaces.MultiDiscrete():
             return lambda seen: rng.integers(space.start, space.start + space.nvec, rows(seen))
         case gymnasium.spaces.MultiBinary():

@@ -74,17 +74,11 @@ def normalized_score(
 
 
 @overload
-def normalized_score(
-    dataset: Given, returns: ArrayLike, *, costs: ArrayLike, cost_limit: float
-) -> SafeScore: ...
+def normalized_score(dataset: Given, returns: ArrayLike, *, costs: ArrayLike, cost_limit: float) -> SafeScore: ...
 
 
 def normalized_score(
-    dataset: Given,
-    returns: ArrayLike,
-    *,
-    costs: ArrayLike | None = None,
-    cost_limit: float | None = None,
+    dataset: Given, returns: ArrayLike, *, costs: ArrayLike | None = None, cost_limit: float | None = None
 ) -> Float[np.ndarray, "*shape"] | SafeScore:
     """Return the normalized scores of returns, by the formula and references of the dataset.
 
@@ -137,8 +131,7 @@ def normalized_score(
     paid = _numbers("costs", costs, name)
     if paid.shape != values.shape:
         raise ValueError(
-            f"{name}: {paid.size} costs were given for {values.size} returns; each episode has one "
-            "of both."
+            f"{name}: {paid.size} costs were given for {values.size} returns; each episode has one of both."
         )
     if not 0 <= cost_limit < np.inf or paid.min() < 0:
         raise ValueError(f"{name}: costs and their limit must be finite numbers from 0 on.")
@@ -176,9 +169,7 @@ def _numbers(what: str, values: ArrayLike, dataset: str) -> Float[np.ndarray, "*
     bad = np.flatnonzero(~np.isfinite(array.ravel()))
     if bad.size:
         first = array.ravel()[bad[0]]
-        raise ValueError(
-            f"{dataset}: {what} hold {first} at position {bad[0]}; a score needs finite numbers."
-        )
+        raise ValueError(f"{dataset}: {what} hold {first} at position {bad[0]}; a score needs finite numbers.")
     return array
 
 

@@ -178,9 +178,7 @@ def evaluate_off_policy(
     several = [runs] if isinstance(runs, str) or not isinstance(runs, Sequence) else runs
     folders = [as_path(run) for run in several]
     if not folders or episodes < 0:
-        raise ValueError(
-            f"expected one run or more and episodes >= 0, found {folders}, {episodes}."
-        )
+        raise ValueError(f"expected one run or more and episodes >= 0, found {folders}, {episodes}.")
     if discount is not None and not 0 < discount <= 1:
         raise ValueError(f"discount must be in (0, 1], found {discount:g}.")
     resolved = [folder.resolve() for folder in folders]
@@ -192,9 +190,7 @@ def evaluate_off_policy(
     _check_alike("on", digests, "evaluate runs of one dataset at a time.")
     if discount is None:
         configs = {folder: record.config for folder, (record, _, _) in known.items()}
-        discounts = {
-            folder: one["discount"] for folder, one in configs.items() if "discount" in one
-        }
+        discounts = {folder: one["discount"] for folder, one in configs.items() if "discount" in one}
         discount = float(next(iter(discounts.values()), 0.99))
         advice = f"say which one values are to have: discount={discount:g}."
         _check_alike("with the discount", discounts, advice)
@@ -213,11 +209,7 @@ def evaluate_off_policy(
         notes=notes,
         protocol=_protocol(data, episodes, trust_environment, notes),
     )
-    checkpoints = [
-        (folder, step, path)
-        for folder in folders
-        for step, path in kept_checkpoints(folder).items()
-    ]
+    checkpoints = [(folder, step, path) for folder in folders for step, path in kept_checkpoints(folder).items()]
     judged: list[_Judged] = []
     steps = result.settings.steps
     each = steps * result.settings.fits
@@ -299,9 +291,7 @@ def _check_alike(what: str, values: Mapping[Path, object], advice: str) -> None:
     """Raise ValueError if runs were trained with several values of what they should have in common."""
     for (first, value), (second, other) in itertools.pairwise(values.items()):
         if value != other:
-            raise ValueError(
-                f"{first} was trained {what} {value}, and {second} {what} {other}; {advice}"
-            )
+            raise ValueError(f"{first} was trained {what} {value}, and {second} {what} {other}; {advice}")
 
 
 def _other_dataset(other: Dataset, trained_on: Dataset) -> Dataset:
@@ -341,9 +331,7 @@ def _check_policy(folder: Path, algorithm: Algorithm, dataset: Dataset) -> None:
     if takes_goals(type(algorithm)):
         reason = "its policy acts for goals, which the rewards of the dataset do not follow"
     elif is_team(dataset):
-        reason = (
-            f"its policy acts for all agents of {dataset.name} at once, and estimators judge one"
-        )
+        reason = f"its policy acts for all agents of {dataset.name} at once, and estimators judge one"
     elif hasattr(algorithm, "actor"):
         reason = "its policy remembers the episode or draws noise, so an observation has no value"
     elif not hasattr(algorithm, "scaling"):
@@ -352,14 +340,10 @@ def _check_policy(folder: Path, algorithm: Algorithm, dataset: Dataset) -> None:
         reason = f"actions are {space}, neither a Box nor Discrete"
     else:
         return
-    raise SchemaError(
-        f"{folder}: {reason}; leave this run out, and measure its returns: orlog evaluate {folder}"
-    )
+    raise SchemaError(f"{folder}: {reason}; leave this run out, and measure its returns: orlog evaluate {folder}")
 
 
-def _protocol(
-    dataset: Dataset, episodes: int, trust_environment: bool, notes: list[str]
-) -> Protocol | None:
+def _protocol(dataset: Dataset, episodes: int, trust_environment: bool, notes: list[str]) -> Protocol | None:
     """Return how returns are measured; None, after a note, where they cannot be."""
     if not episodes:
         notes.append("no returns were measured, as asked, so estimates are compared with nothing.")
@@ -431,9 +415,7 @@ def _why_no_number(terms: Terms, step: int) -> str:
     )
 
 
-def _quality(
-    estimates: np.ndarray, draws: np.ndarray, values: np.ndarray, measured: np.ndarray
-) -> dict[str, Estimate]:
+def _quality(estimates: np.ndarray, draws: np.ndarray, values: np.ndarray, measured: np.ndarray) -> dict[str, Estimate]:
     """Return the measures of an estimator; draws and measured values are [policies, resamples]."""
     quality = {}
     for name, measure in QUALITY.items():

@@ -80,13 +80,10 @@ def pictures(figures: Iterable[str]) -> str:
     return there and f'<div class="pictures">{there}</div>'
 
 
-def figure(
-    picture: str, caption: str, series: Mapping[str, int] | None = None, kind: str = ""
-) -> str:
+def figure(picture: str, caption: str, series: Mapping[str, int] | None = None, kind: str = "") -> str:
     """Return a picture, or pictures, with a text below; `series` has the number of each line by its name."""
     named = "".join(
-        f'<span><i class="swatch c{number}"></i>{html.escape(name)}</span> '
-        for name, number in (series or {}).items()
+        f'<span><i class="swatch c{number}"></i>{html.escape(name)}</span> ' for name, number in (series or {}).items()
     )
     words = f"<figcaption>{named}{html.escape(caption)}</figcaption>"
     return f'<figure class="{kind}">{picture}{words}</figure>'

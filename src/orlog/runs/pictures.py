@@ -64,12 +64,7 @@ def series_of(names: Iterable[str]) -> dict[str, int]:
 
 
 def dots(
-    rows: Sequence[Dot],
-    label: str,
-    *,
-    digits: int = 1,
-    ends: Sequence[float] = (0,),
-    scale: Sequence[float] = (),
+    rows: Sequence[Dot], label: str, *, digits: int = 1, ends: Sequence[float] = (0,), scale: Sequence[float] = ()
 ) -> str:
     """Return dots below each other, each under its name, over an axis.
 
@@ -92,10 +87,7 @@ def dots(
     for row in rows:
         y = top + 24
         parts = [f"<title>{html.escape(row.note)}</title>"] if row.note else []
-        parts += [
-            _text(0, top + 13, row.name),
-            _text(WIDTH, top + 13, f"{row.value:z.{digits}f}", "end"),
-        ]
+        parts += [_text(0, top + 13, row.name), _text(WIDTH, top + 13, f"{row.value:z.{digits}f}", "end")]
         if row.interval is not None:
             parts.append(_line(at(row.interval[0]), y, at(row.interval[1]), y, "interval"))
         parts += [_shape("circle", "seed", cx=at(one), cy=y, r=2) for one in row.each]
@@ -109,8 +101,7 @@ def dots(
         drawn.append(f'<g class="c{row.series}">{"".join(parts)}</g>')
         top += 46 if row.recorded else 36
     words = ", ".join(
-        f"{row.name} {row.value:z.{digits}f}"
-        + (f" (recorded: {row.recorded[0]:z.{digits}f})" if row.recorded else "")
+        f"{row.name} {row.value:z.{digits}f}" + (f" (recorded: {row.recorded[0]:z.{digits}f})" if row.recorded else "")
         for row in rows
     )
     return _picture(bottom + 16, f"{label}: {words}", drawn)
@@ -148,10 +139,7 @@ def lines(
     for value in _ticks(low, high):
         drawn.append(_line(_LEFT, up_at(value), _RIGHT, up_at(value), "axis"))
         drawn.append(_text(_LEFT - 4, up_at(value) + 4, f"{value:,.7g}", "end"))
-    drawn += [
-        _text(across_at(value), _BOTTOM + 14, f"{value:,.7g}", "middle")
-        for value in _ticks(left, right)
-    ]
+    drawn += [_text(across_at(value), _BOTTOM + 14, f"{value:,.7g}", "middle") for value in _ticks(left, right)]
     drawn.append(_text(_RIGHT, _BOTTOM + 29, across, "end"))
     for one in curves:
         inner = ""
@@ -233,10 +221,7 @@ def _picture(height: float, label: str, drawn: Sequence[str]) -> str:
 
 
 def _shape(name: str, kind: str, **attributes: float | str) -> str:
-    words = "".join(
-        f' {key}="{one if isinstance(one, str) else _number(one)}"'
-        for key, one in attributes.items()
-    )
+    words = "".join(f' {key}="{one if isinstance(one, str) else _number(one)}"' for key, one in attributes.items())
     return f'<{name} class="{kind}"{words}/>'
 
 

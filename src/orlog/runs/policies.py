@@ -58,10 +58,7 @@ class RunPolicy:
     def __repr__(self) -> str:
         """Return algorithm, dataset, seed and step in one line."""
         record = self.run.record
-        return (
-            f"RunPolicy({record.algorithm} seed {record.seed} on {record.shown_dataset}, step "
-            f"{self.step:,})"
-        )
+        return f"RunPolicy({record.algorithm} seed {record.seed} on {record.shown_dataset}, step {self.step:,})"
 
     def begin(self, which: Any = None, infos: Mapping[str, Any] | None = None) -> None:
         """Forget the episodes: new ones begin with the next observations.
@@ -181,9 +178,7 @@ class RunPolicy:
         )
 
 
-def load_policy(
-    run: PathLike, *, dataset: Given | None = None, algorithm: AlgorithmLike | None = None
-) -> RunPolicy:
+def load_policy(run: PathLike, *, dataset: Given | None = None, algorithm: AlgorithmLike | None = None) -> RunPolicy:
     """Return the last saved policy of a run, as a callable for a loop of your own.
 
     Args:

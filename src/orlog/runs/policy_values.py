@@ -46,9 +46,7 @@ class Logged(NamedTuple):
     def column(self, name: str) -> Float64[np.ndarray, " steps"]:
         """Return a number of each step."""
         rows = torch.from_numpy(self.arrays.step_rows())
-        values: np.ndarray = (
-            self.arrays.rows[:, self.arrays.columns[name]][rows].reshape(-1).numpy()
-        )
+        values: np.ndarray = self.arrays.rows[:, self.arrays.columns[name]][rows].reshape(-1).numpy()
         return values.astype(np.float64)
 
 
@@ -89,15 +87,10 @@ def _log_probs(dataset: Dataset) -> tuple[np.ndarray | None, str]:
     """
     column = column_with(dataset.roles, "behavior_log_prob") or LOG_PROBS
     if column not in dataset.columns:
-        missing = (
-            f"{dataset.name} has no column {LOG_PROBS} (record it with action_log_probs=True)."
-        )
+        missing = f"{dataset.name} has no column {LOG_PROBS} (record it with action_log_probs=True)."
         return None, missing
     values = np.asarray(dataset.column(column), np.float64)
-    where, advice = (
-        f"{dataset.name}: {column}",
-        "select the columns without it (ds.select_columns).",
-    )
+    where, advice = (f"{dataset.name}: {column}", "select the columns without it (ds.select_columns).")
     if values.shape != (dataset.total_steps,):
         raise SchemaError(
             f"{where} has the shape {list(values.shape)}, expected one number for each of "
@@ -174,9 +167,7 @@ def fit_policy(
     if reason := why_no_critic(algorithm, record, discount):
         left_out["critic"] = reason
     else:
-        values = _of_rows(
-            arrays, arrays.first_rows, lambda seen, _: _critic_values(algorithm, seen)
-        )
+        values = _of_rows(arrays, arrays.first_rows, lambda seen, _: _critic_values(algorithm, seen))
         terms["critic"] = value_estimates.mean_terms(values / record.reward_scale)
 
     lengths, final, effective = arrays.lengths, arrays.final_rows, None
@@ -187,9 +178,7 @@ def fit_policy(
     else:
         steps = arrays.step_rows()
         chances = _of_rows(
-            arrays,
-            steps,
-            lambda seen, actions: chosen_values(policy(seen), actions_to_indices(scaling, actions)),
+            arrays, steps, lambda seen, actions: chosen_values(policy(seen), actions_to_indices(scaling, actions))
         )
         with np.errstate(divide="ignore"):
             ratios = padded(np.log(chances) - judged.log_probs, lengths)
@@ -203,9 +192,7 @@ def fit_policy(
                 ratios, rewards, discount, weighted=True, per_decision=per_decision
             )
         for prefix, weighted in (("", False), ("w", True)):
-            terms[f"{prefix}dr"] = value_estimates.doubly_robust(
-                ratios, rewards, *valued, discount, weighted=weighted
-            )
+            terms[f"{prefix}dr"] = value_estimates.doubly_robust(ratios, rewards, *valued, discount, weighted=weighted)
         effective = value_estimates.effective_sample_size(ratios)
     beyond = float((discount**lengths * final_values).mean())
     return PolicyValues(terms, left_out, by_fit.mean(1), float(np.mean(halfway)), beyond, effective)
@@ -229,15 +216,11 @@ def _resampled(arrays: Arrays, rng: np.random.Generator) -> Arrays:
             np.add.at(counts, rng.choice(episodes, len(episodes)), 1)
         drawn.append(np.repeat(steps, counts[of_step[steps]]))
     sizes = np.array([len(steps) for steps in drawn])
-    chosen = Mixture(
-        steps=np.concatenate(drawn), first=sizes.cumsum() - sizes, sizes=sizes, up_to=up_to
-    )
+    chosen = Mixture(steps=np.concatenate(drawn), first=sizes.cumsum() - sizes, sizes=sizes, up_to=up_to)
     return dataclasses.replace(arrays, mixture=chosen)
 
 
-def _of_rows(
-    arrays: Arrays, rows: np.ndarray, function: Callable[[Any, Tensor], Tensor]
-) -> np.ndarray:
+def _of_rows(arrays: Arrays, rows: np.ndarray, function: Callable[[Any, Tensor], Tensor]) -> np.ndarray:
     """Return a function's numbers for the observations and actions of some rows, on the last axis."""
     parts = []
     for start in range(0, len(rows), _ROWS):

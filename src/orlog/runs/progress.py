@@ -127,9 +127,7 @@ class Watcher:
         self._show(self.status)
 
 
-def _evaluated(
-    line: Mapping[str, Any], normalize: Normalize | None
-) -> tuple[float, float | None, list[Number]]:
+def _evaluated(line: Mapping[str, Any], normalize: Normalize | None) -> tuple[float, float | None, list[Number]]:
     """Return mean return, mean score where references are known, and what metrics counted in a line of the log."""
     returns = np.array(line["returns"], float)
     score = None if normalize is None else float(normalize(returns).mean())
@@ -146,9 +144,7 @@ def watching(watcher: Watcher, folder: Path, log: str, stop: Callable[[], bool])
             watcher.log(line)
             copy(line)
 
-        yield Hooks(
-            progress=watcher.progress, log=hear, begin=copy.begin, stop=stop, note=watcher.note
-        )
+        yield Hooks(progress=watcher.progress, log=hear, begin=copy.begin, stop=stop, note=watcher.note)
 
 
 @contextlib.contextmanager
@@ -270,9 +266,7 @@ def _begin_wandb(folder: Path) -> tuple[_Write, Callable[[], None]]:
             settings=wandb.Settings(silent=True),
         )
     except Exception as error:  # such as no account on this machine
-        raise NotFoundError(
-            f"log='wandb': {clause(error)}; run: wandb login; or set WANDB_MODE=offline."
-        ) from error
+        raise NotFoundError(f"log='wandb': {clause(error)}; run: wandb login; or set WANDB_MODE=offline.") from error
 
     def write(step: int, seconds: float, values: dict[str, float]) -> None:
         if step > sent.step:

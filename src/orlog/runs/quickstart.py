@@ -37,9 +37,7 @@ SMALL_RECIPE = (
 SMOKE_REMARK = "A smoke run: it shows that everything works. Its scores mean nothing."
 
 
-def quickstart(
-    folder: Path, *, smoke: bool, workers: int
-) -> tuple[Dataset, list[Reproduction], Path]:
+def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, list[Reproduction], Path]:
     """Run every step, print progress, and return the dataset, the results and the page.
 
     Runs that the folder holds go on, and those that are finished are not trained again.
@@ -62,9 +60,7 @@ def quickstart(
     return dataset, results, page
 
 
-def _train(
-    dataset: Dataset, folder: Path, seeds: tuple[int, ...], *, smoke: bool, workers: int
-) -> list[Reproduction]:
+def _train(dataset: Dataset, folder: Path, seeds: tuple[int, ...], *, smoke: bool, workers: int) -> list[Reproduction]:
     """Train and score each algorithm; return the results by the algorithms' names."""
     jobs = {
         algorithm: make_jobs(
@@ -97,14 +93,10 @@ def _build_and_verify(name: str, workers: int) -> Dataset:
     Raises IntegrityError if a byte is not what the manifest says.
     """
     with progress_bar("steps", f"building {name}") as update:
-        folder = build_dataset(
-            name, workers=workers, progress=update, on_wait=waits("building it", say)
-        )
+        folder = build_dataset(name, workers=workers, progress=update, on_wait=waits("building it", say))
     manifest, problems = verify_folder(folder)
     if problems:
-        raise IntegrityError(
-            f"{folder}: {problems[0]}; run: orlog build {name} --replace", file=problems[0].file
-        )
+        raise IntegrityError(f"{folder}: {problems[0]}; run: orlog build {name} --replace", file=problems[0].file)
     dataset = load_dataset(folder)
     say(
         f"  {counted(len(manifest.objects), 'file')}, {size_text(manifest.size_bytes)}, every byte as in "

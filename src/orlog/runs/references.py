@@ -68,9 +68,7 @@ def references_of(manifest: Manifest) -> References | None:
     return _measured_in(environment) or _minari_references(manifest, environment)
 
 
-def _minari_references(
-    manifest: Manifest, environment: EnvironmentRecord
-) -> PublishedReferences | None:
+def _minari_references(manifest: Manifest, environment: EnvironmentRecord) -> PublishedReferences | None:
     """Return the reference returns that a dataset of Minari has in its metadata, or None."""
     from orlog.datasets.formats.minari.metadata import references_in
 

@@ -79,9 +79,7 @@ class Reproduction:
             low_high = self.interval
             interval = low_high and " (95 % interval {:z.1f} to {:z.1f})".format(*low_high)
             words.insert(0, f"score {scores.mean():z.1f}{interval or ''}")
-        words.append(
-            f"{counted(len(self.seeds), 'seed')} of {counted(self.returns.shape[1], 'episode')}"
-        )
+        words.append(f"{counted(len(self.seeds), 'seed')} of {counted(self.returns.shape[1], 'episode')}")
         if means:
             recorded = f"{sum(means) / len(means):z.1f} from {counted(len(means), 'seed')}"
             words[-1] += f"; recorded {recorded}"
@@ -170,8 +168,7 @@ class Reproduction:
             versions=record.versions,
             returns={str(seed): score.evaluation.returns for seed, score in seeds},
             metrics={
-                name: {str(seed): score.metrics[name].tolist() for seed, score in seeds}
-                for name in sorted(metrics)
+                name: {str(seed): score.metrics[name].tolist() for seed, score in seeds} for name in sorted(metrics)
             },
             processor=self.first.evaluation.processor or "unknown",
             settings_tried=recipe.settings_tried if recipe else 0,
@@ -187,16 +184,7 @@ class Reproduction:
             names = ("processor", "settings_tried", "tuning_seeds")
             recorded = {"normalized_score": sum(means) / len(means), "seeds": len(means)}
             recorded |= {name: getattr(baseline, name) for name in names}
-        of_all = (
-            "algorithm",
-            "dataset",
-            "version",
-            "digest",
-            "steps",
-            "config",
-            "settings",
-            "protocol",
-        )
+        of_all = ("algorithm", "dataset", "version", "digest", "steps", "config", "settings", "protocol")
         of_each = ("seed", "mean_return", "normalized_score", "returns", "metrics")
         return {
             **{name: seeds[0][name] for name in of_all},
@@ -292,11 +280,7 @@ def judge(seeds: dict[int, Score], *, looks: int = 1) -> Reproduction:
             recorded_processor=baseline.processor,
         )
     return Reproduction(
-        seeds=seeds,
-        baseline=baseline,
-        verdict=verdict,
-        notes=_notes(first, baseline),
-        not_compared=not_compared,
+        seeds=seeds, baseline=baseline, verdict=verdict, notes=_notes(first, baseline), not_compared=not_compared
     )
 
 
@@ -318,13 +302,10 @@ def check_comparable(algorithm: str, dataset: Given, steps: int | None = None) -
     baseline = read_baseline(algorithm, dataset.name)
     if baseline is None:
         raise NotFoundError(
-            f"no baseline of {algorithm} on {dataset.name} is recorded, so there is nothing "
-            "to compare with."
+            f"no baseline of {algorithm} on {dataset.name} is recorded, so there is nothing to compare with."
         )
     if references_of_dataset(dataset) is None:
-        raise NotFoundError(
-            f"{dataset.name}: no reference returns are known, so its scores cannot be compared."
-        )
+        raise NotFoundError(f"{dataset.name}: no reference returns are known, so its scores cannot be compared.")
     if baseline.digest != dataset.digest:
         raise NotFoundError(
             f"the baseline of {algorithm} on {dataset.name} was recorded on {baseline.digest[:19]}, but "
@@ -340,9 +321,7 @@ def check_comparable(algorithm: str, dataset: Given, steps: int | None = None) -
 def _check_episodes(seeds: Mapping[int, Score]) -> None:
     if len({len(score.returns) for score in seeds.values()}) > 1:
         listed = ", ".join(f"seed {seed}: {len(one.returns)}" for seed, one in seeds.items())
-        raise SchemaError(
-            f"seeds have different numbers of episodes ({listed}); evaluate each with the same number."
-        )
+        raise SchemaError(f"seeds have different numbers of episodes ({listed}); evaluate each with the same number.")
 
 
 def _notes(score: Score, baseline: Baseline | None) -> list[str]:
@@ -350,8 +329,7 @@ def _notes(score: Score, baseline: Baseline | None) -> list[str]:
     record, protocol, notes = score.record, score.protocol, []
     if record.shown_dataset != record.dataset:
         notes.append(
-            f"the data are a rebuild, {record.shown_dataset} ({record.digest[:19]}), not the recorded "
-            f"{record.dataset}."
+            f"the data are a rebuild, {record.shown_dataset} ({record.digest[:19]}), not the recorded {record.dataset}."
         )
     if baseline is None:
         notes.append("no baseline is recorded for this algorithm and dataset.")
@@ -367,10 +345,7 @@ def _notes(score: Score, baseline: Baseline | None) -> list[str]:
                 f"no evidence for {record.algorithm}."
             )
         recorded = baseline.protocol
-        for here, there in (
-            (record.versions, baseline.versions),
-            (protocol.versions, recorded.versions),
-        ):
+        for here, there in ((record.versions, baseline.versions), (protocol.versions, recorded.versions)):
             notes += [
                 f"the baseline used {package} {there[package]}; this run uses {here[package]}."
                 for package in sorted({*here} & {*there})
@@ -428,9 +403,7 @@ def reproduce_file(
             f"{path}: method.algorithm: {name} is not one of orlog's; give the file that holds it: "
             "algorithm='FILE.py:CLASS'."
         )
-    dataset = load_dataset(
-        f"{stated.dataset.name}@{stated.dataset.digest}", build=True, download=True
-    )
+    dataset = load_dataset(f"{stated.dataset.name}@{stated.dataset.digest}", build=True, download=True)
     here = scoring_protocol(dataset, protocol.episodes, trust_environment=trust_environment)
     for field in ("environment_id", "environment_kwargs", "max_episode_steps", "first_seed"):
         if getattr(here, field) != getattr(protocol, field):
@@ -440,9 +413,7 @@ def reproduce_file(
             )
     references = references_measured(dataset.name, stated.dataset.digest, here) or stated.references
     if references is None:
-        raise NotFoundError(
-            f"{path}: references: none are known, so there are no scores to compare."
-        )
+        raise NotFoundError(f"{path}: references: none are known, so there are no scores to compare.")
     sources = _sources(stated, given, dataset, path)
     folders = {seed: folder / f"seed-{seed}" for seed in seeds or [stated.seeds[0].seed]}
     jobs = jobs_of(given, dataset, folders, options, episodes=protocol.episodes, resume=True)
@@ -496,9 +467,7 @@ def _options(stated: ScoredRuns, path: Path, *, trust_environment: bool) -> Trai
     except ValueError as error:
         raise SchemaError(f"{path}: method.options: {error}") from error
     if asked.steps != steps:
-        raise SchemaError(
-            f"{path}: method.options.steps: says {asked.steps}, but it was trained for {steps}."
-        )
+        raise SchemaError(f"{path}: method.options.steps: says {asked.steps}, but it was trained for {steps}.")
     return TrainOptions(
         settings=asked.settings,
         steps=steps,
@@ -511,9 +480,7 @@ def _options(stated: ScoredRuns, path: Path, *, trust_environment: bool) -> Trai
     )
 
 
-def _sources(
-    stated: ScoredRuns, algorithm: AlgorithmLike, dataset: Dataset, path: Path
-) -> dict[str, str]:
+def _sources(stated: ScoredRuns, algorithm: AlgorithmLike, dataset: Dataset, path: Path) -> dict[str, str]:
     """Return the hash of each source here that decides the numbers; an own algorithm's must be the stated one."""
     kind: type[Any] = fitting_form(algorithm, dataset)
     here = run_sources(kind, make_config(kind, {}))

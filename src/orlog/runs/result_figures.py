@@ -60,9 +60,7 @@ def score_figure(results: Sequence[Reproduction], series: Mapping[str, int], wha
             )
         )
     unit = _unit(results)
-    recorded_words = (
-        ", ◇ the recorded mean with its own" if any(row.recorded for row in rows) else ""
-    )
+    recorded_words = ", ◇ the recorded mean with its own" if any(row.recorded for row in rows) else ""
     caption = f"{what}{unit}: ● mean with its 95 % interval, ○ each seed{recorded_words}."
     return figure(dots(rows, f"{what}{unit}", ends=(0, 100) if unit == UNIT else (0,)), caption)
 
@@ -118,10 +116,7 @@ def statistics_of(comparison: Comparison) -> dict[str, list[Statistic]]:
     pairs = itertools.combinations(ranking, 2)
     found = {
         "aggregates": [
-            Statistic(
-                name, {(one,): comparison.aggregates[one][name] for one in comparison.methods}
-            )
-            for name in names
+            Statistic(name, {(one,): comparison.aggregates[one][name] for one in comparison.methods}) for name in names
         ],
         "ranks": [
             Statistic(
@@ -142,9 +137,7 @@ def statistics_of(comparison: Comparison) -> dict[str, list[Statistic]]:
 
 
 def comparison_parts(
-    comparison: Comparison,
-    series: Mapping[str, int],
-    titles: Mapping[str, str] = MappingProxyType({}),
+    comparison: Comparison, series: Mapping[str, int], titles: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
     """Return the aggregates, profiles, ranks and probabilities of improvement over common datasets, and a table.
 

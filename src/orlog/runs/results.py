@@ -28,12 +28,7 @@ from orlog.algos.training.evaluating import scoring_protocol
 from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.policy import check_goal_to_act_for, fitting_form
-from orlog.algos.training.runs import (
-    EVALUATION_FILE,
-    check_files,
-    code_versions,
-    read_sealed_evaluation,
-)
+from orlog.algos.training.runs import EVALUATION_FILE, check_files, code_versions, read_sealed_evaluation
 from orlog.algos.training.seals import read_sealed, write_sealed
 from orlog.algos.training.train import precision_here, run_config
 from orlog.base.code_version import run_sources
@@ -65,9 +60,7 @@ def key_of(decides: Decides) -> str:
     return hashlib.sha256(canonical_json(decides)).hexdigest()
 
 
-def what_decides(
-    algorithm: str, dataset: Dataset, options: TrainOptions, *, episodes: int
-) -> Decides:
+def what_decides(algorithm: str, dataset: Dataset, options: TrainOptions, *, episodes: int) -> Decides:
     """Return all that decides the numbers of a run with these options, of which `steps` are needed.
 
     Equal ones are equal work. Each setting is in it, those that are taken from the data as None, and how rewards
@@ -107,9 +100,7 @@ def what_decides(
     return plain
 
 
-def read_result(
-    key: str, *, with_checkpoint: bool = False, folder: Path | None = None
-) -> dict[str, Any] | None:
+def read_result(key: str, *, with_checkpoint: bool = False, folder: Path | None = None) -> dict[str, Any] | None:
     """Return what `result.json` says, once it and the files beside it are shown unchanged; None without one.
 
     One that is damaged or was edited, or does not give its key, is a ManifestError. `folder` is where it
@@ -122,8 +113,7 @@ def read_result(
     body, seal = read_sealed(path, dict[str, Any], version=("result_version", 1), repair=_REPAIR)
     if not isinstance(body.get("job"), dict) or key != key_of(body["job"]):
         raise ManifestError(
-            f"{path}: its key is not that of its job, so it was edited or moved; {_REPAIR}.",
-            file=str(path),
+            f"{path}: its key is not that of its job, so it was edited or moved; {_REPAIR}.", file=str(path)
         )
     check_files(folder, seal.files, _hashes(folder), RESULT_FILE)
     read_sealed_evaluation(folder, with_checkpoint=with_checkpoint)
@@ -153,8 +143,7 @@ def write_result(decides: Decides) -> None:
     if not lines or lines[-1]["step"] != decides["steps"]:
         path = folder / METRICS_FILE
         raise ManifestError(
-            f"{path}: its last line is not that of step {decides['steps']:,}, the last one; {_REPAIR}.",
-            file=str(path),
+            f"{path}: its last line is not that of step {decides['steps']:,}, the last one; {_REPAIR}.", file=str(path)
         )
     read_sealed_evaluation(folder)
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

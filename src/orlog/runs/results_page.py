@@ -20,25 +20,10 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted
 from orlog.normalize.metrics import HEADINGS as HEADINGS_OF_NUMBERS
-from orlog.normalize.statistics import (
-    AGGREGATES,
-    BOOTSTRAP_NOTE,
-    Comparison,
-    Estimate,
-    compare_methods,
-)
+from orlog.normalize.statistics import AGGREGATES, BOOTSTRAP_NOTE, Comparison, Estimate, compare_methods
 from orlog.normalize.verdicts import VERDICT_NOTE
 from orlog.runs.episode_figure import episode_figure
-from orlog.runs.pages import (
-    HOW_TO_READ,
-    figure,
-    folded,
-    how_to_read,
-    html_table,
-    paragraph,
-    pictures,
-    write_page,
-)
+from orlog.runs.pages import HOW_TO_READ, figure, folded, how_to_read, html_table, paragraph, pictures, write_page
 from orlog.runs.pictures import bars, series_of
 from orlog.runs.references import trained_policy
 from orlog.runs.reproducing import Reproduction
@@ -120,9 +105,7 @@ def show_results(results: Sequence[Reproduction], page: Path | None = None) -> N
         say(f"report: {page}, with {count} on these numbers under How to read this")
 
 
-def write_sweep_page(
-    sweep: Sweep, results: Sequence[Reproduction], path: Path, *, title: str
-) -> None:
+def write_sweep_page(sweep: Sweep, results: Sequence[Reproduction], path: Path, *, title: str) -> None:
     """Write the page about a sweep that was run; `results` are those of the sweep.
 
     Errors: `write_results_page`.
@@ -196,9 +179,7 @@ def score_table(results: Sequence[Reproduction]) -> str:
     return html_table(("dataset", *titles.values()), rows, range(1, len(titles) + 1))
 
 
-def _dataset_parts(
-    dataset: Dataset, results: Sequence[Reproduction], series: Mapping[str, int]
-) -> list[str]:
+def _dataset_parts(dataset: Dataset, results: Sequence[Reproduction], series: Mapping[str, int]) -> list[str]:
     """Return what there is to see of one dataset and the results on it."""
     headings, numbers = number_table(results)
     spreads = {
@@ -246,13 +227,9 @@ def _summary(results: Sequence[Reproduction]) -> str:
     records = [result.record for result in results]
     scores = [score for result in results for score in result.seeds.values()]
     processors = sorted({one.evaluation.processor or "an unknown processor" for one in scores})
-    versions = sorted(
-        {f"{name} {version}" for one in records for name, version in one.versions.items()}
-    )
+    versions = sorted({f"{name} {version}" for one in records for name, version in one.versions.items()})
     seconds = sum(score.record.steps / score.updates_per_second for score in scores)
-    algorithms, datasets = (
-        {*some} for some in zip(*((r.algorithm, r.dataset) for r in records), strict=True)
-    )
+    algorithms, datasets = ({*some} for some in zip(*((r.algorithm, r.dataset) for r in records), strict=True))
     return (
         f"{counted(len(scores), 'run')} of {counted(len(algorithms), 'algorithm')} on "
         f"{counted(len(datasets), 'dataset')}; {seconds / 3600:z.2f} hours of training "
@@ -274,8 +251,7 @@ def _protocol(results: Sequence[Reproduction]) -> str:
         return text
     low, high = first.references.random, first.references.expert
     return (
-        f"{text} Score 0 is a mean return of {low.mean:z.1f} ({low.policy}), 100 is {high.mean:z.1f} "
-        f"({high.policy})."
+        f"{text} Score 0 is a mean return of {low.mean:z.1f} ({low.policy}), 100 is {high.mean:z.1f} ({high.policy})."
     )
 
 
@@ -289,7 +265,4 @@ def _comparisons(results: Sequence[Reproduction]) -> list[Comparison]:
             for algorithm, values in scores.items():
                 methods[algorithm][name] = values
     rng = np.random.default_rng
-    return [
-        compare_methods(methods, rng(0), aggregates=tuple(AGGREGATES))
-        for methods in together.values()
-    ]
+    return [compare_methods(methods, rng(0), aggregates=tuple(AGGREGATES)) for methods in together.values()]

@@ -152,9 +152,7 @@ def run_places(place: PathLike) -> list[Path]:
     root = as_path(place)
     folders = {path.parent for name in (RUN_FILE, CHECKPOINT_FILE) for path in root.rglob(name)}
     if not folders:
-        raise NotFoundError(
-            f"{root}: no run is in this folder or below; name a folder that orlog train wrote."
-        )
+        raise NotFoundError(f"{root}: no run is in this folder or below; name a folder that orlog train wrote.")
     return sorted(folders, key=_in_order)
 
 
@@ -274,9 +272,7 @@ def varied_settings(runs: Sequence[RunSummary]) -> dict[Path, dict[str, Any]]:
                 if name not in fine_tuned or name in settings
             }
         for run, settings in group:
-            varied[run.folder] = {
-                name: value for name, value in settings.items() if len(values[name]) > 1
-            }
+            varied[run.folder] = {name: value for name, value in settings.items() if len(values[name]) > 1}
     return varied
 
 
@@ -303,9 +299,7 @@ def replacing(folders: Iterable[Path], overwrite: bool, *, resume: bool) -> Iter
     Raises ValueError if runs are to be resumed too; BusyError if a process trains in one of the folders.
     """
     if overwrite and resume:
-        raise ValueError(
-            "resume=True goes on with a run, and overwrite=True replaces it; give one."
-        )
+        raise ValueError("resume=True goes on with a run, and overwrite=True replaces it; give one.")
     held = [folder for folder in folders if overwrite and (folder / RUN_FILE).exists()]
     for folder in held:
         with hold_folder(folder, busy=f"{folder}: a process trains in it; stop it first."):

@@ -45,10 +45,7 @@ def group_runs(runs: Sequence[RunSummary]) -> dict[tuple[str, str], list[RunSumm
     groups: dict[tuple[str, str], list[RunSummary]] = {}
     for group in seeds_together(
         [run for run in runs if run.record is not None],
-        lambda run: (
-            run.record and (run.record.dataset, run.record.algorithm),
-            canonical_json(varied[run.folder]),
-        ),
+        lambda run: (run.record and (run.record.dataset, run.record.algorithm), canonical_json(varied[run.folder])),
         lambda run: [run.record.seed] if run.record else [],
     ):
         record = group[0].record
@@ -57,9 +54,7 @@ def group_runs(runs: Sequence[RunSummary]) -> dict[tuple[str, str], list[RunSumm
         label = " ".join([title, *setting_words(varied[group[0].folder])])
         if (record.shown_dataset, label) in groups:
             label = f"{label} {group[0].folder}"
-        groups[record.shown_dataset, label] = sorted(
-            group, key=lambda run: run.record.seed if run.record else 0
-        )
+        groups[record.shown_dataset, label] = sorted(group, key=lambda run: run.record.seed if run.record else 0)
     return groups
 
 

@@ -136,12 +136,7 @@ def streams_by_default(algorithm: AlgorithmLike, dataset: Dataset, options: Trai
 
 @contextlib.contextmanager
 def _hooks(
-    label: str,
-    dataset: Dataset,
-    folder: Path,
-    log: str,
-    progress: Progress,
-    stop: Callable[[], bool],
+    label: str, dataset: Dataset, folder: Path, log: str, progress: Progress, stop: Callable[[], bool]
 ) -> Iterator[Hooks]:
     """Show and copy what a run tells while it is trained; other threads than the first show nothing by themselves."""
     shows = progress is True and threading.current_thread() is threading.main_thread()

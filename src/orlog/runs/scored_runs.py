@@ -21,13 +21,7 @@ from orlog.algos.training.evaluating import FIRST_SEED
 from orlog.algos.training.runs import RunRecord
 from orlog.base.files import make_folder, replace_file, storage_errors
 from orlog.errors import FormatVersionError, ManifestError, OrlogError, clause
-from orlog.manifests.documents import (
-    canonical_json,
-    convert_json,
-    parse_json,
-    read_small_file,
-    refuse_newer,
-)
+from orlog.manifests.documents import canonical_json, convert_json, parse_json, read_small_file, refuse_newer
 from orlog.manifests.names import counted, is_name, is_version
 from orlog.normalize.metrics import EpisodeOutcomes, of_fields
 from orlog.normalize.references import Anchors, Protocol, PublishedReturn, References
@@ -189,10 +183,7 @@ def write_scored_runs(path: Path, runs: ScoredRuns) -> ScoredRuns:
     body["digest"] = _digest_of(body)
     # Each field has a line of its own, and so has each seed, which git can merge and people can read.
     seeds = ",\n".join(f"  {_line(one)}" for one in body["seeds"])
-    fields = [
-        f' "{name}": ' + (f"[\n{seeds}\n ]" if name == "seeds" else _line(body[name]))
-        for name in sorted(body)
-    ]
+    fields = [f' "{name}": ' + (f"[\n{seeds}\n ]" if name == "seeds" else _line(body[name])) for name in sorted(body)]
     data = ("{\n" + ",\n".join(fields) + "\n}\n").encode()
     checked = _checked(data.decode(), path)
     make_folder(path.parent)
@@ -224,8 +215,7 @@ def _checked(text: str, path: Path) -> ScoredRuns:
         raise
     except (ValueError, OverflowError) as error:
         raise ManifestError(
-            f"{path}: not a file of scored runs as orlog evaluate --out writes them: {clause(error)}.",
-            file=str(path),
+            f"{path}: not a file of scored runs as orlog evaluate --out writes them: {clause(error)}.", file=str(path)
         ) from error
     return runs
 
@@ -234,8 +224,7 @@ def _check(runs: ScoredRuns, digest: str) -> None:
     """Refuse what does not agree, or has another digest; the ValueError begins with the field."""
     if runs.digest != digest:
         raise ValueError(
-            "digest: its content has another one, so it is damaged or was edited; take it again from whoever "
-            "wrote it."
+            "digest: its content has another one, so it is damaged or was edited; take it again from whoever wrote it."
         )
     name, version, protocol = runs.dataset.name, runs.dataset.version, runs.protocol
     if not is_name(name) or "@" in name:
@@ -300,11 +289,7 @@ def scored_run(run: RunSummary) -> ScoredRuns | None:
             )
         ],
         code=CodeUsed(versions=record.versions),
-        compute=Compute(
-            steps=record.steps,
-            hours=None if run.seconds is None else run.seconds / 3600,
-            device=device,
-        ),
+        compute=Compute(steps=record.steps, hours=None if run.seconds is None else run.seconds / 3600, device=device),
     )
 
 

@@ -52,8 +52,7 @@ def parse_seeds(text: str) -> list[int]:
         start, stop = int(numbers[0]), int(numbers[-1])
         if stop < start or stop - start >= _MOST:
             raise ValueError(
-                f"seeds={text!r}: {part.strip()} names no seeds, or more than {_MOST:,}; write the smaller "
-                "one first."
+                f"seeds={text!r}: {part.strip()} names no seeds, or more than {_MOST:,}; write the smaller one first."
             )
         seeds += range(start, stop + 1)
     if len({*seeds}) < len(seeds):

@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 FORMATS = (".pdf", ".png", ".svg")
 SOURCES = {"seeds": "#0072b2", "checkpoints": "#e69f00", "episodes": "#bbbbbb"}
-DECISIONS = {
-    "above": "#009e73",
-    "below": "#d55e00",
-    "not told apart": "#dddddd",
-    "needs seeds": "#ffffff",
-}
+DECISIONS = {"above": "#009e73", "below": "#d55e00", "not told apart": "#dddddd", "needs seeds": "#ffffff"}
 NO_CURVE = "no run has a learning curve: they were trained without evaluations, or not far enough."
 NO_SUCCESS = (
     "no run has a learning curve of successes: the environments do not tell, or the runs were "
@@ -37,9 +32,7 @@ NO_SUCCESS = (
 )
 
 
-def comparison_plots(
-    comparison: Comparison, is_normalized: bool, colors: Mapping[str, str]
-) -> dict[str, Figure]:
+def comparison_plots(comparison: Comparison, is_normalized: bool, colors: Mapping[str, str]) -> dict[str, Figure]:
     """Return each picture of a comparison that there is something to draw in, by the name of its file.
 
     `colors` has the color of each method.
@@ -47,10 +40,7 @@ def comparison_plots(
     Raises MissingExtraError if matplotlib is not installed, as all of these do.
     """
     score = "normalized score" if is_normalized else "return"
-    figures = {
-        name: _estimates(statistics, score, colors)
-        for name, statistics in statistics_of(comparison).items()
-    }
+    figures = {name: _estimates(statistics, score, colors) for name, statistics in statistics_of(comparison).items()}
     figures["profiles"], (axes,) = new_figure(1, width=6.5, height=3.8)
     for method, one in comparison.profiles.items():
         title = algorithm_title(method)
@@ -77,14 +67,7 @@ def _estimates(statistics: Sequence[Statistic], score: str, colors: Mapping[str,
         for row, (names, estimate) in enumerate(statistic.estimates.items()):
             color = colors[names[0]]
             if estimate.interval is not None:
-                one.plot(
-                    estimate.interval,
-                    [row, row],
-                    color=color,
-                    linewidth=9,
-                    alpha=0.4,
-                    solid_capstyle="butt",
-                )
+                one.plot(estimate.interval, [row, row], color=color, linewidth=9, alpha=0.4, solid_capstyle="butt")
             one.plot(estimate.value, row, "|", color=color, markersize=14, markeredgewidth=2)
         labels = [" > ".join(map(algorithm_title, names)) for names in statistic.estimates]
         one.set_yticks(range(rows), labels if one is axes[0] else [""] * rows)
@@ -194,12 +177,7 @@ def curves_plot(runs: Sequence[RunSummary], *, success: bool = False) -> Figure:
 
 
 def _draw_line(
-    axes: Axes,
-    xs: np.ndarray,
-    ys: np.ndarray,
-    band: tuple[np.ndarray, np.ndarray] | None,
-    color: str,
-    label: str,
+    axes: Axes, xs: np.ndarray, ys: np.ndarray, band: tuple[np.ndarray, np.ndarray] | None, color: str, label: str
 ) -> None:
     few = len(xs) <= 40  # a curve may have a single point
     axes.plot(xs, ys, color=color, label=label, marker="o" if few else "", markersize=3)
@@ -216,8 +194,7 @@ def check_format(path: Path) -> None:
     check_plots()
     if path.suffix.lower() not in FORMATS:
         raise ValueError(
-            f"{path}: the name of a plot must end in one of {', '.join(FORMATS)}, which decides "
-            "its format."
+            f"{path}: the name of a plot must end in one of {', '.join(FORMATS)}, which decides its format."
         )
 
 

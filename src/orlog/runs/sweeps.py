@@ -121,15 +121,11 @@ class Sweep:
         """
         load = functools.cache(load_dataset)  # algorithms share datasets
         results = []
-        for (_, name), jobs in itertools.groupby(
-            self.jobs, lambda job: (job.algorithm, job.dataset)
-        ):
+        for (_, name), jobs in itertools.groupby(self.jobs, lambda job: (job.algorithm, job.dataset)):
             done = [job for job in jobs if is_done(job)]
             if done:
                 references = references_of_dataset(load(name))
-                results.append(
-                    judge({job.options.seed: read_score(job.folder, references) for job in done})
-                )
+                results.append(judge({job.options.seed: read_score(job.folder, references) for job in done}))
         return results
 
 
@@ -164,9 +160,7 @@ def plan_sweep(
     and what there is in all.
     """
     if options.stream:
-        raise ValueError(
-            "a sweep reads its datasets into memory: leave out stream=True, or use train."
-        )
+        raise ValueError("a sweep reads its datasets into memory: leave out stream=True, or use train.")
     algorithms = [known_as(algorithm) for algorithm in algorithms]
     for algorithm in algorithms:
         make_config(algorithm, {})
@@ -196,9 +190,7 @@ def plan_sweep(
 
 
 def load_or_make(
-    name: str,
-    processes: int = 1,
-    on_build: Callable[[str, int, int], None] = lambda _name, _done, _total: None,
+    name: str, processes: int = 1, on_build: Callable[[str, int, int], None] = lambda _name, _done, _total: None
 ) -> Dataset:
     """Return a dataset; one that is not here is built or downloaded. Arguments: `plan_sweep`."""
     progress = functools.partial(on_build, name)
@@ -215,11 +207,7 @@ def load_or_make(
 
 
 def _jobs(
-    algorithm: str,
-    dataset: Dataset,
-    seeds: Sequence[int],
-    options: TrainOptions,
-    wanted: int | None,
+    algorithm: str, dataset: Dataset, seeds: Sequence[int], options: TrainOptions, wanted: int | None
 ) -> list[SweepJob]:
     """Return the jobs of an algorithm on a dataset.
 
@@ -244,10 +232,7 @@ def _jobs(
                 **first,
                 "seed": seed,
                 # Algorithms that draw inside have it among their settings.
-                "config": {
-                    **first["config"],
-                    **({"seed": seed} if "seed" in first["config"] else {}),
-                },
+                "config": {**first["config"], **({"seed": seed} if "seed" in first["config"] else {})},
             },
         )
         for seed in seeds
@@ -297,9 +282,7 @@ def run_sweep(
             done += 1
             progress(done, total)
     if full:
-        raise StorageError(
-            f"the sweep was stopped: {clause(full[0])}; what is done stays.", errno=full[0].errno
-        )
+        raise StorageError(f"the sweep was stopped: {clause(full[0])}; what is done stays.", errno=full[0].errno)
 
 
 def _failure(what: str, error: Exception) -> Failure:

@@ -9,13 +9,7 @@ import numpy as np
 
 from orlog.manifests.documents import canonical_json
 from orlog.manifests.names import counted
-from orlog.normalize.tuning import (
-    EXPLORATION,
-    POLICIES,
-    expected_online_performance,
-    method_digest,
-    tuning_curves,
-)
+from orlog.normalize.tuning import EXPLORATION, POLICIES, expected_online_performance, method_digest, tuning_curves
 from orlog.runs.comparing import Row, check_seeds, differences
 
 MIDDLE = 0.8
@@ -69,9 +63,7 @@ def _by_setting(group: Sequence[Row]) -> list[list[Row]]:
     first = group[0]
     by_setting: dict[bytes, list[Row]] = {}
     for row in group:
-        there, here = (
-            one.facts | {"episodes": one.scored.protocol.episodes} for one in (first, row)
-        )
+        there, here = (one.facts | {"episodes": one.scored.protocol.episodes} for one in (first, row))
         if there != here:
             raise ValueError(
                 f"{row.name} on {row.task}: {first.place} and {row.place} differ in {differences(there, here)}; "
@@ -83,10 +75,7 @@ def _by_setting(group: Sequence[Row]) -> list[list[Row]]:
     varied = _varied([rows[0] for rows in by_setting.values()])
     return sorted(
         by_setting.values(),
-        key=lambda rows: [
-            values.index(rows[0].scored.method.settings.get(name))
-            for name, values in varied.items()
-        ],
+        key=lambda rows: [values.index(rows[0].scored.method.settings.get(name)) for name, values in varied.items()],
     )
 
 
@@ -99,10 +88,7 @@ def _varied(rows: Sequence[Row]) -> dict[str, list[Any]]:
 
 
 def _tune_curve(
-    by_setting: Sequence[Sequence[Row]],
-    scores: Sequence[np.ndarray],
-    drawn: np.ndarray,
-    bandit: str,
+    by_setting: Sequence[Sequence[Row]], scores: Sequence[np.ndarray], drawn: np.ndarray, bandit: str
 ) -> dict[str, Any]:
     first = by_setting[0][0]
     settings = [rows[0].scored.method.settings for rows in by_setting]

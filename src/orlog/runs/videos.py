@@ -68,9 +68,7 @@ def chosen_episodes(returns: np.ndarray) -> dict[str, int]:
     return kinds
 
 
-def film(
-    run: LoadedRun, evaluation: Evaluation, progress: Callable[[int], None] = lambda _done: None
-) -> list[Video]:
+def film(run: LoadedRun, evaluation: Evaluation, progress: Callable[[int], None] = lambda _done: None) -> list[Video]:
     """Film episodes of an evaluation into the run's folder `videos`, in place of earlier ones.
 
     `progress` is told the number of episodes done.
@@ -89,11 +87,7 @@ def film(
         for episode in {*chosen.values()}:
             kinds = "-".join(kind for kind in chosen if chosen[kind] == episode)
             films[protocol.first_seed + episode] = _Film(folder / f"{kinds}-episode-{episode}.mp4")
-        with (
-            contextlib.ExitStack() as stack,
-            one_thread(),
-            seeded(run.kind, run.record.seed, EVALUATING),
-        ):
+        with contextlib.ExitStack() as stack, one_thread(), seeded(run.kind, run.record.seed, EVALUATING):
             for each in films.values():
                 stack.callback(each.close)
             run_protocol(
@@ -193,9 +187,7 @@ class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._films = films
         self._film: _Film | None = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, and film the episode if its seed is one of those."""
         result = super().reset(seed=seed, options=options)
         self._film = None if seed is None else self._films.get(seed)

@@ -91,9 +91,7 @@ class _Lineage:
         except (OrlogError, OSError) as error:
             self._add("more cannot be read", str(error), [], "", 1)
 
-    def _add(
-        self, title: str, text: str, children: list[list[Any]], how: str, level: int
-    ) -> list[list[Any]] | None:
+    def _add(self, title: str, text: str, children: list[list[Any]], how: str, level: int) -> list[list[Any]] | None:
         """Add a node, or find it, as one of the parents of what was made so; return its own if it is new."""
         is_new = (title, text) not in self._places
         if is_new and len(self.nodes) >= MOST_NODES:
@@ -127,8 +125,7 @@ class _Lineage:
         if recipe is not None:
             settings = {"seed": recipe.seed, **recipe.parameters}
             words = (
-                f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
-                for name, value in settings.items()
+                f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in settings.items()
             )
             title = f"recipe {recipe.name} {recipe.version}"
             self._add(title, ", ".join(words), of, "built by", level)

@@ -187,12 +187,7 @@ def _use_of_actions(shown: Shown, sample: Sample) -> Iterator[dict[str, Any]]:
             counts = np.bincount(taken[(taken >= 0) & (taken < count)], minlength=count)
             last = first + count - 1
             drawn = Histogram(counts, first - 0.5, last + 0.5, 1, first, last)
-            yield {
-                "name": name,
-                "taken": counts / len(taken),
-                "of": int(leaf.n),
-                "picture": bars(drawn, name),
-            }
+            yield {"name": name, "taken": counts / len(taken), "of": int(leaf.n), "picture": bars(drawn, name)}
         elif name in bounds and bounds[name].are_finite:
             ends = (
                 np.broadcast_to(end, leaf.shape or ()).astype(np.float32).reshape(-1).tolist()

@@ -62,13 +62,7 @@ def open_all(names: Sequence[str], *, trust_environment: bool = False) -> Opened
                 f"{path}: this folder holds no dataset (manifest.json), no run (run.json) and no report "
                 f"({REPORT}); name a folder or a file that orlog wrote."
             )
-    return Opened(
-        datasets=datasets,
-        runs=runs,
-        reports=reports,
-        folder=Path.cwd(),
-        trust_environment=trust_environment,
-    )
+    return Opened(datasets=datasets, runs=runs, reports=reports, folder=Path.cwd(), trust_environment=trust_environment)
 
 
 def count_runs(folder: Path) -> int:

@@ -59,9 +59,7 @@ class Renderer:
         """Nothing is made before the first picture is asked for."""
         self._trust = trust_environment
         self._replays: dict[str, _Replay] = {}
-        self._episode = functools.lru_cache(maxsize=1)(
-            lambda shown, episode: shown.dataset[episode]
-        )
+        self._episode = functools.lru_cache(maxsize=1)(lambda shown, episode: shown.dataset[episode])
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "rendering")
 
     def picture(self, shown: Shown, episode: int, step: int) -> tuple[bytes, dict[str, int]]:

@@ -55,10 +55,7 @@ def videos_of(folder: Path) -> list[Path]:
     found = (
         path
         for path in folder.rglob("*")
-        if path.suffix in VIDEOS
-        and path.is_file()
-        and path.resolve().is_relative_to(folder)
-        and not path.is_symlink()
+        if path.suffix in VIDEOS and path.is_file() and path.resolve().is_relative_to(folder) and not path.is_symlink()
     )
     return sorted(found, key=place)
 
@@ -66,9 +63,7 @@ def videos_of(folder: Path) -> list[Path]:
 def _video(path: Path, folder: Path) -> dict[str, Any]:
     """Return what is known of a video: its run, and what the list beside it says."""
     run = path.parent.parent
-    listed = [
-        one for one in read_videos(run) if path.parent == run / FILMED and one.file == path.name
-    ]
+    listed = [one for one in read_videos(run) if path.parent == run / FILMED and one.file == path.name]
     about: dict[str, Any] = {"file": path.relative_to(folder).as_posix()}
     if listed:
         about |= {
@@ -102,10 +97,7 @@ def _pictures(groups: Mapping[str, Sequence[RunSummary]]) -> dict[str, Any]:
         for score in scores_measured_alike(group):
             kind = f"{score['source']}, {counted(score['episodes'], 'episode')} a seed"
             kinds.setdefault(kind, []).append((label, score))
-    rows = {
-        kind: [_dot(label, score, series[label]) for label, score in measured]
-        for kind, measured in kinds.items()
-    }
+    rows = {kind: [_dot(label, score, series[label]) for label, score in measured] for kind, measured in kinds.items()}
     scale = [number for some in rows.values() for row in some for number in row.numbers]
     scale += [value for one in curves for values in (one.ys, *(one.band or ())) for value in values]
     drawn = lines(curves, f"{unit} over gradient steps", "gradient steps", scale=(*scale, *ends))

@@ -45,12 +45,7 @@ from orlog.viewer.shown import Shown, save_filtered
 
 HOST = "127.0.0.1"
 PAGE = Path(__file__).parent / "page"
-TYPES = {
-    ".html": "text/html",
-    ".js": "text/javascript",
-    ".css": "text/css",
-    ".svg": "image/svg+xml",
-}
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 LARGEST_BODY = 2**16
 STOP_SECONDS = 1
 THREADS = 6  # each keeps some memory of its own
@@ -159,9 +154,7 @@ class Viewer:
         shown, sample = self._shown(dataset), self._sample(dataset)
         if sample["state"] == "running":
             return sample
-        return self._jobs.ask(
-            f"statistics {dataset}", lambda _: figures_of(shown, sample["result"])
-        )
+        return self._jobs.ask(f"statistics {dataset}", lambda _: figures_of(shown, sample["result"]))
 
     def coverage(self, dataset: int, x: str = "", y: str = "") -> dict[str, Any]:
         """Return how often places of two numbers were visited."""
@@ -205,12 +198,7 @@ class Viewer:
         return shown.page(shown.order(where.strip(), by, descending), first, count)
 
     def row(
-        self,
-        dataset: int,
-        episode: int,
-        where: str = "",
-        by: str = "episode",
-        descending: bool = False,
+        self, dataset: int, episode: int, where: str = "", by: str = "episode", descending: bool = False
     ) -> dict[str, Any]:
         """Return the row of an episode in the list; None if it is not in it."""
         order = self._shown(dataset).order(where.strip(), by, descending)
@@ -260,13 +248,9 @@ class Viewer:
     def save(self, dataset: int, body: bytes) -> dict[str, str]:
         """Save the episodes that meet an expression as a view."""
         asked = json.loads(body)
-        if not isinstance(asked, dict) or not all(
-            isinstance(asked.get(key), str) for key in ("name", "where")
-        ):
+        if not isinstance(asked, dict) or not all(isinstance(asked.get(key), str) for key in ("name", "where")):
             raise ValueError("expected a name and an expression.")
-        path = save_filtered(
-            self._shown(dataset), asked["where"], asked["name"], self._opened.folder
-        )
+        path = save_filtered(self._shown(dataset), asked["where"], asked["name"], self._opened.folder)
         return {"file": path.name, "command": f"orlog open {path.name}"}
 
 
@@ -282,8 +266,7 @@ def _difference(before: Dataset, after: Dataset) -> dict[str, Any]:
         if one["name"] == "lineage":
             for side in ("before", "after"):
                 one[side] = "; ".join(
-                    f"{operation_words(parent['operation'])}, of {parent['digest'][:19]}"
-                    for parent in one[side] or []
+                    f"{operation_words(parent['operation'])}, of {parent['digest'][:19]}" for parent in one[side] or []
                 )
     return found
 

@@ -49,11 +49,7 @@ class Shown:
             name
             for name in self.names
             if name in (EPISODE, END)
-            or (
-                variable[OWN + name] == "text"
-                if name in self.texts
-                else not specs[OWN + name].shape
-            )
+            or (variable[OWN + name] == "text" if name in self.texts else not specs[OWN + name].shape)
         ]
         # Orders are kept, so that scrolling costs one page.
         self.order = functools.lru_cache(maxsize=4)(self._order)
@@ -104,9 +100,7 @@ class Shown:
         total = self.dataset.total_episodes
         return {"total": total, "matching": len(order), "columns": columns, "errors": errors}
 
-    def values_or_errors(
-        self, positions: np.ndarray
-    ) -> tuple[dict[str, Sequence[Any]], dict[str, str]]:
+    def values_or_errors(self, positions: np.ndarray) -> tuple[dict[str, Sequence[Any]], dict[str, str]]:
         """Return values of episodes by column, and why columns cannot be read."""
         columns: dict[str, Sequence[Any]] = {}
         errors: dict[str, str] = {}

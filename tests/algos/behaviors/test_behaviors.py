@@ -14,20 +14,9 @@ import torch
 from orlog.algos.behaviors import training
 from orlog.algos.behaviors.ars import ARSConfig, Statistics
 from orlog.algos.behaviors.sac import SACConfig, sac
-from orlog.algos.behaviors.training import (
-    BehaviorOptions,
-    BehaviorRecord,
-    LogLine,
-    chosen,
-    train_behavior,
-)
+from orlog.algos.behaviors.training import BehaviorOptions, BehaviorRecord, LogLine, chosen, train_behavior
 from orlog.algos.gaussians import squashed_log_density
-from orlog.datasets.worlds.behavior_policies import (
-    BehaviorPolicy,
-    Layers,
-    read_policies,
-    write_policies,
-)
+from orlog.datasets.worlds.behavior_policies import BehaviorPolicy, Layers, read_policies, write_policies
 from orlog.errors import DivergedError, IntegrityError, NotFoundError, SchemaError, StorageError
 
 HOPPER = "Hopper-v5"
@@ -92,14 +81,10 @@ def test_actions_are_those_of_the_network_and_densities_exact() -> None:
     assert log_density == pytest.approx(-math.log(math.sqrt(2 * math.pi)) - 2 * math.log(2) + 60)
 
 
-def test_ars_improves_a_hopper_with_the_same_bits_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ars_improves_a_hopper_with_the_same_bits_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "EPISODES_OF_KEPT", 3)
     first, second = (
-        train_behavior(
-            HOPPER, tmp_path / name, BehaviorOptions(algorithm="ars", steps=1_500, every=500)
-        )
+        train_behavior(HOPPER, tmp_path / name, BehaviorOptions(algorithm="ars", steps=1_500, every=500))
         for name in ("a.safetensors", "b.safetensors")
     )
     assert first == second

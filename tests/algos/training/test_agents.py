@@ -47,9 +47,7 @@ class Doors(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined]  # no t
     def told(self) -> tuple[dict[str, Any], dict[str, Any]]:
         self.locked = {agent: int(self.rng.integers(3)) for agent in self.agents}
         seen = {agent: self.rng.uniform(-1, 1, 2).astype(np.float32) for agent in self.agents}
-        infos = {
-            agent: {"action_mask": np.arange(3) != self.locked[agent]} for agent in self.agents
-        }
+        infos = {agent: {"action_mask": np.arange(3) != self.locked[agent]} for agent in self.agents}
         return seen, infos
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:  # noqa: ARG002
@@ -163,9 +161,7 @@ def test_an_agent_that_leaves_is_learned_from_up_to_its_end(doors: Dataset) -> N
     assert arrays.rows[last, -2].tolist() == [1] * 120
 
 
-def test_separate_agents_share_no_weight_and_learn_from_their_own_steps(
-    doors: Dataset, tmp_path: Path
-) -> None:
+def test_separate_agents_share_no_weight_and_learn_from_their_own_steps(doors: Dataset, tmp_path: Path) -> None:
     settings = {**SMALL, "agents": "separate"}
     train_run("bc", doors, tmp_path / "run", settings=settings, seed=0, steps=3, evaluations=0)
     made: Any = make_from_record(read_run(tmp_path / "run"), doors)
@@ -189,9 +185,7 @@ def test_a_separate_run_goes_on_to_the_bit(doors: Dataset, tmp_path: Path) -> No
     train_run("iql", doors, tmp_path / "whole", **options)
     steps = iter(range(5))
     with pytest.raises(Exception, match="stopped"):
-        train_run(
-            "iql", doors, tmp_path / "half", stop=lambda: next(steps, None) is None, **options
-        )
+        train_run("iql", doors, tmp_path / "half", stop=lambda: next(steps, None) is None, **options)
     train_run("iql", doors, tmp_path / "half", resume=True, **options)
     one, other = ((tmp_path / name / "checkpoint.safetensors") for name in ("whole", "half"))
     assert one.read_bytes() == other.read_bytes()
@@ -215,9 +209,7 @@ def test_a_vault_of_og_marl_opens_and_trains_with_the_same_lines(tmp_path: Path)
     seen = {name: np.zeros((2, 4), np.float32) for name in names}
     for algorithm in ("bc", "iql", "cql", "mabcq"):
         options: dict[str, Any] = {"seed": 0, "steps": 3, "evaluations": 0}
-        record = train_run(
-            algorithm, dataset, tmp_path / algorithm, settings={"hidden": [8]}, **options
-        )
+        record = train_run(algorithm, dataset, tmp_path / algorithm, settings={"hidden": [8]}, **options)
         policy: Any = make_policy(make_from_record(record, dataset), dataset, record)
         policy.inform({"agents": {name: {"legals": flags} for name in names}})
         assert {one.tolist() == [3, 3] for one in policy(seen).values()} == {True}
@@ -231,17 +223,13 @@ def test_a_vault_of_og_marl_opens_and_trains_with_the_same_lines(tmp_path: Path)
                 assert (np.atleast_1d(action) == 3).all() == (told is legal)
 
 
-def test_vaults_with_an_empty_set_of_legal_actions_name_agent_episode_and_step(
-    tmp_path: Path,
-) -> None:
+def test_vaults_with_an_empty_set_of_legal_actions_name_agent_episode_and_step(tmp_path: Path) -> None:
     steps = vaults.arrays()
     steps["infos.legals"][:] = 1
     steps["infos.legals"][5, 2] = 0
     vaults.write(tmp_path / "3m.vlt" / "Good", steps)
     orlog.import_dataset(tmp_path / "3m.vlt", "lab/3m-v0")
-    message = (
-        "lab/3m-v0: agent agent_2 acts in step 1 of episode 1, but none of its actions is legal"
-    )
+    message = "lab/3m-v0: agent agent_2 acts in step 1 of episode 1, but none of its actions is legal"
     with pytest.raises(SchemaError, match=message):
         train_run("bc", "lab/3m-v0", tmp_path / "run", seed=0, steps=2, evaluations=0)
 
@@ -253,9 +241,7 @@ def test_agents_of_unequal_spaces_share_an_algorithm(tmp_path: Path) -> None:
             while env.agents:
                 env.step({agent: env.action_space(agent).sample() for agent in env.agents})
     dataset = orlog.load_dataset("lab/unequal-v1")
-    record = train_run(
-        "bc", dataset, tmp_path / "run", settings=SMALL, seed=0, steps=3, evaluations=0
-    )
+    record = train_run("bc", dataset, tmp_path / "run", settings=SMALL, seed=0, steps=3, evaluations=0)
     policy: Any = make_policy(make_from_record(record, dataset), dataset, record)
     space: Any = dataset.observation_space
     seen = {agent: np.stack([one.sample() for _ in range(50)]) for agent, one in space.items()}
@@ -350,9 +336,7 @@ def test_an_algorithm_for_teams_refuses_data_of_one_agent(mini: Dataset, poles: 
         fitting_form("mabcq", mini)
 
 
-def test_settings_of_agents_are_for_several_alone(
-    doors: Dataset, poles: Dataset, tmp_path: Path
-) -> None:
+def test_settings_of_agents_are_for_several_alone(doors: Dataset, poles: Dataset, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="bc: agents must be shared or separate, found 'none'"):
         train_run("bc", doors, tmp_path / "a", settings={"agents": "none"}, seed=0, steps=1)
     with pytest.raises(ValueError, match="bc has no setting 'agents'"):

@@ -127,17 +127,7 @@ def test_a_missing_file_is_not_found(scaling: Scaling, tmp_path: Path) -> None:
 class Everything:
     """An algorithm with one piece of state of every kind."""
 
-    STATE = (
-        "networks",
-        "optimizer",
-        "scheduler",
-        "generator",
-        "numbers",
-        "best",
-        "history",
-        "average",
-        "step",
-    )
+    STATE = ("networks", "optimizer", "scheduler", "generator", "numbers", "best", "history", "average", "step")
     CONSTANTS = ("width",)
 
     def __init__(self, seed: int = 0) -> None:
@@ -189,9 +179,7 @@ def test_state_of_every_kind_goes_on_to_the_bit(tmp_path: Path) -> None:
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
 
 
-def test_an_attribute_that_is_not_declared_is_refused(
-    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
-) -> None:
+def test_an_attribute_that_is_not_declared_is_refused(scaling: Scaling, make_batch: MakeBatch, tmp_path: Path) -> None:
     made = make_small("bc", scaling)
     made.update(make_batch(0))
     made.recent_losses = [0.5]

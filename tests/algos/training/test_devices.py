@@ -86,9 +86,7 @@ def test_arrays_go_to_a_gpu_with_room_and_batches_are_moved_there_from_others(
 class OneDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses operations on tensors of two devices, and copies from one to another."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         """Run an operation if all its tensors are on one device."""
         kwargs = kwargs or {}
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
@@ -115,9 +113,7 @@ FORMS = [form for name in ALGORITHMS for form in algorithm_forms(name)]
     [
         form
         for form in FORMS
-        if form not in (DT, CDT)
-        and "text" not in form.ACTIONS
-        and form.OBSERVATIONS != ("numbered",)
+        if form not in (DT, CDT) and "text" not in form.ACTIONS and form.OBSERVATIONS != ("numbered",)
     ],
 )
 def test_an_update_stays_on_its_device_and_waits_for_nothing(
@@ -174,9 +170,7 @@ def test_a_record_holds_the_device_and_a_run_goes_on_on_the_same_kind(
 ) -> None:
     options: dict[str, Any] = {"seed": 0, "steps": 4, "evaluations": 0}
     options["settings"] = {"hidden": [4], "batch_size": 8}
-    train_run(
-        "cql", mini, tmp_path, device="auto" if not torch.cuda.is_available() else "cpu", **options
-    )
+    train_run("cql", mini, tmp_path, device="auto" if not torch.cuda.is_available() else "cpu", **options)
     assert read_run(tmp_path).device == "cpu"
     monkeypatch.setattr(training, "find_device", lambda _: "cuda:1")
     monkeypatch.setattr(training, "device_versions", lambda _: {"gpu": "G"})

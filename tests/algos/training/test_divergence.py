@@ -31,9 +31,7 @@ def run(mini: Dataset, folder: Path, **options: Any) -> None:
     train_run("bc", mini, folder, seed=0, steps=40, settings=SMALL, evaluations=0, **options)
 
 
-def diverge(
-    monkeypatch: pytest.MonkeyPatch, at: int, spoil: Callable[[BC, dict[str, Any]], None]
-) -> None:
+def diverge(monkeypatch: pytest.MonkeyPatch, at: int, spoil: Callable[[BC, dict[str, Any]], None]) -> None:
     """Let the update of one step spoil something."""
     update, steps = BC.update, itertools.count(1)
 
@@ -89,9 +87,7 @@ def test_a_metric_that_diverges_between_two_lines_of_the_log_is_not_saved_on_a_s
         spoiled.append(True)
 
     diverge(monkeypatch, 101, spoil)
-    with pytest.raises(
-        DivergedError, match="policy/loss was finite at step 100 and is not at step 1"
-    ):
+    with pytest.raises(DivergedError, match="policy/loss was finite at step 100 and is not at step 1"):
         train_run(
             "bc",
             mini,
@@ -106,9 +102,7 @@ def test_a_metric_that_diverges_between_two_lines_of_the_log_is_not_saved_on_a_s
     assert read_metrics(tmp_path / "run")[-1]["diverged"] == "policy/loss"
 
 
-def test_the_command_says_it_in_one_line(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_it_in_one_line(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     diverge(monkeypatch, 1, spoil_loss)
     words = ["train", "bc", mini.name, "--steps", "5", "--evaluations", "0"]
     found = orlog(*words, "--out", str(tmp_path / "run"))
@@ -123,9 +117,7 @@ def test_a_rate_that_is_far_too_high_is_answered_with_the_usual_one(
 ) -> None:
     diverge(monkeypatch, 1, spoil_loss)
     settings = {**SMALL, "learning_rate": 1e20}
-    with pytest.raises(
-        DivergedError, match=r"settings={'learning_rate': 0\.001} \(now: .* 1e\+20\)"
-    ):
+    with pytest.raises(DivergedError, match=r"settings={'learning_rate': 0\.001} \(now: .* 1e\+20\)"):
         train_run("bc", mini, tmp_path / "run", seed=0, steps=1, settings=settings, evaluations=0)
 
 
@@ -154,9 +146,7 @@ def test_infinite_masks_are_no_divergence_but_nan_is() -> None:
 # --- checkpoints from elsewhere
 
 
-def test_a_checkpoint_of_another_algorithm_is_refused_in_one_line(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_algorithm_is_refused_in_one_line(mini: Dataset, tmp_path: Path) -> None:
     run(mini, tmp_path / "bc")
     options = {"seed": 0, "steps": 4, "settings": SMALL, "evaluations": 0}
     train_run("iql", mini, tmp_path / "iql", **options)
@@ -187,19 +177,14 @@ def test_a_checkpoint_that_another_orlog_wrote_and_that_does_not_fit_names_the_v
     monkeypatch.setattr(BC, "__init__", with_more)
     with pytest.raises(CheckpointError) as caught:
         run(mini, tmp_path / "run", resume=True)
-    assert f"it was written by orlog 0.0.9, and this is {metadata.version('orlog')}" in str(
-        caught.value
-    )
+    assert f"it was written by orlog 0.0.9, and this is {metadata.version('orlog')}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("iqll",), "no algorithm 'iqll'; did you mean iql"),
-        (
-            ("iql", "--set", "expectil=0.9"),
-            "iql has no setting 'expectil'; did you mean expectile?",
-        ),
+        (("iql", "--set", "expectil=0.9"), "iql has no setting 'expectil'; did you mean expectile?"),
         (("iql", "--preset", "orlogs"), "no preset 'orlogs'"),
         (("iql", "--preset", "orlogs"), "did you mean orlog?"),
         (("iql", "--device", "gpu"), "device must be cpu, cuda, cuda:NUMBER or auto, found 'gpu'."),

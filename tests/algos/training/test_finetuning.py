@@ -98,13 +98,9 @@ def test_a_stop_saves_at_the_end_of_the_episode_and_the_same_steps_follow(
     assert sum(line.get("online/episodes", 0) for line in lines) == replay[:, 5:7].sum() > 6
 
 
-def test_the_record_names_the_run_and_its_checkpoint_and_the_run_stays_as_it_was(
-    run: Run, tmp_path: Path
-) -> None:
+def test_the_record_names_the_run_and_its_checkpoint_and_the_run_stays_as_it_was(run: Run, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in run.folder.iterdir()}
-    new = orlog.finetune(
-        run, out=tmp_path / "new", steps=3, evaluations=0, settings={"expectile": 0.9}
-    )
+    new = orlog.finetune(run, out=tmp_path / "new", steps=3, evaluations=0, settings={"expectile": 0.9})
     assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before
     assert "online" not in json.loads(before["run.json"])
     record = read_run(new.folder)
@@ -128,9 +124,7 @@ def test_what_was_done_can_be_evaluated_and_fine_tuned_again(run: Run, tmp_path:
     assert again.record.online.step == 3
 
 
-def test_a_rate_of_learning_that_is_set_replaces_that_of_the_checkpoint(
-    run: Run, tmp_path: Path
-) -> None:
+def test_a_rate_of_learning_that_is_set_replaces_that_of_the_checkpoint(run: Run, tmp_path: Path) -> None:
     settings = {"learning_rate": 1e-9}
     new = orlog.finetune(run, out=tmp_path / "new", steps=3, evaluations=0, settings=settings)
     old, now = (load_file(one / "checkpoint.safetensors") for one in (run.folder, new.folder))
@@ -164,9 +158,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, *, limit: int | None = 5) -> None:
     """Let the id of Pendulum make an environment that is watched."""
     monkeypatch.setattr(Watched, "seen", [])
     made: Any = Watched
-    spec = dataclasses.replace(
-        gymnasium.spec("Pendulum-v1"), entry_point=made, max_episode_steps=limit
-    )
+    spec = dataclasses.replace(gymnasium.spec("Pendulum-v1"), entry_point=made, max_episode_steps=limit)
     monkeypatch.setitem(gymnasium.registry, "Pendulum-v1", spec)
 
 
@@ -231,13 +223,7 @@ def test_the_share_of_the_data_is_what_was_asked_for(
 
     monkeypatch.setattr(TD3BC, "update", update)
     orlog.finetune(
-        run,
-        out=tmp_path / "new",
-        steps=1,
-        prior=prior,
-        random_steps=19,
-        evaluations=0,
-        settings={"batch_size": 4000},
+        run, out=tmp_path / "new", steps=1, prior=prior, random_steps=19, evaluations=0, settings={"batch_size": 4000}
     )
     assert np.mean(found) == pytest.approx(share, abs=0.03)
 
@@ -255,17 +241,13 @@ def test_rewards_are_transformed_as_in_the_run_and_returns_are_not() -> None:
     assert (replay.returns, replay.ends, replay.finished, replay.count) == ([1.75], [2], 2, 3)
 
 
-def test_the_file_of_steps_grows_and_what_is_not_of_the_checkpoint_is_cut_off(
-    tmp_path: Path,
-) -> None:
+def test_the_file_of_steps_grows_and_what_is_not_of_the_checkpoint_is_cut_off(tmp_path: Path) -> None:
     def replay() -> Replay:
         return Replay(10, 2, 1)
 
     def add(one: Replay, reward: float) -> None:
         side = torch.full((1, 2), reward)
-        one.add(
-            side, side[0, :1].numpy(), reward, side + 1, terminated=False, truncated=reward % 2 == 0
-        )
+        one.add(side, side[0, :1].numpy(), reward, side + 1, terminated=False, truncated=reward % 2 == 0)
 
     path, whole = tmp_path / "steps", replay()
     for reward in (1, 2, 3, 4):
@@ -359,9 +341,7 @@ def test_what_cannot_be_fine_tuned_is_refused_in_one_line(
         ("qcfql", "chunks of actions"),
     ):
         small = {"width": 8, "heads": 1, "batch_size": 8} if name == "dt" else SMALL
-        other = orlog.train(
-            name, "lab/pendulum-v1", settings=small, steps=1, evaluations=0, out=tmp_path / name
-        )
+        other = orlog.train(name, "lab/pendulum-v1", settings=small, steps=1, evaluations=0, out=tmp_path / name)
         expected = rf"{name} learns from {words}, .* one of: {', '.join(EXPLORING)}\."
         with pytest.raises(SchemaError, match=expected):  # with and without a noise
             orlog.finetune(other, out=tmp_path / "x", steps=1, noise=0.1)
@@ -386,10 +366,7 @@ def test_what_cannot_be_fine_tuned_is_refused_in_one_line(
     with (
         gymnasium.make("Pendulum-v1") as env,
         orlog.DatasetWriter(
-            "lab/unlimited-v1",
-            observation_space=env.observation_space,
-            action_space=env.action_space,
-            environment=env,
+            "lab/unlimited-v1", observation_space=env.observation_space, action_space=env.action_space, environment=env
         ) as writer,
     ):
         writer.add_episode(orlog.load_dataset("lab/pendulum-v1")[0])
@@ -405,12 +382,7 @@ def test_what_cannot_be_fine_tuned_is_refused_in_one_line(
     ],
 )
 def test_an_action_that_is_not_possible_ends_the_run(
-    action: float,
-    error: type[Exception],
-    words: str,
-    run: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    action: float, error: type[Exception], words: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = ALGORITHMS["iql"]
     monkeypatch.setattr(kind, "explore", lambda *_: torch.full((1, 1), action))
@@ -418,9 +390,7 @@ def test_an_action_that_is_not_possible_ends_the_run(
         orlog.finetune(run, out=tmp_path / "x", steps=1, evaluations=0)
 
 
-def test_a_diverged_loss_ends_the_run(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_diverged_loss_ends_the_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = ALGORITHMS["iql"]
     monkeypatch.setattr(kind, "update", lambda *_: {"critic/loss": torch.tensor(torch.nan)})
     with pytest.raises(FloatingPointError, match="diverged: critic/loss"):
@@ -468,9 +438,7 @@ def test_the_command_says_what_follows_and_goes_on_after_a_signal(
 
 
 @pytest.mark.usefixtures("run")
-def test_the_command_shows_a_line_and_copies_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_shows_a_line_and_copies_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard")
     reading = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     monkeypatch.chdir(tmp_path)

@@ -36,10 +36,7 @@ def record(name: str, space: spaces.Space[Any]) -> Dataset:
     space.seed(0)
     rng = np.random.default_rng(0)
     with orlog.DatasetWriter(
-        name,
-        observation_space=space,
-        action_space=spaces.Box(-1, 1, (2,), np.float32),
-        reward_dtype=np.float32,
+        name, observation_space=space, action_space=spaces.Box(-1, 1, (2,), np.float32), reward_dtype=np.float32
     ) as writer:
         for _ in range(2):
             rows = [space.sample() for _ in range(11)]
@@ -80,9 +77,7 @@ def test_batches_have_states_without_the_goal_that_the_data_wanted(mini: Dataset
         assert one.actor_goals.shape == (16, 2)
 
 
-def test_a_policy_acts_for_the_desired_goal_in_the_units_of_achieved_ones(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_policy_acts_for_the_desired_goal_in_the_units_of_achieved_ones(mini: Dataset, tmp_path: Path) -> None:
     run = train_run("gcbc", mini, tmp_path, seed=0, steps=3, evaluations=0, settings=SMALL)
     made: Any = make_from_record(run, mini)
     # A goal is a position, and the position is the first part of the state too.
@@ -104,9 +99,7 @@ def test_a_policy_acts_for_the_desired_goal_in_the_units_of_achieved_ones(
     assert (others != expected).any(1).all()
 
 
-def test_a_goal_algorithm_is_scored_where_observations_ask_for_a_goal(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_goal_algorithm_is_scored_where_observations_ask_for_a_goal(mini: Dataset, tmp_path: Path) -> None:
     train_run("gcbc", mini, tmp_path, seed=0, steps=3, evaluations=0, settings=SMALL)
     _, evaluation = evaluate_run(tmp_path, episodes=2)
     assert len(evaluation.returns) == 2
@@ -138,10 +131,7 @@ def test_data_that_ask_for_no_goal_are_trained_on_and_not_scored(
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        (
-            {"desired_goal": box(2), "observation": box(3)},
-            "lab/.*desired_goal but no achieved_goal",
-        ),
+        ({"desired_goal": box(2), "observation": box(3)}, "lab/.*desired_goal but no achieved_goal"),
         (
             {"achieved_goal": box(2), "desired_goal": box(3), "observation": box(3)},
             r"lab/.*must have the shape of achieved_goal, found \(3,\) and \(2,\)",
@@ -162,17 +152,13 @@ def test_goals_that_cannot_be_learned_from_are_refused(
 
 
 @pytest.mark.parametrize("value", ["0.5,0.6,0", "1,0", "-0.5,1,0.5", "0.5"])
-def test_probabilities_that_do_not_sum_to_1_are_refused(
-    mini: Dataset, tmp_path: Path, value: str
-) -> None:
+def test_probabilities_that_do_not_sum_to_1_are_refused(mini: Dataset, tmp_path: Path, value: str) -> None:
     with pytest.raises(ValueError, match="policy_goals"):
         train_run("gcbc", mini, tmp_path, seed=0, steps=3, settings={"policy_goals": value})
 
 
 @pytest.mark.parametrize("space", [box(3), EYE])
-def test_whole_observations_are_goals_of_data_that_ask_for_none(
-    space: spaces.Box, tmp_path: Path
-) -> None:
+def test_whole_observations_are_goals_of_data_that_ask_for_none(space: spaces.Box, tmp_path: Path) -> None:
     dataset = record("lab/plain-v1", space)
     settings = {**SMALL, "encoder": "impala", "representation": 8}
     run = train_run("qrl", dataset, tmp_path, seed=0, steps=2, settings=settings, evaluations=0)

@@ -46,15 +46,11 @@ def test_its_batches_have_them(mini: Dataset, tmp_path: Path, where: str) -> Non
 
 
 def test_data_without_them_are_refused(mini: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(
-        NotFoundError, match=r"no info 'behaviour_goal'; did you mean behavior_goal"
-    ):
+    with pytest.raises(NotFoundError, match=r"no info 'behaviour_goal'; did you mean behavior_goal"):
         train_run(Lacking, mini, tmp_path, seed=0, steps=3, settings=SMALL, evaluations=0)
 
 
 def test_it_is_not_fine_tuned_since_environments_give_none(mini: Dataset) -> None:
     online = OnlineRecord(prior=None, random_steps=0)
-    with pytest.raises(
-        SchemaError, match=r"learns from infos \(behavior_goal\), which are not kept"
-    ):
+    with pytest.raises(SchemaError, match=r"learns from infos \(behavior_goal\), which are not kept"):
         check_explores(Watching, BCConfig(), mini, orlog.load_arrays(mini), online)

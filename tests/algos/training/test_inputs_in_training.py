@@ -45,9 +45,7 @@ class Dot(gymnasium.Env[Any, Any]):
         self._goal = goal
         if goal:
             space = FRAMES if goal == "frame" else PLACE
-            self.observation_space = spaces.Dict(
-                achieved_goal=space, desired_goal=space, observation=FRAMES
-            )
+            self.observation_space = spaces.Dict(achieved_goal=space, desired_goal=space, observation=FRAMES)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed, options=options)
@@ -56,9 +54,7 @@ class Dot(gymnasium.Env[Any, Any]):
         return self._seen(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        goes_right = (
-            action == 2 if isinstance(self.action_space, spaces.Discrete) else action[0] > 0
-        )
+        goes_right = action == 2 if isinstance(self.action_space, spaces.Discrete) else action[0] > 0
         reward = float(bool(goes_right) == (self._place < SIZE / 2))
         self._steps += 1
         return self._seen(), reward, self._steps == 4, False, {}
@@ -86,9 +82,7 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
 def register() -> None:
     """Register the environments in this process."""
     for name, arguments in ENVIRONMENTS.items():
-        gymnasium.register(
-            name, entry_point=lambda **one: Dot(**one), kwargs=arguments, max_episode_steps=10
-        )
+        gymnasium.register(name, entry_point=lambda **one: Dot(**one), kwargs=arguments, max_episode_steps=10)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -150,10 +144,7 @@ RARELY = [pytest.mark.thorough, pytest.mark.slow]
 
 def seldom(*cases: Any) -> list[Any]:
     """Return cases that `make test-all` alone tests."""
-    return [
-        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=RARELY)
-        for case in cases
-    ]
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=RARELY) for case in cases]
 
 
 @pytest.mark.thorough
@@ -161,25 +152,14 @@ def seldom(*cases: Any) -> list[Any]:
 def test_discrete_values_are_learned_from_frames(tmp_path: Path) -> None:
     record("orlog-tests/Dot-v0", "lab/dot-v1")
     returns = {
-        name: scored(
-            tmp_path / name,
-            name,
-            "lab/dot-v1",
-            *(word for one in settings for word in ("--set", one)),
-        )
+        name: scored(tmp_path / name, name, "lab/dot-v1", *(word for one in settings for word in ("--set", one)))
         for name, settings in FAST.items()
     }
     assert returns["cql"] == returns["iql"] == 4 > returns["bc"]
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "bc",
-        "fql",
-        "iql",
-        *seldom("awac", "calql", "cql", "dt", "edac", "ifql", "qcfql", "rebrac", "td3bc"),
-    ],
+    "name", ["bc", "fql", "iql", *seldom("awac", "calql", "cql", "dt", "edac", "ifql", "qcfql", "rebrac", "td3bc")]
 )
 def test_continuous_actions_are_learned_from_frames_and_mixtures(name: str, tmp_path: Path) -> None:
     for environment, dataset in (("PushedDot", "lab/pushed-v1"), ("MixedDot", "lab/mixed-v1")):
@@ -230,12 +210,7 @@ def test_a_run_on_frames_that_was_stopped_and_resumed_equals_one_that_was_not(
 @pytest.mark.parametrize("name", ["iql", *seldom("awac", "calql", "cql", "rlpd", "td3bc")])
 def test_steps_with_frames_are_taken_and_kept_across_a_stop(name: str, tmp_path: Path) -> None:
     dataset = record("orlog-tests/MixedDot-v0", "lab/mixed-v1")
-    settings: dict[str, Any] = {
-        "hidden": [8],
-        "batch_size": 8,
-        "encoder": "impala",
-        "random_shift": 1,
-    }
+    settings: dict[str, Any] = {"hidden": [8], "batch_size": 8, "encoder": "impala", "random_shift": 1}
     if name == "rlpd":
         settings |= {"critics": 3, "updates": 2, "random_steps": 6}
     options: dict[str, Any] = {"settings": settings, "evaluations": 0}
@@ -260,20 +235,14 @@ def test_steps_with_frames_are_taken_and_kept_across_a_stop(name: str, tmp_path:
     assert len(steps) == 20 * (4 * (2 * 2 + 1 + 3) + 2 * (SIZE * SIZE + 8))
 
 
-def test_frames_too_small_for_an_encoder_are_refused_before_anything_is_written(
-    tmp_path: Path,
-) -> None:
+def test_frames_too_small_for_an_encoder_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     dataset = record("orlog-tests/Dot-v0", "lab/dot-v1")
-    with pytest.raises(
-        SchemaError, match="lab/dot-v1: observations holds frames of 12 x 12 pixels, which are too"
-    ):
+    with pytest.raises(SchemaError, match="lab/dot-v1: observations holds frames of 12 x 12 pixels, which are too"):
         train_run("cql", dataset, tmp_path / "run", seed=0, steps=1, evaluations=0)
     assert not (tmp_path / "run").exists()
 
 
-def test_observations_that_an_algorithm_does_not_take_are_refused_with_those_that_do(
-    tmp_path: Path,
-) -> None:
+def test_observations_that_an_algorithm_does_not_take_are_refused_with_those_that_do(tmp_path: Path) -> None:
     class Vectors(BC):
         OBSERVATIONS: Any = ("vector",)
 
@@ -290,13 +259,9 @@ def test_observations_that_an_algorithm_does_not_take_are_refused_with_those_tha
 @pytest.mark.parametrize("name", ["iql", "cql"])
 def test_data_without_rewards_are_refused_to_all_but_cloning(name: str, tmp_path: Path) -> None:
     record("orlog-tests/Dot-v0", "lab/unpaid-v1", paid=False)
-    ended = command_line.orlog(
-        *("train", name, "lab/unpaid-v1", "--out", str(tmp_path / name), *SMALL, "--steps", "1")
-    )
+    ended = command_line.orlog(*("train", name, "lab/unpaid-v1", "--out", str(tmp_path / name), *SMALL, "--steps", "1"))
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
-    assert (
-        f"lab/unpaid-v1: every reward is 0, and {name} learns from rewards; imitate" in ended.stderr
-    )
+    assert f"lab/unpaid-v1: every reward is 0, and {name} learns from rewards; imitate" in ended.stderr
     assert not (tmp_path / name).exists()
     assert 0 <= scored(tmp_path / "bc", "bc", "lab/unpaid-v1", steps=1) <= 4

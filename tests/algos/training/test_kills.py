@@ -64,10 +64,7 @@ def forms(actions: str, observations: str = "vector") -> list[str]:
 
 
 CASES = [
-    *(
-        ("goals" if takes_goals(ALGORITHMS[name]) else "vectors", name)
-        for name in forms("continuous")
-    ),
+    *(("goals" if takes_goals(ALGORITHMS[name]) else "vectors", name) for name in forms("continuous")),
     *(("choices", name) for name in forms("discrete")),
     *(("frames", name) for name in forms("continuous", "structured")),
     *(("frames-and-choices", name) for name in forms("discrete", "structured")),
@@ -93,9 +90,7 @@ def shorten(registry: Any) -> None:
 
 
 @pytest.fixture
-def data(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Dataset, dict[str, Any]]:
+def data(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Dataset, dict[str, Any]]:
     """Return data of the kind that a case names, and options of runs on it."""
     frames = {"evaluations": 0, "steps": 20}
     match request.param:
@@ -119,9 +114,7 @@ def team() -> Dataset:
     rng = np.random.default_rng(0)
     observed = spaces.Dict({name: spaces.Box(-9, 9, (3,), np.float32) for name in "ab"})
     acted = spaces.Dict({name: spaces.Discrete(3) for name in "ab"})
-    with orlog.DatasetWriter(
-        "lab/team-v1", observation_space=observed, action_space=acted
-    ) as writer:
+    with orlog.DatasetWriter("lab/team-v1", observation_space=observed, action_space=acted) as writer:
         for _ in range(8):
             writer.add_steps(
                 observations={name: rng.normal(size=(11, 3)).astype("f4") for name in "ab"},
@@ -165,11 +158,7 @@ def train(home: str, folder: Path, offline: Path | None, options: Mapping[str, A
 
 @pytest.mark.parametrize(("data", "name"), CASES, ids=map("-".join, CASES), indirect=["data"])
 def test_a_run_that_is_killed_again_and_again_equals_one_that_was_not(
-    data: tuple[Dataset, dict[str, Any]],
-    name: str,
-    request: pytest.FixtureRequest,
-    home: Path,
-    tmp_path: Path,
+    data: tuple[Dataset, dict[str, Any]], name: str, request: pytest.FixtureRequest, home: Path, tmp_path: Path
 ) -> None:
     dataset, more = data
     kind = request.node.callspec.params["data"]

@@ -66,9 +66,7 @@ def test_a_loop_that_is_cut_at_any_step_goes_on_with_the_same_means(cut: int, ev
     whole = list(train(Recorder(), numbered(), last_step=20, every=every))
     sums: dict[str, torch.Tensor | float] = {}
     first = []
-    for step, metrics in train(
-        Recorder(), numbered(), last_step=20, every=every, sums=sums, pauses=lambda: True
-    ):
+    for step, metrics in train(Recorder(), numbered(), last_step=20, every=every, sums=sums, pauses=lambda: True):
         if step % every == 0:
             first.append((step, metrics))
         else:
@@ -136,14 +134,7 @@ class Returning:
 
 
 @pytest.mark.parametrize(
-    "number",
-    [
-        1.5,
-        np.float32(1.5),
-        np.array(1.5),
-        torch.tensor([1.5]),
-        torch.tensor(1.5, requires_grad=True),
-    ],
+    "number", [1.5, np.float32(1.5), np.array(1.5), torch.tensor([1.5]), torch.tensor(1.5, requires_grad=True)]
 )
 def test_updates_may_return_any_number(number: object) -> None:
     ((_, metrics),) = train(Returning({"loss": number}), numbered(), last_step=3, every=3)  # type: ignore[arg-type]
@@ -154,9 +145,7 @@ def test_updates_may_return_nothing() -> None:
     assert [*train(Returning(None), numbered(), last_step=3, every=3)] == [(3, {})]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "result", [0.5, torch.zeros(()), {"loss": torch.zeros(2)}, {"loss": "low"}]
-)
+@pytest.mark.parametrize("result", [0.5, torch.zeros(()), {"loss": torch.zeros(2)}, {"loss": "low"}])
 def test_what_else_updates_return_is_refused_in_one_line(result: object) -> None:
     with pytest.raises(AlgorithmError, match=r"Returning\.update: expected a dict"):
         [*train(Returning(result), numbered(), last_step=3, every=3)]  # type: ignore[arg-type]

@@ -97,9 +97,7 @@ def refused(spaces: Spaces, space: gymnasium.Space[Any], actions: Any) -> str:
 def test_actions_that_no_environment_takes_are_refused() -> None:
     spaces = Spaces(pendulum(episodes=1), "cpu")
     box = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    assert "shape [2, 1] for 2 observations, expected [2, 2]" in refused(
-        spaces, box, torch.zeros(2, 1)
-    )
+    assert "shape [2, 1] for 2 observations, expected [2, 2]" in refused(spaces, box, torch.zeros(2, 1))
     assert "shape [4] for 2 observations" in refused(spaces, box, torch.zeros(4))
     assert "shape [] for 2 observations" in refused(spaces, box, torch.tensor(0.0))
     assert "gave a ndarray as actions" in refused(spaces, box, np.zeros((2, 2)))
@@ -107,9 +105,7 @@ def test_actions_that_no_environment_takes_are_refused() -> None:
     assert "not finite: [0.5, nan] for observation 1" in refused(spaces, box, wrong)
     discrete = gymnasium.spaces.Discrete(3, start=2)
     assert "not in Discrete(3, start=2): 5 for" in refused(spaces, discrete, torch.tensor([4, 5]))
-    assert "shape [2, 3] for 2 observations, expected [2]" in refused(
-        spaces, discrete, torch.zeros(2, 3)
-    )
+    assert "shape [2, 3] for 2 observations, expected [2]" in refused(spaces, discrete, torch.zeros(2, 3))
     several = gymnasium.spaces.MultiDiscrete([2, 3])
     assert "[0, -1] for observation 0" in refused(spaces, several, torch.tensor([[0, -1], [1, 2]]))
 
@@ -119,9 +115,8 @@ def test_actions_at_the_bounds_are_rounded_into_them_and_others_outside_are_refu
     actions = torch.tensor([[-2.0001], [2.0001]])
     assert spaces.actions(actions, 2, "mine").tolist() == [[-2.0], [2.0]]
     box = spaces.action_space
-    assert (
-        "not in Box(-2.0, 2.0, (1,), float32): [2.5] for observation 1; correct its act"
-        in refused(spaces, box, torch.tensor([[1.0], [2.5]]))
+    assert "not in Box(-2.0, 2.0, (1,), float32): [2.5] for observation 1; correct its act" in refused(
+        spaces, box, torch.tensor([[1.0], [2.5]])
     )
     spaces.action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
     assert spaces.actions(torch.tensor([[1e30]]), 1, "mine").tolist() == [[np.float32(1e30)]]
@@ -134,9 +129,7 @@ class NanBC(BC):
         return super().act(observations) * math.nan
 
 
-def test_a_learning_curve_and_a_loaded_policy_refuse_actions_that_are_not_finite(
-    tmp_path: Path,
-) -> None:
+def test_a_learning_curve_and_a_loaded_policy_refuse_actions_that_are_not_finite(tmp_path: Path) -> None:
     dataset = pendulum(episodes=2)
     with pytest.raises(SchemaError, match=r"NanBC gave actions that are not finite: \[nan\]"):
         train_run(NanBC, dataset, tmp_path / "curve", steps=1, evaluations=1, **SMALL)
@@ -155,9 +148,7 @@ class FailingBC(BC):
         raise self.error
 
 
-def test_an_error_in_the_act_of_ones_own_names_file_and_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_the_act_of_ones_own_names_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = pendulum(episodes=2)
     options: dict[str, Any] = {"steps": 1, "evaluations": 1, **SMALL}
     place = r"test_policy\.py, line \d+: ValueError: no such thing; correct the file\."

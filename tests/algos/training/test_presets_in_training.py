@@ -56,9 +56,7 @@ def record(name: str, *, rewards: Callable[[int], np.ndarray] | None = None) -> 
     return orlog.load_dataset(f"{name}@9.0.0")
 
 
-def seen_batches(
-    kind: type[Any], monkeypatch: pytest.MonkeyPatch
-) -> list[tuple[Batch, torch.Tensor]]:
+def seen_batches(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Batch, torch.Tensor]]:
     """Return the list that fills with each update's batch and what the networks see of it."""
     seen: list[tuple[Batch, torch.Tensor]] = []
     update = kind.update
@@ -100,14 +98,7 @@ def test_updates_see_the_published_rewards_of_the_same_stream(
     dataset = record(name)
     seen = seen_batches(kind, monkeypatch)
     found = train_run(
-        kind.__name__.lower(),
-        dataset,
-        tmp_path / "run",
-        seed=5,
-        steps=4,
-        settings=SMALL,
-        preset=preset,
-        evaluations=0,
+        kind.__name__.lower(), dataset, tmp_path / "run", seed=5, steps=4, settings=SMALL, preset=preset, evaluations=0
     )
     plain = orlog.transitions(dataset, 8, seed=5)
     for (batch, observations), raw in zip(seen, plain, strict=False):
@@ -134,15 +125,7 @@ def test_a_run_records_its_preset_and_transforms_and_resumes_with_them_only(tmp_
 
     def run(preset: str, **options: Any) -> None:
         train_run(
-            "iql",
-            dataset,
-            tmp_path / "run",
-            seed=0,
-            steps=3,
-            settings=SMALL,
-            preset=preset,
-            evaluations=0,
-            **options,
+            "iql", dataset, tmp_path / "run", seed=0, steps=3, settings=SMALL, preset=preset, evaluations=0, **options
         )
 
     run("")
@@ -171,14 +154,10 @@ def test_records_from_before_there_were_transforms_are_read(mini: Dataset, tmp_p
 
 def test_an_evaluation_counts_raw_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "orlog.algos.training.train.recipe_for",
-        lambda *_, **__: orlog_recipe(Rewards(scale=0.0, shift=7.0)),
+        "orlog.algos.training.train.recipe_for", lambda *_, **__: orlog_recipe(Rewards(scale=0.0, shift=7.0))
     )
     rng = np.random.default_rng(0)
-    with (
-        gymnasium.make("Pendulum-v1") as env,
-        orlog.DatasetWriter("lab/pendulum-v1", environment=env) as writer,
-    ):
+    with gymnasium.make("Pendulum-v1") as env, orlog.DatasetWriter("lab/pendulum-v1", environment=env) as writer:
         for _ in range(2):
             writer.add_episode(
                 whole_episode(
@@ -201,9 +180,7 @@ def orlog_recipe(rewards: Rewards) -> Any:
     return Recipe(steps=2, settings={}, source="this test", rewards=rewards)
 
 
-def test_a_file_of_ones_own_is_trained_by_the_settings_of_the_dataset_that_it_is_like(
-    tmp_path: Path,
-) -> None:
+def test_a_file_of_ones_own_is_trained_by_the_settings_of_the_dataset_that_it_is_like(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     with h5py.File(tmp_path / "mine.hdf5", "w") as file:
         file["observations"] = rng.normal(size=(30, 29)).astype("float32")
@@ -244,9 +221,7 @@ def test_rewards_change_in_place_and_final_rows_stay_zero() -> None:
     assert changed.digest == packed.digest == dataset.digest
     place = packed.columns["rewards"].start
     raw = np.concatenate([dataset[i].rewards for i in range(len(LENGTHS))])
-    np.testing.assert_array_equal(
-        changed.rows[torch.from_numpy(packed.step_rows()), place].numpy(), 2 * raw - 1
-    )
+    np.testing.assert_array_equal(changed.rows[torch.from_numpy(packed.step_rows()), place].numpy(), 2 * raw - 1)
     finals = torch.from_numpy(packed.final_rows)
     assert (changed.rows[finals, place] == 0).all()
     before[:, place] = changed.rows[:, place]

@@ -21,9 +21,7 @@ from tests.algos.plain import BatchesOf, Make
 from tests.algos.recorded_operations import record
 from tests.algos.test_encoders import pixel_batch, pixel_scaling, small_config
 
-FORMS = [
-    form for name in ALGORITHMS for form in algorithm_forms(name) if getattr(form, "REPLAYS", True)
-]
+FORMS = [form for name in ALGORITHMS for form in algorithm_forms(name) if getattr(form, "REPLAYS", True)]
 STEPS = 14
 SETTINGS = {"cloning_steps": 7, "policy_interval": 3, "target_interval": 4, "steps": 20}
 
@@ -40,9 +38,7 @@ def updated(algorithm: Any, batch: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_repeated_updates_are_those_one_by_one(
-    form: type[Any], make: Make, batches_of: BatchesOf
-) -> None:
+def test_repeated_updates_are_those_one_by_one(form: type[Any], make: Make, batches_of: BatchesOf) -> None:
     known = form.CONFIG.__dataclass_fields__
     settings = {name: value for name, value in SETTINGS.items() if name in known}
     plain, repeated = make(form, **settings), make(form, **settings)

@@ -41,14 +41,7 @@ from orlog.base.files import BusyError
 from orlog.cli import app
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import (
-    CheckpointError,
-    IntegrityError,
-    ManifestError,
-    NotFoundError,
-    StoppedError,
-    StorageError,
-)
+from orlog.errors import CheckpointError, IntegrityError, ManifestError, NotFoundError, StoppedError, StorageError
 from orlog.loaders.batch import Batch
 from orlog.runs.jobs import make_jobs
 from tests.algos import plain
@@ -78,9 +71,7 @@ def weights(folder: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(
-    mini_folder: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(mini_folder: Path, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     algorithm, small = "iql", plain.small_settings("iql", width=16)
     words = [str(mini_folder), algorithm, str(cut), json.dumps(small)]
@@ -99,17 +90,12 @@ def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(
         np.testing.assert_array_equal(value, second[name], err_msg=name)
 
     def logged(folder: Path) -> list[dict[str, float]]:
-        return [
-            {key: value for key, value in line.items() if key != "seconds"}
-            for line in read_metrics(folder)
-        ]
+        return [{key: value for key, value in line.items() if key != "seconds"} for line in read_metrics(folder)]
 
     assert logged(whole) == logged(cut)
 
 
-def test_an_evaluation_repeats_to_the_bit_and_says_its_protocol(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_an_evaluation_repeats_to_the_bit_and_says_its_protocol(mini: Dataset, tmp_path: Path) -> None:
     short(mini, tmp_path / "run", steps=30)
     _, first = evaluate_run(tmp_path / "run", episodes=12)
     record, second = evaluate_run(tmp_path / "run", episodes=12)
@@ -141,9 +127,7 @@ def test_a_run_refuses_another_dataset(mini: Dataset, tmp_path: Path) -> None:
         evaluate_run(folder)
 
 
-def test_a_checkpoint_of_another_run_or_with_an_edited_step_is_refused(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_run_or_with_an_edited_step_is_refused(mini: Dataset, tmp_path: Path) -> None:
     for seed in (0, 1):
         short(mini, tmp_path / str(seed), seed=seed)
     mine = tmp_path / "0" / "checkpoint.safetensors"
@@ -157,14 +141,10 @@ def test_a_checkpoint_of_another_run_or_with_an_edited_step_is_refused(
         evaluate_run(tmp_path / "0", dataset=mini, episodes=1)
 
 
-def test_resuming_does_not_overwrite_another_run_without_a_checkpoint(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_resuming_does_not_overwrite_another_run_without_a_checkpoint(mini: Dataset, tmp_path: Path) -> None:
     short(mini, tmp_path / "run")
     (tmp_path / "run" / "checkpoint.safetensors").unlink()
-    with pytest.raises(
-        FileExistsError, match="a run of 2 steps, not 1; to continue it, give steps=2, or"
-    ):
+    with pytest.raises(FileExistsError, match="a run of 2 steps, not 1; to continue it, give steps=2, or"):
         short(mini, tmp_path / "run", steps=1, resume=True)
     short(mini, tmp_path / "run", resume=True)
 
@@ -177,9 +157,7 @@ def test_the_horizon_of_iql_is_that_of_the_run(mini: Dataset, tmp_path: Path) ->
 def test_resuming_with_other_settings_is_refused(mini: Dataset, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     short(mini, folder)
-    with pytest.raises(
-        FileExistsError, match="a run with the seed 0, not 1; to continue it, give seed=0, or"
-    ):
+    with pytest.raises(FileExistsError, match="a run with the seed 0, not 1; to continue it, give seed=0, or"):
         short(mini, folder, seed=1, resume=True)
     assert read_run(folder).seed == 0
 
@@ -191,9 +169,7 @@ def test_a_run_records_its_precision_and_goes_on_in_no_other(
 
     def run(name: str, **options: Any) -> str:
         settings = {"hidden": [16, 16], "batch_size": 32}
-        return short(
-            mini, tmp_path / name, steps=20, settings=settings, note=notes.append, **options
-        ).precision
+        return short(mini, tmp_path / name, steps=20, settings=settings, note=notes.append, **options).precision
 
     monkeypatch.setattr(training, "has_fast_bf16", lambda _device: True)
     assert run("low", precision="bf16") == read_run(tmp_path / "low").precision == "bf16"
@@ -229,8 +205,7 @@ def stop_after(steps: int) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "steps", "cut"),
-    [("bc", 300, 140), ("bc", 300, 152), ("cql", 20, 7), ("iql", 20, 7)],
+    ("algorithm", "steps", "cut"), [("bc", 300, 140), ("bc", 300, 152), ("cql", 20, 7), ("iql", 20, 7)]
 )
 def test_a_run_that_was_stopped_at_any_step_goes_on_to_the_same_files(
     algorithm: str, steps: int, cut: int, mini: Dataset, tmp_path: Path
@@ -270,9 +245,7 @@ def test_a_kill_right_after_resuming_loses_no_metrics(mini: Dataset, tmp_path: P
     assert (folder / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_log_is_only_replaced_where_it_is_ahead_of_its_checkpoint(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_log_is_only_replaced_where_it_is_ahead_of_its_checkpoint(mini: Dataset, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     short(mini, folder, steps=10, settings=SMALL)
     log = folder / "metrics.jsonl"
@@ -354,9 +327,7 @@ def test_a_full_disk_names_the_folder_and_what_stands(mini: Dataset, tmp_path: P
     assert files(folder) == files(whole)
 
 
-def test_a_run_is_saved_by_time_too(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_saved_by_time_too(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
     saved: list[bool] = []
     short(
@@ -375,9 +346,7 @@ def test_a_run_is_saved_by_time_too(
 
 
 @pytest.mark.parametrize("saved", [50, 300])
-def test_a_run_goes_on_to_more_steps_than_it_was_told(
-    saved: int, mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_run_goes_on_to_more_steps_than_it_was_told(saved: int, mini: Dataset, tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
     short(mini, whole, steps=600, settings=SMALL)
     with contextlib.suppress(StoppedError):
@@ -478,9 +447,7 @@ def test_what_is_missing_or_in_the_place_of_a_file_is_named(mini: Dataset, tmp_p
 # --- views, and paths as text
 
 
-def test_runs_on_views_have_folders_of_their_own_and_find_their_view(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_runs_on_views_have_folders_of_their_own_and_find_their_view(mini: Dataset, tmp_path: Path) -> None:
     good = mini.top_episodes(50)
     good.save(tmp_path / "good.json")
     unsaved = mini[:40]
@@ -497,9 +464,7 @@ def test_runs_on_views_have_folders_of_their_own_and_find_their_view(
         assert record.digest == view.digest
 
 
-def test_names_and_paths_are_taken_as_text_too(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_and_paths_are_taken_as_text_too(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     record = short(mini.name, "runs/x", settings=SMALL)
     assert read_run("runs/x") == record
@@ -630,9 +595,7 @@ def test_a_run_that_goes_on_with_other_code_is_told_so(
     evaluate_run(tmp_path, dataset=mini, episodes=1)
     monkeypatch.setattr(training, "sources_digest", lambda _kind: "0" * 64)
     with pytest.raises(StoppedError):
-        train_run(
-            "bc", mini, tmp_path, resume=True, note=notes.append, stop=stop_after(4), **options
-        )
+        train_run("bc", mini, tmp_path, resume=True, note=notes.append, stop=stop_after(4), **options)
     assert any("other code" in note for note in notes)
     notes.clear()
     train_run("bc", mini, tmp_path, resume=True, note=notes.append, **options)

@@ -101,9 +101,7 @@ def test_every_step_comes_once_an_epoch_as_its_loader_gives_it(
     np.testing.assert_array_equal(plain.batch(5).rewards.numpy(), firsts[35:42])
     # What a loader gathers of all steps in memory for the same ones.
     module, _, function = loader.partition(":")
-    whole = getattr(sys.modules[module], function)(
-        orlog.load_arrays(steps), 7, seed=0, **PLACE, **arguments
-    )
+    whole = getattr(sys.modules[module], function)(orlog.load_arrays(steps), 7, seed=0, **PLACE, **arguments)
     drawn = ((firsts[35:42] + 0.5) / total)[:, None]
     expected = whole.sampler.gather(whole.sampler.choose(drawn))
     for name in expected.__dataclass_fields__:
@@ -137,15 +135,10 @@ def assert_statistics(found: Any, expected: Any) -> None:
             np.testing.assert_array_equal(*values, err_msg=f"{part} {number}")
 
 
-def test_statistics_are_those_of_all_in_memory(
-    steps: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_statistics_are_those_of_all_in_memory(steps: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     for rows in (65536, 37, 1):
         monkeypatch.setattr(statistics, "_BLOCK_ROWS", rows)
-        found, expected = (
-            statistics.stream_statistics(steps),
-            statistics.compute_statistics(orlog.load_arrays(steps)),
-        )
+        found, expected = (statistics.stream_statistics(steps), statistics.compute_statistics(orlog.load_arrays(steps)))
         assert_statistics(found, expected)
         path = statistics.statistics_file(steps.digest)
         assert path is not None
@@ -169,9 +162,7 @@ def test_what_a_run_takes_from_its_data_is_the_same(steps: Dataset) -> None:
         _ = streamed.arrays
 
 
-def test_only_the_best_episodes_are_streamed_to_an_algorithm_that_chooses_them(
-    steps: Dataset,
-) -> None:
+def test_only_the_best_episodes_are_streamed_to_an_algorithm_that_chooses_them(steps: Dataset) -> None:
     kind = ALGORITHMS["percent_bc"]
     data = StreamedData(kind, kind.CONFIG(), steps, lambda _: None)
     batches = iter(data.batches(kind, kind.CONFIG(), 0, "cpu")(0))
@@ -184,9 +175,7 @@ def test_only_the_best_episodes_are_streamed_to_an_algorithm_that_chooses_them(
 
 
 @pytest.mark.parametrize("name", ["gcbc", "rlpd"])
-def test_what_needs_all_of_the_data_is_refused_with_what_to_do(
-    steps: Dataset, tmp_path: Path, name: str
-) -> None:
+def test_what_needs_all_of_the_data_is_refused_with_what_to_do(steps: Dataset, tmp_path: Path, name: str) -> None:
     kind = ALGORITHMS[name]
     with pytest.raises(SchemaError, match=r"cannot be streamed: .*; give stream=False"):
         run_data.check_streams(kind, kind.CONFIG(), steps)
@@ -208,20 +197,14 @@ def test_a_dataset_in_place_is_streamed_and_its_record_says_so(
     folder = tmp_path / "runs/bc" / NAME / "seed-0"
     assert json.loads((folder / RUN_FILE).read_text())["stream"] is True
     assert (tmp_path / "reader/in-place").is_dir()
-    other = run(
-        "train", "bc", NAME, "--steps", "20", "--evaluations", "0", "--no-stream", "--resume"
-    )
+    other = run("train", "bc", NAME, "--steps", "20", "--evaluations", "0", "--no-stream", "--resume")
     assert other.returncode == 1
-    assert (
-        "holds a run where stream is True, not False; to continue it, give --stream" in other.stderr
-    )
+    assert "holds a run where stream is True, not False; to continue it, give --stream" in other.stderr
     again = run("train", "--resume", str(folder))
     assert again.returncode == 0
     assert "resuming from step 20 of 20" in again.stderr
     # Several seeds in processes, which share what is kept.
-    many = run(
-        "train", "bc", NAME, "--steps", "20", "--evaluations", "0", "--seeds", "2", "--out", "two"
-    )
+    many = run("train", "bc", NAME, "--steps", "20", "--evaluations", "0", "--seeds", "2", "--out", "two")
     assert many.returncode == 0, many.stderr
     # The same batches from a copy on this machine.
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "copy"))
@@ -243,9 +226,7 @@ def test_what_to_run_next_names_the_url_of_a_dataset_that_was_given_by_it_alone(
     monkeypatch.setenv("ORLOG_HOME", str(home))
     monkeypatch.chdir(tmp_path)
     url = f"{served.url}/{NAME}"
-    said = run(
-        "train", "bc", url, "--stream", "--steps", "20", "--evaluations", "0", "--out", "a b"
-    )
+    said = run("train", "bc", url, "--stream", "--steps", "20", "--evaluations", "0", "--out", "a b")
     assert said.returncode == 0, said.stderr
     folder = Path("a b")
     dataset = orlog.load_dataset(url, in_place=True)
@@ -299,8 +280,7 @@ def test_a_streamed_run_that_is_killed_and_resumed_equals_one_that_was_not(
     codes = []
     for folder, kill_at in (("whole", 0), ("cut", 47), ("cut", 30), ("cut", 0)):
         process = CONTEXT.Process(
-            target=train_in_process,
-            args=(str(tmp_path / "reader"), url, str(tmp_path / folder), kill_at),
+            target=train_in_process, args=(str(tmp_path / "reader"), url, str(tmp_path / folder), kill_at)
         )
         process.start()
         process.join()
@@ -337,9 +317,7 @@ def test_memory_does_not_grow_with_the_data(home: Path, tmp_path: Path) -> None:
     for stream in (False, True):
         told = CONTEXT.Queue()
         folder = str(tmp_path / str(stream))
-        process = CONTEXT.Process(
-            target=memory_of, args=(str(home), "lab/large-v1", folder, stream, told)
-        )
+        process = CONTEXT.Process(target=memory_of, args=(str(home), "lab/large-v1", folder, stream, told))
         process.start()
         process.join()
         assert process.exitcode == 0

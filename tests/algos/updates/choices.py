@@ -43,14 +43,9 @@ class IPS(plain.Plain):
             found = plain.network(self.of("regression"), one.s)
             return float(np.mean([(found[row, one.a[row]] - one.r[row]) ** 2 for row in rows]))
 
-        metrics = {
-            "policy/value": value(),
-            "policy/entropy": entropy(),
-            "regression/loss": errors(),
-        }
+        metrics = {"policy/value": value(), "policy/entropy": entropy(), "regression/loss": errors()}
         plain.step_together(
-            (self.policy, lambda: -value() - config.entropy_weight * entropy()),
-            (self.regression, errors),
+            (self.policy, lambda: -value() - config.entropy_weight * entropy()), (self.regression, errors)
         )
         return metrics
 

@@ -145,9 +145,7 @@ class CQLDiscrete(plain.Plain):
     def update(self, batch: Any) -> None:
         config, one = self.config, plain.in_units(self.scaling, batch)
         next_q = plain.network(self.of("target_critic"), one.next_s)
-        y = one.r + config.discount * one.goes_on * plain.of_actions(
-            next_q, self.acts(one.next_s, one.next_s)
-        )
+        y = one.r + config.discount * one.goes_on * plain.of_actions(next_q, self.acts(one.next_s, one.next_s))
 
         def loss() -> float:
             q = plain.network(self.of("critic"), one.s)

@@ -28,9 +28,7 @@ class TD3BC(plain.Plain):
         config, one = self.config, plain.in_units(self.scaling, batch)
         next_q = self.values("target_critic", one.next_s, self.smoothed(one.next_s)).min(0)
         y = one.r + config.discount * one.goes_on * next_q
-        self.critics.step(
-            lambda: float(np.mean((self.values("critic", one.s, one.a) - y) ** 2, 1).sum())
-        )
+        self.critics.step(lambda: float(np.mean((self.values("critic", one.s, one.a) - y) ** 2, 1).sum()))
         self.count += 1
         if self.count % config.policy_interval:
             return
@@ -39,11 +37,7 @@ class TD3BC(plain.Plain):
             return self.values("critic", one.s, self.acts(one.s, one.s))[0]
 
         scale = config.value_weight / np.mean(np.abs(own_q()))
-        self.policy.step(
-            lambda: float(
-                np.mean((self.acts(one.s, one.s) - one.a) ** 2) - scale * np.mean(own_q())
-            )
-        )
+        self.policy.step(lambda: float(np.mean((self.acts(one.s, one.s) - one.a) ** 2) - scale * np.mean(own_q())))
         self.follow("target_critic", "critic")
         self.follow("target_policy", "policy")
 
@@ -70,9 +64,7 @@ class ReBRAC(TD3BC):
         penalty = one.has_next_action * ((next_a - one.next_actions) ** 2).sum(1)
         next_q = self.values("target_critic", one.next_s, next_a).min(0)
         y = one.r + config.discount * one.goes_on * (next_q - config.critic_penalty * penalty)
-        self.critics.step(
-            lambda: float(np.mean((self.values("critic", one.s, one.a) - y) ** 2, 1).sum())
-        )
+        self.critics.step(lambda: float(np.mean((self.values("critic", one.s, one.a) - y) ** 2, 1).sum()))
         self.count += 1
         if (self.count - 1) % config.policy_interval:
             return

@@ -81,9 +81,7 @@ class FQL(plain.Plain):
 
 
 class QCFQL(FQL):
-    SETTINGS = plain.chosen(
-        chunk_length=2, hidden=(3,), distillation_weight=0.5, flow_steps=2, discount=0.9
-    )
+    SETTINGS = plain.chosen(chunk_length=2, hidden=(3,), distillation_weight=0.5, flow_steps=2, discount=0.9)
     UPDATES = 3
 
 

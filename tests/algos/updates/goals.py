@@ -49,9 +49,7 @@ class GCBC(OfGoals):
 
 
 class GCIVL(OfGoals):
-    SETTINGS = plain.chosen(
-        **OfGoals.SETTINGS, target_rate=0.2, discount=0.9, expectile=0.8, inverse_temperature=4.0
-    )
+    SETTINGS = plain.chosen(**OfGoals.SETTINGS, target_rate=0.2, discount=0.9, expectile=0.8, inverse_temperature=4.0)
     CASES = ({"max_weight": 100.0}, {"max_weight": 1.1})
 
     def start(self) -> None:
@@ -77,9 +75,7 @@ class GCIVL(OfGoals):
 
 
 class GCIQL(OfGoals):
-    SETTINGS = plain.chosen(
-        **OfGoals.SETTINGS, target_rate=0.2, discount=0.9, expectile=0.8, cloning_weight=0.2
-    )
+    SETTINGS = plain.chosen(**OfGoals.SETTINGS, target_rate=0.2, discount=0.9, expectile=0.8, cloning_weight=0.2)
 
     @staticmethod
     def prepare(algorithm: Any) -> None:
@@ -119,12 +115,7 @@ class GCIQL(OfGoals):
 
 class HIQL(OfGoals):
     SETTINGS = plain.chosen(
-        learning_rate=2e-3,
-        batch_size=4,
-        representation=3,
-        expectile=0.8,
-        max_weight=1.2,
-        low_inverse_temperature=2.0,
+        learning_rate=2e-3, batch_size=4, representation=3, expectile=0.8, max_weight=1.2, low_inverse_temperature=2.0
     )
     UPDATES = 2
 
@@ -155,9 +146,7 @@ class HIQL(OfGoals):
             return np.minimum(np.exp(temperature * found.mean(0)), config.max_weight)
 
         low_weight = chances(one.next_s, one.low_goals, config.low_inverse_temperature)
-        high_weight = chances(
-            one.subgoal_observations, one.actor_goals, config.high_inverse_temperature
-        )
+        high_weight = chances(one.subgoal_observations, one.actor_goals, config.high_inverse_temperature)
         low_phi, high_phi = self.phi(one.s, one.low_goals), self.phi(one.s, one.subgoals)
 
         def loss() -> float:
@@ -185,8 +174,7 @@ class CRL(OfGoals):
 
     def logits(self, s: np.ndarray, a: np.ndarray, goals: np.ndarray) -> plain.Array:
         found = [
-            self.network(f"critic/phi.{one}", s, a) @ self.network(f"critic/psi.{one}", goals).T
-            for one in range(2)
+            self.network(f"critic/phi.{one}", s, a) @ self.network(f"critic/psi.{one}", goals).T for one in range(2)
         ]
         return np.stack(found) / math.sqrt(self.config.representation)
 
@@ -274,9 +262,7 @@ class QRL(OfGoals):
 
         def left() -> plain.Array:
             actions = self.acts(one.s, one.actor_goals)
-            return self.distance(
-                self.after(self.states(one.s), actions), self.goals(one.actor_goals)
-            )
+            return self.distance(self.after(self.states(one.s), actions), self.goals(one.actor_goals))
 
         scale = np.abs(left()).mean() + 1e-6
 

@@ -59,8 +59,7 @@ class IQL(plain.Plain):
             self.policy.rate = config.learning_rate * progress / 2
         self.count += 1
         plain.step_together(
-            (self.critics, values_loss),
-            (self.policy, lambda: -float(np.mean(weights * self.logs(one)))),
+            (self.critics, values_loss), (self.policy, lambda: -float(np.mean(weights * self.logs(one))))
         )
         self.follow(f"target_{self.CRITIC}", self.CRITIC)
         return metrics

@@ -19,12 +19,7 @@ LIMIT = 2.0 * (1 - 0.9**10) / (1 - 0.9) / 10
 
 class CPQ(plain.Plain):
     SETTINGS = plain.chosen(
-        cost_limit=2.0,
-        discount=0.9,
-        episode_length=10.0,
-        sampled_actions=2,
-        autoencoder_width=4,
-        unsafe_weight=0.7,
+        cost_limit=2.0, discount=0.9, episode_length=10.0, sampled_actions=2, autoencoder_width=4, unsafe_weight=0.7
     )
     CASES: tuple[dict[str, Any], ...] = (
         {},
@@ -106,9 +101,7 @@ class CPQ(plain.Plain):
 
 
 class CQLLagrangian(CQL):
-    SETTINGS = plain.chosen(
-        cost_limit=2.0, discount=0.9, episode_length=10.0, sampled_actions=2, cloning_steps=0
-    )
+    SETTINGS = plain.chosen(cost_limit=2.0, discount=0.9, episode_length=10.0, sampled_actions=2, cloning_steps=0)
     CASES: tuple[dict[str, Any], ...] = (
         {"cost_weight": 0.7},
         {"cost_limit": 0.0, "controller": (0.5, 0.3, 0.2)},

@@ -79,12 +79,7 @@ class MABCQ(plain.Plain):
 
         def imitation() -> float:
             logs = plain.log_softmax(plain.network(self.of("imitation"), s))
-            found = [
-                logs[row, agent, one.a[row, agent]]
-                for row in rows
-                for agent in range(2)
-                if one.acts[row, agent]
-            ]
+            found = [logs[row, agent, one.a[row, agent]] for row in rows for agent in range(2) if one.acts[row, agent]]
             return -float(np.mean(found))
 
         metrics = {"critic/loss": loss(), "imitation/loss": imitation()}

@@ -15,9 +15,7 @@ Draft = dict[str, Any]
 JOINTS, SIZE = 6, 32
 
 
-def path(
-    rng: np.random.Generator, rows: int, numbers: int, idle: int = 0, start: Any = None
-) -> np.ndarray:
+def path(rng: np.random.Generator, rows: int, numbers: int, idle: int = 0, start: Any = None) -> np.ndarray:
     """Return positions that move smoothly from one random point to the next, with pauses."""
     here = rng.uniform(-1.2, 1.2, numbers) if start is None else np.asarray(start, float)
     parts = [np.repeat(here[None], idle, axis=0)]
@@ -109,9 +107,6 @@ def record(drafts: list[Draft], name: str = "lab/arm-v1", **facts: Any) -> orlog
     )
     number = drafts[0]["actions"].shape[1]
     written = (
-        whole_episode(one["observations"], one["actions"], end="truncation", **one.get("more", {}))
-        for one in drafts
+        whole_episode(one["observations"], one["actions"], end="truncation", **one.get("more", {})) for one in drafts
     )
-    return record_episodes(
-        name, written, space, spaces.Box(-np.inf, np.inf, (number,), np.float32), **facts
-    )
+    return record_episodes(name, written, space, spaces.Box(-np.inf, np.inf, (number,), np.float32), **facts)

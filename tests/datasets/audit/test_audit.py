@@ -201,19 +201,13 @@ DEFECTS = {
     "stuck-sensor": Defect(held(O, 5, 2), "stuck", "warning", f"{O}[2]", 5, 0, 1),
     "stuck-action": Defect(held(A, 3, 0), "stuck", "warning", f"{A}[0]", 3, 0, 1),
     "dead-action": Defect(scaled(A, 0, 0, 0, 0), "unused actions", "warning", f"{A}[0]"),
-    "no-flags": Defect(
-        in_all(lambda one: one["truncations"].fill(False)), "flags", "warning", "truncations", 0
-    ),
+    "no-flags": Defect(in_all(lambda one: one["truncations"].fill(False)), "flags", "warning", "truncations", 0),
     "timeouts-as-terminations": Defect(in_all(terminate), "flags", "warning", "terminations", 0),
     "longer-than-the-horizon": Defect(lengthen, "flags", E, "episodes/lengths", 0, None, 1),
-    "all-longer-than-the-horizon": Defect(
-        lengthen_all, "flags", "warning", "episodes/lengths", 0, None, 4
-    ),
+    "all-longer-than-the-horizon": Defect(lengthen_all, "flags", "warning", "episodes/lengths", 0, None, 4),
     "shorter-than-the-horizon": Defect(shorten, "flags", "note", "truncations", 4, None, 1),
     "early-flag": Defect(put("truncations", 2, 57, True), "flags", E, "truncations", 2, 57, 1),
-    "repeated-finals": Defect(
-        in_all(repeat_finals), "final observations", "warning", O, 0, None, 8
-    ),
+    "repeated-finals": Defect(in_all(repeat_finals), "final observations", "warning", O, 0, None, 8),
     "finals-of-the-next": Defect(shift_finals, "final observations", E, O, 0, None, 7),
     "zero-final": Defect(put(O, 6, 200, 0), "final observations", "warning", O, 6, None, 1),
     "other-next-observations": Defect(
@@ -222,9 +216,7 @@ DEFECTS = {
     "other-return": Defect(say("return", 3, 7.5), "returns", "warning", "episodes/return", 3),
     "other-length": Defect(say("length", 5, 199), "lengths", E, "episodes/length", 5, None, 1),
     "time-goes-back": Defect(put("infos/time", 1, 80, 0.1), "times", E, "infos/time", 1, 80, 1),
-    "time-stands-still": Defect(
-        put("infos/time", 6, 20, 0.05 * 19), "times", "warning", "infos/time", 6, 20, 1
-    ),
+    "time-stands-still": Defect(put("infos/time", 6, 20, 0.05 * 19), "times", "warning", "infos/time", 6, 20, 1),
     "time-leaps": Defect(
         lambda drafts: drafts[0]["infos"]["time"].__setitem__(slice(60, None), 99 + np.arange(140)),
         "times",
@@ -245,40 +237,22 @@ DEFECTS = {
     "seam": Defect(seam, "jumps", "warning", O, 1, None, 1),
     "teleport": Defect(put(O, 4, 100, [0, 0, 60]), "jumps", "warning", f"{O}[2]", 4, 99),
     "glitch": Defect(
-        lambda drafts: drafts[7]["observations"].__setitem__((150, 0), 40),
-        "jumps",
-        "warning",
-        f"{O}[0]",
-        7,
-        149,
+        lambda drafts: drafts[7]["observations"].__setitem__((150, 0), 40), "jumps", "warning", f"{O}[0]", 7, 149
     ),
     "another-reward": Defect(put(R, 2, 66, 1.0), "rewards", E, R, 2, 66, 1),
     "shifted-rewards": Defect(
-        in_all(lambda one: one.update(rewards=np.roll(one["rewards"], 1))),
-        "rewards",
-        "warning",
-        R,
-        0,
-        0,
+        in_all(lambda one: one.update(rewards=np.roll(one["rewards"], 1))), "rewards", "warning", R, 0, 0
     ),
     "scaled-rewards": Defect(
         in_all(lambda one: one.update(rewards=one["rewards"] * 10)), "rewards", "warning", R, 0, 0
     ),
-    "episode-twice": Defect(
-        lambda drafts: copy_episode(drafts, 1, 4), "duplicates", "warning", "episodes", 4, None, 1
-    ),
-    "steps-twice": Defect(
-        lambda drafts: copy_steps(drafts, 1, 4), "duplicates", "warning", "steps", 4, 50, 39
-    ),
+    "episode-twice": Defect(lambda drafts: copy_episode(drafts, 1, 4), "duplicates", "warning", "episodes", 4, None, 1),
+    "steps-twice": Defect(lambda drafts: copy_steps(drafts, 1, 4), "duplicates", "warning", "steps", 4, 50, 39),
     "episode-in-both-splits": Defect(
         lambda drafts: copy_episode(drafts, 2, 7), "duplicates", E, "episodes", 7, None, 1
     ),
-    "steps-in-both-splits": Defect(
-        lambda drafts: copy_steps(drafts, 2, 7), "duplicates", E, "steps", 7, 50, 39
-    ),
-    "in-both-splits": Defect(
-        say("split", 3, "train,valid"), "splits", E, "episodes/split", 3, None, 1
-    ),
+    "steps-in-both-splits": Defect(lambda drafts: copy_steps(drafts, 2, 7), "duplicates", E, "steps", 7, 50, 39),
+    "in-both-splits": Defect(say("split", 3, "train,valid"), "splits", E, "episodes/split", 3, None, 1),
     "in-no-split": Defect(say("split", 5, ""), "splits", "warning", "episodes/split", 5, None, 1),
 }
 
@@ -293,9 +267,7 @@ FIRST = {one.check: name for name, one in reversed(DEFECTS.items())}
         for name, one in DEFECTS.items()
     ],
 )
-def test_a_planted_defect_is_found(
-    name: str, recorded: list[Draft], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_defect_is_found(name: str, recorded: list[Draft], monkeypatch: pytest.MonkeyPatch) -> None:
     defect = DEFECTS[name]
     drafts = copy.deepcopy(recorded)
     defect.plant(drafts)
@@ -333,15 +305,10 @@ def test_datasets_are_compared_with_held_out_ones(recorded: list[Draft]) -> None
     dataset = orlog.load_dataset(write(recorded))
     assert orlog.audit(dataset[:4], against=[dataset[4:]]).findings == []
     found = orlog.audit(dataset[:5], against=[dataset[4:]]).of("error")
-    assert {(one.check, one.episode, one.count) for one in found} == {
-        ("splits", 5, 1),
-        ("duplicates", 5, 1),
-    }
+    assert {(one.check, one.episode, one.count) for one in found} == {("splits", 5, 1), ("duplicates", 5, 1)}
 
 
-def test_the_command_prints_findings_and_writes_a_page(
-    recorded: list[Draft], tmp_path: Path
-) -> None:
+def test_the_command_prints_findings_and_writes_a_page(recorded: list[Draft], tmp_path: Path) -> None:
     drafts = copy.deepcopy(recorded)
     DEFECTS["nan-action"].plant(drafts)
     write(drafts)
@@ -375,9 +342,7 @@ def test_a_part_of_a_version_is_told_from_a_damaged_one(mini_folder: Path) -> No
 
 def test_images_texts_and_episodes_of_any_length_are_audited() -> None:
     spaces = gymnasium.spaces
-    observation_space = spaces.Dict(
-        {"image": spaces.Box(0, 255, (20, 20), np.uint8), "word": spaces.Text(9)}
-    )
+    observation_space = spaces.Dict({"image": spaces.Box(0, 255, (20, 20), np.uint8), "word": spaces.Text(9)})
     rng = np.random.default_rng(0)
     with orlog.DatasetWriter(
         "lab/words-v1", observation_space=observation_space, action_space=spaces.Discrete(2)
@@ -423,9 +388,7 @@ def test_blank_and_frozen_frames_are_found(monkeypatch: pytest.MonkeyPatch) -> N
         assert [one for one in again if one.check == "frames"] == found
 
 
-def test_long_episodes_are_read_in_pieces(
-    recorded: list[Draft], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_episodes_are_read_in_pieces(recorded: list[Draft], monkeypatch: pytest.MonkeyPatch) -> None:
     drafts = copy.deepcopy(recorded)
     for name in ("glitch", "nan-action", "time-goes-back"):
         DEFECTS[name].plant(drafts)
@@ -448,31 +411,19 @@ def test_a_reward_that_a_maze_would_not_give_is_found(mini: Dataset) -> None:
             rewards[7] += episode.index == 1
             writer.add_episode(dataclasses.replace(episode, rewards=rewards))
     found = [one for one in orlog.audit("lab/maze-v1").findings if one.check == "rewards"]
-    assert [(one.severity, one.episode, one.step, one.count) for one in found] == [
-        ("error", 1, 7, 1)
-    ]
+    assert [(one.severity, one.episode, one.step, one.count) for one in found] == [("error", 1, 7, 1)]
 
 
 def test_values_of_every_shape_are_audited() -> None:
     spaces = gymnasium.spaces
     box = spaces.Box(-1, 1, (2,), np.float32)
     nested = spaces.Dict(
-        {
-            "empty": spaces.Box(-1, 1, (0,)),
-            "graph": spaces.Graph(box, None),
-            "some": spaces.Sequence(box),
-        }
+        {"empty": spaces.Box(-1, 1, (0,)), "graph": spaces.Graph(box, None), "some": spaces.Sequence(box)}
     )
     action_space = spaces.Tuple((box, spaces.Discrete(2)))
     record_episodes(
         "lab/nested-v1",
-        [
-            whole_episode(
-                [nested.sample() for _ in range(5)],
-                [action_space.sample() for _ in range(4)],
-                np.arange(4.0),
-            )
-        ],
+        [whole_episode([nested.sample() for _ in range(5)], [action_space.sample() for _ in range(4)], np.arange(4.0))],
         nested,
         action_space,
     )

@@ -70,9 +70,7 @@ def copycat(start: str) -> Plant:
         for one in drafts:
             first = one["actions"][:1] * (start == "action")
             before = np.concatenate([first, one["actions"]])
-            one["observations"]["state"] = np.concatenate(
-                [one["observations"]["state"], before], axis=1
-            )
+            one["observations"]["state"] = np.concatenate([one["observations"]["state"], before], axis=1)
 
     return plant
 
@@ -140,10 +138,7 @@ def turning(rng: np.random.Generator, real: np.ndarray) -> dict[str, np.ndarray]
     """Return the pose of a hand: a place, and a quaternion that turns without jumps."""
     half = path(rng, len(real), 3) * 0.6
     pose = np.concatenate([real[:, :3], np.cos(half[:, :1]), np.sin(half[:, :1])], axis=1)
-    pose = np.concatenate(
-        [pose[:, :3], pose[:, 3:] * np.cos(half[:, 1:2]), pose[:, 3:] * np.sin(half[:, 1:2])],
-        axis=1,
-    )
+    pose = np.concatenate([pose[:, :3], pose[:, 3:] * np.cos(half[:, 1:2]), pose[:, 3:] * np.sin(half[:, 1:2])], axis=1)
     return {"pose": pose.astype(np.float32)}
 
 
@@ -215,13 +210,7 @@ PLANTS: dict[str, tuple[dict[str, Any], Plant, str, str, str]] = {
         "meters and millimeters",
     ),
     "delta-half": (ARM, to_delta, "sense of actions", "actions[0] to [5]", "changes of position"),
-    "gripper-action": (
-        ARM,
-        invert_gripper("actions"),
-        "sense of actions",
-        "actions[6]",
-        "goes the other way in",
-    ),
+    "gripper-action": (ARM, invert_gripper("actions"), "sense of actions", "actions[6]", "goes the other way in"),
     "gripper-both": (
         ARM,
         invert_gripper("actions", "state"),
@@ -229,13 +218,7 @@ PLANTS: dict[str, tuple[dict[str, Any], Plant, str, str, str]] = {
         "actions[6]",
         "begins at 1 in the first 8 episodes and at 0",
     ),
-    "bgr-half": (
-        SEEN,
-        swap_colors,
-        "frames",
-        "observations/image",
-        "red and blue are swapped in 8",
-    ),
+    "bgr-half": (SEEN, swap_colors, "frames", "observations/image", "red and blue are swapped in 8"),
     "stands-still": (ARM, stand(0), "stuck", "observations", "nearly nothing moves in 1 episode"),
     "stands-in-noise": (ARM, stand(1e-3), "stuck", "observations", "nearly nothing moves in 1"),
     "lost-joint": (
@@ -264,9 +247,7 @@ ALSO_IN_JOBS = {"all-x2", "doubled-some", "stale-frame", "quaternion", "delta-ha
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", PLANTS)
-def test_a_planted_fault_is_found_and_called_so(
-    name: str, seed: int, request: pytest.FixtureRequest
-) -> None:
+def test_a_planted_fault_is_found_and_called_so(name: str, seed: int, request: pytest.FixtureRequest) -> None:
     if name in ALSO_IN_JOBS:
         request.getfixturevalue("findings_do_not_depend_on_jobs")
     options, plant, check, column, text = PLANTS[name]
@@ -341,12 +322,7 @@ def runner(seed: int) -> list[Draft]:
             pose = pose + 0.05 * speed
             taken.append(action)
         rows.append(np.concatenate([pose, speed]))
-        drafts.append(
-            {
-                "observations": {"state": np.array(rows, np.float32)},
-                "actions": np.array(taken, np.float32),
-            }
-        )
+        drafts.append({"observations": {"state": np.array(rows, np.float32)}, "actions": np.array(taken, np.float32)})
     return drafts
 
 
@@ -373,9 +349,7 @@ def shy(seed: int) -> list[Draft]:
     return drafts
 
 
-def test_findings_are_one_line_with_the_names_of_the_joints(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_findings_are_one_line_with_the_names_of_the_joints(monkeypatch: pytest.MonkeyPatch) -> None:
     joints = ["waist", "shoulder", "elbow", "roll", "pitch", "yaw", "gripper"]
     names = property(lambda _self: {"actions": joints, "observations/state": joints})
     monkeypatch.setattr(orlog.Dataset, "dimension_names", names)

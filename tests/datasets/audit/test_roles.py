@@ -76,14 +76,7 @@ def test_good_roles_give_no_finding() -> None:
     [
         ("cost", 1, 4, -0.5, "infos/cost", "negative or not finite costs: 1 step, first -0.5"),
         ("cost", 2, 0, np.nan, "infos/cost", "first nan"),
-        (
-            "agents/left/legals",
-            0,
-            3,
-            0,
-            "infos/agents/left/legals",
-            "no choice is legal: 1 step, first [0 0 0]",
-        ),
+        ("agents/left/legals", 0, 3, 0, "infos/agents/left/legals", "no choice is legal: 1 step, first [0 0 0]"),
         (
             *("agents/right/legals", 2, 1, [1, 0, 1], "infos/agents/right/legals"),
             "an action was taken that is not legal: 1 step, first [1 0 1]",
@@ -135,12 +128,5 @@ def test_objectives_whose_number_changes_are_found() -> None:
         one.infos["objectives"] = [np.zeros(2) for _ in range(len(one))]
     episodes[1].infos["objectives"][3] = np.zeros(4)
     (finding,) = found(episodes)
-    assert (finding.column, finding.episode, finding.step, finding.count) == (
-        "infos/objectives",
-        1,
-        3,
-        1,
-    )
-    assert (
-        finding.text == "another number of objectives than the 2 of the first step: 1 step, first 4"
-    )
+    assert (finding.column, finding.episode, finding.step, finding.count) == ("infos/objectives", 1, 3, 1)
+    assert finding.text == "another number of objectives than the 2 of the first step: 1 step, first 4"

@@ -20,9 +20,7 @@ EPISODES, BAD = 60, 23
 Draft = dict[str, Any]
 
 
-def record(
-    environment: str, horizon: int, scale: float
-) -> tuple[gymnasium.Env[Any, Any], list[Draft]]:
+def record(environment: str, horizon: int, scale: float) -> tuple[gymnasium.Env[Any, Any], list[Draft]]:
     """Return episodes of an environment with random actions that are held for a few steps."""
     env = gymnasium.make(environment, max_episode_steps=horizon)
     rng = np.random.default_rng(0)
@@ -67,9 +65,7 @@ def poles() -> tuple[gymnasium.Env[Any, Any], list[Draft]]:
     return record("CartPole-v1", 500, 1.0)
 
 
-def findings(
-    env: gymnasium.Env[Any, Any], drafts: list[Draft], name: str = "lab/subtle-v1"
-) -> list[Finding]:
+def findings(env: gymnasium.Env[Any, Any], drafts: list[Draft], name: str = "lab/subtle-v1") -> list[Finding]:
     with orlog.DatasetWriter(name, environment=env) as writer:
         for draft in drafts:
             writer.add_episode(orlog.Episode(**draft))
@@ -166,14 +162,10 @@ def test_what_rests_in_one_task_by_nature_is_no_defect_and_one_episode_of_the_ot
     assert (found.episode, found.count, found.column) == (24, 1, "observations[2]")
     for draft in drafts:
         del draft["metadata"]
-    assert [one.count for one in findings(env, drafts, "lab/all-v1") if one.check == "stuck"] == [
-        21
-    ]
+    assert [one.count for one in findings(env, drafts, "lab/all-v1") if one.check == "stuck"] == [21]
 
 
-def test_the_page_plots_the_place(
-    pendulum: tuple[gymnasium.Env[Any, Any], list[Draft]], tmp_path: Path
-) -> None:
+def test_the_page_plots_the_place(pendulum: tuple[gymnasium.Env[Any, Any], list[Draft]], tmp_path: Path) -> None:
     env, good = pendulum
     drafts = copy.deepcopy(good)
     freeze(drafts[BAD])

@@ -10,13 +10,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.columns.values import (
-    concatenate_blocks,
-    flatten,
-    slice_block,
-    space_columns,
-    unflatten,
-)
+from orlog.datasets.columns.values import concatenate_blocks, flatten, slice_block, space_columns, unflatten
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec
 from tests.datasets.recorded_samples import rows_of
@@ -39,15 +33,10 @@ NUMBERS: st.SearchStrategy[Space] = st.one_of(
         INTEGERS,
     ),
     st.builds(spaces.MultiDiscrete, st.lists(st.integers(1, 9), min_size=1, max_size=3), INTEGERS),
-    st.builds(
-        spaces.MultiBinary,
-        st.one_of(st.integers(1, 4), st.lists(st.integers(1, 3), min_size=1, max_size=2)),
-    ),
+    st.builds(spaces.MultiBinary, st.one_of(st.integers(1, 4), st.lists(st.integers(1, 3), min_size=1, max_size=2))),
 )
 TEXTS: st.SearchStrategy[Space] = st.builds(
-    lambda shortest, more, charset: spaces.Text(
-        shortest + more, min_length=shortest, charset=frozenset(charset)
-    ),
+    lambda shortest, more, charset: spaces.Text(shortest + more, min_length=shortest, charset=frozenset(charset)),
     st.integers(0, 2),
     st.integers(0, 5),
     # Gymnasium drops NUL when it draws.
@@ -143,13 +132,9 @@ def test_blocks_are_sliced_and_concatenated_by_episodes(
     first = data.draw(st.integers(0, len(lengths)))
     last = data.draw(st.integers(first, len(lengths)))
     edges = [0, first, last, len(lengths)]
-    pieces = [
-        slice_block(block, np.array(lengths, np.int64), *edge) for edge in itertools.pairwise(edges)
-    ]
+    pieces = [slice_block(block, np.array(lengths, np.int64), *edge) for edge in itertools.pairwise(edges)]
     start, stop = sum(lengths[:first]), sum(lengths[:last])
-    middle = flatten(
-        space, "observations", samples[start + first : stop + last], stop - start + last - first
-    )
+    middle = flatten(space, "observations", samples[start + first : stop + last], stop - start + last - first)
     middle |= flatten(space, "actions", samples[start:stop], stop - start)
     assert_same({name: pieces[1][name] for name in middle}, middle)
     np.testing.assert_array_equal(pieces[1]["rewards"], np.arange(start, stop))
@@ -276,9 +261,7 @@ def test_a_missing_last_observation_is_explained(space: Space, values: object) -
     ],
     ids=str,
 )
-def test_columns_that_do_not_agree_are_refused(
-    space: Space, changes: dict[str, Any], error: type[Exception]
-) -> None:
+def test_columns_that_do_not_agree_are_refused(space: Space, changes: dict[str, Any], error: type[Exception]) -> None:
     values: dict[type[Any], list[Any]] = {
         spaces.Text: ["a", "b"],
         spaces.Sequence: [(np.zeros(2, np.float32),)] * 2,

@@ -49,9 +49,7 @@ def test_a_name_outside_the_folder_is_refused(tmp_path: Path, name: str) -> None
     assert not (tmp_path / "out").exists()
 
 
-def test_what_grows_too_large_or_is_no_archive_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_grows_too_large_or_is_no_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "SMALL_BYTES", 0)
     path = pack(tmp_path / "bomb.zip", {"zeros": bytes(10_000_000)})
     with pytest.raises(SchemaError, match=r"unpacks to 10,000,000 bytes, more than"):

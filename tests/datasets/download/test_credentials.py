@@ -50,9 +50,7 @@ def texts_below(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("end", ["", "/manifest.json"])
-def test_a_signed_url_is_downloaded_repaired_and_kept_nowhere(
-    server: FileServer, home: Path, end: str
-) -> None:
+def test_a_signed_url_is_downloaded_repaired_and_kept_nowhere(server: FileServer, home: Path, end: str) -> None:
     server.allows = is_signed
     folder = orlog.download_dataset(f"{server.url}/{MINI}/1.0.0{end}?{SECRET}")
     assert all(map(is_signed, server.requests))
@@ -76,9 +74,7 @@ def test_a_signed_mirror_is_used_for_a_registry(server: FileServer, home: Path) 
     assert "s3cr3t" not in texts_below(home)
 
 
-def test_own_processes_download_with_the_queries_that_were_given(
-    server: FileServer, home: Path
-) -> None:
+def test_own_processes_download_with_the_queries_that_were_given(server: FileServer, home: Path) -> None:
     add_registry("lab", server.url)
     server.allows = is_signed
     asked: list[str] = []
@@ -96,9 +92,7 @@ def test_own_processes_download_with_the_queries_that_were_given(
 
 
 def test_a_signed_target_of_a_redirect_is_not_shown(server: FileServer) -> None:
-    server.faults.append(
-        Fault(status=302, headers={"Location": "ftp://ann:hunter2@host/x?token=s3cr3t"})
-    )
+    server.faults.append(Fault(status=302, headers={"Location": "ftp://ann:hunter2@host/x?token=s3cr3t"}))
     with pytest.raises(TransferError) as caught:
         orlog.download_dataset(f"{server.url}/{MINI}/1.0.0")
     assert "s3cr3t" not in str(caught.value)
@@ -120,9 +114,7 @@ def test_a_password_is_read_from_netrc_and_sent_to_its_host_alone(
     assert credentials.authorization("https://elsewhere.example.org/x") == {}
 
 
-def test_a_redirect_to_another_host_takes_neither_password_nor_query_along(
-    server: FileServer, tmp_path: Path
-) -> None:
+def test_a_redirect_to_another_host_takes_neither_password_nor_query_along(server: FileServer, tmp_path: Path) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login ann password hunter2\n")
     with FileServer(server.folder) as other:
         elsewhere = other.url.replace("127.0.0.1", "localhost")
@@ -156,9 +148,7 @@ def link(registry: str, name: str, **fields: str | list[str]) -> str:
     return link_foreign_file(registry, name, foreign_file_entry(format="d4rl-hdf5", **fields))
 
 
-def test_a_signed_url_is_linked_without_its_query_which_is_given_to_download(
-    tmp_path: Path, home: Path
-) -> None:
+def test_a_signed_url_is_linked_without_its_query_which_is_given_to_download(tmp_path: Path, home: Path) -> None:
     body = rows_of([False, False, True, False], [False] * 4, next_observations=False)
     upstream, registry = tmp_path / "upstream", tmp_path / "registry"
     upstream.mkdir()

@@ -20,26 +20,13 @@ from orlog.base.files import put_new
 from orlog.datasets.download.download import download_dataset, download_version, repair_dataset
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.sources import BRIEF, confirm_version, find_source, source_of_url
-from orlog.datasets.download.transfer import (
-    SMALL_BYTES,
-    Limiter,
-    TransferOptions,
-    download_folder,
-    read_small,
-)
+from orlog.datasets.download.transfer import SMALL_BYTES, Limiter, TransferOptions, download_folder, read_small
 from orlog.datasets.home.folders import datasets_folder, installed_versions
 from orlog.datasets.home.records import Source
 from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.finding import folders_to_repair
-from orlog.errors import (
-    IntegrityError,
-    LockError,
-    ManifestError,
-    NotFoundError,
-    SignatureError,
-    TransferError,
-)
+from orlog.errors import IntegrityError, LockError, ManifestError, NotFoundError, SignatureError, TransferError
 from orlog.manifests.lock import LockedDataset, write_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.manifests.names import parse_name
@@ -69,13 +56,9 @@ def leftovers() -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["", "/", "/manifest.json"])
-def test_a_version_is_downloaded_by_url_and_then_opened_by_name(
-    served: Served, built_mini: Path, end: str
-) -> None:
+def test_a_version_is_downloaded_by_url_and_then_opened_by_name(served: Served, built_mini: Path, end: str) -> None:
     seen: list[tuple[int, int]] = []
-    ds = orlog.load_dataset(
-        served.url + end, progress=lambda done, total: seen.append((done, total))
-    )
+    ds = orlog.load_dataset(served.url + end, progress=lambda done, total: seen.append((done, total)))
     assert ds.digest == orlog.load_dataset(built_mini).digest
     assert ds.folder == datasets_folder() / MINI / "1.0.0"
     unique = {item.sha256: item.size_bytes for item in ds.manifest.objects}
@@ -130,9 +113,7 @@ def mini_folder_there(built_mini: Path) -> Path:
     return folder
 
 
-def test_the_lock_holds_for_names_and_urls(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lock_holds_for_names_and_urls(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pin = LockedDataset(version="1.0.0", digest="sha256:" + "0" * 64)
     write_lock(tmp_path / "orlog.lock", {MINI: pin})
     monkeypatch.chdir(tmp_path)
@@ -259,9 +240,7 @@ def test_a_damaged_or_missing_manifest_is_brought_again() -> None:
         assert orlog.verify_store(folder)[1] == []
 
 
-def test_another_manifest_is_not_taken_for_a_damaged_one(
-    served: Served, reseal: Callable[..., Path]
-) -> None:
+def test_another_manifest_is_not_taken_for_a_damaged_one(served: Served, reseal: Callable[..., Path]) -> None:
     folder = download_dataset(MINI)
     reseal(served.registry / MINI / "1.0.0", lambda body: body.update(description="another"))
     (folder / "manifest.json").write_text("{", "utf-8")
@@ -362,9 +341,7 @@ def downloaded(name: str = MINI) -> tuple[Path, Manifest]:
 
 
 @pytest.mark.parametrize("by_name", [True, False])
-def test_an_origin_that_offers_other_data_is_told(
-    served: Served, reseal: Reseal, by_name: bool
-) -> None:
+def test_an_origin_that_offers_other_data_is_told(served: Served, reseal: Reseal, by_name: bool) -> None:
     folder, manifest = downloaded(MINI if by_name else served.url)
     path = reseal(served.registry / MINI / "1.0.0", lambda body: body.update(description="other"))
     other = read_manifest(path)
@@ -415,9 +392,7 @@ def url(tmp_path: Path, built_mini: Path) -> Iterator[str]:
         path.write_bytes(data)
         objects.append(
             StoredObject(
-                path=path.relative_to(folder).as_posix(),
-                size_bytes=len(data),
-                sha256=hashlib.sha256(data).hexdigest(),
+                path=path.relative_to(folder).as_posix(), size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest()
             )
         )
     objects.sort(key=lambda item: item.path)
@@ -441,9 +416,7 @@ def check_bytes(folder: Path) -> None:
         assert hashlib.sha256((folder / item.path).read_bytes()).hexdigest() == item.sha256
 
 
-def test_everything_is_synced_before_a_version_appears(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_is_synced_before_a_version_appears(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: set[int] = set()
 
     def sync(descriptor: int) -> None:

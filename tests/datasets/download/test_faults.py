@@ -72,11 +72,7 @@ def kept_bytes() -> int:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def put_home_on(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,9 +131,7 @@ def test_a_repair_on_a_full_disk_changes_nothing_and_goes_on_once_there_is_room(
         if total > done > 0 and not (disk / "filler").exists():
             fill(disk)
 
-    words = (
-        "must still be downloaded" if is_full_before else "No space left on device; free some space"
-    )
+    words = "must still be downloaded" if is_full_before else "No space left on device; free some space"
     with pytest.raises(StorageError, match=words):
         repair_dataset(folder, progress=fill_midway)
     assert contents(folder) == before
@@ -161,9 +155,7 @@ def test_a_full_registry_shows_no_half_version_and_publishing_goes_on_once_there
     version = registry / MINI / "1.0.0"
     assert not (version / "manifest.json").exists()
     assert not (registry / "index.json").exists()
-    listed = {
-        item.path: item.size_bytes for item in read_manifest(built_mini / "manifest.json").objects
-    }
+    listed = {item.path: item.size_bytes for item in read_manifest(built_mini / "manifest.json").objects}
     came = {path: (version / path).stat().st_ino for path in listed if (version / path).exists()}
     change_mount("remount,size=8m", disk)
     publish_dataset(built_mini, str(registry))
@@ -205,10 +197,7 @@ def test_a_home_that_cannot_be_written_is_read_and_says_what_to_do_where_it_must
         ["download", f"{MINI}@1.0.0"],
         ["download", server.url],
     ]
-    writing = [
-        ["verify", MINI, "--repair", "--mirror", server.url],
-        ["download", f"file://{newer}"],
-    ]
+    writing = [["verify", MINI, "--repair", "--mirror", server.url], ["download", f"file://{newer}"]]
     adding = ["registry", "add", "lab", server.url]
     ends = [run(*words) for words in [*reading, *writing, adding]]
     done = [(end.returncode, " ".join((end.stdout + end.stderr).split())) for end in ends]

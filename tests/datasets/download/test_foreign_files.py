@@ -122,9 +122,7 @@ class Upstream:
         return orlog.load_dataset(import_dataset(given, "lab/imported-v0", format=self.real.format))
 
 
-def bring(
-    source: ForeignFileSource, said: list[str] | None = None, options: TransferOptions = ASKED
-) -> Dataset:
+def bring(source: ForeignFileSource, said: list[str] | None = None, options: TransferOptions = ASKED) -> Dataset:
     told = [] if said is None else said
     return orlog.load_dataset(download_foreign_file(source, options, on_mirror=told.append))
 
@@ -139,14 +137,10 @@ def leftovers(name: str) -> list[str]:
 
 
 @pytest.fixture
-def upstream(
-    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Upstream]:
+def upstream(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
     one = Upstream(tmp_path / "served", getattr(request, "param", DOOR))
     for module in (listing, sources, shipped):
-        monkeypatch.setattr(
-            module, "shipped_index", lambda _: Index(foreign={one.name: {"1.0.0": one.entry}})
-        )
+        monkeypatch.setattr(module, "shipped_index", lambda _: Index(foreign={one.name: {"1.0.0": one.entry}}))
     with one.servers[0], one.servers[1]:
         yield one
 
@@ -165,9 +159,7 @@ def test_all_files_of_a_dataset_become_a_version(upstream: Upstream, checked: bo
     source = upstream.source(checked=checked)
     steps: list[tuple[int, int]] = []
     counts: list[tuple[int, int]] = []
-    options = TransferOptions(
-        progress=lambda *one: steps.append(one), on_objects=lambda *one: counts.append(one)
-    )
+    options = TransferOptions(progress=lambda *one: steps.append(one), on_objects=lambda *one: counts.append(one))
     folder = download_foreign_file(source, options)
     dataset = orlog.load_dataset(folder)
     total = sum((upstream.folder / path).stat().st_size for path in upstream.paths)
@@ -175,9 +167,7 @@ def test_all_files_of_a_dataset_become_a_version(upstream: Upstream, checked: bo
     imported = upstream.imported()
     assert same(dataset, imported)
     assert [one.digest for one in dataset.lineage] == [one.digest for one in imported.lineage]
-    assert dataset.lineage[0].operation.startswith(
-        f"read {upstream.real.format} from {source.entry.place}"
-    )
+    assert dataset.lineage[0].operation.startswith(f"read {upstream.real.format} from {source.entry.place}")
     assert ("first download trusted" in dataset.lineage[0].operation) == (not checked)
     assert ("was trusted" in dataset.manifest.description) == (not checked)
     assert dataset.manifest.license == "MIT"
@@ -227,16 +217,12 @@ QUICKLY = [("lies", True), ("is gone", True), ("drops", True), ("shows a page", 
 @pytest.mark.parametrize(
     ("what", "checked"),
     [
-        pytest.param(
-            what, checked, marks=() if (what, checked) in QUICKLY else pytest.mark.thorough
-        )
+        pytest.param(what, checked, marks=() if (what, checked) in QUICKLY else pytest.mark.thorough)
         for what in BAD
         for checked in (True, False)
     ],
 )
-def test_a_bad_mirror_is_named_and_the_next_one_used(
-    upstream: Upstream, what: str, checked: bool
-) -> None:
+def test_a_bad_mirror_is_named_and_the_next_one_used(upstream: Upstream, what: str, checked: bool) -> None:
     source = upstream.source(checked=checked)
     bad, good = upstream.servers
     bad.faults = [dataclasses.replace(BAD[what])]
@@ -253,9 +239,7 @@ def test_a_file_that_no_mirror_gives_is_an_error_with_the_reasons(upstream: Upst
     source = upstream.source()
     bad, other = upstream.servers
     bad.faults, other.faults = [BAD["lies"]], [BAD["is gone"]]
-    with pytest.raises(
-        TransferError, match=rf"(?s)none of 2 .*{MAIN}: gave sha256.*: 404 Not Found"
-    ):
+    with pytest.raises(TransferError, match=rf"(?s)none of 2 .*{MAIN}: gave sha256.*: 404 Not Found"):
         bring(source)
     assert not (datasets_folder() / upstream.name / "1.0.0").exists()
     other.faults = []

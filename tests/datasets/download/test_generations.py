@@ -33,9 +33,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     (tmp_path / "served").mkdir()
     found = {
         "1.0.1": write(tmp_path / "served" / FILE, BODY),
-        "0.9.0": write(
-            tmp_path / "old.hdf5", {**BODY, "rewards": BODY["rewards"] + 1}, compression="gzip"
-        ),
+        "0.9.0": write(tmp_path / "old.hdf5", {**BODY, "rewards": BODY["rewards"] + 1}, compression="gzip"),
     }
     with FileServer(tmp_path / "served") as server:
         entries = {
@@ -69,9 +67,7 @@ def test_each_is_imported_as_the_version_that_a_download_gives(files: dict[str, 
 
 def test_an_import_under_another_name_says_so(files: dict[str, Path]) -> None:
     said = f"This is the file of {NAME}@0.9.0, which was replaced under the same name"
-    done = CliRunner(env={"COLUMNS": "500"}).invoke(
-        app, ["import", str(files["0.9.0"]), "lab/my-v0"]
-    )
+    done = CliRunner(env={"COLUMNS": "500"}).invoke(app, ["import", str(files["0.9.0"]), "lab/my-v0"])
     assert done.exit_code == 0, done.output
     assert said in done.output
     assert said in orlog.load_dataset("lab/my-v0").manifest.description

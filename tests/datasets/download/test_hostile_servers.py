@@ -104,13 +104,7 @@ STATUS_LINES = st.one_of(
         [
             *(b"HTTP/1.1 416 no", b"HTTP/1.1 302 there", b"HTTP/1.1 429 later", b"HTTP/1.1 404 no"),
             *(b"HTTP/1.1 100 go", b"HTTP/1.1 204 no", b"HTTP/1.1 304 no", b"HTTP/1.1 500 \x1b[2J"),
-            *(
-                b"HTTP/9.9 200 OK",
-                b"HTTP/1.1 999 OK",
-                b"HTTP/1.1 -1 OK",
-                b"HTTP/1.1",
-                b"ICY 200 OK",
-            ),
+            *(b"HTTP/9.9 200 OK", b"HTTP/1.1 999 OK", b"HTTP/1.1 -1 OK", b"HTTP/1.1", b"ICY 200 OK"),
             *(b"HTTP/1.1 200" + b" x" * 40_000, b"\0", b"", b"HTTP/1.1 2\xb20 OK", b"<html>"),
         ]
     ),
@@ -124,14 +118,7 @@ RANGES = st.builds(
 PLACES = st.sampled_from(
     [
         *(b"/", b"", b"http://127.0.0.1:1/", b"file:///etc/passwd", b"//", b"http://[", b"http://"),
-        *(
-            b"http://a@b:c/",
-            b"http://127.0.0.1:99999/",
-            b"ftp://x/",
-            b"\x00",
-            b"http://\xff/",
-            b"?",
-        ),
+        *(b"http://a@b:c/", b"http://127.0.0.1:99999/", b"ftp://x/", b"\x00", b"http://\xff/", b"?"),
         *(b"x" * 70_000, b"http://xn--\xe9/", b"../../x", b"data:,x", b"https://127.0.0.1:1/"),
     ]
 )
@@ -141,28 +128,17 @@ HEADERS = st.one_of(
     st.builds(b"Location: %b".__mod__, PLACES),
     st.builds(
         b"Retry-After: %b".__mod__,
-        st.one_of(
-            NUMBERS, st.binary(max_size=30), st.just(b"Wed, 99 Jan 99999 99:99:99 +99999999999999")
-        ),
+        st.one_of(NUMBERS, st.binary(max_size=30), st.just(b"Wed, 99 Jan 99999 99:99:99 +99999999999999")),
     ),
     st.sampled_from(
         [
             *(b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip, chunked"),
             *(b"Content-Encoding: gzip", b"Content-Encoding: identity", b"Connection: keep-alive"),
-            *(
-                b"Connection: close",
-                b"Connection: upgrade",
-                b": x",
-                b"x",
-                b" folded",
-                b"\xff: \xff",
-            ),
+            *(b"Connection: close", b"Connection: upgrade", b": x", b"x", b" folded", b"\xff: \xff"),
             *(b"Content-Length: 40000", b"X: " + b"x" * 70_000, b"X: 1\r\n" * 200 + b"X: 2"),
         ]
     ),
-    st.builds(
-        lambda name, value: name + b": " + value, st.binary(max_size=9), st.binary(max_size=9)
-    ),
+    st.builds(lambda name, value: name + b": " + value, st.binary(max_size=9), st.binary(max_size=9)),
 )
 BODIES = st.one_of(
     st.just(DATA),
@@ -208,9 +184,7 @@ many = settings(
 @example([GOOD])
 @example([SMALL, GOOD])
 @given(SCRIPTS)
-def test_an_object_from_any_server_is_right_or_a_transfer_error(
-    tmp_path: Path, script: list[bytes]
-) -> None:
+def test_an_object_from_any_server_is_right_or_a_transfer_error(tmp_path: Path, script: list[bytes]) -> None:
     part = tmp_path / "part"
     part.unlink(missing_ok=True)
     with RawServer(script) as server:
@@ -228,9 +202,7 @@ def test_an_object_from_any_server_is_right_or_a_transfer_error(
 @pytest.mark.slow
 @settings(many)
 @given(SCRIPTS)
-def test_a_small_file_from_any_server_is_within_its_limit_or_a_typed_error(
-    script: list[bytes],
-) -> None:
+def test_a_small_file_from_any_server_is_within_its_limit_or_a_typed_error(script: list[bytes]) -> None:
     with RawServer(script) as server:
         try:
             assert len(read_small(f"{server.url}/x", LIMIT, patience=QUICK)) <= LIMIT

@@ -22,12 +22,7 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.download import in_place
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.in_place import (
-    in_place_folder,
-    kept_versions,
-    make_room,
-    open_in_place,
-)
+from orlog.datasets.download.in_place import in_place_folder, kept_versions, make_room, open_in_place
 from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -36,14 +31,7 @@ from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.store import chunk_hashes
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE
 from orlog.datasets.store.shards import Shard, check_bytes, index_bytes_of
-from orlog.errors import (
-    IntegrityError,
-    NotFoundError,
-    OrlogError,
-    SchemaError,
-    StorageError,
-    TransferError,
-)
+from orlog.errors import IntegrityError, NotFoundError, OrlogError, SchemaError, StorageError, TransferError
 from tests.command_line import orlog as run
 from tests.datasets.store.test_version import random_parts, record
 from tests.episodes import record_episodes, whole_episode
@@ -122,9 +110,7 @@ def assert_episode(ds: Dataset, whole: Dataset, index: int) -> None:
         assert_equal(getattr(found, field), getattr(expected, field))
 
 
-def test_every_column_episode_and_view_is_that_of_the_whole_version(
-    served: FileServer, whole: Dataset
-) -> None:
+def test_every_column_episode_and_view_is_that_of_the_whole_version(served: FileServer, whole: Dataset) -> None:
     ds = opened(served, whole)
     assert ds.in_place
     assert ds.digest == whole.digest
@@ -274,9 +260,7 @@ def test_faults_of_servers_give_right_values_or_an_error_that_names_the_object(
 
 
 @BOTH
-def test_a_chunk_that_was_forged_with_its_checksum_is_found_by_its_hash(
-    served: FileServer, whole: Dataset
-) -> None:
+def test_a_chunk_that_was_forged_with_its_checksum_is_found_by_its_hash(served: FileServer, whole: Dataset) -> None:
     path = "rewards/c.0"
     file = served.folder / whole.name / whole.manifest.version / path
     room = whole.selection().versions[0].chunks_of_shards()[path][1]
@@ -380,9 +364,7 @@ def test_whatever_was_done_to_what_is_kept_the_next_opening_reads_right_values(
 
 
 @BOTH
-def test_what_is_damaged_while_it_is_read_is_fetched_once_more(
-    served: FileServer, whole: Dataset
-) -> None:
+def test_what_is_damaged_while_it_is_read_is_fetched_once_more(served: FileServer, whole: Dataset) -> None:
     ds = opened(served, whole)
     for name in whole.columns:
         ds.column(name)
@@ -443,10 +425,7 @@ def test_the_least_lately_opened_go_first_and_are_read_again(
 
 @BY_RANGES
 def test_nothing_is_kept_on_a_full_disk_but_what_is_read(
-    served: FileServer,
-    whole: Dataset,
-    mount: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
+    served: FileServer, whole: Dataset, mount: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = mount("size=3m")
     monkeypatch.setenv("ORLOG_HOME", str(disk / "home"))
@@ -467,9 +446,7 @@ def test_nothing_is_kept_on_a_full_disk_but_what_is_read(
 
 
 @BY_RANGES
-def test_a_bucket_is_read_in_place(
-    whole: Dataset, published: tuple[Path, Dataset], bucket: Any
-) -> None:
+def test_a_bucket_is_read_in_place(whole: Dataset, published: tuple[Path, Dataset], bucket: Any) -> None:
     bucket.put(f"{published[0]}/", "data/registry/", recursive=True)
     ds = orlog.load_dataset(f"s3://data/registry/{NAME}", in_place=True)
     for index in range(len(whole)):
@@ -487,14 +464,10 @@ def _read_all(url: str, whole: Path, seed: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 @BY_RANGES
-def test_processes_share_what_is_kept_and_remove_it_under_each_other(
-    served: FileServer, whole: Dataset
-) -> None:
+def test_processes_share_what_is_kept_and_remove_it_under_each_other(served: FileServer, whole: Dataset) -> None:
     url = f"{served.url}/{whole.name}/{whole.manifest.version}"
     context = multiprocessing.get_context("fork")
-    children = [
-        context.Process(target=_read_all, args=(url, whole.folder, seed)) for seed in range(2)
-    ]
+    children = [context.Process(target=_read_all, args=(url, whole.folder, seed)) for seed in range(2)]
     for child in children:
         child.start()
     for child in children:
@@ -533,9 +506,7 @@ def test_the_url_of_a_dataset_means_its_newest_version(served: FileServer, whole
 
 
 @BY_RANGES
-def test_third_party_files_and_hdf5_are_refused_with_what_to_do(
-    whole: Dataset, tmp_path: Path
-) -> None:
+def test_third_party_files_and_hdf5_are_refused_with_what_to_do(whole: Dataset, tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="run: orlog download d4rl/hopper-medium-v2"):
         open_in_place("d4rl/hopper-medium-v2")
     folder = convert_dataset(whole, tmp_path / "one", container="hdf5", name="lab/one-v1")
@@ -570,12 +541,7 @@ def test_ten_frames_of_an_episode_are_some_ranges(tmp_path: Path) -> None:
         _ = ds.episode_lengths
         before = server.sent_bytes
         camera = ds[0].observations["camera"]
-        assert (camera.shape, camera.dtype, len(camera), camera.ndim) == (
-            frames.shape,
-            frames.dtype,
-            401,
-            4,
-        )
+        assert (camera.shape, camera.dtype, len(camera), camera.ndim) == (frames.shape, frames.dtype, 401, 4)
         ten = camera[10:20]
         sent = server.sent_bytes - before
         assert_equal(ten, frames[10:20])

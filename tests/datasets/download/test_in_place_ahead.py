@@ -87,9 +87,7 @@ def same_values(one: Any, other: Any) -> bool:
     )
 
 
-def test_an_epoch_asks_for_nothing_twice_and_gives_what_is_there(
-    served: FileServer, registry: Path
-) -> None:
+def test_an_epoch_asks_for_nothing_twice_and_gives_what_is_there(served: FileServer, registry: Path) -> None:
     ds = opened(served)
     whole = orlog.load_dataset(registry / "lab/many-v1/1.0.0")
     found = orlog.transitions(ds, 100, seed=3, buffer_bytes=BUFFER, stream=True)
@@ -145,9 +143,7 @@ class Gate:
         return True
 
 
-def test_a_reader_asks_itself_for_what_another_took_back(
-    served: FileServer, registry: Path
-) -> None:
+def test_a_reader_asks_itself_for_what_another_took_back(served: FileServer, registry: Path) -> None:
     ds = opened(served)
     expected = orlog.load_dataset(registry / "lab/many-v1/1.0.0").column("observations")
     episodes = np.arange(EPISODES)
@@ -172,9 +168,7 @@ def read_in_a_fork(ds: Dataset, answer: multiprocessing.Queue[bytes]) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="processes cannot be forked")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
-def test_a_fork_does_not_wait_for_the_threads_of_its_parent(
-    served: FileServer, registry: Path
-) -> None:
+def test_a_fork_does_not_wait_for_the_threads_of_its_parent(served: FileServer, registry: Path) -> None:
     ds = opened(served)
     expected = orlog.load_dataset(registry / "lab/many-v1/1.0.0").column("observations")
     ds.fetch_ahead(np.arange(EPISODES), indexes=True)

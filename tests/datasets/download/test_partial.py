@@ -15,12 +15,7 @@ import pytest
 
 import orlog
 from orlog.datasets.download.download import download_dataset, repair_dataset
-from orlog.datasets.home.folders import (
-    datasets_folder,
-    installed_versions,
-    is_partial,
-    partial_versions,
-)
+from orlog.datasets.home.folders import datasets_folder, installed_versions, is_partial, partial_versions
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -111,9 +106,7 @@ def test_any_choice_is_equal_to_the_same_choice_of_the_whole(whole: Dataset) -> 
         assert [*partial_versions(NAME), *installed_versions(NAME)] == [VERSION]
 
 
-def test_only_what_is_wanted_is_brought_then_the_rest_and_nothing_twice(
-    server: FileServer, whole: Dataset
-) -> None:
+def test_only_what_is_wanted_is_brought_then_the_rest_and_nothing_twice(server: FileServer, whole: Dataset) -> None:
     first = download_dataset(NAME, episodes=[0], columns=["infos/level"])
     assert is_partial(first)
     wanted = objects_asked(server)
@@ -156,11 +149,7 @@ def test_a_part_is_verified_and_only_what_is_damaged_is_brought_again(server: Fi
     (folder / "partial.json.bak").write_text("{}")
     problems = {problem.file: problem.kind for problem in orlog.verify_store(folder)[1]}
     damaged = [path.relative_to(folder).as_posix() for path in (objects[0], objects[-1])]
-    assert problems == {
-        damaged[0]: "damaged",
-        damaged[1]: "missing",
-        "partial.json.bak": "not in the manifest",
-    }
+    assert problems == {damaged[0]: "damaged", damaged[1]: "missing", "partial.json.bak": "not in the manifest"}
     server.requests.clear()
     assert len(repair_dataset(folder)) == 3
     assert set(objects_asked(server)) == set(damaged)
@@ -182,9 +171,7 @@ def test_damage_in_a_part_is_never_read_as_right(whole: Dataset) -> None:
         with contextlib.suppress(IntegrityError):  # damage may lie in another episode's chunk
             assert_same(orlog.load_dataset(NAME, episodes=range(2)), whole[:2])
         path.write_bytes(good)
-    (folder / "partial.json").write_text(
-        '{"partial_version": 1, "digest": "x", "objects": ["../a"]}'
-    )
+    (folder / "partial.json").write_text('{"partial_version": 1, "digest": "x", "objects": ["../a"]}')
     with pytest.raises(IntegrityError, match=r"partial\.json"):
         orlog.load_dataset(NAME, episodes=range(2))
 

@@ -203,19 +203,12 @@ def test_what_stays_is_said_and_the_next_mirror_takes_over(
     assert DATA.startswith(part.read_bytes())
     assert len(first.requests) == 1 or name not in ASKED_ONCE
     assert ("gave sha256" in str(caught.value)) == name.startswith("wrong bytes")
-    fetch(
-        part,
-        first,
-        second,
-        patience=dataclasses.replace(patience, timeout=COMES) if patience is QUICK else patience,
-    )
+    fetch(part, first, second, patience=dataclasses.replace(patience, timeout=COMES) if patience is QUICK else patience)
     assert part.read_bytes() == DATA
 
 
 @pytest.mark.parametrize("status", [301, 302, 307])
-def test_redirects_are_followed_and_bounded(
-    servers: tuple[FileServer, FileServer], part: Path, status: int
-) -> None:
+def test_redirects_are_followed_and_bounded(servers: tuple[FileServer, FileServer], part: Path, status: int) -> None:
     first, second = servers
     first.faults = [
         Fault(path=PATH, status=status, headers={"Location": "/other"}),
@@ -225,10 +218,7 @@ def test_redirects_are_followed_and_bounded(
     fetch(part, first)
     assert part.read_bytes() == DATA
     assert ranges(second) == ["bytes=10-"]
-    first.faults = [
-        Fault(path=f"/{n}" if n else PATH, status=302, headers={"Location": f"/{n + 1}"})
-        for n in range(9)
-    ]
+    first.faults = [Fault(path=f"/{n}" if n else PATH, status=302, headers={"Location": f"/{n + 1}"}) for n in range(9)]
     first.requests.clear()
     part.unlink()
     with pytest.raises(TransferError, match="more than 5 redirects"):
@@ -240,9 +230,7 @@ def test_redirects_are_followed_and_bounded(
 
 
 @pytest.mark.parametrize("size", [None, len(DATA)])
-@pytest.mark.parametrize(
-    "tags", [('"one"', '"one"'), (None, None), ('W/"one"', 'W/"one"'), ('"one"', '"two"')]
-)
+@pytest.mark.parametrize("tags", [('"one"', '"one"'), (None, None), ('W/"one"', 'W/"one"'), ('"one"', '"two"')])
 @pytest.mark.parametrize("ignores_ranges", [False, True])
 def test_without_a_sum_only_the_same_tag_goes_on(
     server: FileServer, part: Path, size: int | None, tags: tuple[str, str], ignores_ranges: bool
@@ -250,12 +238,7 @@ def test_without_a_sum_only_the_same_tag_goes_on(
     """The file changes in the middle of the transfer, but where its tag stays."""
     is_same = tags == ('"one"', '"one"')
     server.faults = [
-        Fault(
-            drop_after=600_000,
-            times=1,
-            headers={"ETag": tags[0]},
-            change=lambda data: data if is_same else WRONG,
-        ),
+        Fault(drop_after=600_000, times=1, headers={"ETag": tags[0]}, change=lambda data: data if is_same else WRONG),
         Fault(headers={"ETag": tags[1]}, ignores_ranges=ignores_ranges),
     ]
     steps: list[int] = []
@@ -405,9 +388,7 @@ def drip(start: bytes, drop: bytes) -> Iterator[str]:
         (b"HTTP/1.1 503 busy\r\nContent-Length: 60000\r\n\r\n", b"a"),
     ],
 )
-def test_an_answer_that_is_drawn_out_ends(
-    server: FileServer, part: Path, start: bytes, drop: bytes
-) -> None:
+def test_an_answer_that_is_drawn_out_ends(server: FileServer, part: Path, start: bytes, drop: bytes) -> None:
     impatient = dataclasses.replace(QUICK, timeout=0.1, attempts=2)
     with drip(start, drop) as url:
         with pytest.raises(TransferError):
@@ -483,9 +464,7 @@ def test_a_server_that_nobody_vouches_for_is_refused(tmp_path: Path, part: Path)
     now = dt.datetime.now(dt.UTC)
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + dt.timedelta(days=9))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-        )
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
         .sign(key, None)
     )
     pem = tmp_path / "server.pem"
@@ -512,9 +491,7 @@ def test_a_proxy_is_used(server: FileServer, part: Path, monkeypatch: pytest.Mon
     assert server.requests[0].path == f"http://data.example/{PATH}"
 
 
-def test_a_full_disk_or_a_file_in_the_way_is_a_storage_error_and_it_goes_on(
-    server: FileServer, part: Path
-) -> None:
+def test_a_full_disk_or_a_file_in_the_way_is_a_storage_error_and_it_goes_on(server: FileServer, part: Path) -> None:
     place(part.parents[1], b"", part.parent.name)
     with pytest.raises(StorageError, match="cannot write"):
         fetch(part, server)
@@ -554,9 +531,7 @@ def test_the_rate_holds_for_all_threads_together(
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_small_files_come_whole_within_their_bounds(
-    tmp_path: Path, server: FileServer, chunked: bool
-) -> None:
+def test_small_files_come_whole_within_their_bounds(tmp_path: Path, server: FileServer, chunked: bool) -> None:
     place(tmp_path / "served", b'{"a": 1}', "index.json")
     url = f"{server.url}/index.json"
     server.faults = [Fault(times=1, status=503), Fault(times=1, drop_after=3)]

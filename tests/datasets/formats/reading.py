@@ -36,12 +36,8 @@ def read_files(
 def everything(paths: Sequence[Path], without: Path) -> list[tuple[Path, int, bytes]]:
     """Return the bytes and times of files and folders and of all in them, but for those in one folder."""
     inside = [one for path in paths for one in (path, *path.rglob("*"))]
-    kept = [
-        one for one in inside if not one.is_relative_to(without) and not without.is_relative_to(one)
-    ]
-    return [
-        (one, one.lstat().st_mtime_ns, one.read_bytes() if one.is_file() else b"") for one in kept
-    ]
+    kept = [one for one in inside if not one.is_relative_to(without) and not without.is_relative_to(one)]
+    return [(one, one.lstat().st_mtime_ns, one.read_bytes() if one.is_file() else b"") for one in kept]
 
 
 def damaged(good: bytes, count: int, *, seed: int = 0) -> Iterator[bytes]:

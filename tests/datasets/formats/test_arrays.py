@@ -141,9 +141,7 @@ def test_episodes_are_those_of_a_plain_reading(
 ) -> None:
     monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
     given, what, bodies = write(tmp_path)
-    options = Options(
-        columns={**MAPPED, **({"terminated": "done"} if with_flags else {})}, episode=what
-    )
+    options = Options(columns={**MAPPED, **({"terminated": "done"} if with_flags else {})}, episode=what)
     dataset, found = read_files(arrays.FORMAT, given, tmp_path / "store", options)
     expected = []
     for body in bodies:
@@ -158,9 +156,7 @@ def test_episodes_are_those_of_a_plain_reading(
         for part in ("state", "image"):
             values = body[f"obs/{part}"]
             final = np.zeros_like(values[:1]) if is_missing else values[steps : steps + 1]
-            np.testing.assert_array_equal(
-                one.observations[part], np.concatenate((values[:steps], final))
-            )
+            np.testing.assert_array_equal(one.observations[part], np.concatenate((values[:steps], final)))
             assert one.observations[part].dtype == values.dtype
         np.testing.assert_array_equal(one.actions, body["actions"][:steps])
         np.testing.assert_array_equal(one.rewards, body["r"][:steps])
@@ -173,9 +169,7 @@ def test_episodes_are_those_of_a_plain_reading(
 
 def test_flags_alone_end_episodes(tmp_path: Path) -> None:
     bodies = write_rows(tmp_path / "a.npz", LENGTHS, end=np.isin(np.arange(21), [2, 3, 8, 20]))
-    options = Options(
-        columns={"observation": "obs/state", "action": "actions", "terminated": "end"}
-    )
+    options = Options(columns={"observation": "obs/state", "action": "actions", "terminated": "end"})
     dataset, found = read_files(arrays.FORMAT, tmp_path / "a.npz", tmp_path / "store", options)
     assert [len(one) for one in dataset] == LENGTHS
     assert found.terminated == len(LENGTHS)
@@ -187,9 +181,7 @@ def test_flags_alone_end_episodes(tmp_path: Path) -> None:
 
 def test_a_horizon_says_which_episodes_were_cut_off(tmp_path: Path) -> None:
     write_rows(tmp_path / "a.npz", LENGTHS)
-    options = Options(
-        columns={"observation": "obs/state", "action": "actions"}, episode="ends", horizon=5
-    )
+    options = Options(columns={"observation": "obs/state", "action": "actions"}, episode="ends", horizon=5)
     with pytest.raises(SchemaError, match="an episode has 12 steps, more than horizon=5"):
         read_files(arrays.FORMAT, tmp_path / "a.npz", tmp_path / "store", options)
     shutil.rmtree(tmp_path / "store", ignore_errors=True)
@@ -246,9 +238,7 @@ def test_what_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize("codec", [None, "imagecodecs_jpegxl"])
-def test_a_buffer_without_actions_is_shown_with_poses_in_their_place(
-    tmp_path: Path, codec: str | None
-) -> None:
+def test_a_buffer_without_actions_is_shown_with_poses_in_their_place(tmp_path: Path, codec: str | None) -> None:
     """As UMI writes it; its frames are packed by a codec that is not read."""
     root = zarr.open_group(tmp_path / "umi.zarr", mode="w", zarr_format=2)
     for name, size in (("eef_pos", 3), ("eef_rot_axis_angle", 3), ("gripper_width", 1)):
@@ -262,10 +252,7 @@ def test_a_buffer_without_actions_is_shown_with_poses_in_their_place(
     why = f"(is packed by the codec '{codec}', which is not read)"
     assert f"data/camera0_rgb  {why if codec else '(30, 8, 8, 3) uint8'}" in told
     words = shlex.split(told.partition("example: orlog import ")[2].splitlines()[0])[2:]
-    assert (
-        "action=data/robot0_eef_pos,data/robot0_eef_rot_axis_angle,data/robot0_gripper_width"
-        in words
-    )
+    assert "action=data/robot0_eef_pos,data/robot0_eef_rot_axis_angle,data/robot0_gripper_width" in words
     assert any("camera0" in word for word in words) == (codec is None)
     made = run("import", str(tmp_path / "umi.zarr"), "lab/x-v1", *words)
     assert made.returncode == 0, made.stderr
@@ -339,9 +326,7 @@ def test_an_episode_that_nothing_is_called_is_refused(tmp_path: Path, place: str
     assert dataset.episode_lengths.tolist() == [3, 5]
 
 
-@pytest.mark.parametrize(
-    ("place", "block_bytes"), [*zip(PLACES, (1, 500, 2**22, 500, 2**22), strict=True)]
-)
+@pytest.mark.parametrize(("place", "block_bytes"), [*zip(PLACES, (1, 500, 2**22, 500, 2**22), strict=True)])
 @pytest.mark.parametrize(
     ("name", "values", "length"),
     [
@@ -369,9 +354,7 @@ def test_rows_of_arrays_are_episodes(
         name: {"lengths": lengths, None: np.arange(4)}.get(values, mask),
     }
     path = write_arrays(place, tmp_path, body)
-    options = Options(
-        columns={"observation": "obs", "action": "act", "reward": "r"}, episode="row", length=length
-    )
+    options = Options(columns={"observation": "obs", "action": "act", "reward": "r"}, episode="row", length=length)
     dataset, found = read_files(arrays.FORMAT, path, tmp_path / "store", options)
     kept = [row for row in range(4) if lengths[row]]
     assert dataset.episode_lengths.tolist() == [lengths[row] - (not has_final) for row in kept]
@@ -447,9 +430,7 @@ def test_arrays_of_one_number_are_an_episode(tmp_path: Path, place: str, episode
 def test_an_npy_file_alone_is_refused_with_its_folder(tmp_path: Path) -> None:
     folder = write_arrays("npy", tmp_path, {"obs": np.zeros((3, 2)), "act": np.zeros((3, 1))})
     options = Options(columns={"observation": "obs", "action": "act"}, episode="file")
-    with pytest.raises(
-        SchemaError, match=f"name the folder that holds it and the others: {folder}"
-    ):
+    with pytest.raises(SchemaError, match=f"name the folder that holds it and the others: {folder}"):
         read_files(arrays.FORMAT, folder / "obs.npy", tmp_path / "store", options)
 
 
@@ -478,9 +459,7 @@ def named(folder: Path, kind: str, body: Body, names: list[str]) -> Path:
 @pytest.mark.parametrize(
     "kind", ["h5 attribute", "h5 group", "h5 array", "zarr2 attribute", "zarr2 group", "zarr2 array", "npz array"]
 )  # fmt: skip
-def test_lists_of_names_beside_arrays_name_and_order_their_numbers(
-    tmp_path: Path, kind: str
-) -> None:
+def test_lists_of_names_beside_arrays_name_and_order_their_numbers(tmp_path: Path, kind: str) -> None:
     """The second episode has its joints in the other order; a pose of as many numbers has no joints."""
     body = {
         "body_names": np.array(["a", "b", "c"], "S1" if "h5" in kind else "U1"),
@@ -502,12 +481,7 @@ def test_lists_of_names_beside_arrays_name_and_order_their_numbers(
 
 def test_episodes_whose_numbers_have_other_names_are_refused(tmp_path: Path) -> None:
     for number, names in enumerate((["hip", "knee"], ["hip", "wrist"])):
-        write_npz(
-            tmp_path / f"{number}.npz",
-            q=np.ones((3, 2)),
-            a=np.ones((3, 1)),
-            joint_names=np.array(names),
-        )
+        write_npz(tmp_path / f"{number}.npz", q=np.ones((3, 2)), a=np.ones((3, 1)), joint_names=np.array(names))
     with pytest.raises(SchemaError, match=r"1.npz, q: holds hip, wrist; before it held hip, knee"):
         read_files(
             arrays.FORMAT,

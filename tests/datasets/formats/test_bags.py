@@ -32,11 +32,7 @@ from tests.command_line import orlog as run
 from tests.datasets.formats.reading import everything, read_files
 
 START = 1_700_000_000 * 10**9
-MAPPED = {
-    "observation/image": "/camera",
-    "observation/arm": "/joints.position",
-    "action": "/cmd_vel",
-}
+MAPPED = {"observation/image": "/camera", "observation/arm": "/joints.position", "action": "/cmd_vel"}
 ROS1, ROS2 = get_typestore(Stores.ROS1_NOETIC), get_typestore(Stores.ROS2_HUMBLE)
 Message = tuple[int, str, str, Any]
 
@@ -88,10 +84,7 @@ def write_ros1(path: Path, **how: Any) -> tuple[Path, list[Message]]:
     writer.set_compression(rosbag1.Writer.CompressionFormat.LZ4)
     with writer:
         topics = {topic: kind for _, topic, kind, _ in messages}
-        connections = {
-            topic: writer.add_connection(topic, kind, typestore=ROS1)
-            for topic, kind in topics.items()
-        }
+        connections = {topic: writer.add_connection(topic, kind, typestore=ROS1) for topic, kind in topics.items()}
         for time, topic, kind, message in messages:
             writer.write(connections[topic], time, bytes(ROS1.serialize_ros1(message, kind)))
     return path, messages
@@ -103,10 +96,7 @@ def write_ros2(path: Path, *, plugin: str = "MCAP", **how: Any) -> tuple[Path, l
     storage = rosbag2.StoragePlugin[plugin]
     with rosbag2.Writer(path, version=9, storage_plugin=storage) as writer:
         topics = {topic: kind for _, topic, kind, _ in messages}
-        connections = {
-            topic: writer.add_connection(topic, kind, typestore=ROS2)
-            for topic, kind in topics.items()
-        }
+        connections = {topic: writer.add_connection(topic, kind, typestore=ROS2) for topic, kind in topics.items()}
         for time, topic, kind, message in messages:
             writer.write(connections[topic], time, bytes(ROS2.serialize_cdr(message, kind)))
     return path, messages
@@ -133,9 +123,7 @@ def sampled(messages: list[Message], rate: float) -> list[dict[str, npt.NDArray[
             {
                 "arm": np.asarray(last["/joints"].position),
                 "image": image.data.reshape(4, 10)[:, :9].reshape(4, 3, 3),
-                "action": np.array(
-                    [getattr(way, axis) for way in (twist.linear, twist.angular) for axis in "xyz"]
-                ),
+                "action": np.array([getattr(way, axis) for way in (twist.linear, twist.angular) for axis in "xyz"]),
             }
         )
         number += 1
@@ -152,15 +140,10 @@ def sampled(messages: list[Message], rate: float) -> list[dict[str, npt.NDArray[
     ],
 )
 def test_rows_are_those_of_a_plain_loop(
-    tmp_path: Path,
-    rate: float,
-    write: Callable[..., tuple[Path, list[Message]]],
-    how: dict[str, Any],
+    tmp_path: Path, rate: float, write: Callable[..., tuple[Path, list[Message]]], how: dict[str, Any]
 ) -> None:
     path, messages = write(tmp_path / "drive", **how)
-    dataset, found = read_files(
-        bags.FORMAT, path, tmp_path / "store", Options(columns=MAPPED, rate=rate)
-    )
+    dataset, found = read_files(bags.FORMAT, path, tmp_path / "store", Options(columns=MAPPED, rate=rate))
     rows = sampled(messages, rate)
     (one,) = dataset
     assert len(one) == len(rows) - 1
@@ -185,9 +168,7 @@ def test_a_part_of_a_message_stands_for_all_its_numbers(
 ) -> None:
     path, messages = write(tmp_path / "drive")
     mapped = {"observation": "/joints.position", "action": "/cmd_vel.linear"}
-    dataset, found = read_files(
-        bags.FORMAT, path, tmp_path / "store", Options(columns=mapped, rate=10)
-    )
+    dataset, found = read_files(bags.FORMAT, path, tmp_path / "store", Options(columns=mapped, rate=10))
     (one,) = dataset
     assert one.actions.shape[1] == 3
     twists = [m for _, topic, _, m in messages if topic == "/cmd_vel"]
@@ -211,9 +192,7 @@ def test_what_lies_beside_messages_is_named(tmp_path: Path) -> None:
         writer.add_metadata("robot", {"serial": "7"})
         writer.finish()  # type: ignore[no-untyped-call]
     mapped = {"observation": "/pose.x", "action": "/pose.x"}
-    _, found = read_files(
-        bags.FORMAT, tmp_path / "a.mcap", tmp_path / "store", Options(columns=mapped, rate=10)
-    )
+    _, found = read_files(bags.FORMAT, tmp_path / "a.mcap", tmp_path / "store", Options(columns=mapped, rate=10))
     left = "/pose.mode, /pose@frame, the attachment calibration.yaml, the metadata robot"
     assert f"Left out, not named: {left}." in sentences(found.notes)
 
@@ -227,13 +206,9 @@ def test_several_recordings_are_episodes_in_the_order_of_their_numbers(
     files = [path.rename(tmp_path / f"{path.parent.name}.mcap") for path, _ in written]
     for path, _ in written:
         shutil.rmtree(path.parent)
-    dataset, _ = read_files(
-        bags.FORMAT, files[::-1] if as_files else tmp_path, store, Options(columns=MAPPED, rate=20)
-    )
+    dataset, _ = read_files(bags.FORMAT, files[::-1] if as_files else tmp_path, store, Options(columns=MAPPED, rate=20))
     for one, (_, messages) in zip(dataset, written, strict=True):
-        np.testing.assert_array_equal(
-            one.actions, np.stack([row["action"] for row in sampled(messages, 20)])[:-1]
-        )
+        np.testing.assert_array_equal(one.actions, np.stack([row["action"] for row in sampled(messages, 20)])[:-1])
 
 
 DEFINITION = """
@@ -292,9 +267,7 @@ def test_messages_are_decoded_as_rosbags_does(seed: int, is_ros1: bool, text: st
     for name in ("triple", "many"):
         np.testing.assert_array_equal(found[name], getattr(message, name))
     assert (found["when"]["sec"], found["when"]["nanosec"]) == (message.when.sec, 7)
-    for one, expected in zip(
-        [*found["inners"], found["one"]], [*message.inners, message.one], strict=True
-    ):
+    for one, expected in zip([*found["inners"], found["one"]], [*message.inners, message.one], strict=True):
         assert one["small"] == expected.small
         np.testing.assert_array_equal(one["wide"], expected.wide)
 
@@ -351,9 +324,7 @@ string[] interface_names
 float64[] values
 """
 MODELS = "string[] name\ngeometry_msgs/Pose[] pose"
-CONTROLLER = (
-    "std_msgs/Header header\nstring[] joint_names\ntrajectory_msgs/JointTrajectoryPoint actual"
-)
+CONTROLLER = "std_msgs/Header header\nstring[] joint_names\ntrajectory_msgs/JointTrajectoryPoint actual"
 NAMED = {
     "control_msgs/msg/DynamicJointState": DYNAMIC,
     "gazebo_msgs/msg/ModelStates": MODELS,
@@ -402,18 +373,12 @@ def message_of(kind: str, names: list[str], number: int, *, store: Any = ROS2, *
         return made(header=header, joint_names=names, actual=point)
     if kind.endswith("ModelStates"):
         pose, place = types["geometry_msgs/msg/Pose"], types["geometry_msgs/msg/Point"]
-        poses = [
-            pose(position=place(one, 0.0, 0.0), orientation=turn(0.0, 0.0, 0.0, 1.0))
-            for one in values
-        ]
+        poses = [pose(position=place(one, 0.0, 0.0), orientation=turn(0.0, 0.0, 0.0, 1.0)) for one in values]
         return made(name=names, pose=poses)
     inner = types["control_msgs/msg/InterfaceValue"]
     order = ["position", "effort"][:: 1 if number % 2 else -1]
     both = [
-        inner(
-            interface_names=order,
-            values=np.array([one if way == "position" else -1 for way in order]),
-        )
+        inner(interface_names=order, values=np.array([one if way == "position" else -1 for way in order]))
         for one in values
     ]
     return made(header=header, joint_names=names, interface_values=both)
@@ -434,10 +399,7 @@ def write_named(path: Path, sent: list[Message], *, store: Any = ROS2) -> Path:
     pack = store.serialize_ros1 if store is ROS1 else store.serialize_cdr
     with writer:
         topics = {topic: kind for _, topic, kind, _ in sent}
-        connections = {
-            topic: writer.add_connection(topic, kind, typestore=store)
-            for topic, kind in topics.items()
-        }
+        connections = {topic: writer.add_connection(topic, kind, typestore=store) for topic, kind in topics.items()}
         for time, topic, kind, message in sorted(sent, key=lambda one: one[0]):
             writer.write(connections[topic], time, bytes(pack(message, kind)))
     return path.with_suffix(".bag") if store is ROS1 else path
@@ -465,25 +427,16 @@ for kind, text in NAMED.items():
         (ROS2, "tf2_msgs/msg/TFMessage", ".transforms.*.translation.x", ".transform.translation.x"),
     ],
 )
-def test_numbers_are_told_apart_by_name(
-    tmp_path: Path, store: Any, kind: str, field: str, ending: str
-) -> None:
+def test_numbers_are_told_apart_by_name(tmp_path: Path, store: Any, kind: str, field: str, ending: str) -> None:
     orders = [JOINTS, JOINTS[::-1], ["lift", "pan", "elbow"]]
-    sent = [
-        (START + n * 10**8, "/t", kind, message_of(kind, orders[n % 3], n, store=store))
-        for n in range(9)
-    ]
-    dataset, found = read_named(
-        write_named(tmp_path / "a", sent, store=store), tmp_path / "s", f"/t{field}"
-    )
+    sent = [(START + n * 10**8, "/t", kind, message_of(kind, orders[n % 3], n, store=store)) for n in range(9)]
+    dataset, found = read_named(write_named(tmp_path / "a", sent, store=store), tmp_path / "s", f"/t{field}")
     names = dataset.dimension_names["observations"]
     assert dataset.dimension_names["actions"] == ["linear.x", "linear.y", "linear.z"]
     for column, name in enumerate(names):
         joint = next(one for one in JOINTS if one in name)
         assert name.endswith(ending)
-        np.testing.assert_array_equal(
-            dataset[0].observations[:, column], [value(joint, n) for n in range(9)]
-        )
+        np.testing.assert_array_equal(dataset[0].observations[:, column], [value(joint, n) for n in range(9)])
     assert {one for one in JOINTS for name in names if one in name} == {*JOINTS}
     assert "/t: all of its 9 messages are in rows" in " ".join(sentences(found.notes))
 
@@ -514,10 +467,7 @@ def test_publishers_on_one_topic_have_columns_of_their_own(
     first = {name: min(t for t, several, _ in latest if name in several) for name in names}
     for row, values in enumerate(dataset[0].observations):
         tick = max(first.values()) + row * 10**8
-        expected = [
-            value(name, max(n for t, several, n in latest if name in several and t <= tick))
-            for name in names
-        ]
+        expected = [value(name, max(n for t, several, n in latest if name in several and t <= tick)) for name in names]
         assert values.tolist() == expected
 
 
@@ -540,9 +490,8 @@ def test_one_publisher_may_leave_out_a_field_and_a_joint_may_be_named(tmp_path: 
     dataset, found = read_named(path, tmp_path / "again", "/t.position.grip,/t.position.a")
     assert dataset.dimension_names["observations"] == ["grip", "a"]
     assert dataset[0].observations[0].tolist() == [value("grip", 1), value("a", 0)]
-    assert (
-        "Left out, not named: /t.header.stamp.sec, /t.header.stamp.nanosec, /t.position.b, /t.velocity"
-        in " ".join(sentences(found.notes))
+    assert "Left out, not named: /t.header.stamp.sec, /t.header.stamp.nanosec, /t.position.b, /t.velocity" in " ".join(
+        sentences(found.notes)
     )
 
 
@@ -561,11 +510,7 @@ def test_messages_that_name_nothing_are_left_out_and_told(tmp_path: Path) -> Non
             "position",
             r"messages that name a, b and messages that name a, c both have position.a in turn; .*: /t.position.b,/t.position.c\.",
         ),
-        (
-            [(["a", "b"], {}), (["a"], {})],
-            "position",
-            "name a, b and messages that name a both have",
-        ),
+        ([(["a", "b"], {}), (["a"], {})], "position", "name a, b and messages that name a both have"),
         (
             [(["a", "b"], {}), ([], {"position": np.ones(2)})],
             "position",
@@ -584,9 +529,7 @@ def test_messages_that_name_nothing_are_left_out_and_told(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_names_that_do_not_fit_each_other_are_refused(
-    tmp_path: Path, sent: list[Any], field: str, text: str
-) -> None:
+def test_names_that_do_not_fit_each_other_are_refused(tmp_path: Path, sent: list[Any], field: str, text: str) -> None:
     path = write_named(tmp_path / "a", states(*sent * 4))
     with pytest.raises(SchemaError, match=text):
         read_named(path, tmp_path / "s", f"/t.{field}")
@@ -611,12 +554,9 @@ SPEED = {"velocity": np.array([1.0, 2.0])}
 
 
 @pytest.mark.parametrize(
-    ("lacking", "field"),
-    [([0, 1, 2], "/t"), ([5, 6, 7], "/t.velocity.a"), ([4, 8, 2], "/t.velocity,/t.position")],
+    ("lacking", "field"), [([0, 1, 2], "/t"), ([5, 6, 7], "/t.velocity.a"), ([4, 8, 2], "/t.velocity,/t.position")]
 )
-def test_fields_that_some_messages_lack_are_refused_with_counts(
-    tmp_path: Path, lacking: list[int], field: str
-) -> None:
+def test_fields_that_some_messages_lack_are_refused_with_counts(tmp_path: Path, lacking: list[int], field: str) -> None:
     sent = states(*[(["a", "b"], {} if n in lacking else SPEED) for n in range(10)])
     path = write_named(tmp_path / "a", sent)
     with pytest.raises(SchemaError, match=r"/t: 3 of 10 messages have no velocity; ") as raised:
@@ -625,9 +565,7 @@ def test_fields_that_some_messages_lack_are_refused_with_counts(
     assert "/t.position" in advice.split(",")
     dataset, found = read_named(path, tmp_path / "again", "/t.position")
     assert len(dataset[0]) == 10 - 1
-    assert "/t.velocity" in next(
-        one for one in sentences(found.notes) if "Left out, not named" in one
-    )
+    assert "/t.velocity" in next(one for one in sentences(found.notes) if "Left out, not named" in one)
 
 
 @pytest.mark.parametrize("first", [{}, {"x": [1.0, 2.0]}, {"mode": "walk"}])
@@ -649,13 +587,10 @@ def test_fields_of_json_come_from_all_messages(tmp_path: Path, first: dict[str, 
         ("tf2_msgs/msg/TFMessage", "/t.transforms.{}.transform.translation.x"),
     ],
 )
-def test_a_number_of_two_senders_is_refused_and_those_of_each_are_read(
-    tmp_path: Path, kind: str, field: str
-) -> None:
+def test_a_number_of_two_senders_is_refused_and_those_of_each_are_read(tmp_path: Path, kind: str, field: str) -> None:
     sets = [["a", "b", "grip"], ["grip", "c"]]
     sent = [
-        (START + number * 25_000_000, "/t", kind, message_of(kind, sets[number % 2], number))
-        for number in range(40)
+        (START + number * 25_000_000, "/t", kind, message_of(kind, sets[number % 2], number)) for number in range(40)
     ]
     path = write_named(tmp_path / "a", sent)
     for name, of in (("a", 0), ("b", 0), ("c", 1)):
@@ -670,10 +605,7 @@ def test_a_number_of_two_senders_is_refused_and_those_of_each_are_read(
 
 def test_models_that_appear_are_read_from_then_on_and_told(tmp_path: Path) -> None:
     kind = "gazebo_msgs/msg/ModelStates"
-    sent = [
-        (START + n * 10**8, "/t", kind, message_of(kind, ["arm", "box"][: 1 + n // 3], n))
-        for n in range(6)
-    ]
+    sent = [(START + n * 10**8, "/t", kind, message_of(kind, ["arm", "box"][: 1 + n // 3], n)) for n in range(6)]
     path = write_named(tmp_path / "a", sent)
     for field, first in (("/t.pose.arm", 0), ("/t.pose", 3)):
         dataset, found = read_named(path, tmp_path / str(first), field)
@@ -699,10 +631,7 @@ def test_whole_numbers_of_json_are_those_that_were_written(tmp_path: Path) -> No
     assert dataset[0].infos["ns"].tolist() == [START + 1] * 2
     with pytest.raises(SchemaError, match=r"/t.ns at row 2: 0.5 does not fit int64"):
         read_named(write(0.5), tmp_path / "again", "/t.x", **mapped)
-    for last, message in (
-        (2**70, "integer of more than 64 bits"),
-        ([0.5, 2**53 + 1], "at row 1, which"),
-    ):
+    for last, message in ((2**70, "integer of more than 64 bits"), ([0.5, 2**53 + 1], "at row 1, which")):
         with pytest.raises(OrlogError, match=message):
             read_named(write(last), tmp_path / "again", "/t.x", **mapped)
 
@@ -749,17 +678,13 @@ def with_wal(path: Path, *, beside: bool = True) -> tuple[Path, list[Message]]:
 
 
 @pytest.mark.parametrize(
-    "make",
-    [lone, with_wal, lambda path: with_wal(path, beside=False)],
-    ids=["lone", "wal", "checked"],
+    "make", [lone, with_wal, lambda path: with_wal(path, beside=False)], ids=["lone", "wal", "checked"]
 )
 def test_databases_are_read_whole_and_left_as_they_are(
     tmp_path: Path, make: Callable[[Path], tuple[Path, list[Message]]]
 ) -> None:
     made, messages = make(tmp_path / "bags" / "drive")
-    folder = (tmp_path / "bags").rename(
-        tmp_path / "bags #1"
-    )  # a sign that SQLite takes for its own
+    folder = (tmp_path / "bags").rename(tmp_path / "bags #1")  # a sign that SQLite takes for its own
     path = folder / made.relative_to(tmp_path / "bags")
     before = everything([folder], tmp_path / "store")
     dataset, _ = read_files(bags.FORMAT, path, tmp_path / "store", Options(columns=MAPPED, rate=10))
@@ -781,9 +706,7 @@ def test_a_wal_counts_as_read_and_is_in_the_lineage(tmp_path: Path, is_lone: boo
     before = load_dataset(import_dataset(path, "lab/a-v1", on_found=found.append, **how)).manifest
     assert "Not read" not in " ".join(sentences(found[0].notes))
     assert f"sha256:{hash_file(wal)}" in [one.digest for one in before.lineage] or not is_lone
-    wal.write_bytes(
-        wal.read_bytes() + b"0"
-    )  # a frame that was not written whole, which is not read
+    wal.write_bytes(wal.read_bytes() + b"0")  # a frame that was not written whole, which is not read
     after = load_dataset(import_dataset(path, "lab/b-v1", **how)).manifest
     assert [one.digest for one in after.lineage] != [one.digest for one in before.lineage]
 
@@ -798,45 +721,29 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
 def test_a_database_of_a_bag_names_the_bag(tmp_path: Path) -> None:
     folder, _ = write_ros2(tmp_path / "drive", plugin="SQLITE3")
     with pytest.raises(SchemaError, match=f"a part of the bag .*: orlog import {folder} NAME"):
-        read_files(
-            bags.FORMAT,
-            next(folder.glob("*.db3")),
-            tmp_path / "s",
-            Options(columns=MAPPED, rate=10),
-        )
+        read_files(bags.FORMAT, next(folder.glob("*.db3")), tmp_path / "s", Options(columns=MAPPED, rate=10))
 
 
 @pytest.mark.parametrize("plugin", ["MCAP", "SQLITE3"])
-def test_counts_that_differ_from_the_metadata_are_refused_or_told(
-    tmp_path: Path, plugin: str
-) -> None:
+def test_counts_that_differ_from_the_metadata_are_refused_or_told(tmp_path: Path, plugin: str) -> None:
     folder, _ = write_ros2(tmp_path / "drive", plugin=plugin)
     metadata = folder / "metadata.yaml"
     text = metadata.read_text()
     metadata.write_text(text.replace("message_count: 190", "message_count: 200"))
     options = Options(columns=MAPPED, rate=10)
-    with pytest.raises(
-        SchemaError, match=r"/joints: holds 190 messages, but its metadata says 200. partial=True"
-    ):
+    with pytest.raises(SchemaError, match=r"/joints: holds 190 messages, but its metadata says 200. partial=True"):
         read_files(bags.FORMAT, folder, tmp_path / "s", options)
-    _, found = read_files(
-        bags.FORMAT, folder, tmp_path / "part", dataclasses.replace(options, partial=True)
-    )
-    assert "Read in part, as asked for: drive, /joints: holds 190 messages" in " ".join(
-        sentences(found.notes)
-    )
+    _, found = read_files(bags.FORMAT, folder, tmp_path / "part", dataclasses.replace(options, partial=True))
+    assert "Read in part, as asked for: drive, /joints: holds 190 messages" in " ".join(sentences(found.notes))
     metadata.write_text(text.replace("message_count: 190", "message_count: 100"))
     _, found = read_files(bags.FORMAT, folder, tmp_path / "more", options)
-    assert (
-        "/joints: holds 190 messages, but its metadata says 100; all of them were read."
-        in " ".join(sentences(found.notes))
+    assert "/joints: holds 190 messages, but its metadata says 100; all of them were read." in " ".join(
+        sentences(found.notes)
     )
 
 
 @pytest.mark.parametrize("others", [True, False])
-def test_messages_that_are_not_read_are_named_before_topics_are_offered(
-    tmp_path: Path, others: bool
-) -> None:
+def test_messages_that_are_not_read_are_named_before_topics_are_offered(tmp_path: Path, others: bool) -> None:
     from mcap.writer import Writer
 
     with (tmp_path / "a.mcap").open("wb") as file:
@@ -871,9 +778,7 @@ def triggered(file: sqlite3.Connection) -> None:
 
 
 @pytest.mark.parametrize("change", [endless, triggered])
-def test_a_database_that_computes_what_it_holds_is_refused(
-    tmp_path: Path, change: Callable[[Any], None]
-) -> None:
+def test_a_database_that_computes_what_it_holds_is_refused(tmp_path: Path, change: Callable[[Any], None]) -> None:
     path, _ = write_ros2(tmp_path / "drive", plugin="SQLITE3")
     (database,) = path.glob("*.db3")
     with contextlib.closing(sqlite3.connect(database)) as file, file:

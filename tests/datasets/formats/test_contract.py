@@ -137,9 +137,7 @@ def test_every_format_that_is_written_is_here() -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_what_is_exported_comes_back_but_for_what_is_said_to_be_lost(
-    tmp_path: Path, name: str, kind: str
-) -> None:
+def test_what_is_exported_comes_back_but_for_what_is_said_to_be_lost(tmp_path: Path, name: str, kind: str) -> None:
     one, said = WRITTEN[name], list[str]()
     dataset, files = export(name, kind, tmp_path / "out", lossy=True, on_losses=said.extend)
     assert bool(said) == bool(one.loses)
@@ -167,12 +165,9 @@ def test_what_a_format_loses_is_refused_unless_it_is_allowed(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [(name, kind) for name in WRITTEN for kind in KINDS if (name, kind) not in CASES],
+    ("name", "kind"), [(name, kind) for name in WRITTEN for kind in KINDS if (name, kind) not in CASES]
 )
-def test_spaces_that_a_format_does_not_hold_are_refused(
-    tmp_path: Path, name: str, kind: str
-) -> None:
+def test_spaces_that_a_format_does_not_hold_are_refused(tmp_path: Path, name: str, kind: str) -> None:
     with pytest.raises(SchemaError, match=f"lab/{kind}-v1: "):
         export(name, kind, tmp_path / "out", lossy=True)
     assert not (tmp_path / "out").exists()
@@ -259,9 +254,7 @@ def test_a_list_above_a_part_of_an_export_is_compared(tmp_path: Path, inside: st
         imported_with(out / inside, format="minari")
 
 
-def test_a_list_of_strangers_opens_no_path_and_counts_for_its_own_files_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_list_of_strangers_opens_no_path_and_counts_for_its_own_files_alone(tmp_path: Path) -> None:
     out = orlog.export_dataset(record_small(), tmp_path / "all" / "arm", to="npz", lossy=True)
     (file,) = out.glob("*.npz")
     sha256, above = hashlib.sha256(file.read_bytes()).hexdigest(), out.with_name("SHA256SUMS")

@@ -79,22 +79,13 @@ def test_a_shift_is_the_same_in_any_pieces_and_stays_within_episodes(
         rows = np.arange(start, count + min(0, low))
         observed = np.concatenate([one.observations["joint"] for one in pieces])[:, 0]
         assert observed.tolist() == [*rows, rows[-1] + 1]
-        assert (
-            np.concatenate([one.observations["n"][0] for one in pieces]).tolist()
-            == observed.tolist()
-        )
-        assert (
-            np.concatenate([one.actions for one in pieces])[:, 0].tolist()
-            == (rows - action).tolist()
-        )
+        assert np.concatenate([one.observations["n"][0] for one in pieces]).tolist() == observed.tolist()
+        assert np.concatenate([one.actions for one in pieces])[:, 0].tolist() == (rows - action).tolist()
         assert np.concatenate([one.rewards for one in pieces]).tolist() == (rows - action).tolist()
         texts = [text for one in pieces for text in one.infos["text"]]
         assert texts == [str(row) for row in rows - action]
         moved = action if force is None else force
-        assert (
-            np.concatenate([one.infos["force"] for one in pieces]).tolist()
-            == (rows - moved).tolist()
-        )
+        assert np.concatenate([one.infos["force"] for one in pieces]).tolist() == (rows - moved).tolist()
         assert pieces[-1].terminated
         assert pieces[-1].metadata["final_observation_missing"] == (low >= 0)
         assert pieces[-1].seed == (7 if start == 0 else None)
@@ -108,9 +99,7 @@ def write_libero(path: Path, lengths: tuple[int, ...] = (5, 4)) -> list[np.ndarr
         data = file.create_group("data")
         data.attrs["macros_image_convention"] = "opengl"
         data.attrs["bddl_file_name"] = "libero/bddl_files/turn_on_the_stove.bddl"
-        data.attrs["problem_info"] = json.dumps(
-            {"problem_name": "libero", "language_instruction": "turn on the stove"}
-        )
+        data.attrs["problem_info"] = json.dumps({"problem_name": "libero", "language_instruction": "turn on the stove"})
         data.attrs["env_args"] = json.dumps({"type": 1, "env_name": "Libero", "env_kwargs": {}})
         data.attrs["total"] = sum(lengths)
         for number, count in enumerate(lengths):
@@ -136,10 +125,7 @@ def imported(path: Path, name: str = "lab/arm-v1", **options: Any) -> orlog.Data
 def test_libero_is_paired_and_turned(tmp_path: Path) -> None:
     states = write_libero(tmp_path / "a.hdf5")
     dataset = imported(
-        tmp_path / "a.hdf5",
-        shift={"action": -1},
-        flip="observation/agentview_rgb",
-        bgr="observation/agent*",
+        tmp_path / "a.hdf5", shift={"action": -1}, flip="observation/agentview_rgb", bgr="observation/agent*"
     )
     with h5py.File(tmp_path / "a.hdf5") as file:
         for episode, state, number in zip(dataset, states, range(2), strict=True):
@@ -211,13 +197,8 @@ def test_a_wrong_name_is_refused(tmp_path: Path, options: dict[str, Any], messag
 )
 def test_frames_of_any_order_of_axes(shape: tuple[int, ...], flipped: Any, swapped: Any) -> None:
     frames = np.random.default_rng(0).integers(0, 255, shape, np.uint8)
-    for said, chosen in (
-        (Options(flip=("observation",)), flipped),
-        (Options(bgr=("observation",)), swapped),
-    ):
-        opened = opened_of(
-            [Steps(observations=frames, actions=np.zeros((1, 1)), rewards=np.zeros(1))]
-        )
+    for said, chosen in ((Options(flip=("observation",)), flipped), (Options(bgr=("observation",)), swapped)):
+        opened = opened_of([Steps(observations=frames, actions=np.zeros((1, 1)), rewards=np.zeros(1))])
         put_conventions(opened, said, "a.h5")
         if chosen is None:
             with pytest.raises(SchemaError, match="expected frames of 3 or 4 channels"):

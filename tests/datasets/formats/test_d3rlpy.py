@@ -51,9 +51,7 @@ def write(path: Path, **change: Any) -> list[dict[str, np.ndarray]]:
     ]
     with h5py.File(path, "w") as file:
         entries: dict[str, Any] = {
-            f"{name}_{number}": values
-            for number, one in enumerate(episodes)
-            for name, values in one.items()
+            f"{name}_{number}": values for number, one in enumerate(episodes) for name, values in one.items()
         }
         entries |= {"columns": list(episodes[0]), "num_episodes": len(LENGTHS), "version": "2.1"}
         for name, values in (entries | change).items():
@@ -84,10 +82,7 @@ def test_episodes_are_read(tmp_path: Path) -> None:
     dataset, found = read_files(d3rlpy.FORMAT, path, tmp_path / "store")
     check(dataset, episodes)
     assert "Left out, of no meaning here: values." in sentences(found.notes)
-    assert any(
-        doubt.startswith("2 last rows of episodes were left out")
-        for doubt in sentences(found.notes)
-    )
+    assert any(doubt.startswith("2 last rows of episodes were left out") for doubt in sentences(found.notes))
 
 
 def test_files_of_d3rlpy_1_are_cut_by_their_flags(tmp_path: Path) -> None:
@@ -192,7 +187,5 @@ def test_d3rlpy_has_the_transitions_of_what_is_exported(tmp_path: Path) -> None:
         space = f"DISCRETE {most[kind]}" if is_choice else "CONTINUOUS 2"
         assert f"{kind} {space} (8, 1)" in said
         dumped, _ = read_files(d3rlpy.FORMAT, tmp_path / kind / "dumped.h5", tmp_path / f"d{kind}")
-        ours, _ = read_files(
-            d3rlpy.FORMAT, tmp_path / kind / f"{kind}-v1.h5", tmp_path / f"o{kind}"
-        )
+        ours, _ = read_files(d3rlpy.FORMAT, tmp_path / kind / f"{kind}-v1.h5", tmp_path / f"o{kind}")
         assert dumped.manifest.columns == ours.manifest.columns

@@ -74,9 +74,7 @@ def read(path: Path, folder: Path, horizon: int | None = None) -> tuple[Dataset,
     return load_dataset(folder), " ".join(sentences(found.notes))
 
 
-def slow_episodes(
-    body: Mapping[str, np.ndarray], horizon: int | None = None
-) -> list[dict[str, Any]]:
+def slow_episodes(body: Mapping[str, np.ndarray], horizon: int | None = None) -> list[dict[str, Any]]:
     """Return the episodes of a file, step by step, as the rules are written."""
     steps = len(body["rewards"])
     timeouts = body.get("timeouts", np.zeros(steps, bool))
@@ -87,10 +85,7 @@ def slow_episodes(
         terminal = bool(body["terminals"][step])
         ends = terminal or bool(timeouts[step]) or step == steps - 1 or len(open_steps) == horizon
         if not ends and "next_observations" in body:
-            ends = (
-                body["next_observations"][step].tobytes()
-                != body["observations"][step + 1].tobytes()
-            )
+            ends = body["next_observations"][step].tobytes() != body["observations"][step + 1].tobytes()
         if not ends:
             continue
         kept, missing = list(open_steps), False
@@ -169,13 +164,7 @@ def test_any_pattern_of_ends_is_read_as_the_slow_reader_does(
     limit: int,
 ) -> None:
     terminals, timeouts = ([bool(one[number]) for one in flags] for number in range(2))
-    body = rows_of(
-        terminals,
-        timeouts if has_timeouts else None,
-        next_observations=has_next,
-        seed=seed,
-        dtype=dtype,
-    )
+    body = rows_of(terminals, timeouts if has_timeouts else None, next_observations=has_next, seed=seed, dtype=dtype)
     torn = [step for step in joints if has_next and step < len(flags)]
     if has_next:
         body["next_observations"][torn, 0] += 1
@@ -216,9 +205,7 @@ def test_without_timeouts_and_horizon_a_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"compression": "lzf"}])
-def test_chunks_shapes_and_dtypes_that_occur_are_read(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_chunks_shapes_and_dtypes_that_occur_are_read(tmp_path: Path, options: dict[str, Any]) -> None:
     flags = [False, False, True] * 500
     body = rows_of(flags, None, next_observations=True)
     changed = {
@@ -236,8 +223,7 @@ def test_chunks_shapes_and_dtypes_that_occur_are_read(
     dataset, said = read(path, tmp_path / "store")
     check(dataset, body)
     assert said == (
-        "Left out, not one row a step: infos/once, infos/text. "
-        "Not read: metadata/algorithm, metadata/policy/fc#."
+        "Left out, not one row a step: infos/once, infos/text. Not read: metadata/algorithm, metadata/policy/fc#."
     )
 
 
@@ -314,15 +300,10 @@ def _with_another_filter(file: h5py.File, _: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [_with_external_link, _with_virtual_storage, _with_claims_in_chunks, _with_another_filter],
+    "change", [_with_external_link, _with_virtual_storage, _with_claims_in_chunks, _with_another_filter]
 )
-def test_a_hostile_file_is_refused(
-    tmp_path: Path, change: Callable[[h5py.File, Path], None]
-) -> None:
-    path = write(
-        tmp_path / "test.hdf5", {key: column for key, column in GOOD.items() if key != "rewards"}
-    )
+def test_a_hostile_file_is_refused(tmp_path: Path, change: Callable[[h5py.File, Path], None]) -> None:
+    path = write(tmp_path / "test.hdf5", {key: column for key, column in GOOD.items() if key != "rewards"})
     with h5py.File(path, "a") as file:
         change(file, path)
     with pytest.raises(SchemaError, match=r"test\.hdf5.*(rewards|infos|more)"):
@@ -341,10 +322,6 @@ def test_what_a_file_says_of_its_policy_is_kept_but_for_weights(tmp_path: Path) 
         file["metadata/policy/nonlinearity"] = np.bytes_("relu")
     orlog.import_dataset(path, "lab/told-v1")
     told = orlog.load_dataset("lab/told-v1").manifest.description
-    values = (
-        "metadata/algorithm is SAC, metadata/iteration is 3, metadata/policy/nonlinearity is relu."
-    )
-    assert (
-        f"The file says of its policy: {values} Not read: metadata/policy/fc#/weight (2)." in told
-    )
+    values = "metadata/algorithm is SAC, metadata/iteration is 3, metadata/policy/nonlinearity is relu."
+    assert f"The file says of its policy: {values} Not read: metadata/policy/fc#/weight (2)." in told
     assert "metadata" not in orlog.load_dataset(plain).manifest.description

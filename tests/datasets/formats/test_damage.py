@@ -94,9 +94,7 @@ def test_what_the_fuzzer_kept_is_refused_or_read(reader: Reader) -> None:
 @LINUX
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", READERS)
-def test_thousands_of_damaged_files_of_a_format_are_refused_or_read(
-    reader: Reader, name: str
-) -> None:
+def test_thousands_of_damaged_files_of_a_format_are_refused_or_read(reader: Reader, name: str) -> None:
     check(reader, name, range(most(IN_A_RELEASE, IN_ALL)))
 
 
@@ -104,9 +102,7 @@ def test_the_page_on_security_states_these_numbers() -> None:
     page = " ".join(Path("docs/security.md").read_text("utf-8").split())
     formats = len(READERS)
     for number, level in ((IN_ALL, "make test-all"), (IN_A_RELEASE, "make test-release")):
-        said = (
-            f"`{level}` reads {number * formats:,} damaged files ({number:,} in each of {formats} "
-        )
+        said = f"`{level}` reads {number * formats:,} damaged files ({number:,} in each of {formats} "
         assert said in page
 
 
@@ -153,9 +149,7 @@ def _plug_in(file: h5py.File, name: str, _: Path) -> None:
     h5py.h5d.create(file.id, name.encode(), h5py.h5t.IEEE_F32LE, space, stored)
 
 
-@pytest.mark.parametrize(
-    "change", [_external_link, _soft_link, _external_storage, _virtual, _plug_in]
-)
+@pytest.mark.parametrize("change", [_external_link, _soft_link, _external_storage, _virtual, _plug_in])
 def test_values_of_hdf5_that_lie_elsewhere_are_not_read(
     samples: dict[str, list[Sample]], tmp_path: Path, change: Callable[..., None]
 ) -> None:
@@ -206,9 +200,7 @@ def test_chunks_that_are_smaller_than_their_checksums_are_refused(
     assert data.count(index) >= 1
     for size in (0, 3):
         path.write_bytes(data.replace(index, struct.pack("<IIQ", size, 0, 0)))
-        with pytest.raises(
-            IntegrityError, match=rf"cannot be read as HDF5: its chunk .* claims {size} bytes"
-        ):
+        with pytest.raises(IntegrityError, match=rf"cannot be read as HDF5: its chunk .* claims {size} bytes"):
             read_files(formats()["d4rl"], path, tmp_path / "store", sample.options)
 
 
@@ -231,9 +223,7 @@ def test_groups_of_hdf5_that_lie_in_groups_again_and_again_are_refused(
         path.write_bytes(sound)
 
 
-def test_links_in_folders_are_not_followed(
-    samples: dict[str, list[Sample]], tmp_path: Path
-) -> None:
+def test_links_in_folders_are_not_followed(samples: dict[str, list[Sample]], tmp_path: Path) -> None:
     """Each file and each folder in turn lies elsewhere, behind a link."""
     for found in samples.values():
         for sample in found:
@@ -358,9 +348,7 @@ def test_a_zip_bomb_takes_little_memory(tmp_path: Path) -> None:
         assert _peak(lambda: sum(len(piece.rewards) for piece in opened.steps)) < MOST_BYTES
 
 
-def test_lists_in_parquet_that_are_far_longer_than_the_file_take_little_memory(
-    tmp_path: Path,
-) -> None:
+def test_lists_in_parquet_that_are_far_longer_than_the_file_take_little_memory(tmp_path: Path) -> None:
     rows, size = 128, 2**18
     lists = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(rows * size, "f4")), size)
     columns = {"o": lists, "a": np.zeros(rows), "e": np.zeros(rows, int)}
@@ -369,9 +357,7 @@ def test_lists_in_parquet_that_are_far_longer_than_the_file_take_little_memory(
     assert path.stat().st_size < 2**21
     del lists, columns
     asked = Asked(
-        files=[path],
-        sources=["a.parquet"],
-        options=Options(columns={"observation": "o", "action": "a"}, episode="e"),
+        files=[path], sources=["a.parquet"], options=Options(columns={"observation": "o", "action": "a"}, episode="e")
     )
     before, taken = pa.total_allocated_bytes(), [0]
 
@@ -477,9 +463,7 @@ def test_what_is_whole_is_read_whole_though_a_part_would_do(tmp_path: Path) -> N
     test_robomimic.write(tmp_path / "a.hdf5")
     file_format = choose_format([tmp_path / "a.hdf5"], None, "lab/x")
     whole, _ = read_files(file_format, tmp_path / "a.hdf5", tmp_path / "whole")
-    part, found = read_files(
-        file_format, tmp_path / "a.hdf5", tmp_path / "part", Options(partial=True)
-    )
+    part, found = read_files(file_format, tmp_path / "a.hdf5", tmp_path / "part", Options(partial=True))
     assert part.digest == whole.digest
     assert not any("in part" in one for one in sentences(found.notes))
 

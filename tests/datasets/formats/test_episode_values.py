@@ -42,9 +42,7 @@ def texts(dataset: orlog.Dataset, name: str = "task") -> list[Any]:
     return [episode.metadata[name] for episode in dataset]
 
 
-def test_the_task_of_libero_comes_by_itself_and_what_its_file_states_is_told(
-    tmp_path: Path,
-) -> None:
+def test_the_task_of_libero_comes_by_itself_and_what_its_file_states_is_told(tmp_path: Path) -> None:
     write_libero(tmp_path / "a.hdf5")
     dataset = imported(tmp_path / "a.hdf5")
     assert texts(dataset) == ["turn on the stove"] * 2
@@ -54,9 +52,7 @@ def test_the_task_of_libero_comes_by_itself_and_what_its_file_states_is_told(
     assert "problem_info" not in told.partition("Not read")[2]
     assert "joint_states of a row is in states of the next one" in told
     assert "--shift action=-1 pairs them." in told
-    mended = imported(
-        tmp_path / "a.hdf5", "lab/b-v1", flip="observation/*_rgb", shift={"action": -1}
-    )
+    mended = imported(tmp_path / "a.hdf5", "lab/b-v1", flip="observation/*_rgb", shift={"action": -1})
     assert "opengl" not in mended.manifest.description
     assert "was recorded after" not in mended.manifest.description
 
@@ -90,10 +86,7 @@ def test_success_that_is_mapped_is_followed(tmp_path: Path) -> None:
             del demo["dones"]
             demo.attrs["done_well"] = number == 1
     dataset = imported(
-        tmp_path / "a.hdf5",
-        columns={"episodes/success": "@done_well"},
-        reward="success",
-        ends="terminated",
+        tmp_path / "a.hdf5", columns={"episodes/success": "@done_well"}, reward="success", ends="terminated"
     )
     assert [episode.rewards.sum() for episode in dataset] == [0, 1, 0]
     assert [bool(episode.terminations[-1]) for episode in dataset] == [False, True, False]
@@ -188,11 +181,7 @@ def test_zarr_has_attributes_and_arrays_of_episodes(tmp_path: Path, version: Any
 
 def test_npz_has_arrays_of_episodes_and_no_attributes(tmp_path: Path) -> None:
     np.savez(
-        tmp_path / "a.npz",
-        o=np.zeros((6, 2)),
-        a=np.zeros((6, 1)),
-        run=np.repeat([0, 1], 3),
-        score=np.array([3, 4]),
+        tmp_path / "a.npz", o=np.zeros((6, 2)), a=np.zeros((6, 1)), run=np.repeat([0, 1], 3), score=np.array([3, 4])
     )
     columns = {"observation": "o", "action": "a", "episodes/score": "score"}
     dataset = imported(tmp_path / "a.npz", columns=columns, episode="run")

@@ -23,11 +23,7 @@ def test_what_flat_columns_cannot_hold_is_refused_or_said(tmp_path: Path) -> Non
         orlog.export_dataset("lab/pair-v1", tmp_path / "out", to="d4rl")
     record_episodes(
         "lab/seeded-v1",
-        [
-            whole_episode(
-                np.zeros((2, 1), np.float32), np.zeros(1, int), seed=3, metadata={"task": "left"}
-            )
-        ],
+        [whole_episode(np.zeros((2, 1), np.float32), np.zeros(1, int), seed=3, metadata={"task": "left"})],
         spaces.Box(0, 1, (1,), np.float32),
         spaces.Discrete(2),
     )
@@ -60,9 +56,7 @@ def test_columns_that_say_nothing_are_no_loss(tmp_path: Path) -> None:
 
 def test_the_parts_of_a_dict_are_columns_of_a_table(tmp_path: Path) -> None:
     space = spaces.Dict({"observation": spaces.Box(-1, 1, (2,)), "goal": spaces.Box(0, 1, (3,))})
-    with orlog.DatasetWriter(
-        "lab/parts-v1", observation_space=space, action_space=spaces.Discrete(3)
-    ) as writer:
+    with orlog.DatasetWriter("lab/parts-v1", observation_space=space, action_space=spaces.Discrete(3)) as writer:
         for length in LENGTHS:
             samples = [space.sample() for _ in range(length + 1)]
             writer.add_episode(
@@ -81,16 +75,11 @@ def test_the_parts_of_a_dict_are_columns_of_a_table(tmp_path: Path) -> None:
         np.testing.assert_equal(one.observations, other.observations)
         np.testing.assert_array_equal(one.actions, other.actions)
     for columns, message in (
-        (
-            {"observation/goal": "observation/goal", "next_observation/other": "reward"},
-            "same parts",
-        ),
+        ({"observation/goal": "observation/goal", "next_observation/other": "reward"}, "same parts"),
         ({"observation": "reward", "observation/goal": "observation/goal"}, "names both"),
     ):
         with pytest.raises(SchemaError, match=message):
-            orlog.import_dataset(
-                file, "lab/x-v1", columns={"action": "action", **columns}, episode="episode"
-            )
+            orlog.import_dataset(file, "lab/x-v1", columns={"action": "action", **columns}, episode="episode")
     orlog.import_dataset(
         file,
         "lab/one-v1",
@@ -124,24 +113,16 @@ def test_a_file_of_ours_that_lost_a_column_is_refused(tmp_path: Path, lost: str)
 
 
 @pytest.mark.parametrize("to", ["d4rl", "d3rlpy"])
-def test_a_dict_of_one_part_is_written_as_that_part_and_one_of_several_can_be_chosen(
-    tmp_path: Path, to: str
-) -> None:
+def test_a_dict_of_one_part_is_written_as_that_part_and_one_of_several_can_be_chosen(tmp_path: Path, to: str) -> None:
     box = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     picture = spaces.Box(0, 255, (2, 2, 3), np.uint8)
     actions = spaces.Box(-1, 1, (2,), np.float32)
     record_samples("lab/one-v1", spaces.Dict({"state": box}), actions)
-    record_samples(
-        "lab/several-v1",
-        spaces.Dict({"state": box, "cameras": spaces.Dict({"top": picture})}),
-        actions,
-    )
+    record_samples("lab/several-v1", spaces.Dict({"state": box, "cameras": spaces.Dict({"top": picture})}), actions)
     said: list[str] = []
     orlog.export_dataset("lab/one-v1", tmp_path / "one", to=to, lossy=True, on_losses=said.extend)
     assert "The only part of the observations, state, is written as the whole of them." in said
-    with pytest.raises(
-        SchemaError, match=r"observation=KEY writes one part alone: cameras, state\."
-    ):
+    with pytest.raises(SchemaError, match=r"observation=KEY writes one part alone: cameras, state\."):
         orlog.export_dataset("lab/several-v1", tmp_path / "all", to=to, lossy=True)
     orlog.export_dataset("lab/several-v1", tmp_path / "two", to=to, lossy=True, observation="state")
     for name, folder in (("one", "one"), ("several", "two")):
@@ -150,12 +131,8 @@ def test_a_dict_of_one_part_is_written_as_that_part_and_one_of_several_can_be_ch
         theirs, _ = read_files(formats()[to], file, tmp_path / f"store-{name}")
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(one.observations["state"][:-1], other.observations[:-1])
-    orlog.export_dataset(
-        "lab/several-v1", tmp_path / "top", to="minari", lossy=True, observation="cameras/top"
-    )
+    orlog.export_dataset("lab/several-v1", tmp_path / "top", to="minari", lossy=True, observation="cameras/top")
     orlog.import_dataset(tmp_path / "top", "lab/top-v1")
     assert orlog.load_dataset("lab/top-v1").observation_space.shape == (2, 2, 3)
-    with pytest.raises(
-        SchemaError, match="observation='cameras/left': the observations have no such part"
-    ):
+    with pytest.raises(SchemaError, match="observation='cameras/left': the observations have no such part"):
         orlog.export_dataset("lab/several-v1", tmp_path / "no", to=to, observation="cameras/left")

@@ -162,11 +162,7 @@ LAYOUTS: dict[str, tuple[Callable[[Path, Arrays], Path], Arrays, str]] = {
         "1 episode of 9 rows",
     ),
     "csv": (csv, steps(10, ep=EP, done=flags(10, 3, 9)), "2 episodes of 4 to 6 rows"),
-    "csv, mixed": (
-        csv,
-        steps(10, ep=EP[::-1][[*range(0, 10, 2), *range(1, 10, 2)]]),
-        "2 episodes of 4 to 6 rows",
-    ),
+    "csv, mixed": (csv, steps(10, ep=EP[::-1][[*range(0, 10, 2), *range(1, 10, 2)]]), "2 episodes of 4 to 6 rows"),
     "csv, one episode": (csv, steps(10, timeout=flags(10, 9)), "1 episode of 10 rows"),
     "csv, flags of unknown meaning": (csv, steps(10, done=flags(10, 9)), ""),
     "lists": (parquet, steps(10, run=EP, gripper_pos=np.ones(10)), "2 episodes of 4 to 6 rows"),
@@ -231,10 +227,7 @@ def test_a_line_of_an_unknown_layout_reads_what_it_says(tmp_path: Path, layout: 
     assert "ARRAY|" not in text
     if "unknown meaning" in layout or layout in ("groups that end", "csv"):
         name = "dones" if "groups" in layout else "done"
-        assert (
-            f"{name} may mean the end of the task or that of the time: add columns={{'terminated': '{name}"
-            in text
-        )
+        assert f"{name} may mean the end of the task or that of the time: add columns={{'terminated': '{name}" in text
     check_runs(text, 0)
 
 
@@ -253,9 +246,7 @@ def test_objects_in_arrays_are_converted_by_the_lines_that_are_shown(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = hinted(npz(tmp_path / "sample", OBJECTS))
-    program = "\n".join(
-        one[4:] for one in text.splitlines() if re.match(" {4}(import|data|Path|for|  )", one)
-    )
+    program = "\n".join(one[4:] for one in text.splitlines() if re.match(" {4}(import|data|Path|for|  )", one))
     exec(program, {})
     check_runs(hinted(tmp_path / "episodes"), 0)
     assert orlog.load_dataset("lab/hinted-v0").episode_lengths.tolist() == [3, 5]

@@ -51,10 +51,7 @@ def write(folder: Path, rows: list[dict[str, Any]] | None = None) -> None:
     folder.mkdir(exist_ok=True)
     names = []
     for number, part in enumerate((rows[:1], rows[1:])):
-        listed = [
-            {key: getattr(one, "tolist", lambda one=one: one)() for key, one in row.items()}
-            for row in part
-        ]
+        listed = [{key: getattr(one, "tolist", lambda one=one: one)() for key, one in row.items()} for row in part]
         kinds = {"obs": pa.list_(pa.list_(pa.float32())), "infos": pa.list_(pa.string())}
         columns = {key: pa.array([row[key] for row in listed], kinds.get(key)) for key in listed[0]}
         names.append(f"data-{number:05}-of-00002.arrow")
@@ -83,16 +80,12 @@ def test_trajectories_are_read(tmp_path: Path, choices: int) -> None:
     assert [bool(one.truncations[-1]) for one in dataset] == [True, False, True]
     assert [bool(one.terminations[-1]) for one in dataset] == [False, False, False]
     assert isinstance(dataset.action_space, spaces.Discrete if choices else spaces.Box)
-    assert any(
-        "Of 1 episode nothing says whether a time limit" in one for one in sentences(found.notes)
-    )
+    assert any("Of 1 episode nothing says whether a time limit" in one for one in sentences(found.notes))
 
 
 def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
     rows = trajectories()
-    arrays: dict[str, Any] = {
-        name: np.concatenate([row[name] for row in rows]) for name in ("obs", "acts", "rews")
-    }
+    arrays: dict[str, Any] = {name: np.concatenate([row[name] for row in rows]) for name in ("obs", "acts", "rews")}
     np.savez(
         tmp_path / "rollout.npz",
         **arrays,
@@ -112,10 +105,7 @@ def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
 
 def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
-        (
-            {"acts": np.zeros((2, 1))},
-            "trajectory 2: expected one obs more than acts, found 5 and 2",
-        ),
+        ({"acts": np.zeros((2, 1))}, "trajectory 2: expected one obs more than acts, found 5 and 2"),
         ({"rews": np.zeros(3)}, "trajectory 2, rews: expected 4 rows"),
         ({"obs": np.zeros((5, 3))}, "different lengths"),
         ({"obs": [[0.0]] * 4 + [[0.0, 1.0]]}, "different lengths"),
@@ -144,11 +134,7 @@ def test_what_imitation_saves_is_read(tmp_path: Path) -> None:
     rows = trajectories()
     np.savez(
         tmp_path / "rows.npz",
-        **{
-            f"{name}{n}": row[name]
-            for n, row in enumerate(rows)
-            for name in ("obs", "acts", "rews")
-        },
+        **{f"{name}{n}": row[name] for n, row in enumerate(rows) for name in ("obs", "acts", "rews")},
     )
     code = """
     import numpy as np

@@ -21,13 +21,7 @@ import orlog
 from orlog.errors import SchemaError
 from tests.levels import scaled
 
-MAP = {
-    "observation": "obs",
-    "action": "act",
-    "reward": "r",
-    "infos/count": "count",
-    "terminated": "end",
-}
+MAP = {"observation": "obs", "action": "act", "reward": "r", "infos/count": "count", "terminated": "end"}
 LARGE = 2**53 + 1
 NUMBERS = itertools.count()
 TEXTS = (".csv", ".jsonl")
@@ -41,15 +35,11 @@ def write(folder: Path, ending: str, columns: Mapping[str, np.ndarray], name: st
     lists = {key: values.tolist() for key, values in columns.items()}
     if ending == ".jsonl":
         rows = zip(*lists.values(), strict=True)
-        path.write_text(
-            "".join(f"{json.dumps(dict(zip(lists, row, strict=True)))}\n" for row in rows)
-        )
+        path.write_text("".join(f"{json.dumps(dict(zip(lists, row, strict=True)))}\n" for row in rows))
     elif ending == ".csv":
         pd.DataFrame(lists, dtype=object).to_csv(path, index=False)
     elif ending == ".parquet":
-        pd.DataFrame(
-            {key: list(one) if one.ndim > 1 else one for key, one in columns.items()}
-        ).to_parquet(path)
+        pd.DataFrame({key: list(one) if one.ndim > 1 else one for key, one in columns.items()}).to_parquet(path)
     elif ending == ".npz":
         np.savez(path, **dict[str, Any](columns))
     elif ending == ".h5":
@@ -83,15 +73,9 @@ def read(path: Path, columns: Mapping[str, str] = MAP) -> orlog.Dataset:
 
 
 INTEGERS = st.one_of(
-    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3).map(
-        lambda one: np.array(one, np.int64)
-    ),
-    st.lists(st.integers(0, 2**64 - 1), min_size=3, max_size=3).map(
-        lambda one: np.array(one, np.uint64)
-    ),
-    st.lists(st.sampled_from([0, 2**53, LARGE, -LARGE, 2**62]), min_size=3, max_size=3).map(
-        np.array
-    ),
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3).map(lambda one: np.array(one, np.int64)),
+    st.lists(st.integers(0, 2**64 - 1), min_size=3, max_size=3).map(lambda one: np.array(one, np.uint64)),
+    st.lists(st.sampled_from([0, 2**53, LARGE, -LARGE, 2**62]), min_size=3, max_size=3).map(np.array),
 )
 
 
@@ -150,17 +134,14 @@ def test_a_large_integer_is_refused_with_row_and_number(tmp_path: Path, ending: 
 
 @pytest.mark.parametrize("ending", TEXTS)
 @pytest.mark.parametrize(
-    ("number", "message"),
-    [("1" + "0" * 400, "larger than any number"), (str(2**63 + 1), "does not hold exactly")],
+    ("number", "message"), [("1" + "0" * 400, "larger than any number"), (str(2**63 + 1), "does not hold exactly")]
 )
 def test_a_text_of_a_number_that_is_too_large_is_refused(
     tmp_path: Path, ending: str, number: str, message: str
 ) -> None:
     path = write(tmp_path, ending, logs(count=[0.5, 1.5, 2.5]))
     path.write_text(path.read_text().replace("1.5", number).replace(f"{number},", "1.5,", 1))
-    with pytest.raises(
-        SchemaError, match=f"logs{ending}: count holds .* at (row 1|line 2), .*{message}"
-    ):
+    with pytest.raises(SchemaError, match=f"logs{ending}: count holds .* at (row 1|line 2), .*{message}"):
         read(path)
 
 
@@ -196,16 +177,11 @@ def test_next_observations_of_another_dtype_are_not_cut(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ({"obs": [[0.5], [LARGE]]}, f"line 1, obs: holds {LARGE} at row 1"),
-        (
-            {"rewards": [0.0, 2**70]},
-            "line 1, rewards: holds an integer of more than 64 bits at row 1",
-        ),
+        ({"rewards": [0.0, 2**70]}, "line 1, rewards: holds an integer of more than 64 bits at row 1"),
         ({"rewards": [0, LARGE]}, f"rewards: holds {LARGE} at row 1"),
     ],
 )
-def test_lines_of_rllib_keep_integers_or_are_refused(
-    tmp_path: Path, line: dict[str, Any], message: str
-) -> None:
+def test_lines_of_rllib_keep_integers_or_are_refused(tmp_path: Path, line: dict[str, Any], message: str) -> None:
     batch = {"obs": [[0.5], [1]], "actions": [[0.5], [1]], "rewards": [0, 1], "eps_id": [1, 1]}
     ends = {"terminateds": [False, True], "truncateds": [False, False]}
     path = tmp_path / "out.json"

@@ -26,10 +26,7 @@ from tests.small_disks import Mount
 
 NAME = "lab/arm-v1"
 WRITABLE = [name for name, one in formats().items() if one.write is not None]
-KINDS: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in WRITABLE),
-    ("lerobot", {"codebase": "v2.1"}),
-]
+KINDS: list[tuple[str, dict[str, Any]]] = [*((name, {}) for name in WRITABLE), ("lerobot", {"codebase": "v2.1"})]
 BOX = spaces.Box(-1, 1, (16,), np.float32)
 # A crash of HDF5 comes when Python ends, so a process of its own writes. Without -B, Python keeps bytecode that the
 # limit has cut, and whatever imports that module later fails.
@@ -122,9 +119,7 @@ def test_the_command_says_which_disk_is_full(mount: Mount, to: str, size: str) -
 
 
 @pytest.mark.parametrize(("to", "options"), KINDS)
-def test_an_export_that_was_killed_is_done_again(
-    tmp_path: Path, to: str, options: dict[str, Any]
-) -> None:
+def test_an_export_that_was_killed_is_done_again(tmp_path: Path, to: str, options: dict[str, Any]) -> None:
     record(2, 5)
 
     def export(folder: Path, _access: object = None) -> Path:
@@ -147,14 +142,8 @@ def test_an_export_that_was_killed_is_done_again(
 @pytest.mark.parametrize(
     ("number", "advice"),
     [
-        (
-            28,
-            "; free some space or choose a folder on another disk, then run the same command again.",
-        ),
-        (
-            13,
-            "; change who may write there or choose a folder on another disk, then run the same command again.",
-        ),
+        (28, "; free some space or choose a folder on another disk, then run the same command again."),
+        (13, "; change who may write there or choose a folder on another disk, then run the same command again."),
         (21, "."),
     ],
 )

@@ -68,12 +68,7 @@ def write_zarr(
         more = {"shards": (4 * pieces[0], *values.shape[1:])} if "shards" in how else {}
         pieces = (pieces[0], *values.shape[1:]) if more else pieces
         array = data.create_array(
-            name,
-            shape=values.shape,
-            dtype=values.dtype,
-            chunks=pieces,
-            compressors=compressor,
-            **{**how, **more},
+            name, shape=values.shape, dtype=values.dtype, chunks=pieces, compressors=compressor, **{**how, **more}
         )
         array[:] = values
     ends = meta.create_array("episode_ends", shape=(len(lengths),), dtype="i8")
@@ -108,9 +103,7 @@ def check_robot(dataset: Dataset, body: dict[str, npt.NDArray[Any]]) -> None:
     assert [len(one) for one in dataset] == [one - 1 for one in lengths]
     for one, start, length in zip(dataset, starts, lengths, strict=True):
         for part in ("img", "state"):
-            np.testing.assert_array_equal(
-                one.observations[part], body[part][start : start + length]
-            )
+            np.testing.assert_array_equal(one.observations[part], body[part][start : start + length])
         np.testing.assert_array_equal(one.actions, body["action"][start : start + length - 1])
         assert one.truncations[-1]
         assert not one.terminations.any()
@@ -251,10 +244,7 @@ def test_an_array_of_zarr_that_is_not_there_is_not_filled_without_end(
 def test_an_archive_that_holds_a_file_twice_is_refused(tmp_path: Path) -> None:
     write_zarr(tmp_path / "a.zarr")
     shutil.make_archive(str(tmp_path / "a.zarr"), "zip", tmp_path, "a.zarr")
-    with (
-        zipfile.ZipFile(tmp_path / "a.zarr.zip", "a") as archive,
-        pytest.warns(UserWarning, match="Duplicate"),
-    ):
+    with zipfile.ZipFile(tmp_path / "a.zarr.zip", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("a.zarr/data/action/.zarray", "{}")
     with pytest.raises(SchemaError, match="holds a file twice"):
         read_files(FORMATS["zarr"], tmp_path / "a.zarr.zip", tmp_path / "store")
@@ -356,19 +346,13 @@ def write_maniskill(
                 group["obs/agent/qpos"], group["obs/extra/tcp"] = body["qpos"], body["tcp"]
             else:
                 group["obs"] = body["qpos"]
-            group["actions"], group["success"], group["terminated"] = (
-                body["actions"],
-                reached,
-                reached,
-            )
+            group["actions"], group["success"], group["terminated"] = (body["actions"], reached, reached)
             group["truncated"] = np.zeros(rows, bool)
             group["env_states/actors/cube"] = rng.normal(size=(rows + 1, 13))
             if rewards:
                 group["rewards"] = body["rewards"]
             said = {"episode_id": number + 8, "episode_seed": 100 + number, "elapsed_steps": rows}
-            episodes.append(
-                {**said, "control_mode": "pd_joint_pos", "reset_kwargs": {"options": {}}}
-            )
+            episodes.append({**said, "control_mode": "pd_joint_pos", "reset_kwargs": {"options": {}}})
             bodies.append(body)
     if described:
         told = {"env_info": {"env_id": "PickCube-v1", "env_kwargs": {}}, "episodes": episodes}
@@ -379,9 +363,7 @@ def write_maniskill(
 @pytest.mark.parametrize("described", [False, True])
 @pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("rewards", [False, True])
-def test_demonstrations_of_maniskill(
-    tmp_path: Path, described: bool, parts: bool, rewards: bool
-) -> None:
+def test_demonstrations_of_maniskill(tmp_path: Path, described: bool, parts: bool, rewards: bool) -> None:
     bodies = write_maniskill(tmp_path, parts=parts, rewards=rewards, described=described)
     files = [tmp_path / "demos.h5"]
     assert choose_format(files, None, "lab/a-v1") is FORMATS["maniskill"]
@@ -520,8 +502,7 @@ def write_calvin(folder: Path) -> dict[str, npt.NDArray[Any]]:
     for number in range(9):
         shift = 100 * (number >= 4)
         np.savez(
-            folder / f"episode_{number + shift:07d}.npz",
-            **{name: values[number] for name, values in rows.items()},
+            folder / f"episode_{number + shift:07d}.npz", **{name: values[number] for name, values in rows.items()}
         )
     np.save(folder / "ep_start_end_ids.npy", [[0, 3], [104, 108]])
     return rows
@@ -594,11 +575,7 @@ def test_batches_of_rllib(tmp_path: Path, kind: str, per_line: int) -> None:
 @pytest.mark.parametrize(
     ("line", "error", "text"),
     [
-        (
-            '{"obs": "BCJNGGhAA", "actions": [1], "rewards": [0], "eps_id": [1]}',
-            SchemaError,
-            "pickle",
-        ),
+        ('{"obs": "BCJNGGhAA", "actions": [1], "rewards": [0], "eps_id": [1]}', SchemaError, "pickle"),
         ('{"obs": [[1]], "actions": [1, 2], "rewards": [0], "eps_id": [1]}', SchemaError, "length"),
         ('{"obs": [[1]], "actions": [1]}', SchemaError, "expected a batch of RLlib"),
         ('{"obs": [[1], [1, 2]], "actions": [1', IntegrityError, "no JSON"),
@@ -606,9 +583,7 @@ def test_batches_of_rllib(tmp_path: Path, kind: str, per_line: int) -> None:
         ("[" * 100_000, IntegrityError, "no JSON"),
     ],
 )
-def test_lines_that_are_no_batches_are_refused(
-    tmp_path: Path, line: str, error: type[Exception], text: str
-) -> None:
+def test_lines_that_are_no_batches_are_refused(tmp_path: Path, line: str, error: type[Exception], text: str) -> None:
     (tmp_path / "output.json").write_text(line)
     with pytest.raises(error, match=text):
         read_files(rllib.FORMAT, tmp_path / "output.json", tmp_path / "store")
@@ -618,10 +593,7 @@ def test_demonstrations_are_written_as_their_tools_open_them(tmp_path: Path) -> 
     rng = np.random.default_rng(0)
     lengths = (3, 1, 6)
     space = spaces.Dict(
-        {
-            "qpos": spaces.Box(-1, 1, (4,), np.float32),
-            "images.top": spaces.Box(0, 255, (8, 9, 3), np.uint8),
-        }
+        {"qpos": spaces.Box(-1, 1, (4,), np.float32), "images.top": spaces.Box(0, 255, (8, 9, 3), np.uint8)}
     )
     writer = orlog.DatasetWriter(
         "lab/arm-v1", observation_space=space, action_space=spaces.Box(-1, 1, (2,), np.float32)

@@ -100,9 +100,7 @@ def write(root: Path, version: str = "v3.0", **change: Any) -> dict[str, Any]:
         write_video(root / f"videos/{CAMERA}/chunk-000/file-001.mp4", 5, 5)
         pq.write_table(table, folder / "file-000.parquet", row_group_size=3)
         (root / "meta" / "episodes" / "chunk-000").mkdir(parents=True)
-        pq.write_table(
-            pa.Table.from_pylist(rows), root / "meta/episodes/chunk-000/file-000.parquet"
-        )
+        pq.write_table(pa.Table.from_pylist(rows), root / "meta/episodes/chunk-000/file-000.parquet")
     else:
         for number in range(3):
             part = table.filter(pa.array(episode == number))
@@ -162,23 +160,14 @@ def test_episodes_are_read_frame_by_frame(
     assert dataset.episode_lengths.tolist() == [3, 5]
     assert (found.terminated, found.truncated) == (1, 1)
     for episode, first, length, rows in zip(dataset, (0, 5), (3, 5), (4, 5), strict=True):
-        for part, name in (
-            ("state", "observation.state"),
-            ("images.top", "observation.images.top"),
-        ):
-            np.testing.assert_array_equal(
-                episode.observations[part][:rows], arrays[name][first : first + rows]
-            )
+        for part, name in (("state", "observation.state"), ("images.top", "observation.images.top")):
+            np.testing.assert_array_equal(episode.observations[part][:rows], arrays[name][first : first + rows])
         frames = episode.observations["images.side"][:rows]
         shown = 20 * np.arange(first, first + rows) + 10
         assert abs(frames.mean((1, 2, 3)) - shown).max() < 3
         np.testing.assert_array_equal(episode.actions, arrays["action"][first : first + length])
-        np.testing.assert_array_equal(
-            episode.rewards, arrays["next.reward"][first : first + length]
-        )
-        np.testing.assert_array_equal(
-            episode.infos["force"], arrays["force"][first : first + length]
-        )
+        np.testing.assert_array_equal(episode.rewards, arrays["next.reward"][first : first + length])
+        np.testing.assert_array_equal(episode.infos["force"], arrays["force"][first : first + length])
     assert [one.metadata["task"] for one in dataset] == ["do 0", "do 2"]
     assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [False, True]
     for text in (f"not what was recorded: {CAMERA}", "2 last rows", "1 episode that ended"):
@@ -214,9 +203,7 @@ def test_a_flag_that_is_nan_is_no_end(tmp_path: Path, row: int, has_done: bool) 
         changes |= {"next.done": rows == 9}
     for name in changes:
         write(tmp_path / "arm", **(changes | {name: np.where(rows == row, np.nan, 0)}))
-        with pytest.raises(
-            SchemaError, match=rf"{name}: expected 0 or 1, found nan at row {row}\."
-        ):
+        with pytest.raises(SchemaError, match=rf"{name}: expected 0 or 1, found nan at row {row}\."):
             read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
 
 
@@ -228,10 +215,7 @@ def test_a_reward_that_is_no_number_names_its_row(tmp_path: Path) -> None:
     place = table.column_names.index("next.reward")
     for rewards, message in (
         ([[0.0]] * 6 + [[0.0, 1.0]] * 4, "next.reward holds lists .* at row 6"),
-        (
-            [[0.0, 1.0]] * 10,
-            r"next.reward: expected one number a row, found float64 \(2,\) from row 0",
-        ),
+        ([[0.0, 1.0]] * 10, r"next.reward: expected one number a row, found float64 \(2,\) from row 0"),
         (["a"] * 10, "next.reward: expected one number a row, found object"),
     ):
         pq.write_table(table.set_column(place, "next.reward", pa.array(rewards)), file)
@@ -297,9 +281,7 @@ def test_frames_that_belong_to_no_row_are_told(tmp_path: Path) -> None:
     write(tmp_path / "arm")
     write_video(tmp_path / f"arm/videos/{CAMERA}/chunk-000/file-001.mp4", 5, 7)
     _, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
-    assert any(
-        "2 frames of videos that belong to no row" in doubt for doubt in sentences(found.notes)
-    )
+    assert any("2 frames of videos that belong to no row" in doubt for doubt in sentences(found.notes))
 
 
 def test_videos_can_be_left_out(tmp_path: Path) -> None:
@@ -337,9 +319,7 @@ def rename(root: Path) -> None:
         pq.write_table(table.rename_columns(names), path)
     change_info(
         root,
-        lambda info: info.update(
-            features={RENAMED.get(name, name): one for name, one in info["features"].items()}
-        ),
+        lambda info: info.update(features={RENAMED.get(name, name): one for name, one in info["features"].items()}),
     )
 
 
@@ -354,9 +334,7 @@ def test_features_of_other_names_are_what_the_user_says(tmp_path: Path, version:
         assert line in str(refused.value)
     chosen = choose_format([tmp_path / "arm"], None, "lab/x", is_mapped=True)
     assert chosen is lerobot.FORMAT
-    dataset, _ = read_files(
-        chosen, tmp_path / "arm", tmp_path / "store", Options(columns=OWN_NAMES)
-    )
+    dataset, _ = read_files(chosen, tmp_path / "arm", tmp_path / "store", Options(columns=OWN_NAMES))
     for one, other in zip(dataset, expected, strict=True):
         for part in one.observations:
             np.testing.assert_array_equal(one.observations[part], other.observations[part])
@@ -368,9 +346,7 @@ def test_features_of_other_names_are_what_the_user_says(tmp_path: Path, version:
 def test_a_feature_alone_is_the_whole_observation(tmp_path: Path) -> None:
     arrays = write(tmp_path / "arm")
     said = {"observation": "force", "action": "action"}
-    dataset, _ = read_files(
-        lerobot.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said)
-    )
+    dataset, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said))
     np.testing.assert_array_equal(dataset[0].observations[:, 0], arrays["force"][:4])
     assert "observation.state" in dataset[0].infos
 
@@ -391,9 +367,7 @@ def test_names_that_do_not_fit_are_refused(tmp_path: Path, said: dict[str, str],
 
 
 @pytest.mark.parametrize("version", ["v2.0", "v3.0"])
-def test_a_dataset_that_does_not_say_its_version_is_known_by_its_files(
-    tmp_path: Path, version: str
-) -> None:
+def test_a_dataset_that_does_not_say_its_version_is_known_by_its_files(tmp_path: Path, version: str) -> None:
     write(tmp_path / "arm", version)
     expected, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "expected")
     change_info(tmp_path / "arm", lambda info: info.pop("codebase_version"))
@@ -493,9 +467,7 @@ def test_sound_sets_of_many_shapes_stay_quiet(tmp_path: Path) -> None:
         assert not re.search("clock|count the rows|other rows|another table|tatistics", told)
 
 
-def test_names_of_joints_are_kept_and_written_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_of_joints_are_kept_and_written_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     root = tmp_path / "arm"
     write(root)
@@ -536,13 +508,8 @@ def write_first(root: Path, ending: str = ".arrow", **change: Any) -> dict[str, 
     for file, first, count in ((files[0], 0, 4), (files[1], 4, 3)):
         write_video(root / file, first, count)
     columns: dict[str, Any] = {
-        CAMERA: [
-            {"path": files[one], "timestamp": time / 10}
-            for one, time in zip(episode, frame, strict=True)
-        ],
-        "observation.images.top": [
-            png(one) for one in rng.integers(0, 255, (7, 6, 5, 3)).astype("u1")
-        ],
+        CAMERA: [{"path": files[one], "timestamp": time / 10} for one, time in zip(episode, frame, strict=True)],
+        "observation.images.top": [png(one) for one in rng.integers(0, 255, (7, 6, 5, 3)).astype("u1")],
         "observation.state": rng.normal(size=(7, 2)).astype("f4").tolist(),
         "observation.keypoints": rng.normal(size=(7, 4, 2)).tolist(),
         "action": rng.normal(size=(7, 2)).tolist(),
@@ -589,9 +556,7 @@ def test_version_1_is_read(tmp_path: Path, ending: str) -> None:
         shown = 20 * np.arange(first, first + rows) + 10
         frames = episode.observations["images.side"]
         assert abs(frames.mean((1, 2, 3)) - shown).max() < 3
-        assert [png(one) for one in episode.observations["images.top"]] == columns[
-            "observation.images.top"
-        ][here]
+        assert [png(one) for one in episode.observations["images.top"]] == columns["observation.images.top"][here]
         np.testing.assert_array_equal(episode.rewards, np.arange(first, first + rows - 1))
         assert "task" not in episode.metadata
 
@@ -602,10 +567,7 @@ def test_version_1_that_does_not_agree_is_refused(tmp_path: Path) -> None:
     for change, message in (
         ({CAMERA: [*good[CAMERA][:3], *good[CAMERA][:4]]}, "expected videos/.*000001.mp4, found"),
         ({"frame_index": np.array([0, 1, 2, 4, 0, 1, 2])}, "frame_index of row 3 is 4"),
-        (
-            {"timestamp": good["timestamp"], CAMERA: [{"path": "/etc/passwd"}] * 7},
-            "holds struct<path: string>",
-        ),
+        ({"timestamp": good["timestamp"], CAMERA: [{"path": "/etc/passwd"}] * 7}, "holds struct<path: string>"),
     ):
         write_first(root, **change)
         with pytest.raises((SchemaError, IntegrityError), match=message):

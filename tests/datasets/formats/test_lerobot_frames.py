@@ -21,14 +21,7 @@ from orlog.datasets.formats._shared.pictures import PictureColumn
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from tests.datasets.formats.reading import read_files
-from tests.datasets.formats.test_lerobot import (
-    CAMERA,
-    LENGTHS,
-    change_episodes,
-    change_info,
-    write,
-    write_video,
-)
+from tests.datasets.formats.test_lerobot import CAMERA, LENGTHS, change_episodes, change_info, write, write_video
 from tests.datasets.formats.test_lerobot_meaning import TABLE, change_table
 from tests.datasets.formats.test_shared_reading import backwards
 
@@ -51,8 +44,7 @@ def write_frames(path: Path, shades: list[int], times: list[float]) -> None:
 def shades_of(dataset: orlog.Dataset) -> list[list[int]]:
     """Return about which frame each row shows, but for final observations that are zeros."""
     return [
-        np.round((one.observations["images.side"].mean((1, 2, 3)) - 10) / 20).astype(int).tolist()
-        for one in dataset
+        np.round((one.observations["images.side"].mean((1, 2, 3)) - 10) / 20).astype(int).tolist() for one in dataset
     ]
 
 
@@ -66,11 +58,7 @@ def off(dataset: orlog.Dataset, found: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("drift", "told"),
-    [
-        (0.005, ""),
-        (0.054, "lie up to 0.054 s off the timestamps of their rows in 1 file: each has"),
-    ],
+    ("drift", "told"), [(0.005, ""), (0.054, "lie up to 0.054 s off the timestamps of their rows in 1 file: each has")]
 )
 def test_a_clock_that_drifts_is_told_and_frames_are_paired_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drift: float, told: str
@@ -87,17 +75,13 @@ def test_a_clock_that_drifts_is_told_and_frames_are_paired_in_order(
 
 
 @pytest.mark.parametrize("speed", [0.9, 3.0])
-def test_timestamps_of_another_clock_are_paired_in_order_where_counts_agree(
-    tmp_path: Path, speed: float
-) -> None:
+def test_timestamps_of_another_clock_are_paired_in_order_where_counts_agree(tmp_path: Path, speed: float) -> None:
     root = tmp_path / "arm"
     write(root, "v2.1", timestamp=speed * CLOCK)
     assert "paired in order" in off(*read_files(lerobot.FORMAT, root, tmp_path / "store"))
 
 
-def test_rows_take_the_next_frame_where_a_video_has_more_and_are_refused_where_it_lacks_one(
-    tmp_path: Path,
-) -> None:
+def test_rows_take_the_next_frame_where_a_video_has_more_and_are_refused_where_it_lacks_one(tmp_path: Path) -> None:
     root = tmp_path / "arm"
     write(root)
     video = root / f"videos/{CAMERA}/chunk-000/file-001.mp4"
@@ -123,9 +107,7 @@ def test_rows_whose_times_do_not_grow_are_refused(tmp_path: Path, times: list[fl
         read_files(lerobot.FORMAT, root, tmp_path / "store")
 
 
-def test_jobs_in_any_order_pair_frames_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_in_any_order_pair_frames_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     root = tmp_path / "arm"
     write(root, "v2.1", timestamp=1.04 * CLOCK)
@@ -146,15 +128,11 @@ PATHS = (
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
-def test_all_fields_of_paths_are_known_in_all_versions(
-    tmp_path: Path, version: str, path: str
-) -> None:
+def test_all_fields_of_paths_are_known_in_all_versions(tmp_path: Path, version: str, path: str) -> None:
     root = tmp_path / "arm"
     write(root, version)
     files = sorted((root / "videos").rglob("*.mp4"))
-    if (
-        version == "v3.0" and "episode_index" in path
-    ):  # a file each, of which the metadata say nothing
+    if version == "v3.0" and "episode_index" in path:  # a file each, of which the metadata say nothing
         for number, file in enumerate([*files, root / "videos/third.mp4"]):
             write_video(file, sum(LENGTHS[:number]), LENGTHS[number])
         files.append(root / "videos/third.mp4")
@@ -196,9 +174,7 @@ def test_paths_of_other_fields_are_refused(tmp_path: Path) -> None:
             read_files(lerobot.FORMAT, root, tmp_path / f"store{number}")
 
 
-@pytest.mark.parametrize(
-    ("codec", "pixels", "bits"), [("libx265", "gray12le", 12), ("libsvtav1", "yuv420p10le", 10)]
-)
+@pytest.mark.parametrize(("codec", "pixels", "bits"), [("libx265", "gray12le", 12), ("libsvtav1", "yuv420p10le", 10)])
 def test_videos_of_more_than_8_bits_are_refused_and_can_be_left_out(
     tmp_path: Path, codec: str, pixels: str, bits: int
 ) -> None:
@@ -220,9 +196,7 @@ def test_videos_of_more_than_8_bits_are_refused_and_can_be_left_out(
             container.mux(stream.encode(None))
     feature = {"dtype": "video", "shape": [64, 64, 1], "info": {"is_depth_map": True}}
     change_info(root, lambda info: info["features"].update({depth: feature}))
-    with pytest.raises(
-        SchemaError, match=rf"{bits} bits a color \({pixels}\), as maps of depth"
-    ) as refused:
+    with pytest.raises(SchemaError, match=rf"{bits} bits a color \({pixels}\), as maps of depth") as refused:
         read_files(lerobot.FORMAT, root, tmp_path / "refused")
     assert "no_video=True leaves all videos out" in str(refused.value)
     dataset, _ = read_files(lerobot.FORMAT, root, tmp_path / "none", Options(no_video=True))
@@ -230,10 +204,7 @@ def test_videos_of_more_than_8_bits_are_refused_and_can_be_left_out(
     change_info(root, lambda info: info["features"].pop(depth))
     dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "alone")
     assert "images.side" in dataset[0].observations
-    assert any(
-        f"Not read: ./videos/chunk-#/{depth}/episode_#.mp4 (3)" in one
-        for one in sentences(found.notes)
-    )
+    assert any(f"Not read: ./videos/chunk-#/{depth}/episode_#.mp4 (3)" in one for one in sentences(found.notes))
 
 
 def deep_png() -> bytes:
@@ -248,9 +219,7 @@ def test_pictures_of_16_bits_are_refused(tmp_path: Path) -> None:
     pictures = pa.array([{"bytes": deep_png(), "path": "x.png"}] * sum(LENGTHS))
     change_table(root / TABLE, **{name: pictures})
     change_info(root, lambda info: info["features"][name].update(shape=[6, 5, 1]))
-    with pytest.raises(
-        SchemaError, match=r"row 0: a PNG of 16 bits a color, as maps of depth have"
-    ):
+    with pytest.raises(SchemaError, match=r"row 0: a PNG of 16 bits a color, as maps of depth have"):
         read_files(lerobot.FORMAT, root, tmp_path / "store")
     with pytest.raises(SchemaError, match="a PNG of 16 bits"):
         PictureColumn([deep_png()], "file")[0:1]

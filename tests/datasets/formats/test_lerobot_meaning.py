@@ -61,10 +61,7 @@ def test_a_set_whose_info_lists_little_is_read_as_its_tables_say(
         }
         path = root / f"data/chunk-000/episode_{number:06d}.parquet"
         pq.write_table(pa.table(table), path)
-    rows = [
-        {"episode_index": one, "tasks": ["fold"], "length": length}
-        for one, length in enumerate(lengths)
-    ]
+    rows = [{"episode_index": one, "tasks": ["fold"], "length": length} for one, length in enumerate(lengths)]
     (root / "meta/episodes.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     info = {"codebase_version": "v2.1", "fps": 20, "total_episodes": 2, "total_frames": 35}
     info |= {"features": {"observation.state": feature, "action": feature}}
@@ -76,18 +73,13 @@ def test_a_set_whose_info_lists_little_is_read_as_its_tables_say(
     assert "returns 1 to 1" in told
     assert "has no next" not in told
     assert "does not list them: timestamp, next.reward, next.done." in told
-    np.testing.assert_allclose(
-        orlog.load_dataset("lab/h-v1")[1].infos["timestamp"], np.arange(15) * 0.054
-    )
+    np.testing.assert_allclose(orlog.load_dataset("lab/h-v1")[1].infos["timestamp"], np.arange(15) * 0.054)
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 @pytest.mark.parametrize(
     "names",
-    [
-        ("next.reward", "next.done", "force", "timestamp"),
-        ("action", "observation.state", "observation.images.top"),
-    ],
+    [("next.reward", "next.done", "force", "timestamp"), ("action", "observation.state", "observation.images.top")],
 )
 def test_columns_that_info_does_not_list_are_read_as_those_that_it_lists(
     tmp_path: Path, version: str, names: tuple[str, ...]
@@ -104,9 +96,7 @@ def test_columns_that_info_does_not_list_are_read_as_those_that_it_lists(
     assert all(name in said for name in names)
 
 
-def test_columns_that_cannot_be_read_are_named_and_tables_that_differ_are_told(
-    tmp_path: Path,
-) -> None:
+def test_columns_that_cannot_be_read_are_named_and_tables_that_differ_are_told(tmp_path: Path) -> None:
     root = tmp_path / "arm"
     write(root, "v2.1")
     tables = sorted((root / "data").rglob("*.parquet"))
@@ -134,9 +124,7 @@ def test_columns_that_cannot_be_read_are_named_and_tables_that_differ_are_told(
     ):
         assert text in told
     change_table(tables[2], **{"next.reward": None})
-    with pytest.raises(
-        SchemaError, match=r"1 of 3 tables have no column next\.reward, such as .*2\.p"
-    ):
+    with pytest.raises(SchemaError, match=r"1 of 3 tables have no column next\.reward, such as .*2\.p"):
         read_files(lerobot.FORMAT, root, tmp_path / "refused", NO_VIDEO)
 
 
@@ -158,10 +146,7 @@ def test_success_is_a_role_and_a_failure_that_is_done_ended_the_task(tmp_path: P
 
 def test_next_terminated_says_the_end_where_nothing_says_done(tmp_path: Path) -> None:
     root, last = tmp_path / "arm", np.isin(np.arange(ROWS), LAST)
-    flags: dict[str, Any] = {
-        "next.terminated": last & (np.arange(ROWS) > 4),
-        "next.truncated": last,
-    }
+    flags: dict[str, Any] = {"next.terminated": last & (np.arange(ROWS) > 4), "next.truncated": last}
     write(root, **flags)
     unlist(root, "next.done", "next.terminated")
     change_table(root / TABLE, **{"next.done": None})
@@ -206,29 +191,16 @@ def test_language_columns_are_texts(
         change_info(root, lambda info: info["features"].update(dict.fromkeys(columns, feature)))
     dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "store", NO_VIDEO)
     assert [json.loads(one.metadata["language_persistent"]) for one in dataset] == PERSISTENT[::2]
-    assert [one.infos["subtask"] for one in dataset] == [
-        ["reach"] * 3,
-        ["", "grasp", "grasp", "lift", "lift"],
-    ]
-    assert [json.loads(one) for one in dataset[1].infos["language_events"]] == [
-        [],
-        [EVENT],
-        [],
-        [],
-        [],
-    ]
-    assert not any(
-        "language" in one for one in sentences(found.notes) if "does not list" not in one
-    )
+    assert [one.infos["subtask"] for one in dataset] == [["reach"] * 3, ["", "grasp", "grasp", "lift", "lift"]]
+    assert [json.loads(one) for one in dataset[1].infos["language_events"]] == [[], [EVENT], [], [], []]
+    assert not any("language" in one for one in sentences(found.notes) if "does not list" not in one)
 
 
 def test_persistent_rows_that_differ_in_an_episode_are_all_kept_and_told(tmp_path: Path) -> None:
     root = tmp_path / "arm"
     write(root)
     each = [PERSISTENT[0], [*PERSISTENT[0], persistent_row("memory", "one done", 0.2)]]
-    change_table(
-        root / TABLE, language_persistent=pa.array([each[row == 2] for row in range(ROWS)])
-    )
+    change_table(root / TABLE, language_persistent=pa.array([each[row == 2] for row in range(ROWS)]))
     dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "store", NO_VIDEO)
     assert json.loads(dataset[0].metadata["language_persistent"]) == each[1]
     assert any("differs among the steps of 1 episode;" in one for one in sentences(found.notes))
@@ -244,9 +216,7 @@ def test_persistent_rows_that_differ_in_an_episode_are_all_kept_and_told(tmp_pat
         [[{"style": "subtask", "timestamp": "now"}]] * ROWS,
     ],
 )
-def test_language_columns_of_other_forms_are_kept_as_they_are(
-    tmp_path: Path, values: list[Any]
-) -> None:
+def test_language_columns_of_other_forms_are_kept_as_they_are(tmp_path: Path, values: list[Any]) -> None:
     root = tmp_path / "arm"
     write(root)
     column = pa.array(values)[:ROWS]

@@ -91,15 +91,9 @@ def check_equal(ours: orlog.Dataset, theirs: orlog.Dataset) -> None:
         np.testing.assert_array_equal(after, before)
 
 
-@pytest.mark.parametrize(
-    ("codebase", "few_bytes"), [("v3.0", False), ("v3.0", True), ("v2.1", True)]
-)
+@pytest.mark.parametrize(("codebase", "few_bytes"), [("v3.0", False), ("v3.0", True), ("v2.1", True)])
 def test_an_export_that_is_imported_is_equal(
-    arm: orlog.Dataset,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    few_bytes: bool,
-    codebase: str,
+    arm: orlog.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_bytes: bool, codebase: str
 ) -> None:
     if few_bytes:
         monkeypatch.setattr(lerobot_writing, "FILE_BYTES", 10_000)
@@ -133,9 +127,7 @@ def test_the_files_are_those_of_lerobot(arm: orlog.Dataset, tmp_path: Path) -> N
     pixels = np.concatenate([one.observations["cameras"]["top"][:-1] for one in arm]) / 255
     for key, expected in (("mean", np.mean), ("std", np.std), ("min", np.min), ("max", np.max)):
         np.testing.assert_allclose(stats["observation.state"][key], expected(states, axis=0))
-        np.testing.assert_allclose(
-            np.ravel(stats["observation.cameras.top"][key]), expected(pixels, axis=(0, 1, 2))
-        )
+        np.testing.assert_allclose(np.ravel(stats["observation.cameras.top"][key]), expected(pixels, axis=(0, 1, 2)))
     assert stats["observation.state"]["count"] == [14]
 
 
@@ -146,9 +138,7 @@ def test_success_has_the_name_of_lerobot_and_words_may_be_of_several_lines(
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     words = "eins\nzwei\u2028drei\x85"
     flags = record("lab/flags-v0", success=lambda count: np.arange(count) == count - 1)
-    texts = record(
-        "lab/texts-v0", success=lambda count: [words] * count, task=lambda count: [words] * count
-    )
+    texts = record("lab/texts-v0", success=lambda count: [words] * count, task=lambda count: [words] * count)
     for ours, feature in ((flags, "next.success"), (texts, "success")):
         out = tmp_path / ours.name.rpartition("/")[2]
         export_dataset(ours, out, to="lerobot", codebase=codebase)
@@ -191,9 +181,7 @@ def test_quantiles_are_those_of_all_steps(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(lerobot_writing, "FILE_BYTES", 1)
     monkeypatch.setattr(lerobot_writing, "COLUMN_BYTES", 1)  # a number of the rows at once
-    space = spaces.Dict(
-        state=spaces.Box(0, 50, (2,), np.float32), top=spaces.Box(0, 255, (8, 9, 3), np.uint8)
-    )
+    space = spaces.Dict(state=spaces.Box(0, 50, (2,), np.float32), top=spaces.Box(0, 255, (8, 9, 3), np.uint8))
     action, rng = spaces.Box(0, 50, (1,), np.float64), np.random.default_rng(0)
     with orlog.DatasetWriter("lab/q-v1", observation_space=space, action_space=action) as writer:
         for count, high in ((900, 10), (100, 50)):
@@ -236,12 +224,7 @@ def test_what_lerobot_cannot_hold_is_told_or_refused(tmp_path: Path) -> None:
     assert "said" in theirs[0].infos
     assert "path" not in theirs[0].infos
     space = spaces.Text(5)
-    record_episodes(
-        "lab/words-v0",
-        [whole_episode(["a", "b"], np.zeros(1, np.int64))],
-        space,
-        spaces.Discrete(2),
-    )
+    record_episodes("lab/words-v0", [whole_episode(["a", "b"], np.zeros(1, np.int64))], space, spaces.Discrete(2))
     with pytest.raises(SchemaError, match=r"hold arrays of numbers .* observations is none"):
         lerobot.FORMAT.losses(orlog.load_dataset("lab/words-v0"))
 
@@ -297,9 +280,7 @@ LEROBOT = (
 )
 OLD = {"lerobot": "0.3.3", "datasets": "3.6.0", "dill": "0.3.8", "multiprocess": "0.70.16"}
 # The last LeRobot that reads version 2.1.
-LEROBOT_2 = tuple(
-    f"{name}=={OLD.get(name, version)}" for name, version in (one.split("==") for one in LEROBOT)
-)
+LEROBOT_2 = tuple(f"{name}=={OLD.get(name, version)}" for name, version in (one.split("==") for one in LEROBOT))
 # Torchvision's compiled operators fit another build of torch; images need none of them.
 START = """\
 import os, sys
@@ -427,9 +408,7 @@ def record_film() -> None:
                     },
                     np.zeros((length, 2), np.float32),
                     np.arange(length) * 1.0,
-                    infos={
-                        "language_instruction": ["take it"] * (length - 2) + [f"put {number}"] * 2
-                    },
+                    infos={"language_instruction": ["take it"] * (length - 2) + [f"put {number}"] * 2},
                 )
             )
 
@@ -456,9 +435,7 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
         assert tasks.task_index.to_dict() == {"take it": 0, "put 0": 1, "put 1": 2}
     rows = pq.read_table(tmp_path / "film/data/chunk-000")
     assert rows["task_index"].to_pylist() == [0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 2, 2]
-    videos = sorted(
-        one.relative_to(tmp_path / "film").as_posix() for one in (tmp_path / "film").rglob("*.mp4")
-    )
+    videos = sorted(one.relative_to(tmp_path / "film").as_posix() for one in (tmp_path / "film").rglob("*.mp4"))
     assert len(videos) == 4
     orlog.import_dataset(tmp_path / "film", "lab/again-v1")
     ours, again = orlog.load_dataset("lab/film-v1"), orlog.load_dataset("lab/again-v1")
@@ -472,18 +449,14 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
         np.testing.assert_array_equal(other.rewards, one.rewards)
         assert other.metadata["task"] == "; ".join(dict.fromkeys(one.infos["language_instruction"]))
     for rate in (2.5, np.nan):
-        with pytest.raises(
-            SchemaError, match="LeRobot counts whole frames a second, 1 to 1,000,000"
-        ):
+        with pytest.raises(SchemaError, match="LeRobot counts whole frames a second, 1 to 1,000,000"):
             orlog.export_dataset(ours, tmp_path / "x", to="lerobot", rate=rate)
     with pytest.raises(SchemaError, match="zarr is written without --video; leave it out"):
         orlog.export_dataset(ours, tmp_path / "x", to="zarr", video=True)
 
 
 @pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
-def test_episodes_of_a_few_frames_can_be_videos(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codebase: str
-) -> None:
+def test_episodes_of_a_few_frames_can_be_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codebase: str) -> None:
     """The first packet of H.264 comes after some frames, and its file with it."""
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     space, lengths = spaces.Box(0, 255, (24, 32, 3), np.uint8), (1, 2, 3)
@@ -523,14 +496,10 @@ def test_a_robot_is_kept_and_a_rate_that_nobody_tells_is_said(tmp_path: Path) ->
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
-def test_lerobot_opens_an_export_with_videos(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codebase: str
-) -> None:
+def test_lerobot_opens_an_export_with_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codebase: str) -> None:
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     record_film()
-    export_dataset(
-        "lab/film-v1", tmp_path / "film", to="lerobot", video=True, rate=12, codebase=codebase
-    )
+    export_dataset("lab/film-v1", tmp_path / "film", to="lerobot", video=True, rate=12, codebase=codebase)
     # Neither torchvision decodes videos any more, nor is torchcodec here: PyAV does, by LeRobot's own questions.
     code = """
 import av
@@ -561,9 +530,7 @@ np.savez("rows.npz", tasks=[row["task"] for row in rows], fps=dataset.fps, **{
     theirs = dict(np.load(tmp_path / "rows.npz"))
     ours = orlog.load_dataset("lab/film-v1")
     assert theirs["fps"] == 12
-    assert theirs["tasks"].tolist() == [
-        text for one in ours for text in one.infos["language_instruction"]
-    ]
+    assert theirs["tasks"].tolist() == [text for one in ours for text in one.infos["language_instruction"]]
     for camera in ("top", "side"):
         frames = np.concatenate([one.observations[camera][:-1] for one in ours]).astype(float)
         shown = theirs[f"observation.{camera}"].transpose(0, 2, 3, 1) * 255
@@ -610,8 +577,6 @@ def test_what_hugging_face_saves_is_imported_as_version_1(tmp_path: Path) -> Non
     assert (ours.episode_lengths.tolist(), found.terminated) == ([4, 3], 2)
     for episode, here in zip(ours, (slice(0, 4), slice(4, 7)), strict=True):
         np.testing.assert_array_equal(episode.observations["image"][:-1], theirs["pixels"][here])
-        np.testing.assert_array_equal(
-            episode.observations["state"][:-1], theirs["observation.state"][here]
-        )
+        np.testing.assert_array_equal(episode.observations["state"][:-1], theirs["observation.state"][here])
         np.testing.assert_array_equal(episode.actions, theirs["action"][here])
         np.testing.assert_array_equal(episode.rewards, theirs["next.reward"][here])

@@ -56,10 +56,7 @@ def buffer(number: int) -> EpisodeBuffer:
         rewards=list(np.arange(steps) / 8),
         terminations=list(ends & bool(number)),
         truncations=list(ends & (number == 0)),
-        infos={
-            "place": np.arange(2.0 * steps + 2).reshape(-1, 2),
-            "inner": {"count": np.arange(steps + 1)},
-        },
+        infos={"place": np.arange(2.0 * steps + 2).reshape(-1, 2), "inner": {"count": np.arange(steps + 1)}},
     )
 
 
@@ -118,10 +115,7 @@ def test_what_minari_records_is_read_as_minari_reads_it(
     assert last.metadata["reset_info/inner/count"] == 0
     assert (found.terminated, found.truncated) == (3, 1)
     assert any("JPEG" in doubt for doubt in sentences(found.notes))
-    assert (dataset.manifest.behavior_policy, dataset.manifest.description[:4]) == (
-        "random",
-        "Odd.",
-    )
+    assert (dataset.manifest.behavior_policy, dataset.manifest.description[:4]) == ("random", "Odd.")
 
 
 def test_what_we_export_is_what_minari_reads_and_comes_back(
@@ -140,9 +134,7 @@ def test_what_we_export_is_what_minari_reads_and_comes_back(
     assert {one.name: one.blake3 for one in again.manifest.columns} == columns
 
 
-def test_a_view_of_an_environment_is_exported_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_view_of_an_environment_is_exported_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = gymnasium.make("CartPole-v1")
     with orlog.DatasetWriter("lab/cart-v1", environment=env) as writer:
         for seed in range(3):
@@ -189,9 +181,7 @@ def test_what_does_not_agree_is_refused(recorded: Path, tmp_path: Path) -> None:
     said.write_text(json.dumps({**body, "total_episodes": 5}), "utf-8")
     refused(SchemaError, "holds 4 episodes, and metadata.json says 5")
     said.write_text(json.dumps({**body, "total_steps": body["total_steps"] + 1}), "utf-8")
-    refused(
-        IntegrityError, f"metadata.json says total_steps {body['total_steps'] + 1}, and the epi"
-    )
+    refused(IntegrityError, f"metadata.json says total_steps {body['total_steps'] + 1}, and the epi")
     said.write_text(json.dumps({**body, "observation_space": '{"type": "Grid"}'}), "utf-8")
     refused(SchemaError, "no space that Minari writes")
     said.write_text("{", "utf-8")

@@ -30,9 +30,7 @@ from tests.datasets.formats.test_minari import ACTIONS, ODD, buffer, check
 FORMATS = ("arrow", "parquet")
 
 
-def record(
-    folder: Path, data_format: str, buffers: Sequence[EpisodeBuffer], *ours: spaces.Space[Any]
-) -> Path:
+def record(folder: Path, data_format: str, buffers: Sequence[EpisodeBuffer], *ours: spaces.Space[Any]) -> Path:
     """Write episodes by minari itself; return the dataset's folder."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("MINARI_DATASETS_PATH", str(folder))
@@ -73,10 +71,7 @@ def test_what_minari_records_is_read_as_minari_reads_it(
     assert last.metadata["reset_info/inner/count"] == 0
     assert (found.terminated, found.truncated) == (3, 1)
     assert any("JPEG" in doubt for doubt in sentences(found.notes))
-    assert (dataset.manifest.behavior_policy, dataset.manifest.description[:4]) == (
-        "random",
-        "Odd.",
-    )
+    assert (dataset.manifest.behavior_policy, dataset.manifest.description[:4]) == ("random", "Odd.")
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
@@ -181,9 +176,7 @@ def test_totals_that_do_not_agree_are_refused(tmp_path: Path, data_format: str, 
     body = json.loads(said.read_text("utf-8"))
     said.write_text(json.dumps({**body, name: body[name] + 1}), "utf-8")
     count = body[name] + 1
-    with pytest.raises(
-        (IntegrityError, SchemaError), match=f"metadata.json says (total_steps )?{count}"
-    ):
+    with pytest.raises((IntegrityError, SchemaError), match=f"metadata.json says (total_steps )?{count}"):
         read_files(minari_arrow.FORMAT, recorded, tmp_path / "store")
 
 
@@ -202,26 +195,18 @@ def test_infos_that_not_all_episodes_have_are_left_out(tmp_path: Path) -> None:
     ]
 
 
-def test_who_made_it_and_attributes_with_a_slash_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_made_it_and_attributes_with_a_slash_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     data = odd(tmp_path / "minari", "hdf5", episodes=2) / "data"
     with h5py.File(data / "main_data.hdf5", "a") as file:
         for number in range(2):
             file[f"episode_{number}"].attrs["tags/room"] = f"kitchen {number}"
     body = json.loads((data / "metadata.json").read_text("utf-8"))
-    said = {
-        "author": ["A. Maker", "B. Maker"],
-        "author_email": "a@b.org",
-        "code_permalink": "https://c",
-    }
+    said = {"author": ["A. Maker", "B. Maker"], "author_email": "a@b.org", "code_permalink": "https://c"}
     (data / "metadata.json").write_text(json.dumps(body | said), "utf-8")
     orlog.import_dataset(data, "lab/odd-v1")
     ds = orlog.load_dataset("lab/odd-v1")
-    assert "Author: A. Maker, B. Maker. Their address: a@b.org. Code: https://c." in (
-        ds.manifest.description
-    )
+    assert "Author: A. Maker, B. Maker. Their address: a@b.org. Code: https://c." in (ds.manifest.description)
     orlog.export_dataset(ds, tmp_path / "again", to="minari")
     orlog.import_dataset(tmp_path / "again", "lab/again-v1")
     for one in (ds, orlog.load_dataset("lab/again-v1")):

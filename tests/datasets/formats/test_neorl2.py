@@ -67,11 +67,7 @@ def as_published(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: rows[key] for name, key in names.items()}
 
 
-@given(
-    lengths=st.lists(st.integers(1, LIMIT), min_size=1, max_size=8),
-    group=st.integers(1, 12),
-    spread=st.booleans(),
-)
+@given(lengths=st.lists(st.integers(1, LIMIT), min_size=1, max_size=8), group=st.integers(1, 12), spread=st.booleans())
 @settings(max_examples=scaled(100, 5), deadline=None)
 def test_a_file_gives_what_the_npz_file_of_the_same_rows_gives(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], group: int, spread: bool
@@ -84,9 +80,7 @@ def test_a_file_gives_what_the_npz_file_of_the_same_rows_gives(
     expected, _ = read_files(npz.FORMAT, folder / "a.npz", folder / "s0")
     for file, store in ((whole, "s1"), (mirrored, "s2")):
         dataset, _ = read_files(neorl2.FORMAT, file, folder / store)
-        ours, theirs = (
-            {one.name: one.blake3 for one in each.manifest.columns} for each in (dataset, expected)
-        )
+        ours, theirs = ({one.name: one.blake3 for one in each.manifest.columns} for each in (dataset, expected))
         assert ours == theirs
 
 

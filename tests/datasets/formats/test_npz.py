@@ -42,9 +42,7 @@ def test_neorl_files_are_read_as_one_dataset_with_splits(tmp_path: Path) -> None
     columns = flat(9, [3, 8])
     np.savez(tmp_path / "Fusion-train.npz", **columns, index=[0, 4])
     np.savez(tmp_path / "Fusion-val.npz", **flat(5, [1, 4]), index=[0, 2])
-    orlog.import_dataset(
-        [tmp_path / "Fusion-train.npz", tmp_path / "Fusion-val.npz"], "lab/fusion-v1"
-    )
+    orlog.import_dataset([tmp_path / "Fusion-train.npz", tmp_path / "Fusion-val.npz"], "lab/fusion-v1")
     dataset = orlog.load_dataset("lab/fusion-v1")
     assert dataset.episode_lengths.tolist() == [4, 5, 2, 3]
     assert [one.metadata["split"] for one in dataset] == ["train", "train", "val", "val"]
@@ -111,13 +109,7 @@ def test_stable_baselines_files_end_where_the_next_episode_starts(tmp_path: Path
 
 def test_names_of_old_transitions_of_imitation_are_known(tmp_path: Path) -> None:
     columns = flat(6, [2, 5])
-    names = {
-        "obs": "obs_old",
-        "action": "act",
-        "next_obs": "obs_new",
-        "reward": "rew",
-        "done": "dones",
-    }
+    names = {"obs": "obs_old", "action": "act", "next_obs": "obs_new", "reward": "rew", "done": "dones"}
     np.savez(tmp_path / "a.npz", **{new: columns[old] for old, new in names.items()})
     assert choose_format([tmp_path / "a.npz"], None, "lab/x").name == "npz"
     dataset, _ = read_files(npz.FORMAT, tmp_path / "a.npz", tmp_path / "store")

@@ -43,9 +43,7 @@ def check(dataset: Dataset, arrays: dict[str, np.ndarray], lengths: list[int]) -
     first = 0
     for episode, length in zip(dataset, lengths, strict=True):
         rows = slice(first, first + length)
-        np.testing.assert_array_equal(
-            episode.observations, arrays["observations"][first : first + length + 1]
-        )
+        np.testing.assert_array_equal(episode.observations, arrays["observations"][first : first + length + 1])
         np.testing.assert_array_equal(episode.actions, arrays["actions"][rows])
         np.testing.assert_array_equal(episode.infos["qpos"], arrays["qpos"][rows])
         assert not episode.terminations.any()
@@ -55,9 +53,7 @@ def check(dataset: Dataset, arrays: dict[str, np.ndarray], lengths: list[int]) -
 
 
 @given(
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
-    block_rows=st.integers(1, 12),
-    seed=st.integers(0, 9),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), block_rows=st.integers(1, 12), seed=st.integers(0, 9)
 )
 @settings(max_examples=scaled(20), deadline=None)
 def test_any_lengths_are_read_in_blocks_of_any_size(

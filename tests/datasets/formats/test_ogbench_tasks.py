@@ -20,14 +20,7 @@ from tests.datasets.formats.reading import read_files
 from tests.datasets.formats.test_ogbench import write
 from tests.tool_environments import run_tool, tool_python
 
-PLACES = [
-    [0, 0],
-    [35.8, 24.1],
-    [36, 23.4],
-    [0, 0],
-    [35.9, 24],
-    [36, 24],
-]  # goal: 36, 24, within 0.5
+PLACES = [[0, 0], [35.8, 24.1], [36, 23.4], [0, 0], [35.9, 24], [36, 24]]  # goal: 36, 24, within 0.5
 DONE = [False, True, False, False, True]  # of two episodes with three steps and two
 
 
@@ -45,9 +38,7 @@ def test_an_episode_ends_with_each_step_that_ends_the_task(
     path = tmp_path / "antmaze-large-navigate-v0.npz"
     arrays = walk(path)
     monkeypatch.setattr(ogbench, "BLOCK_BYTES", block_rows * (8 * 29 + 12 + 8 + 1))
-    dataset, found = read_files(
-        ogbench.FORMAT, path, tmp_path / "store", Options(task="singletask")
-    )
+    dataset, found = read_files(ogbench.FORMAT, path, tmp_path / "store", Options(task="singletask"))
     rows = [0, 1, 2, 4, 5]  # without those of final observations
     steps = dataset.to_dict()
     np.testing.assert_array_equal(steps["rewards"], np.array(DONE) - np.float32(1))
@@ -86,9 +77,7 @@ def test_what_is_no_task_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SchemaError, match=message):
             read_files(ogbench.FORMAT, path, tmp_path / "store", Options(task=said))
     write(path, [3], qpos=np.zeros((4, 1)))
-    with pytest.raises(
-        SchemaError, match=r"v0\.npz, qpos: its rows of \(1,\) are not those of antmaze"
-    ):
+    with pytest.raises(SchemaError, match=r"v0\.npz, qpos: its rows of \(1,\) are not those of antmaze"):
         read_files(ogbench.FORMAT, path, tmp_path / "store", Options(task="task1"))
     named = find_task("antmaze-large-navigate-singletask-task3-v0", "any", "a.npz")
     assert (named.environment, named.number) == ("antmaze-large", 3)

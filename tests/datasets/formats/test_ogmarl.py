@@ -86,9 +86,7 @@ def check(dataset: Dataset, steps: dict[str, np.ndarray]) -> None:
             name = f"agent_{number}"
             seen = episode.observations[name]
             stop = start + kept + (not ended)
-            np.testing.assert_array_equal(
-                seen[: stop - start], steps["observations"][start:stop, number]
-            )
+            np.testing.assert_array_equal(seen[: stop - start], steps["observations"][start:stop, number])
             assert not ended or not seen[-1].any()
             np.testing.assert_array_equal(episode.actions[name], steps["actions"][rows, number])
             infos = {
@@ -155,11 +153,7 @@ def test_what_is_wrong_names_vault_and_array(tmp_path: Path) -> None:
     odd = good["actions"].copy()
     odd[7, 1] = 9
     cases: list[tuple[dict[str, np.ndarray], type[OrlogError], str]] = [
-        (
-            {**good, "actions": odd},
-            SchemaError,
-            "actions: expected discrete actions from 0 to 4, found 0 to 9",
-        ),
+        ({**good, "actions": odd}, SchemaError, "actions: expected discrete actions from 0 to 4, found 0 to 9"),
         ({**good, "terminals": good["rewards"]}, SchemaError, "terminals: expected 0 or 1"),
         ({**good, "observations": good["rewards"][:, :2]}, SchemaError, "rows for 3 agents"),
         ({name: good[name] for name in list(good)[1:]}, SchemaError, "expected observations"),

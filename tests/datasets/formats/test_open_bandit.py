@@ -122,9 +122,7 @@ def test_files_are_taken_without_the_items(tmp_path: Path) -> None:
         ({"timestamp": "yesterday"}, "timestamp is no time in UTC"),
     ],
 )
-def test_numbers_that_are_none_of_such_a_log_are_refused(
-    tmp_path: Path, change: Row, message: str
-) -> None:
+def test_numbers_that_are_none_of_such_a_log_are_refused(tmp_path: Path, change: Row, message: str) -> None:
     rows = choices()
     rows[2] |= change
     with pytest.raises(SchemaError, match=message):

@@ -92,9 +92,7 @@ def lists(names: dict[str, str]) -> dict[str, Any]:
 def padded() -> dict[str, np.ndarray]:
     """Return arrays [episodes, time, ..]."""
     same = [{key: values[:3] for key, values in one.items()} for one in named(D4RL)]
-    return {
-        key: np.stack([one[key] for one in same]) for key in ("observations", "actions", "rewards")
-    }
+    return {key: np.stack([one[key] for one in same]) for key in ("observations", "actions", "rewards")}
 
 
 SHORT = {"obs": "o", "act": "a", "rew": "r", "done": "d"}
@@ -103,8 +101,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "the same by name": lambda: {f"run_{at}": one for at, one in enumerate(named(D4RL))},
     "the same among other things": lambda: {"version": 3, "data": named(D4RL)},
     "with the final observation and one flag": lambda: [
-        {"obs": one["all"], "acts": one["a"], "rews": one["r"], "done": bool(one["d"][-1])}
-        for one in episodes()
+        {"obs": one["all"], "acts": one["a"], "rews": one["r"], "done": bool(one["d"][-1])} for one in episodes()
     ],
     "a dict of arrays": lambda: {**arrays(), "extra": arrays()["rewards"], "about": "a robot"},
     "a dict of lists of arrays": lambda: lists({**SHORT, "next_obs": "after"}),
@@ -114,9 +111,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "a list of transitions with discrete actions": lambda: [
         (seen, int(action[0] > 0), *rest) for seen, action, *rest in transitions()
     ],
-    "transitions with two flags": lambda: [
-        (*one, not one[4] and at == 6) for at, one in enumerate(transitions())
-    ],
+    "transitions with two flags": lambda: [(*one, not one[4] and at == 6) for at, one in enumerate(transitions())],
     "transitions with infos": lambda: [(*one, {"x": 1}) for one in transitions()],
     "transitions in the order of TD3": lambda: transitions("o after a r d"),
     "a list of lists of transitions": lambda: by_episode(transitions()),
@@ -138,9 +133,7 @@ PICKLERS: dict[str, Callable[[Any, Path], object]] = {
     "e.pkl.xz": lambda data, path: path.write_bytes(lzma.compress(pickle.dumps(data))),
     "f.joblib": lambda data, path: pytest.importorskip("joblib").dump(data, path),
     "g.pt": lambda data, path: torch.save(as_tensors(data), path),
-    "h.pth": lambda data, path: torch.save(
-        as_tensors(data), path, _use_new_zipfile_serialization=False
-    ),
+    "h.pth": lambda data, path: torch.save(as_tensors(data), path, _use_new_zipfile_serialization=False),
 }
 
 
@@ -223,12 +216,7 @@ def test_arrays_that_say_ends_by_themselves_are_imported_by_the_next_hint(
 
 def test_a_pickled_table_becomes_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    columns = {
-        "episode": [0, 0, 1, 1],
-        "obs_0": [1.0, 2, 3, 4],
-        "action": [0.1] * 4,
-        "reward": [1.0] * 4,
-    }
+    columns = {"episode": [0, 0, 1, 1], "obs_0": [1.0, 2, 3, 4], "action": [0.1] * 4, "reward": [1.0] * 4}
     pd.DataFrame(columns).to_pickle("a.pkl")
     message = about_pickle("lab/x", Path("a.pkl"))
     exec(lines_of(message), {})
@@ -244,9 +232,7 @@ class Runs:
         return os.mkdir, ("made",)
 
 
-def test_what_fits_no_kind_is_told_and_never_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fits_no_kind_is_told_and_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     inside: list[Any] = []
     inside += [inside] * 1000
@@ -268,9 +254,7 @@ def test_what_fits_no_kind_is_told_and_never_run(
 
 @settings(max_examples=scaled(300))
 @given(st.binary(max_size=60), st.integers(0, 500), st.sampled_from([0, 2, 4]))
-def test_damaged_pickles_are_told_too(
-    tmp_path_factory: Any, noise: bytes, at: int, protocol: int
-) -> None:
+def test_damaged_pickles_are_told_too(tmp_path_factory: Any, noise: bytes, at: int, protocol: int) -> None:
     file = tmp_path_factory.getbasetemp() / "damaged.pkl"
     sound = pickle.dumps(named(D4RL), protocol=protocol)
     file.write_bytes(sound[:at] + noise + sound[at + len(noise) :])
@@ -298,18 +282,14 @@ def pack(path: Path) -> None:
 
 def matlab(path: Path) -> None:
     columns = {"observations": np.ones((4, 2)), "actions": np.ones((4, 1)), "rewards": np.ones(4)}
-    scipy.io.savemat(
-        path, {**columns, "terminals": [0, 1, 0, 1], "timeouts": [0] * 4}, oned_as="column"
-    )
+    scipy.io.savemat(path, {**columns, "terminals": [0, 1, 0, 1], "timeouts": [0] * 4}, oned_as="column")
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "a b.tar": pack,
     "a.tar.gz": pack,
     "a.zip": pack,
-    "a.csv.gz": lambda path: path.write_bytes(
-        gzip.compress(pd.DataFrame(ROWS).to_csv(index=False).encode())
-    ),
+    "a.csv.gz": lambda path: path.write_bytes(gzip.compress(pd.DataFrame(ROWS).to_csv(index=False).encode())),
     "a.mat": matlab,
     "a.tsv": lambda path: pd.DataFrame(ROWS).to_csv(path, sep="\t", index=False),
     "a.txt": lambda path: pd.DataFrame(ROWS).to_csv(path, sep=" ", index=False),
@@ -320,9 +300,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_what_the_message_says_to_run_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_what_the_message_says_to_run_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     WRITERS[name](Path(name))
     shown = run("import", name, "lab/x-v1").stderr

@@ -32,13 +32,7 @@ from tests.datasets.formats import (
     test_torchrl,
 )
 from tests.datasets.formats.reading import read_files
-from tests.datasets.formats.test_layouts import (
-    write_aloha,
-    write_calvin,
-    write_maniskill,
-    write_rllib,
-    write_zarr,
-)
+from tests.datasets.formats.test_layouts import write_aloha, write_calvin, write_maniskill, write_rllib, write_zarr
 
 HOW = ("terminated", "truncated", "unknown")
 MAPPED = {"observation": "obs/state", "action": "actions"}
@@ -46,8 +40,7 @@ MAPPED = {"observation": "obs/state", "action": "actions"}
 
 def ends_of(dataset: Dataset) -> list[str]:
     return [
-        "terminated" if one.terminations[-1] else "truncated" if one.truncations[-1] else "unknown"
-        for one in dataset
+        "terminated" if one.terminations[-1] else "truncated" if one.truncations[-1] else "unknown" for one in dataset
     ]
 
 
@@ -60,9 +53,7 @@ def table_logs(root: Path) -> tuple[Path, dict[str, Any]]:
     body = test_table.logs([3, 4])
     test_table.write(body, root / "a.csv")
     given = test_table.OPTIONS
-    columns = {
-        role: one for role, one in given.columns.items() if role in ("observation", "action")
-    }
+    columns = {role: one for role, one in given.columns.items() if role in ("observation", "action")}
     return root / "a.csv", {"columns": columns, "episode": given.episode}
 
 
@@ -138,9 +129,7 @@ def lerobot(root: Path) -> tuple[Path, dict[str, Any]]:
 
 def imitation(root: Path) -> tuple[Path, dict[str, Any]]:
     rows = [one | {"terminal": True} for one in test_imitation.trajectories()]
-    test_imitation.write(
-        root / "a", [{k: v for k, v in one.items() if k != "infos"} for one in rows]
-    )
+    test_imitation.write(root / "a", [{k: v for k, v in one.items() if k != "infos"} for one in rows])
     return root / "a", {}
 
 
@@ -226,9 +215,7 @@ def tensors(root: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def exported(root: Path) -> tuple[Path, dict[str, Any]]:
-    dataset, _ = read_files(
-        choose_format([npz(root)[0]], None, "lab/a"), root / "a.npz", root / "made"
-    )
+    dataset, _ = read_files(choose_format([npz(root)[0]], None, "lab/a"), root / "a.npz", root / "made")
     orlog.export_dataset(dataset, root / "a", to="lerobot", lossy=True)
     return root / "a", {}
 
@@ -248,9 +235,7 @@ def test_what_is_said_of_ends_that_all_files_tell_is_refused(
     read_files(file_format, path, tmp_path / "alone", alone)
 
 
-def test_a_horizon_ends_episodes_of_arrays_where_only_ends_of_the_task_are_flagged(
-    tmp_path: Path,
-) -> None:
+def test_a_horizon_ends_episodes_of_arrays_where_only_ends_of_the_task_are_flagged(tmp_path: Path) -> None:
     done = np.zeros(14, bool)
     done[[5, 13]] = True
     np.savez(tmp_path / "a.npz", o=np.zeros((14, 2)), a=np.arange(14.0), done=done)
@@ -340,9 +325,7 @@ def test_rewards_that_cannot_be_made_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, error: type[Exception], text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(
-        "def short(o, a, n): return [0.0]\ndef fails(o, a, n): return o['nothing']\n"
-    )
+    Path("mine.py").write_text("def short(o, a, n): return [0.0]\ndef fails(o, a, n): return o['nothing']\n")
     Path("broken.py").write_text("def f(:")
     with pytest.raises(error, match=text):
         read_zarr(tmp_path, reward=said)
@@ -395,9 +378,7 @@ def plain_hdf5(folder: Path) -> Path:
 
 def csv(folder: Path) -> Path:
     rows = columns()
-    table = np.column_stack(
-        [np.arange(ROWS) // 20, rows["observations"], rows["actions"], rows["rewards"]]
-    )
+    table = np.column_stack([np.arange(ROWS) // 20, rows["observations"], rows["actions"], rows["rewards"]])
     lines = [",".join(map(repr, row)) for row in table.tolist()]
     (folder / "data.csv").write_text("\n".join(["episode,obs_0,obs_1,obs_2,act,rew", *lines]))
     return folder / "data.csv"
@@ -419,9 +400,7 @@ def imported(path: Path, name: str = "lab/arm-v1", **options: Any) -> orlog.Data
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_an_environment_gives_spaces_and_is_scored_in(
-    write: Callable[[Path], Path], tmp_path: Path
-) -> None:
+def test_an_environment_gives_spaces_and_is_scored_in(write: Callable[[Path], Path], tmp_path: Path) -> None:
     found = imported(write(tmp_path), environment="Pendulum-v1,g=9.5")
     assert found.environment is not None
     assert (found.environment.id, found.environment.kwargs) == ("Pendulum-v1", {"g": 9.5})

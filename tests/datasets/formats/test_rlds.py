@@ -20,13 +20,7 @@ from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.layouts import FORMATS
 from orlog.datasets.formats.rlds import format as rlds
-from orlog.datasets.formats.rlds.tfrecords import (
-    example_bytes,
-    read_example,
-    read_records,
-    values_of,
-    write_record,
-)
+from orlog.datasets.formats.rlds.tfrecords import example_bytes, read_example, read_records, values_of, write_record
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats import test_d4rl, test_robomimic
@@ -124,10 +118,7 @@ def recorded(name: str = "lab/odd-v1") -> Dataset:
         {
             "frame": spaces.Box(0, 255, (6, 5, 3), np.uint8),
             "inner": spaces.Dict(
-                {
-                    "precise": spaces.Box(-np.inf, np.inf, (2, 2), np.float64),
-                    "choice": spaces.Discrete(4, start=-2),
-                }
+                {"precise": spaces.Box(-np.inf, np.inf, (2, 2), np.float64), "choice": spaces.Discrete(4, start=-2)}
             ),
             "lights": spaces.MultiBinary(3),
             "bytes": spaces.Box(0, 255, (7,), np.uint8),
@@ -160,16 +151,10 @@ def recorded(name: str = "lab/odd-v1") -> Dataset:
                         "force/left": rng.normal(size=(steps, 2)),
                         "action": np.arange(steps),
                         "said": [f"grün {step}" for step in range(steps)],
-                        "points": [
-                            rng.normal(size=(step, 2)).astype("f4") for step in range(steps)
-                        ],
+                        "points": [rng.normal(size=(step, 2)).astype("f4") for step in range(steps)],
                     },
                     seed=number or None,
-                    metadata={
-                        "split": "test" if number > 2 else "train",
-                        "goal": np.ones(2),
-                        "by": "me",
-                    },
+                    metadata={"split": "test" if number > 2 else "train", "goal": np.ones(2), "by": "me"},
                 )
             )
     return orlog.load_dataset(name)
@@ -188,10 +173,7 @@ def test_what_is_exported_comes_back_in_every_column(
     again, found = read(tmp_path / "out", tmp_path / "store")
     assert not sentences(found.notes)
     assert again.environment == dataset.environment
-    assert (again.observation_space, again.action_space) == (
-        dataset.observation_space,
-        dataset.action_space,
-    )
+    assert (again.observation_space, again.action_space) == (dataset.observation_space, dataset.action_space)
     columns = {one.name: one.blake3 for one in dataset.manifest.columns}
     assert {one.name: one.blake3 for one in again.manifest.columns} == columns
 
@@ -210,36 +192,23 @@ def test_steps_become_transitions_as_rlds_defines_them(tmp_path: Path) -> None:
 
 
 def test_a_reward_at_the_last_step_of_a_task_that_ended_is_kept(tmp_path: Path) -> None:
-    episodes = [
-        rows(4, seed=seed, terminal=seed != 1, reward=np.array([0, 0, 0, 1], "f4"))
-        for seed in range(3)
-    ]
+    episodes = [rows(4, seed=seed, terminal=seed != 1, reward=np.array([0, 0, 0, 1], "f4")) for seed in range(3)]
     for one in episodes:
         one["action"] = np.ones((4, 1), "f4")
     dataset, found = read(write(tmp_path / "arm", episodes), tmp_path / "store")
     # The action that ended an episode is there, and what followed it is not.
     assert dataset.episode_lengths.tolist() == [4, 3, 4]
     assert [float(one.rewards[-1]) for one in dataset] == [1, 0, 1]
-    assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [
-        True,
-        False,
-        True,
-    ]
+    assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [True, False, True]
     np.testing.assert_array_equal(dataset[0].observations[:4], episodes[0]["observation"])
     assert not dataset[0].observations[4].any()
     np.testing.assert_array_equal(dataset[1].observations, episodes[1]["observation"])
-    assert (
-        "2 episodes whose task ended have a reward at their last step" in sentences(found.notes)[0]
-    )
+    assert "2 episodes whose task ended have a reward at their last step" in sentences(found.notes)[0]
     assert "1 episode has an action or a reward at their last step" in sentences(found.notes)[1]
 
 
-def test_rewards_that_come_with_the_next_observation_are_moved_to_their_action(
-    tmp_path: Path,
-) -> None:
-    episodes = [
-        rows(4, seed=seed, terminal=seed == 0, reward=np.arange(4, dtype="f4")) for seed in range(2)
-    ]
+def test_rewards_that_come_with_the_next_observation_are_moved_to_their_action(tmp_path: Path) -> None:
+    episodes = [rows(4, seed=seed, terminal=seed == 0, reward=np.arange(4, dtype="f4")) for seed in range(2)]
     dataset, found = read(write(tmp_path / "arm", episodes), tmp_path / "store")
     for ours, theirs in zip(dataset, episodes, strict=True):
         np.testing.assert_array_equal(ours.observations, theirs["observation"])
@@ -253,25 +222,13 @@ def test_final_observations_that_d4rls_adapter_made_up_are_marked(tmp_path: Path
     episodes = [rows(4, seed=seed, terminal=seed != 1) for seed in range(3)]
     episodes[0]["observation"][-1] = 0
     dataset, found = read(write(tmp_path / "zeros", episodes), tmp_path / "store0")
-    assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [
-        True,
-        False,
-        False,
-    ]
-    assert any(
-        "1 episode that ended has no final observation" in one for one in sentences(found.notes)
-    )
+    assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [True, False, False]
+    assert any("1 episode that ended has no final observation" in one for one in sentences(found.notes))
     for one in episodes:
         one["observation"][-1] = (1, 2)
-    dataset, found = read(
-        write(tmp_path / "same", episodes, name="d4rl_mujoco_hopper"), tmp_path / "store1"
-    )
+    dataset, found = read(write(tmp_path / "same", episodes, name="d4rl_mujoco_hopper"), tmp_path / "store1")
     assert dataset.episode_lengths.tolist() == [3, 2, 3]
-    assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [
-        True,
-        False,
-        True,
-    ]
+    assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [True, False, True]
     assert "3 episodes have the same last observation" in sentences(found.notes)[0]
     # Elsewhere, episodes may well end in the same place.
     dataset, found = read(write(tmp_path / "other", episodes), tmp_path / "store2")
@@ -301,9 +258,7 @@ def test_what_steps_do_not_say_is_not_made_up(tmp_path: Path) -> None:
 def test_discounts_and_terminal_steps_that_say_more_are_kept(tmp_path: Path) -> None:
     half = np.array([1, 0.5, 1, 0], "f4")
     done = np.array([False, True, True, True])
-    dataset, found = read(
-        write(tmp_path / "arm", [rows(4, discount=half, is_terminal=done)]), tmp_path / "store"
-    )
+    dataset, found = read(write(tmp_path / "arm", [rows(4, discount=half, is_terminal=done)]), tmp_path / "store")
     assert dataset[0].infos["discount"].tolist() == [1, 0.5, 1]
     assert dataset[0].infos["is_terminal"].tolist() == [True, True, True]
     assert any("go on after a step that is_terminal marks" in one for one in sentences(found.notes))
@@ -337,19 +292,13 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
         "holds 1 records, and dataset_info.json says 3",
         splits=[{"name": "train", "shardLengths": ["3"]}],
     )
-    refused(
-        SchemaError,
-        r"at `\$.splits\[0\].name`",
-        splits=[{"name": "../train", "shardLengths": ["1"]}],
-    )
+    refused(SchemaError, r"at `\$.splits\[0\].name`", splits=[{"name": "../train", "shardLengths": ["1"]}])
     refused(
         SchemaError,
         "expected the name of a file",
         splits=[{"name": "a", "shardLengths": ["1"], "filepathTemplate": "/etc/{SPLIT}"}],
     )
-    refused(
-        SchemaError, "there is no file arm-test", splits=[{"name": "test", "shardLengths": ["1"]}]
-    )
+    refused(SchemaError, "there is no file arm-test", splits=[{"name": "test", "shardLengths": ["1"]}])
     refused(SchemaError, "only tfrecord is read", fileFormat="array_record")
     refused(SchemaError, "expected features steps/observation", steps={"reward": STEPS["reward"]})
     write(folder, [rows(4)])
@@ -370,9 +319,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "logs", tmp_path / "store")
     write(tmp_path / "two/1.0.0", [rows(4)])
     write(tmp_path / "two/1.1.0", [rows(4)])
-    with pytest.raises(
-        SchemaError, match=r"found 1\.0\.0, 1\.1\.0; import the folder of one version"
-    ):
+    with pytest.raises(SchemaError, match=r"found 1\.0\.0, 1\.1\.0; import the folder of one version"):
         read(tmp_path / "two", tmp_path / "store")
 
 
@@ -384,10 +331,7 @@ def test_the_description_of_before_2022_is_read(tmp_path: Path) -> None:
         for key, (dtype, shape) in STEPS.items()
     }
     steps = {"type": f"{name}.features_dict.FeaturesDict", "content": features}
-    nested = {
-        "type": f"{name}.dataset_feature.Dataset",
-        "content": {"feature": steps, "length": None},
-    }
+    nested = {"type": f"{name}.dataset_feature.Dataset", "content": {"feature": steps, "length": None}}
     tree = {"type": f"{name}.features_dict.FeaturesDict", "content": {"steps": nested}}
     (folder / "features.json").write_text(json.dumps(tree), "utf-8")
     dataset, _ = read(folder, tmp_path / "store")
@@ -594,9 +538,7 @@ def test_tensorflow_datasets_reads_what_we_export(tmp_path: Path) -> None:
                 assert not theirs[f"{place}/action"].any()
                 continue
             np.testing.assert_array_equal(theirs[f"{place}/action"], ours.actions[step])
-            np.testing.assert_array_equal(
-                theirs[f"{place}/force/left"], ours.infos["force/left"][step]
-            )
+            np.testing.assert_array_equal(theirs[f"{place}/force/left"], ours.infos["force/left"][step])
             assert theirs[f"{place}/reward"] == ours.rewards[step]
             assert theirs[f"{place}/infos/action"] == step
             assert theirs[f"{place}/said"].item().decode() == ours.infos["said"][step]
@@ -626,9 +568,7 @@ def test_what_tensorflow_datasets_writes_is_read_as_it_reads_it(tmp_path: Path) 
             place = f"{start}/{step}"
             for path, values in flat(ours.observations, "observation").items():
                 one = theirs[f"{place}/{path}"]
-                np.testing.assert_allclose(
-                    one.astype(float), values[step], atol=path.endswith("jpeg")
-                )
+                np.testing.assert_allclose(one.astype(float), values[step], atol=path.endswith("jpeg"))
             if step == len(ours):
                 assert theirs[f"{place}/is_last"]
                 assert theirs[f"{place}/is_terminal"] == ours.terminations[-1]
@@ -690,25 +630,17 @@ def converted(file: Path, name: str, folder: Path) -> tuple[Dataset, Found]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("has_next", [False, True])
-def test_d4rl_by_tensorflow_datasets_is_d4rl_but_for_final_observations(
-    tmp_path: Path, has_next: bool
-) -> None:
+def test_d4rl_by_tensorflow_datasets_is_d4rl_but_for_final_observations(tmp_path: Path, has_next: bool) -> None:
     ends = np.arange(12) % 4 == 3
     body = test_d4rl.rows_of(
-        list(ends & (np.arange(12) != 7)),
-        list(ends & (np.arange(12) == 7)),
-        next_observations=has_next,
+        list(ends & (np.arange(12) != 7)), list(ends & (np.arange(12) == 7)), next_observations=has_next
     )
     file = test_d4rl.write(tmp_path / "a.hdf5", body)
     right, _ = read_files(d4rl.FORMATS["d4rl"], file, tmp_path / "right")
     dataset, found = converted(file, "d4rl_mujoco_small", tmp_path / "tfds")
     # The second episode was cut off: without a final observation, it loses its last step.
     assert dataset.episode_lengths.tolist() == [4, 3, 4]
-    assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [
-        True,
-        False,
-        True,
-    ]
+    assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [True, False, True]
     assert has_next == any("the same last observation" in one for one in sentences(found.notes))
     for ours, theirs in zip(dataset, right, strict=True):
         count = len(ours)
@@ -743,14 +675,10 @@ def test_features_of_other_names_are_what_the_user_says(tmp_path: Path) -> None:
     sample = [{renamed.get(name, name): one for name, one in body.items()} for body in SAMPLE]
     write(tmp_path / "arm", sample, steps)
     write(tmp_path / "plain", SAMPLE)
-    with pytest.raises(
-        SchemaError, match=r"say which is which: columns={'observation/NAME': 'FEATURE'"
-    ):
+    with pytest.raises(SchemaError, match=r"say which is which: columns={'observation/NAME': 'FEATURE'"):
         read(tmp_path / "arm", tmp_path / "refused")
     said = {"observation": "state", "action": "command", "reward": "r", "terminated": "solved"}
-    dataset, _ = read_files(
-        rlds.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said)
-    )
+    dataset, _ = read_files(rlds.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said))
     expected, _ = read(tmp_path / "plain", tmp_path / "expected")
     for one, other in zip(dataset, expected, strict=True):
         np.testing.assert_array_equal(one.observations, other.observations)
@@ -762,9 +690,7 @@ def test_features_of_other_names_are_what_the_user_says(tmp_path: Path) -> None:
 def test_what_the_user_does_not_name_is_kept_as_infos(tmp_path: Path) -> None:
     write(tmp_path / "arm", SAMPLE)
     said = {"observation": "reward", "action": "action"}
-    dataset, _ = read_files(
-        rlds.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said)
-    )
+    dataset, _ = read_files(rlds.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said))
     assert "observation" in dataset[0].infos
 
 
@@ -772,9 +698,7 @@ def test_what_the_user_does_not_name_is_kept_as_infos(tmp_path: Path) -> None:
 def test_ends_that_nothing_tells_are_as_the_user_says(tmp_path: Path, how: str) -> None:
     steps = {name: one for name, one in STEPS.items() if name != "is_terminal"}
     write(tmp_path / "arm", SAMPLE, steps)
-    dataset, found = read_files(
-        rlds.FORMAT, tmp_path / "arm", tmp_path / "store", Options(ends=how)
-    )
+    dataset, found = read_files(rlds.FORMAT, tmp_path / "arm", tmp_path / "store", Options(ends=how))
     for one in dataset:
         assert one.terminations[-1] == (how == "terminated")
         assert one.truncations[-1] == (how == "truncated")

@@ -82,9 +82,7 @@ def write_episodes(file: Path, pieces: list[tuple[str, int, int]], **changed: An
     for name, start, stop in pieces:
         body, back = episode(name), min(start, 1)
 
-        def buffer(
-            key: str, more: int = 0, body: Body = body, part: Any = (start, stop, back)
-        ) -> Any:
+        def buffer(key: str, more: int = 0, body: Body = body, part: Any = (start, stop, back)) -> Any:
             first, last, lookback = part
             values = list(body[key][first - lookback : last + more])
             return {"data": values, "lookback": lookback, "finalized": False, "space": None}
@@ -133,11 +131,7 @@ def whole(*names: str) -> list[tuple[str, int, int]]:
 def test_a_run_that_the_next_one_repeats_is_read_once(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "rllib" / "pong"
     for number, (run_name, names) in enumerate(
-        {
-            "run-000001-00001": ["e7"],
-            "run-000001-00002": ["e7", "0b"],
-            "run-000002-00001": ["c1"],
-        }.items()
+        {"run-000001-00001": ["e7"], "run-000001-00002": ["e7", "0b"], "run-000002-00001": ["c1"]}.items()
     ):
         for place, name in enumerate(names):
             file = folder / run_name / f"{number}_00000{place}-0.parquet"
@@ -156,9 +150,7 @@ def test_pieces_of_episodes_are_joined(tmp_path: Path) -> None:
     check(dataset, ["e7", "0b", "c1"])
     (tmp_path / "a" / "run-000001-00000" / "0.parquet").unlink()
     write_episodes(tmp_path / "a" / "run-000001-00000" / "0.parquet", [("e7", 0, 1)])
-    with pytest.raises(
-        SchemaError, match=r"00001/0.parquet, row 0: .* goes on at step 2, .* ends at step 1"
-    ):
+    with pytest.raises(SchemaError, match=r"00001/0.parquet, row 0: .* goes on at step 2, .* ends at step 1"):
         read_files(rllib.FORMAT, tmp_path / "a", tmp_path / "other")
 
 
@@ -183,11 +175,7 @@ def test_steps_of_episodes_that_mix_are_sorted(tmp_path: Path) -> None:
             "rewards: holds Python objects",
         ),
         (
-            {
-                "rewards": {
-                    "data": {b"nd": True, b"type": "<f8", b"shape": [9], b"data": b"12345678"}
-                }
-            },
+            {"rewards": {"data": {b"nd": True, b"type": "<f8", b"shape": [9], b"data": b"12345678"}}},
             IntegrityError,
             "row 0",
         ),

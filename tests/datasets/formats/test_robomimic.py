@@ -25,9 +25,7 @@ LENGTHS = {"demo_0": 4, "demo_2": 3, "demo_10": 5}  # with a gap, and not in the
 MASKS = {"train": ["demo_0", "demo_10"], "valid": ["demo_2"], "20_percent": ["demo_10"]}
 
 
-def write(
-    path: Path, *, everywhere: bool = False, **change: Any
-) -> dict[str, dict[str, np.ndarray]]:
+def write(path: Path, *, everywhere: bool = False, **change: Any) -> dict[str, dict[str, np.ndarray]]:
     """Write a file of robomimic's layout; return its arrays by demonstration."""
     rng = np.random.default_rng(0)
     written = {}
@@ -109,9 +107,7 @@ def test_without_next_observations_the_last_step_of_what_was_cut_off_is_left_out
     assert "2 episodes that ended have no final observation" in said
 
 
-def test_without_rewards_and_flags_demonstrations_are_cut_off_and_have_zeros(
-    tmp_path: Path,
-) -> None:
+def test_without_rewards_and_flags_demonstrations_are_cut_off_and_have_zeros(tmp_path: Path) -> None:
     """As Isaac Lab writes them."""
     path = tmp_path / "isaac.hdf5"
     write(path, everywhere=True, rewards=None, dones=None, states=None)
@@ -136,9 +132,7 @@ def test_all_arrays_with_a_row_a_step_are_kept(tmp_path: Path) -> None:
         for name, steps in LENGTHS.items():
             kept[name] = {
                 "robot_states": rng.normal(size=(steps, 9)),
-                "states/articulation/robot/joint_position": rng.normal(size=(steps, 7)).astype(
-                    "f4"
-                ),
+                "states/articulation/robot/joint_position": rng.normal(size=(steps, 7)).astype("f4"),
                 "datagen_info/eef_pose": rng.normal(size=(steps, 4, 4)),
                 "src_demo_labels": rng.integers(0, 3, (steps, 1)),
             }
@@ -155,9 +149,7 @@ def test_all_arrays_with_a_row_a_step_are_kept(tmp_path: Path) -> None:
         "Left out, not a row for each step: initial_state/robot/root, names, src_demo_inds."
     ]
     orlog.export_dataset(dataset, tmp_path / "out", to="robomimic")
-    again, _ = read_files(
-        FORMATS["robomimic"], next((tmp_path / "out").glob("*.hdf5")), tmp_path / "again"
-    )
+    again, _ = read_files(FORMATS["robomimic"], next((tmp_path / "out").glob("*.hdf5")), tmp_path / "again")
     for key in kept["demo_0"]:
         np.testing.assert_array_equal(again[2].infos[key], dataset[2].infos[key])
 
@@ -199,14 +191,8 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
         ({"dones": [0, 0, np.nan]}, "demo_2: infos/done has rows of float64"),
         ({"rewards": np.zeros((3, 2))}, r"demo_2, rewards: expected one number .* of \(2,\)"),
         ({"actions": np.zeros((4, 2))}, "demo_2: num_samples says 3, and actions holds 4"),
-        (
-            {"actions": np.zeros((3, 2, 1))},
-            r"demo_2: action has rows of float64 \(2, 1\), and .*demo_0 of",
-        ),
-        (
-            {"obs/eef_pos": np.zeros((3, 5))},
-            r"demo_2: observation/eef_pos has rows of float64 \(5,\), and .*demo_0 of",
-        ),
+        ({"actions": np.zeros((3, 2, 1))}, r"demo_2: action has rows of float64 \(2, 1\), and .*demo_0 of"),
+        ({"obs/eef_pos": np.zeros((3, 5))}, r"demo_2: observation/eef_pos has rows of float64 \(5,\), and .*demo_0 of"),
     ):
         write(path, **change)
         with pytest.raises(SchemaError, match=message):
@@ -272,9 +258,7 @@ def test_groups_of_observations_are_parts_too(tmp_path: Path) -> None:
     assert isinstance(dataset.observation_space, spaces.Dict)
     assert [*dataset.observation_space] == ["eef_pos", "image", "policy.joints"]
     np.testing.assert_array_equal(dataset[0].observations["policy.joints"][:, 0], np.arange(5.0))
-    np.testing.assert_array_equal(
-        dataset[0].observations["eef_pos"][:-1], arrays["demo_0"]["obs/eef_pos"]
-    )
+    np.testing.assert_array_equal(dataset[0].observations["eef_pos"][:-1], arrays["demo_0"]["obs/eef_pos"])
 
 
 def test_parts_that_would_have_one_name_are_refused(tmp_path: Path) -> None:

@@ -59,9 +59,7 @@ def write_aloha(folder: Path) -> Path:
 
 
 @pytest.mark.usefixtures("home")
-def test_the_version_is_the_same_whoever_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_version_is_the_same_whoever_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_aloha(tmp_path / "files")
     found: list[Found] = []
     manifests: list[Manifest] = []
@@ -95,12 +93,7 @@ def elsewhere(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple
 
 def made_of(sample: Sample, how: Sharing | None, folder: Path) -> tuple[Any, Found]:
     """Return the manifest of the version that a sample becomes, and what was found."""
-    asked = Asked(
-        files=sample.given,
-        sources=[path.name for path in sample.given],
-        options=sample.options,
-        sharing=how,
-    )
+    asked = Asked(files=sample.given, sources=[path.name for path in sample.given], options=sample.options, sharing=how)
     wanted = Wanted(name="lab/test-v0", version="1.0.0", tells_names=True)
     with noted_blanks():
         manifest, found = read_version(formats()[sample.format], asked, folder, wanted)
@@ -154,12 +147,7 @@ MANY: dict[str, list[tuple[Callable[[Path], object], Options]]] = {
         )
     ],
     "rllib": [
-        (
-            lambda folder: [
-                test_layouts.write_rllib(folder / f"output-{number}.json") for number in (2, 10)
-            ],
-            Options(),
-        )
+        (lambda folder: [test_layouts.write_rllib(folder / f"output-{number}.json") for number in (2, 10)], Options())
     ],
     "table": [
         (functools.partial(write_tables, ending=ending), test_table.OPTIONS)
@@ -225,7 +213,6 @@ def test_rows_that_change_their_shape_are_refused_with_their_place() -> None:
     rows = {"reward": np.zeros(4), "observation": np.zeros((4, 2))}
     assert len([*cutter.add(rows)]) <= 1
     with pytest.raises(
-        SchemaError,
-        match=r"some\.hdf5, row 4, observation: rows of shape \(3,\) follow rows of \(2,\)",
+        SchemaError, match=r"some\.hdf5, row 4, observation: rows of shape \(3,\) follow rows of \(2,\)"
     ):
         list(cutter.add({"reward": np.zeros(4), "observation": np.zeros((4, 3))}))

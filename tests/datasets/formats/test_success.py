@@ -26,11 +26,7 @@ ISAAC = {"env_name": "Isaac-Stack-Cube-Franka-IK-Rel-Mimic-v0", "type": 2}
 
 
 def write(
-    path: Path,
-    stated: tuple[Any, ...] = DONE,
-    attribute: str = "success",
-    environment: Any = ISAAC,
-    **more: float,
+    path: Path, stated: tuple[Any, ...] = DONE, attribute: str = "success", environment: Any = ISAAC, **more: float
 ) -> Path:
     """Write demonstrations as Isaac Lab does; `more` adds to actions, or is a last one of `dones`."""
     rng = np.random.default_rng(0)
@@ -85,12 +81,9 @@ def test_failures_are_not_rewarded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("attribute", "kind"),
-    [("success", bool), ("is_success", np.float32), ("successful", lambda one: np.array([one]))],
+    ("attribute", "kind"), [("success", bool), ("is_success", np.float32), ("successful", lambda one: np.array([one]))]
 )
-def test_demonstrations_state_success_in_several_spellings(
-    tmp_path: Path, attribute: str, kind: Any
-) -> None:
+def test_demonstrations_state_success_in_several_spellings(tmp_path: Path, attribute: str, kind: Any) -> None:
     path = write(tmp_path / "a.hdf5", tuple(map(kind, DONE)), attribute)
     dataset, told = read(path, reward="success")
     assert dataset.column("episodes/success").dtype == bool
@@ -101,8 +94,7 @@ def test_demonstrations_state_success_in_several_spellings(
 
 
 @pytest.mark.parametrize(
-    ("ends", "expected"),
-    [("terminated", "cct"), ("truncated", "ccc"), ("unknown", "uuu"), ("", "ccc")],
+    ("ends", "expected"), [("terminated", "cct"), ("truncated", "ccc"), ("unknown", "uuu"), ("", "ccc")]
 )
 def test_ends_follow_success_where_the_user_says_that_the_task_ended_episodes(
     tmp_path: Path, ends: str, expected: str
@@ -153,18 +145,13 @@ def test_without_success_rewards_are_at_ends_that_files_or_the_user_state(tmp_pa
         ("is_episode_successful", [6, 7, 8], [0, 0, 1]),
     ],
 )
-def test_steps_state_success_too(
-    tmp_path: Path, name: str, rows: list[int], returns: list[float]
-) -> None:
+def test_steps_state_success_too(tmp_path: Path, name: str, rows: list[int], returns: list[float]) -> None:
     """By any step, or the last one; or each step says it of its episode, as in LeRobot's copy of DROID."""
     success = np.zeros(9, bool)
     success[rows] = True
     done = [name == "success", False, True]
     np.savez(tmp_path / "a.npz", o=np.zeros((9, 2)), a=np.zeros((9, 1)), s=success, e=[4, 6, 9])
-    said: dict[str, Any] = {
-        "columns": {"observation": "o", "action": "a", f"infos/{name}": "s"},
-        "episode": "e",
-    }
+    said: dict[str, Any] = {"columns": {"observation": "o", "action": "a", f"infos/{name}": "s"}, "episode": "e"}
     dataset, told = read(tmp_path / "a.npz", **said, ends="terminated", reward="success")
     assert [bool(one.terminations[-1]) for one in dataset] == done
     assert returns_of(dataset) == returns
@@ -202,9 +189,7 @@ def test_groups_of_any_layout_state_success_by_an_attribute(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("has_attributes", [True, False])
-def test_recordings_of_droid_state_success_by_attributes_and_folders(
-    tmp_path: Path, has_attributes: bool
-) -> None:
+def test_recordings_of_droid_state_success_by_attributes_and_folders(tmp_path: Path, has_attributes: bool) -> None:
     files = []
     for number, done in enumerate(DONE):
         folder = tmp_path / ("success" if done else "failure") / f"2023-07-0{number + 1}" / "Tue_1"
@@ -224,9 +209,7 @@ def test_recordings_of_droid_state_success_by_attributes_and_folders(
 
 
 DROID = "gs://xembodiment_data/r2d2/r2d2-data-full/ILIAD/{}/2023-04-2{}/Thu/trajectory.h5"
-NO_FLAGS = {
-    name: one for name, one in test_rlds.STEPS.items() if name not in ("is_last", "is_terminal")
-}
+NO_FLAGS = {name: one for name, one in test_rlds.STEPS.items() if name not in ("is_last", "is_terminal")}
 
 
 @pytest.mark.parametrize(
@@ -275,9 +258,7 @@ def test_records_that_state_neither_success_nor_ends_are_refused(tmp_path: Path)
 
 def test_success_is_written_and_read_again(tmp_path: Path) -> None:
     dataset, _ = read(write(tmp_path / "a.hdf5"))
-    (path,) = orlog.export_dataset(dataset, tmp_path / "out", to="robomimic", lossy=True).glob(
-        "*.hdf5"
-    )
+    (path,) = orlog.export_dataset(dataset, tmp_path / "out", to="robomimic", lossy=True).glob("*.hdf5")
     again, _ = read(path)
     assert again.column("episodes/success").tolist() == list(DONE)
 
@@ -307,10 +288,7 @@ PARTS = {"type": "BASIC", "body_parts": {"right": OSC | {"input_type": "delta"}}
         (ROBOSUITE | {"env_kwargs": {"controller_configs": OSC | {"control_delta": False}}}, False),
         (ROBOSUITE | {"env_kwargs": {"controller_configs": OSC | {"input_max": 0.5}}}, False),
         (ROBOSUITE | {"env_kwargs": {"controller_configs": OSC | {"input_min": [-2, -1]}}}, False),
-        (
-            ROBOSUITE | {"env_kwargs": {"body_parts": {"left": OSC | {"input_type": "absolute"}}}},
-            False,
-        ),
+        (ROBOSUITE | {"env_kwargs": {"body_parts": {"left": OSC | {"input_type": "absolute"}}}}, False),
         (ISAAC, False),
         (["type", 1], False),
     ],
@@ -331,9 +309,7 @@ def test_actions_are_bounded_where_the_environment_of_the_file_says_it(
         orlog.train("bc", dataset, steps=1, evaluations=0)
 
 
-@pytest.mark.parametrize(
-    "stated", [("True", "False", "false"), (b"success", b"failure", "FAILED"), (1.0, 0, "no")]
-)
+@pytest.mark.parametrize("stated", [("True", "False", "false"), (b"success", b"failure", "FAILED"), (1.0, 0, "no")])
 def test_success_in_words_is_read(stated: tuple[Any, ...], tmp_path: Path) -> None:
     dataset, _ = read(write(tmp_path / "a.hdf5", stated), ends="terminated", reward="success")
     assert dataset.column("episodes/success").tolist() == [True, False, False]

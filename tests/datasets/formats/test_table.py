@@ -160,11 +160,7 @@ def test_what_is_wrong_says_where(tmp_path: Path) -> None:
         (early, OPTIONS, "terminated is True at row 1, and the episode goes on"),
         (empty, OPTIONS, "u has no value at row 4"),
         (text, OPTIONS, "action holds texts"),
-        (
-            frame,
-            Options(episode="run"),
-            "give columns={'action': 'COLUMNS'}. Its columns are run, t",
-        ),
+        (frame, Options(episode="run"), "give columns={'action': 'COLUMNS'}. Its columns are run, t"),
         (frame, Options(columns=MAP), "give episode=COLUMN"),
         (frame, Options(columns=MAP, episode="runs"), "no column 'runs'; did you mean run?"),
         (frame, Options(columns={**MAP, "action": "x_*"}, episode="run"), "no column 'x_*'"),
@@ -191,18 +187,14 @@ def test_lists_that_change_their_length_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=r"b\.parquet: observation has rows of shape \(3,\)"):
         orlog.import_dataset(two, "lab/x-v1", columns=columns, episode="run")
     with pytest.raises(SchemaError, match="holds no rows"):
-        orlog.import_dataset(
-            written("empty.parquet", []), "lab/x-v1", columns=columns, episode="run"
-        )
+        orlog.import_dataset(written("empty.parquet", []), "lab/x-v1", columns=columns, episode="run")
 
 
 def test_values_that_lie_in_each_other_without_end_are_refused(tmp_path: Path) -> None:
     text = json.dumps({"run": "a", "obs": [1.0, 2.0], "u": 0.5, "note": '[[[[ "{{' * 40})
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join([text] * 4), "utf-8")
-    options = Options(
-        columns={"observation": "obs", "action": "u"}, episode="run", ends="terminated"
-    )
+    options = Options(columns={"observation": "obs", "action": "u"}, episode="run", ends="terminated")
     dataset, _ = read_files(table.TABLE, path, tmp_path / "store", options)
     assert dataset.episode_lengths.tolist() == [4]
     path.write_text(text + '\n{"run": ' + "[" * 20_000 + "]" * 20_000 + "}\n", "utf-8")
@@ -214,9 +206,7 @@ def test_values_that_lie_in_each_other_without_end_are_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
-def test_a_folder_stands_for_its_tables_in_the_order_of_their_numbers(
-    tmp_path: Path, ending: str
-) -> None:
+def test_a_folder_stands_for_its_tables_in_the_order_of_their_numbers(tmp_path: Path, ending: str) -> None:
     frame = logs([3, 1, 5, 2])
     places = ["2.x", "10.x", "part/1.x", "part/b/0.x"]
     for number, place in enumerate(places):
@@ -224,9 +214,7 @@ def test_a_folder_stands_for_its_tables_in_the_order_of_their_numbers(
         file.parent.mkdir(parents=True, exist_ok=True)
         write(frame[frame.run == f"run-{number}"], file)
     (tmp_path / "runs" / "README.md").write_text("# Runs")
-    whole, _ = read_files(
-        table.TABLE, write(frame, tmp_path / f"all.{ending}"), tmp_path / "a", OPTIONS
-    )
+    whole, _ = read_files(table.TABLE, write(frame, tmp_path / f"all.{ending}"), tmp_path / "a", OPTIONS)
     folder = tmp_path / "runs"
     notes: list[str] = []
     orlog.import_dataset(
@@ -259,9 +247,7 @@ def test_tables_are_shown_with_a_line_that_reads_them(tmp_path: Path) -> None:
     line = shlex.split(shown[shown.index("orlog import") :].splitlines()[0])
     said = "--episode ep --map observation=state --map action=torque --map reward=rew"
     assert shlex.join(line[4:]) == said, shown
-    assert (
-        "done may mean the end of the task or that of the time: add --map terminated=done" in shown
-    )
+    assert "done may mean the end of the task or that of the time: add --map terminated=done" in shown
     done = run(*line[1:3], "lab/x-v1", *line[4:])
     assert "Box(-inf, inf, (2,), float64)" in done.stdout, done.stderr
     assert orlog.load_dataset("lab/x-v1").episode_lengths.tolist() == [2, 3]

@@ -25,13 +25,7 @@ import zarr
 import orlog
 import orlog.datasets
 from orlog.datasets.formats._shared.episodes import Found, Options
-from orlog.datasets.formats._shared.notes import (
-    NOT_IN_LISTED,
-    OF_FINALS,
-    SENTENCES,
-    Note,
-    sentences,
-)
+from orlog.datasets.formats._shared.notes import NOT_IN_LISTED, OF_FINALS, SENTENCES, Note, sentences
 from orlog.datasets.formats.formats import formats
 from orlog.datasets.formats.rlds.tfrecords import example_bytes, read_records, write_record
 from orlog.errors import OrlogError, SchemaError
@@ -57,13 +51,9 @@ Add = Callable[[], object]
 def in_hdf5(path: Path) -> Iterator[tuple[str, Add]]:
     with h5py.File(path) as file:
         groups = ["/"]
-        file.visititems(
-            lambda name, node: groups.append(name) if isinstance(node, h5py.Group) else None
-        )
+        file.visititems(lambda name, node: groups.append(name) if isinstance(node, h5py.Group) else None)
         rows = {
-            group: next(
-                (one.shape[0] for one in file[group].values() if getattr(one, "shape", ())), 3
-            )
+            group: next((one.shape[0] for one in file[group].values() if getattr(one, "shape", ())), 3)
             for group in groups
         }
 
@@ -203,9 +193,7 @@ def additions(sample: Sample) -> Iterator[tuple[str, Path, Add]]:
 
 
 @pytest.mark.scaled
-def test_a_name_that_no_reader_knows_is_stored_or_told(
-    samples: dict[str, list[Sample]], tmp_path: Path
-) -> None:
+def test_a_name_that_no_reader_knows_is_stored_or_told(samples: dict[str, list[Sample]], tmp_path: Path) -> None:
     silent, tried = [], 0
     for name in READERS:
         every = [(one, *found) for one in samples[name] for found in additions(one)]
@@ -223,15 +211,11 @@ def test_a_name_that_no_reader_knows_is_stored_or_told(
     assert [one for one in silent if not any(text in one for text in MAY_BE_SILENT)] == []
 
 
-def test_files_as_they_are_leave_nothing_to_tell(
-    samples: dict[str, list[Sample]], tmp_path: Path
-) -> None:
+def test_files_as_they_are_leave_nothing_to_tell(samples: dict[str, list[Sample]], tmp_path: Path) -> None:
     """What a format's own writer makes holds no name that its reader does not know."""
     for name, several in samples.items():
         for number, sample in enumerate(several):
-            _, found = read_files(
-                formats()[name], sample.given, tmp_path / f"{name}-{number}", sample.options
-            )
+            _, found = read_files(formats()[name], sample.given, tmp_path / f"{name}-{number}", sample.options)
             told = [one for one in sentences(found.notes) if one.startswith("Not read:")]
             assert told == [], name
 
@@ -332,24 +316,15 @@ def test_chunks_of_zarr_that_are_not_stored_are_told_by_their_rows(
     root = zarr.open_group(tmp_path / "some.zarr", mode="w", zarr_format=version)
     root.create_array("data/action", data=np.ones((20, 2), np.float32))
     root.create_array("data/never", shape=(20, 2), chunks=(4, 2), dtype="f4", fill_value=0.5)
-    some = root.create_array(
-        "data/some", shape=(20, 4), chunks=(4, 2), dtype="i4", fill_value=7, **how
-    )
+    some = root.create_array("data/some", shape=(20, 4), chunks=(4, 2), dtype="i4", fill_value=7, **how)
     some[0:4], some[4:8, 0:2], some[12:16], some[16:20] = 1, 1, 1, 1
     root.create_array("meta/episode_ends", data=np.array([9, 20]))
     told = import_zarr(tmp_path, "some")
-    assert (
-        "Never written, so that Zarr's fill value stands for all values: data/never in some.zarr."
-        in told
-    )
+    assert "Never written, so that Zarr's fill value stands for all values: data/never in some.zarr." in told
     # Of a shard, a copy loses all or nothing.
-    rows = (
-        "" if is_sharded else "stands for their rows in data/some in some.zarr (7 in rows 4 to 11)."
-    )
+    rows = "" if is_sharded else "stands for their rows in data/some in some.zarr (7 in rows 4 to 11)."
     assert rows in told
-    values = np.concatenate(
-        [one.observations["some"] for one in orlog.load_dataset("lab/some-zarr-v1")]
-    )
+    values = np.concatenate([one.observations["some"] for one in orlog.load_dataset("lab/some-zarr-v1")])
     expected = np.asarray(some[:])
     np.testing.assert_array_equal(values, expected.astype(values.dtype))
 
@@ -357,9 +332,7 @@ def test_chunks_of_zarr_that_are_not_stored_are_told_by_their_rows(
 def test_arrays_of_zarr_whose_chunks_are_all_there_are_not_told(tmp_path: Path) -> None:
     root = zarr.open_group(tmp_path / "whole.zarr", mode="w", zarr_format=3)
     for name in ("action", "state"):
-        array = root.create_array(
-            f"data/{name}", shape=(21, 3), chunks=(2, 3), shards=(8, 3), dtype="f4"
-        )
+        array = root.create_array(f"data/{name}", shape=(21, 3), chunks=(2, 3), shards=(8, 3), dtype="f4")
         array[:] = 1
     root.create_array("meta/episode_ends", data=np.array([9, 21]))
     assert "fill value" not in import_zarr(tmp_path, "whole")
@@ -369,10 +342,7 @@ def test_arrays_of_zarr_whose_chunks_are_all_there_are_not_told(tmp_path: Path) 
     ("note", "sentence"),
     [
         (Note("left_out", ["a", "b/c"]), "Left out: a, b/c."),
-        (
-            Note("last_rows", rows=1),
-            "1 last row of episodes was left out, since what followed was not recorded.",
-        ),
+        (Note("last_rows", rows=1), "1 last row of episodes was left out, since what followed was not recorded."),
         (
             Note("finals_missing", ["episodes/none"], episodes=2000),
             "2,000 episodes that ended have no final observation; zeros stand for it, and episodes/none is true.",
@@ -403,9 +373,7 @@ def test_codes_of_notes_are_known_and_used() -> None:
 
 @pytest.mark.parametrize("name", ["steps", "file", "episodes", "bonus_rewards", "reward"])
 @pytest.mark.parametrize("reward", ["", "constant"])
-def test_an_array_that_is_called_as_words_of_sentences_is_noted(
-    tmp_path: Path, name: str, reward: str
-) -> None:
+def test_an_array_that_is_called_as_words_of_sentences_is_noted(tmp_path: Path, name: str, reward: str) -> None:
     arrays = {"observations": np.zeros((9, 4), "f4"), "actions": np.zeros((9, 2), "f4")}
     flags = {"rewards": np.zeros(9, "f4"), "terminals": np.arange(9) == 4}
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
@@ -436,6 +404,4 @@ def test_logs_that_were_cut_are_not_ended_by_the_time_limit_of_their_environment
     )
     assert (found[0].terminated, found[0].truncated) == (0, 3)
     assert not orlog.load_dataset(folder).column("terminations").any()
-    assert [note.code for note in found[0].notes if note.code.startswith("ends")] == [
-        "ends_unknown"
-    ]
+    assert [note.code for note in found[0].notes if note.code.startswith("ends")] == ["ends_unknown"]

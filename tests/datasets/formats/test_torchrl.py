@@ -67,16 +67,12 @@ def check(dataset: Dataset, tensors: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(episode.actions, tensors["action"][rows])
         np.testing.assert_array_equal(episode.rewards, tensors["next/reward"][rows, 0])
         for flag, name in (("terminations", "terminated"), ("truncations", "truncated")):
-            np.testing.assert_array_equal(
-                getattr(episode, flag), tensors[f"next/{name}"][rows].reshape(-1)
-            )
+            np.testing.assert_array_equal(getattr(episode, flag), tensors[f"next/{name}"][rows].reshape(-1))
         first += length
 
 
 @pytest.mark.parametrize("block_bytes", [1, 100, 2**24])
-def test_episodes_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
+def test_episodes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
     monkeypatch.setattr(torchrl, "BLOCK_BYTES", block_bytes)
     tensors = arrays()
     write(tmp_path / "data", tensors)
@@ -175,9 +171,7 @@ def test_the_folder_of_a_buffer_of_several_environments_is_read_along_time(
     dataset, found = read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store")
     lengths = [10] * 4 + [5] if rows < capacity else [7, 10, 10, 5]
     assert dataset.episode_lengths.tolist() == 3 * lengths
-    said = (
-        f"the last {3 * (capacity - rows)} rows" if rows < capacity else "7 steps and 7 steps and 7"
-    )
+    said = f"the last {3 * (capacity - rows)} rows" if rows < capacity else "7 steps and 7 steps and 7"
     assert any(said in one for one in sentences(found.notes))
 
 
@@ -197,17 +191,12 @@ def test_what_is_missing_stays_missing(tmp_path: Path) -> None:
     for number, after in enumerate([zeros, None]):  # as TorchRL's downloads, and without it
         tensors = arrays(**{"next/observation": after, "next/done": ends})
         write(tmp_path / f"data{number}", tensors)
-        dataset, found = read_files(
-            torchrl.FORMAT, tmp_path / f"data{number}", tmp_path / f"store{number}"
-        )
+        dataset, found = read_files(torchrl.FORMAT, tmp_path / f"data{number}", tmp_path / f"store{number}")
         assert dataset.episode_lengths.tolist() == [2, 4]
         assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [False, True]
         np.testing.assert_array_equal(dataset[0].observations, tensors["observation"][:3])
         assert any("zeros, as in TorchRL" in one for one in sentences(found.notes)) == (number == 0)
-        assert any(
-            one.startswith("2 last rows of episodes were left out")
-            for one in sentences(found.notes)
-        )
+        assert any(one.startswith("2 last rows of episodes were left out") for one in sentences(found.notes))
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
@@ -223,9 +212,7 @@ def test_actions_may_be_choices(tmp_path: Path, one_hot: bool) -> None:
 KINDS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "vectors-v1": (spaces.Box(-1, 1, (2,), np.float32), spaces.Box(-1, 1, (1,), np.float32)),
     "parts-v1": (
-        spaces.Dict(
-            {"arm": spaces.Box(-1, 1, (2,)), "frame": spaces.Box(0, 255, (4, 4, 3), np.uint8)}
-        ),
+        spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "frame": spaces.Box(0, 255, (4, 4, 3), np.uint8)}),
         spaces.Discrete(3),
     ),
 }
@@ -235,10 +222,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     follows = arrays()["next/observation"].copy()
     follows[5] += 1
     changes: list[tuple[dict[str, Any], str]] = [
-        (
-            {"next/observation": follows},
-            r"at row 5, .* next/observation is not the observation of the next row",
-        ),
+        ({"next/observation": follows}, r"at row 5, .* next/observation is not the observation of the next row"),
         ({"next/observation": follows[:, :1]}, "next/observation: expected float32 of shape"),
         ({"next/reward": None}, "has no tensor next/reward"),
         (dict.fromkeys(("next/done", "next/terminated", "next/truncated")), "expected next/done"),
@@ -268,18 +252,14 @@ def test_files_are_not_trusted(tmp_path: Path) -> None:
         "takes 96 bytes, and observation.memmap has 64",
         observation=meta["observation"] | {"shape": [8, 3]},
     )
-    refuses(
-        IntegrityError, "..%2F..%2Fsecret.memmap' is missing", **{"../../secret": meta["action"]}
-    )
+    refuses(IntegrityError, "..%2F..%2Fsecret.memmap' is missing", **{"../../secret": meta["action"]})
     refuses(SchemaError, "has no meta.json", **{"..": {"type": "TensorDict"}})
     (tmp_path / "x.memmap").write_bytes(bytes(32))
     (folder / "x.memmap").symlink_to(tmp_path / "x.memmap")
     refuses(SchemaError, "x.memmap is a link", x=meta["action"])
     (folder / "inner").symlink_to(folder / "next")
     refuses(SchemaError, "a link, which is not followed", inner={"type": "TensorDict"})
-    (folder / "meta.json").write_text(
-        json.dumps(meta | {"note": {"type": "NonTensorData"}}), "utf-8"
-    )
+    (folder / "meta.json").write_text(json.dumps(meta | {"note": {"type": "NonTensorData"}}), "utf-8")
     _, found = read_files(torchrl.FORMAT, folder, tmp_path / "store")
     assert "Left out, no numbers with a row a step: note." in sentences(found.notes)
 
@@ -364,9 +344,7 @@ def test_torchrl_has_the_transitions_of_what_is_exported(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("flag", ["next/done", "next/terminated", "next/truncated"])
-def test_a_flag_that_contradicts_the_others_or_what_follows_is_refused(
-    tmp_path: Path, flag: str
-) -> None:
+def test_a_flag_that_contradicts_the_others_or_what_follows_is_refused(tmp_path: Path, flag: str) -> None:
     tensors = arrays()
     flags = tensors[flag].copy()
     flags[0] = True
@@ -388,9 +366,7 @@ def test_batches_of_several_environments_are_read_one_after_another(
     cursor = int(rng.integers(0, steps)) if filled == steps else filled
     expected, lanes = [], []
     for _ in range(environments):
-        rows: list[
-            tuple[float, float, float, bool]
-        ] = []  # observation, action, next one, terminated
+        rows: list[tuple[float, float, float, bool]] = []  # observation, action, next one, terminated
         here = float(rng.normal())
         for _ in range(filled):
             after, ended = float(rng.normal()), bool(rng.random() < 0.3)

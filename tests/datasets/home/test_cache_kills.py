@@ -68,10 +68,7 @@ def make_home(template: Path) -> tuple[list[Path], list[Path], list[Path]]:
         place(template, LEG, "1.0.0", days=30, partial=True),
     ]
     first = versions[0]
-    others = [
-        put(beside(first, kind), 60)
-        for kind in ("download", "strange", "unfinished", "replaced", "deleted")
-    ]
+    others = [put(beside(first, kind), 60) for kind in ("download", "strange", "unfinished", "replaced", "deleted")]
     pinned = place(template, ARM, "2.0.0", days=90, linked=True)
     pin_version(ARM, "2.0.0")
     stays = [
@@ -94,9 +91,7 @@ def delete_first() -> None:
 @pytest.mark.scaled
 @pytest.mark.parametrize("work", [collect, delete_first])
 def test_a_kill_at_any_instant_leaves_versions_whole_or_gone(
-    template: Path,
-    work: Callable[[], None],
-    record_testsuite_property: Callable[[str, object], None],
+    template: Path, work: Callable[[], None], record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     make_home(template)
     code, total = in_child(work, 0)

@@ -71,9 +71,7 @@ def bytes_of(paths: set[Path]) -> int:
     return sum({file.st_ino: file.st_size for file in files}.values())
 
 
-def expected_rest(
-    made: dict[Path, Thing], safe: set[Path], unused: int | None, most: int | None
-) -> set[Path]:
+def expected_rest(made: dict[Path, Thing], safe: set[Path], unused: int | None, most: int | None) -> set[Path]:
     """Return what must be there afterwards, by the rules as one would tell them."""
     rest = set(made)
     recorded = {thing.name for thing in made.values() if thing.kind == "recording"}
@@ -109,20 +107,13 @@ def expected_rest(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
-    things=st.lists(
-        THINGS, max_size=9, unique_by=lambda thing: (thing.name, thing.version, thing.kind)
-    ),
+    things=st.lists(THINGS, max_size=9, unique_by=lambda thing: (thing.name, thing.version, thing.kind)),
     pins=st.sets(st.integers(0, 8), max_size=2),
     unused=st.sampled_from([None, None, 0, 1, 7, 30]),
     share=st.sampled_from([None, 0.0, 0.3, 0.6, 1.0]),
 )
 def test_random_homes_lose_exactly_what_the_rules_say(
-    template: Path,
-    home: Path,
-    things: list[Thing],
-    pins: set[int],
-    unused: int | None,
-    share: float | None,
+    template: Path, home: Path, things: list[Thing], pins: set[int], unused: int | None, share: float | None
 ) -> None:
     shutil.rmtree(home, ignore_errors=True)
     made = build_home(things, template)

@@ -24,9 +24,7 @@ ARGUMENTS = {"sutton_barto_reward": True}
 KEY = "ed25519:" + "ab" * 32
 
 
-def record(
-    name: str, env: gymnasium.Env[Any, Any] | None = None, *, version: str = "1.0.0"
-) -> Dataset:
+def record(name: str, env: gymnasium.Env[Any, Any] | None = None, *, version: str = "1.0.0") -> Dataset:
     """Return one recorded step of CartPole."""
     box = spaces.Box(-np.inf, np.inf, (4,), np.float32)
     return record_episodes(
@@ -42,9 +40,7 @@ def record(
 def foreign(environment_id: str, kwargs: dict[str, Any], *, version: str = "1.0.0") -> Dataset:
     """Return a dataset whose manifest names an environment, as one from elsewhere may."""
     dataset = record("lab/foreign-v1", version=version)
-    environment = EnvironmentRecord(
-        id=environment_id, kwargs=kwargs, max_episode_steps=None, versions={}
-    )
+    environment = EnvironmentRecord(id=environment_id, kwargs=kwargs, max_episode_steps=None, versions={})
     manifest = msgspec.structs.replace(dataset.manifest, environment=environment)
     (dataset.folder / "manifest.json").write_text(manifest.to_json())
     return orlog.load_dataset(dataset.folder)
@@ -52,10 +48,7 @@ def foreign(environment_id: str, kwargs: dict[str, Any], *, version: str = "1.0.
 
 @pytest.mark.parametrize(
     ("environment_id", "kwargs"),
-    [
-        ("CartPole-v1", ARGUMENTS),
-        ("FrozenLake-v1", {"desc": ["S" + "F" * 2999] + ["F" * 3000] * 299}),
-    ],
+    [("CartPole-v1", ARGUMENTS), ("FrozenLake-v1", {"desc": ["S" + "F" * 2999] + ["F" * 3000] * 299})],
 )
 def test_arguments_from_elsewhere_need_consent(environment_id: str, kwargs: dict[str, Any]) -> None:
     dataset = foreign(environment_id, kwargs)
@@ -76,9 +69,7 @@ def test_an_installed_id_without_arguments_of_its_own_needs_no_consent() -> None
 
 
 @pytest.mark.parametrize("trust", [False, True])
-@pytest.mark.parametrize(
-    "path", ["/tmp/evil.xml", "evil.xml", "..\\evil.mjb", "~/evil", "file:evil"]
-)
+@pytest.mark.parametrize("path", ["/tmp/evil.xml", "evil.xml", "..\\evil.mjb", "~/evil", "file:evil"])
 def test_a_path_is_never_taken_from_data(path: str, *, trust: bool) -> None:
     dataset = foreign("HalfCheetah-v5", {"deep": [{"xml_file": path}]})
     with pytest.raises(SimulatorError, match="deep"):
@@ -87,8 +78,7 @@ def test_a_path_is_never_taken_from_data(path: str, *, trust: bool) -> None:
 
 @pytest.mark.parametrize("trust", [False, True])
 @pytest.mark.parametrize(
-    "environment_id",
-    ["GymV21Environment-v0", "GymV26Environment-v0", "dm_control/compatibility-env-v0"],
+    "environment_id", ["GymV21Environment-v0", "GymV26Environment-v0", "dm_control/compatibility-env-v0"]
 )
 def test_ids_that_wrap_other_libraries_are_never_taken_from_data(
     environment_id: str, monkeypatch: pytest.MonkeyPatch, *, trust: bool
@@ -103,8 +93,7 @@ def test_ids_that_wrap_other_libraries_are_never_taken_from_data(
 
 
 @pytest.mark.parametrize(
-    "kwargs",
-    [{"no_such_argument": 1}, {"disable_env_checker": True}, {"id": "x"}, {"render_mode": 3}],
+    "kwargs", [{"no_such_argument": 1}, {"disable_env_checker": True}, {"id": "x"}, {"render_mode": 3}]
 )
 def test_an_environment_that_cannot_be_made_is_a_typed_error(kwargs: dict[str, Any]) -> None:
     with pytest.raises(SimulatorError, match="CartPole-v1"):
@@ -121,9 +110,7 @@ def test_what_was_recorded_on_this_machine_needs_no_consent() -> None:
     orlog.load_dataset("lab/derived-v1").recover_environment().close()
 
 
-def test_what_was_recorded_elsewhere_does_not_count(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_was_recorded_elsewhere_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with gymnasium.make("CartPole-v1", **ARGUMENTS) as env:
         folder = record("lab/own-v1", env).folder
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "another"))
@@ -144,11 +131,7 @@ def test_a_signer_of_a_registry_of_this_machine_is_trusted() -> None:
 
     dataset = foreign("CartPole-v1", ARGUMENTS)
     origin = Origin(
-        origin_version=1,
-        digest=dataset.digest,
-        mirrors=["https://example.org"],
-        registry="lab",
-        signed_by=KEY,
+        origin_version=1, digest=dataset.digest, mirrors=["https://example.org"], registry="lab", signed_by=KEY
     )
     origin_file(dataset.folder).write_bytes(msgspec.json.encode(origin))
     with pytest.raises(SimulatorError):
@@ -176,10 +159,7 @@ def test_numbers_of_a_world_behind_uncertainty_need_no_consent(world: str) -> No
         ({"environment": ["CartPole-v1"]}, "uncertain-v0 has arguments from"),
         ({"environment": "GymV26Environment-v0"}, "wraps environments of other libraries"),
         ({"environment": "os.path:Env-v0"}, "is not registered"),
-        (
-            {"environment": "orlog/uncertain-v0", "arguments": {"environment": "CartPole-v1"}},
-            "looks like a path",
-        ),
+        ({"environment": "orlog/uncertain-v0", "arguments": {"environment": "CartPole-v1"}}, "looks like a path"),
         ({"environment": "CartPole-v1", "action_delay": 10**12}, "at most 10,000"),
     ],
 )

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from orlog.base.files import put_new, unfinished_folder
-from orlog.datasets.home.folders import (
-    datasets_folder,
-    installed_names,
-    installed_versions,
-    share_objects,
-)
+from orlog.datasets.home.folders import datasets_folder, installed_names, installed_versions, share_objects
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import StorageError
 from orlog.manifests.manifest import read_manifest
@@ -40,12 +35,7 @@ def test_datasets_live_in_orlog_home_then_in_the_cache_of_the_user(
 
 
 def test_names_with_any_number_of_parts_are_listed_once() -> None:
-    for name, version in [
-        ("b/x-v1", "1.0.0"),
-        ("b/x-v1", "1.1.0"),
-        ("a/b/c/y-v2", "1.0.0"),
-        ("a/z-v0", "2.0.0"),
-    ]:
+    for name, version in [("b/x-v1", "1.0.0"), ("b/x-v1", "1.1.0"), ("a/b/c/y-v2", "1.0.0"), ("a/z-v0", "2.0.0")]:
         installed(name, version)
     (datasets_folder() / "b/x-v1/1.1.0").rename(datasets_folder() / "elsewhere")
     (datasets_folder() / "l/k-v1").mkdir(parents=True)
@@ -63,9 +53,7 @@ def test_what_is_unfinished_hidden_or_without_a_manifest_is_not_listed() -> None
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_an_interruption_leaves_nothing_and_frees_the_lock(
-    home: Path, error: type[BaseException]
-) -> None:
+def test_an_interruption_leaves_nothing_and_frees_the_lock(home: Path, error: type[BaseException]) -> None:
     destination = home / "datasets/b/x-v1/1.0.0"
 
     def interrupted() -> None:

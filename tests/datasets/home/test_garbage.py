@@ -49,10 +49,7 @@ def test_versions_are_listed_with_where_they_came_from(template: Path) -> None:
     found = {(one.name, one.version): one for one in cached_versions()}
     assert [(one.kind, one.came_from) for one in found.values()] == [
         ("version", "recorded"),
-        (
-            "version",
-            f"made from another: {read_manifest(saved / 'manifest.json').lineage[-1].operation}",
-        ),
+        ("version", f"made from another: {read_manifest(saved / 'manifest.json').lineage[-1].operation}"),
         ("partial", "downloaded from lab"),
         ("download", ""),
         ("recording", ""),
@@ -169,18 +166,13 @@ def test_only_what_was_downloaded_and_is_as_it_was_goes(template: Path) -> None:
     (kept["a stranger in it"] / "notes.txt").write_text("mine", "utf-8")
     (kept["no manifest"] / "manifest.json").unlink()
     origin_file(kept["malformed origin"]).write_text("{", "utf-8")
-    goes = [
-        place(template, LEG, "1.0.0", days=99),
-        place(template, LEG, "2.0.0", days=99, partial=True),
-    ]
+    goes = [place(template, LEG, "1.0.0", days=99), place(template, LEG, "2.0.0", days=99, partial=True)]
     for folder in kept.values():
         age(folder, 99)
     before = snapshot(*kept.values())
     report = collect_garbage(unused_days=0, max_bytes=0)
     assert {one.path for one in report.removed} == set(goes)
-    assert [one.why for one in report.kept] == [
-        "holds files that are not part of it (notes.txt): orlog verify"
-    ]
+    assert [one.why for one in report.kept] == ["holds files that are not part of it (notes.txt): orlog verify"]
     assert snapshot(*kept.values()) == before
     assert not any(origin_file(folder).exists() for folder in goes)
 
@@ -225,9 +217,7 @@ def test_what_another_process_writes_is_passed_over(template: Path) -> None:
     assert len(collect_garbage(unused_days=0).removed) == 2
 
 
-def test_a_version_opened_between_choosing_and_removing_stays(
-    template: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_opened_between_choosing_and_removing_stays(template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = place(template, ARM, "1.0.0", days=99)
     rename = os.rename
 
@@ -243,9 +233,7 @@ def test_a_version_opened_between_choosing_and_removing_stays(
     assert not beside(folder, "deleted").exists()
 
 
-def test_a_home_that_cannot_be_written_is_a_typed_error(
-    template: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_that_cannot_be_written_is_a_typed_error(template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = place(template, ARM, "1.0.0", days=99)
     other = place(template, LEG, "1.0.0", days=99)
     rename = os.rename
@@ -288,9 +276,7 @@ def test_a_deleted_version_takes_along_what_lies_beside_it_but_a_recording(templ
         delete_version(ARM, "1.0.0")
 
 
-def test_pinned_versions_links_and_bad_names_are_not_deleted(
-    template: Path, tmp_path: Path
-) -> None:
+def test_pinned_versions_links_and_bad_names_are_not_deleted(template: Path, tmp_path: Path) -> None:
     folder = place(template, ARM, "1.0.0")
     pin_version(ARM, "1.0.0")
     with pytest.raises(StorageError, match=f"orlog cache keep --off {ARM}@1.0.0"):

@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from orlog.datasets.home import records
-from orlog.datasets.home.records import (
-    choose_version,
-    clear_status,
-    read_history,
-    set_status,
-    status_message,
-)
+from orlog.datasets.home.records import choose_version, clear_status, read_history, set_status, status_message
 from orlog.errors import FormatVersionError, InvalidNameError, ManifestError, NotFoundError
 from orlog.manifests.index import VersionStatus
 

@@ -15,12 +15,7 @@ import pytest
 
 import orlog
 from orlog.datasets.download import in_place
-from orlog.datasets.download.in_place import (
-    collect_in_place,
-    in_place_folder,
-    kept_versions,
-    open_in_place,
-)
+from orlog.datasets.download.in_place import collect_in_place, in_place_folder, kept_versions, open_in_place
 from orlog.datasets.home.garbage import DAY
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -37,9 +32,7 @@ NAME = "lab/parts-v1"
 @pytest.fixture
 def whole(home: Path, tmp_path: Path) -> Dataset:  # noqa: ARG001
     dataset = record(NAME, random_parts())
-    return orlog.load_dataset(
-        convert_dataset(dataset, tmp_path / "store", container="zarr", chunk_hashes=True)
-    )
+    return orlog.load_dataset(convert_dataset(dataset, tmp_path / "store", container="zarr", chunk_hashes=True))
 
 
 @pytest.fixture
@@ -133,9 +126,7 @@ def test_what_killed_processes_left_goes(whole: Dataset) -> None:
 
 @pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("small", [True, False])
-def test_who_reads_goes_on_while_all_is_removed(
-    whole: Dataset, monkeypatch: pytest.MonkeyPatch, small: bool
-) -> None:
+def test_who_reads_goes_on_while_all_is_removed(whole: Dataset, monkeypatch: pytest.MonkeyPatch, small: bool) -> None:
     if not small:  # hashes of chunks are fetched by shard
         monkeypatch.setattr("orlog.datasets.store.chunk_hashes.MOST_WHOLE_BYTES", 0)
     ds = orlog.load_dataset(NAME)
@@ -171,9 +162,7 @@ def collect_always(home: str, ready: Path) -> None:
 
 
 @pytest.mark.usefixtures("served")
-def test_who_opens_a_version_finds_all_of_it_while_another_process_removes_all(
-    whole: Dataset, tmp_path: Path
-) -> None:
+def test_who_opens_a_version_finds_all_of_it_while_another_process_removes_all(whole: Dataset, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     collector = multiprocessing.get_context("spawn").Process(
         target=collect_always, args=(os.environ["ORLOG_HOME"], ready), daemon=True

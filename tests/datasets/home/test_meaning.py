@@ -66,9 +66,7 @@ def test_a_conversion_gets_a_version_of_its_own(good: Dataset, tmp_path: Path) -
     assert not (tmp_path / "d").exists()
     named = Dataset(convert_dataset(good, tmp_path / "e", container="hdf5", name="lab/h-v1"))
     assert (named.name, named.version) == ("lab/h-v1", "1.0.0")
-    told = CliRunner().invoke(
-        app, ["save", f"{NAME}@1.0.0", str(tmp_path / "f"), "--container", "hdf5"]
-    )
+    told = CliRunner().invoke(app, ["save", f"{NAME}@1.0.0", str(tmp_path / "f"), "--container", "hdf5"])
     assert told.exit_code == 0, told.exception
     assert f"{NAME}@1.0.2 is in {tmp_path / 'f'}" in " ".join(told.output.split())
 
@@ -86,9 +84,7 @@ def test_what_means_other_bytes_here_is_not_published(good: Dataset, tmp_path: P
     publish_dataset(other, str(registry))
 
 
-def test_what_another_registry_lists_is_not_published_otherwise(
-    good: Dataset, tmp_path: Path
-) -> None:
+def test_what_another_registry_lists_is_not_published_otherwise(good: Dataset, tmp_path: Path) -> None:
     publish_dataset(good.folder, str(tmp_path / "lab"))
     other = other_bytes(good.folder, tmp_path / "other")
     shutil.rmtree(good.folder)
@@ -138,9 +134,7 @@ def test_a_part_keeps_its_name_and_version(good: Dataset) -> None:
     with pytest.raises(VersionExistsError, match="a version never changes"):
         save_dataset(orlog.load_dataset(MINI)[:1], NAME)
     with pytest.raises(VersionExistsError, match="a version never changes"):
-        orlog.DatasetWriter(
-            NAME, observation_space=good.observation_space, action_space=good.action_space
-        )
+        orlog.DatasetWriter(NAME, observation_space=good.observation_space, action_space=good.action_space)
     assert len(episode) > 0
 
 
@@ -155,9 +149,7 @@ def test_a_build_moves_other_bytes_aside_and_keeps_them(mini_folder: Path, tmp_p
     assert (aside.digest, aside.folder.name) == (before.digest, f"1.0.0+{before.digest[7:15]}")
 
 
-def test_a_file_is_not_listed_as_a_version_that_is_something_else(
-    good: Dataset, tmp_path: Path
-) -> None:
+def test_a_file_is_not_listed_as_a_version_that_is_something_else(good: Dataset, tmp_path: Path) -> None:
     entry = ForeignEntry(url="https://data.example.org/x.hdf5", format="d4rl-hdf5")
     for name in (f"{good.name}@{good.version}", f"{MINI}@1.0.0", "d4rl/hopper-medium-v2@1.0.0"):
         with pytest.raises(VersionExistsError, match="a version never changes"):

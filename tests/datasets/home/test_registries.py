@@ -43,9 +43,7 @@ def run_at_once(*codes: str) -> None:
 
 def test_what_is_added_is_read_in_order_and_removed(home: Path, tmp_path: Path) -> None:
     added = add_registry("lab", f"{URL}/", mirrors=["s3://bucket/data", str(tmp_path)], keys=[KEY])
-    assert added == Registry(
-        name="lab", url=URL, mirrors=("s3://bucket/data", str(tmp_path)), keys=(KEY,)
-    )
+    assert added == Registry(name="lab", url=URL, mirrors=("s3://bucket/data", str(tmp_path)), keys=(KEY,))
     second = add_registry("hub", "hf://datasets/lab/data")
     third = add_registry("near", "HTTP://localhost:8000", first=True)
     assert third.url == "http://localhost:8000"
@@ -62,9 +60,7 @@ def test_what_is_added_is_read_in_order_and_removed(home: Path, tmp_path: Path) 
         remove_registry("neer")
 
 
-def test_a_folder_is_kept_by_its_absolute_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_kept_by_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path / "data")
     assert add_registry("here", "../data/").url == str(tmp_path / "data")
@@ -225,9 +221,5 @@ for serial in range(1, 31):
 """
     run_at_once(code.format("first"), code.format("second"))
     seen = json.loads(seen_file().read_text("utf-8"))["indexes"]
-    assert {url: index["serial"] for url, index in seen.items()} == {
-        URL: 30,
-        "s3://first": 30,
-        "s3://second": 30,
-    }
+    assert {url: index["serial"] for url, index in seen.items()} == {URL: 30, "s3://first": 30, "s3://second": 30}
     assert len(read_registries()) == 6

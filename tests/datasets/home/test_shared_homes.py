@@ -12,12 +12,7 @@ import pytest
 import orlog
 from orlog.datasets.download.download import download_version, repair_dataset
 from orlog.datasets.download.sources import source_of_url
-from orlog.datasets.home.folders import (
-    datasets_folder,
-    installed_names,
-    installed_versions,
-    version_folder,
-)
+from orlog.datasets.home.folders import datasets_folder, installed_names, installed_versions, version_folder
 from orlog.datasets.home.records import known_versions
 from orlog.errors import VersionExistsError
 from tests.datasets.conftest import MINI, Served
@@ -29,9 +24,7 @@ def shared(built_mini: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     folder = tmp_path / "group" / "datasets" / MINI / "1.0.0"
     shutil.copytree(built_mini, folder)
     before = snapshot(folder.parents[3])
-    monkeypatch.setenv(
-        "ORLOG_SHARED", os.pathsep.join([str(tmp_path / "gone"), str(tmp_path / "group")])
-    )
+    monkeypatch.setenv("ORLOG_SHARED", os.pathsep.join([str(tmp_path / "gone"), str(tmp_path / "group")]))
     yield folder
     assert snapshot(folder.parents[3]).keys() == before.keys()
 
@@ -62,17 +55,13 @@ def test_no_version_is_recorded_or_saved_that_a_shared_home_has() -> None:
     with pytest.raises(VersionExistsError, match="group"):
         orlog.save_dataset(ds[:2], MINI, version="1.0.0")
     with pytest.raises(VersionExistsError, match="group"):
-        orlog.DatasetWriter(
-            MINI, observation_space=ds.observation_space, action_space=ds.action_space
-        )
+        orlog.DatasetWriter(MINI, observation_space=ds.observation_space, action_space=ds.action_space)
     saved = orlog.save_dataset(ds[:2], MINI, version="2.0.0")
     assert saved.is_relative_to(datasets_folder())
     assert orlog.load_dataset(MINI).version == "2.0.0"
 
 
-def test_a_version_damaged_in_a_shared_home_comes_into_ones_own(
-    shared: Path, served: Served
-) -> None:
+def test_a_version_damaged_in_a_shared_home_comes_into_ones_own(shared: Path, served: Served) -> None:
     damaged = shared / "rewards/c.0"
     data = bytearray(damaged.read_bytes())
     data[20] ^= 1

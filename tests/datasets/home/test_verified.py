@@ -98,9 +98,7 @@ def test_a_stamp_is_settled_two_seconds_after_its_newest_time() -> None:
 
 @pytest.mark.usefixtures("settled")
 def test_another_manifest_or_folder_is_not_remembered(
-    mini_folder: Path,
-    hashed: list[str],
-    reseal: Callable[[Path, Callable[[dict[str, Any]], object]], Path],
+    mini_folder: Path, hashed: list[str], reseal: Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 ) -> None:
     manifest, _ = verify_folder(mini_folder)
     moved = mini_folder.rename(mini_folder.with_name("2.0.0"))
@@ -115,8 +113,7 @@ def test_another_manifest_or_folder_is_not_remembered(
 
 @pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", '{"verified_version": 9}', '{"verified_version": 1, "files": {"a": "b"}}'],
+    "text", ["", "{", "[]", '{"verified_version": 9}', '{"verified_version": 1, "files": {"a": "b"}}']
 )
 def test_a_damaged_record_is_as_none_and_is_replaced(
     mini_folder: Path, home: Path, hashed: list[str], text: str

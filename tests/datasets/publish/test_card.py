@@ -32,10 +32,7 @@ def recorded(name: str = "lab/arm-v1", **texts: Any) -> orlog.Dataset:
         name,
         (
             whole_episode(
-                rng.uniform(-1, 1, (steps + 1, 2)).astype(np.float32),
-                np.arange(steps) % 3,
-                np.ones(steps),
-                end=end,
+                rng.uniform(-1, 1, (steps + 1, 2)).astype(np.float32), np.arange(steps) % 3, np.ones(steps), end=end
             )
             for steps, end in ((3, "termination"), (5, ""))
         ),

@@ -23,15 +23,9 @@ ENTRY = foreign_file_entry(url="https://data.example/a.hdf5", format="d4rl-hdf5"
 @pytest.fixture
 def bad() -> Path:
     """Return a version with a reward that is not a number."""
-    with orlog.DatasetWriter(
-        "lab/bad-v1", observation_space=Box(-1, 1, (2,)), action_space=Box(-1, 1, (1,))
-    ) as writer:
+    with orlog.DatasetWriter("lab/bad-v1", observation_space=Box(-1, 1, (2,)), action_space=Box(-1, 1, (1,))) as writer:
         writer.add_episode(
-            whole_episode(
-                np.eye(3, 2, dtype=np.float32),
-                np.zeros((2, 1), np.float32),
-                np.array([1.0, np.nan]),
-            )
+            whole_episode(np.eye(3, 2, dtype=np.float32), np.zeros((2, 1), np.float32), np.array([1.0, np.nan]))
         )
     return writer.folder
 
@@ -45,9 +39,7 @@ def test_wrong_data_are_not_published(bad: Path, tmp_path: Path) -> None:
     assert (ended.returncode, "--no-audit" in ended.stderr) == (3, True)
 
 
-def test_the_index_says_what_was_published_without_an_audit(
-    bad: Path, mini_folder: Path, tmp_path: Path
-) -> None:
+def test_the_index_says_what_was_published_without_an_audit(bad: Path, mini_folder: Path, tmp_path: Path) -> None:
     registry = tmp_path / "registry"
     assert run("publish", str(bad), str(registry), "--no-audit").returncode == 0
     orlog.publish_dataset(mini_folder, registry)

@@ -35,17 +35,7 @@ from orlog.manifests.manifest import read_manifest
 from orlog.manifests.signatures import SignedKind
 from tests.hub_server import READ_TOKEN, WRITE_TOKEN, HubServer
 from tests.levels import THOROUGH
-from tests.publishing import (
-    MINI,
-    OWN_PLACE,
-    PLACE,
-    SOME,
-    assert_signed,
-    ending,
-    in_child,
-    index_of,
-    tree,
-)
+from tests.publishing import MINI, OWN_PLACE, PLACE, SOME, assert_signed, ending, in_child, index_of, tree
 
 pytest_plugins = ["tests.publishing_fixtures", "tests.s3_fixtures"]
 # huggingface_hub 2.4.0 says it to its own client for HTTP.
@@ -65,9 +55,7 @@ class Place:
         remove: Removes a file.
     """
 
-    def __init__(
-        self, url: str, held: Callable[[], dict[str, bytes]], remove: Callable[[str], object]
-    ) -> None:
+    def __init__(self, url: str, held: Callable[[], dict[str, bytes]], remove: Callable[[str], object]) -> None:
         self.url, self.held, self.remove = url, held, remove
 
 
@@ -149,9 +137,7 @@ def version_in(files: dict[str, bytes], folder: str) -> dict[str, bytes]:
     return {path: data for path, data in inside.items() if not path.endswith(".sig")}
 
 
-def test_a_place_holds_a_registry_whose_versions_never_change(
-    own: Path, other: Path, place: Place, sign: Sign
-) -> None:
+def test_a_place_holds_a_registry_whose_versions_never_change(own: Path, other: Path, place: Place, sign: Sign) -> None:
     told: list[tuple[int, int]] = []
     url = publish_dataset(own, f"{place.url}/", sign=sign, progress=lambda *one: told.append(one))
     assert url.endswith(OWN_PLACE)
@@ -176,12 +162,7 @@ def test_a_place_holds_a_registry_whose_versions_never_change(
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        lambda data: data[:-1],
-        lambda data: data + b"x",
-        lambda data: bytes([data[0] ^ 1]) + data[1:],
-        None,
-    ],
+    [lambda data: data[:-1], lambda data: data + b"x", lambda data: bytes([data[0] ^ 1]) + data[1:], None],
     ids=["short", "long", "altered", "missing"],
 )
 def test_damaged_bytes_are_never_published(
@@ -222,12 +203,8 @@ def test_one_publisher_of_a_version_wins(own: Path, other: Path, place: Place) -
 
 
 @pytest.mark.parametrize("place", ["s3", "hub"], indirect=True)
-def test_an_index_that_changed_meanwhile_is_merged(
-    variant: Callable[..., Path], place: Place, sign: Sign
-) -> None:
-    first, *others = (
-        variant(f"copy{number}", name=f"lab/d{number}-v1", objects=[]) for number in range(3)
-    )
+def test_an_index_that_changed_meanwhile_is_merged(variant: Callable[..., Path], place: Place, sign: Sign) -> None:
+    first, *others = (variant(f"copy{number}", name=f"lab/d{number}-v1", objects=[]) for number in range(3))
 
     def overtaken(data: bytes, kind: SignedKind) -> bytes:
         if kind == "index" and others:
@@ -257,9 +234,7 @@ def test_what_is_there_is_believed_only_by_its_content(built_mini: Path, registr
     assert kept.stat().st_mtime_ns == before
 
 
-def test_errors_of_the_disk_are_said(
-    built_mini: Path, registry: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_the_disk_are_said(built_mini: Path, registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -375,9 +350,7 @@ def bucket_tree(bucket: Any) -> dict[str, bytes]:
     return {path.removeprefix("data/lab/"): bucket.cat(path) for path in bucket.find("data/lab")}
 
 
-def test_s3_goes_on_from_what_it_can_vouch_for(
-    built_mini: Path, bucket: Any, calls: list[tuple[str, str]]
-) -> None:
+def test_s3_goes_on_from_what_it_can_vouch_for(built_mini: Path, bucket: Any, calls: list[tuple[str, str]]) -> None:
     def stop(done: int, total: int) -> None:
         if done > total // 2:
             raise KeyboardInterrupt
@@ -390,9 +363,7 @@ def test_s3_goes_on_from_what_it_can_vouch_for(
     sent = sorted(path for path in held if not path.endswith(".publishing"))
     altered, unchecked = sent[:2]
     wrong = bytes(len(held[altered]))
-    bucket.call_s3(
-        "put_object", Bucket="data", Key=f"lab/{altered}", Body=wrong, **targets._checksum(wrong)
-    )
+    bucket.call_s3("put_object", Bucket="data", Key=f"lab/{altered}", Body=wrong, **targets._checksum(wrong))
     bucket.pipe_file(f"data/lab/{unchecked}", held[unchecked])
     calls.clear()
     publish_dataset(built_mini, "s3://data/lab")
@@ -439,16 +410,11 @@ def test_s3_never_overwrites_a_manifest(own: Path, other: Path, bucket: Any) -> 
     with pytest.raises(VersionExistsError, match="never changes"):
         publish_dataset(own, "s3://data/lab", progress=meanwhile)
     held = bucket_tree(bucket)
-    assert (
-        held[f"{OWN_PLACE}/manifest.json"]
-        == read_manifest(other / "manifest.json").to_json().encode()
-    )
+    assert held[f"{OWN_PLACE}/manifest.json"] == read_manifest(other / "manifest.json").to_json().encode()
     assert index_from_json(held["index.json"], "test").serial == 1
 
 
-def test_errors_of_s3_are_said(
-    built_mini: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_s3_are_said(built_mini: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StorageError, match=r"s3://nowhere/lab/.*no such bucket or folder"):
         publish_dataset(built_mini, "s3://nowhere/lab")
 
@@ -520,14 +486,10 @@ def test_interrupted_at_each_commit_it_goes_on(
     assert not any(path.endswith(".publishing") for path in server.files)
 
 
-def test_a_token_that_may_not_is_said(
-    built_mini: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_may_not_is_said(built_mini: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for token, status in ((READ_TOKEN, 403), ("hf_unknown", 401)):
         monkeypatch.setenv("HF_TOKEN", token)
-        with pytest.raises(
-            StorageError, match=rf"refuses the token \(HTTP {status}\); no permission"
-        ):
+        with pytest.raises(StorageError, match=rf"refuses the token \(HTTP {status}\); no permission"):
             publish_dataset(built_mini, HUB)
     monkeypatch.setattr(time, "sleep", lambda _: None)  # what cannot be read is tried again
     with pytest.raises((TransferError, NotFoundError), match="lab/data"):

@@ -42,16 +42,11 @@ def signer(key_file: Path) -> Sign:
     return functools.partial(signatures.sign, key_file=key_file)
 
 
-def test_signatures_lie_beside_what_they_sign(
-    built_mini: Path, next_one: Path, registry: Path, sign: Sign
-) -> None:
+def test_signatures_lie_beside_what_they_sign(built_mini: Path, next_one: Path, registry: Path, sign: Sign) -> None:
     publish_dataset(built_mini, str(registry), sign=sign)
     files = tree(registry)
     assert_signed(files, sign)
-    assert {path for path in files if path.endswith(".sig")} == {
-        "index.json.sig",
-        f"{PLACE}/manifest.json.sig",
-    }
+    assert {path for path in files if path.endswith(".sig")} == {"index.json.sig", f"{PLACE}/manifest.json.sig"}
     with pytest.raises(SignatureError, match="publish with sign="):
         publish_dataset(next_one, str(registry))
     assert tree(registry) == files
@@ -79,9 +74,7 @@ def test_an_entry_that_somebody_slipped_in_is_not_signed(
         (registry / "index.json.sig").write_bytes(b"{}")
     before = tree(registry)
     for folder in (built_mini, next_one):
-        with pytest.raises(
-            SignatureError, match=r"vouch for everything it lists.*trusted=.*sign_existing=True"
-        ):
+        with pytest.raises(SignatureError, match=r"vouch for everything it lists.*trusted=.*sign_existing=True"):
             publish_dataset(folder, str(registry), sign=sign)
     assert tree(registry) == before
     if signature == "other key":

@@ -50,9 +50,7 @@ def record(
                 truncations=np.zeros(length, bool),
                 infos={key: np.full(length, value) for key, value in infos.items()},
             )
-            writer.end_episode(
-                metadata={"weight": 1.0, **({"instruction": tasks[number]} if tasks else {})}
-            )
+            writer.end_episode(metadata={"weight": 1.0, **({"instruction": tasks[number]} if tasks else {})})
     return orlog.load_dataset(name)
 
 
@@ -74,13 +72,7 @@ def filled(values: Any, width: int) -> np.ndarray:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
 )
-@given(
-    parts=st.lists(
-        st.tuples(KINDS, st.lists(st.integers(1, 4), min_size=1, max_size=3)),
-        min_size=1,
-        max_size=4,
-    )
-)
+@given(parts=st.lists(st.tuples(KINDS, st.lists(st.integers(1, 4), min_size=1, max_size=3)), min_size=1, max_size=4))
 def test_every_row_is_what_a_slow_loop_fills_up(
     parts: list[tuple[tuple[int, int, str], list[int]]], home: Path
 ) -> None:
@@ -99,17 +91,10 @@ def test_every_row_is_what_a_slow_loop_fills_up(
         np.testing.assert_array_equal(found.observations, filled(episode.observations, width))
         np.testing.assert_array_equal(found.actions, filled(episode.actions, act_width))
         np.testing.assert_array_equal(found.rewards, episode.rewards)
-        for flags, real, all_of_them in (
-            ("valid/observations", obs, width),
-            ("valid/actions", act, act_width),
-        ):
+        for flags, real, all_of_them in (("valid/observations", obs, width), ("valid/actions", act, act_width)):
             expected = [[index < real for index in range(all_of_them)]] * len(episode)
             np.testing.assert_array_equal(found.infos[flags], expected)
-        assert found.metadata == {
-            "weight": 1.0,
-            "task": number,
-            "instruction": datasets[number].name,
-        }
+        assert found.metadata == {"weight": 1.0, "task": number, "instruction": datasets[number].name}
     # Any rows of any columns, in any order, and the view of the view that is saved and opened.
     again = orlog.load_dataset(view.save(home / f"view-{some}.json"))
     assert again.digest == view.digest
@@ -163,9 +148,7 @@ def test_batches_have_filled_observations_flags_and_the_task() -> None:
         ):
             assert not (values != 0)[~batch.infos[flags]].any()
     assert abs(count / 2000 - 0.5) < 0.06  # 7 and 400 steps; each task is as likely
-    windows = next(
-        iter(orlog.windows(both, 8, seed=0, observations=(-1, 0), actions=range(2), padding="edge"))
-    )
+    windows = next(iter(orlog.windows(both, 8, seed=0, observations=(-1, 0), actions=range(2), padding="edge")))
     assert isinstance(windows.observations, torch.Tensor)
     assert windows.observations.shape == (8, 2, 3)
 
@@ -198,14 +181,10 @@ def test_tasks_count_alike_where_one_dataset_has_several_or_two_have_one() -> No
 def test_what_cannot_be_filled_up_is_refused_with_what_to_do() -> None:
     one = record("lab/one-v1", box(2), box(1), [2], ["reach"])
     wide = record("lab/wide-v1", box(3), box(1), [2], ["reach"])
-    with pytest.raises(
-        SchemaError, match=r"one-v1 and lab/wide-v1 both have the task 'reach'.*same spaces"
-    ):
+    with pytest.raises(SchemaError, match=r"one-v1 and lab/wide-v1 both have the task 'reach'.*same spaces"):
         orlog.combine_datasets([one, wide], pad=True)
     other = record("lab/other-v1", box(3), spaces.Discrete(2), [2])
-    with pytest.raises(
-        SchemaError, match=r"other-v1: action_space Discrete\(2\).*vectors of floats"
-    ):
+    with pytest.raises(SchemaError, match=r"other-v1: action_space Discrete\(2\).*vectors of floats"):
         orlog.combine_datasets([one, other], pad=True)
     with pytest.raises(SchemaError, match="pad=True fills up"):
         orlog.combine_datasets([one, wide])

@@ -34,14 +34,10 @@ def test_rows_are_the_transitions_of_all_episodes(vectors: Dataset) -> None:
         for step in range(len(episode.rewards)):
             assert (columns["episodes"][row], columns["steps"][row]) == (number, step)
             np.testing.assert_array_equal(columns["observations"][row], episode.observations[step])
-            np.testing.assert_array_equal(
-                columns["next_observations"][row], episode.observations[step + 1]
-            )
+            np.testing.assert_array_equal(columns["next_observations"][row], episode.observations[step + 1])
             for name in ("actions", "rewards", "terminations", "truncations"):
                 np.testing.assert_array_equal(columns[name][row], getattr(episode, name)[step])
-            np.testing.assert_array_equal(
-                columns["infos"]["place"][row], episode.infos["place"][step]
-            )
+            np.testing.assert_array_equal(columns["infos"]["place"][row], episode.infos["place"][step])
             row += 1
     assert row == len(columns["rewards"]) == len(columns["infos"]["said"])
     few = vectors.to_dict(episodes=[2, 0])
@@ -65,9 +61,7 @@ def test_pandas_has_a_column_for_each_number(vectors: Dataset) -> None:
     assert "observations/arm/1" in mixed
 
 
-def test_minari_makes_a_dataset_of_it(
-    vectors: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_minari_makes_a_dataset_of_it(vectors: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it wants an author, a link to the code ..
@@ -97,9 +91,7 @@ def test_hugging_face_has_the_same_rows(vectors: Dataset, tmp_path: Path) -> Non
     run_tool(tool_python("datasets==5.2.0"), code, folder=tmp_path)
 
 
-def test_what_is_not_installed_says_how_to_get_it(
-    vectors: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_installed_says_how_to_get_it(vectors: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(sys.modules, "tensordict", None)
     with pytest.raises(MissingExtraError, match="pip install tensordict"):

@@ -94,9 +94,7 @@ def test_a_dataset_that_is_dropped_closes_its_files(mini: Dataset) -> None:
 
 
 def test_an_unknown_column_names_the_nearest_and_all(mini: Dataset) -> None:
-    with pytest.raises(
-        NotFoundError, match=r"no column 'reward'; did you mean rewards\? It has: actions, "
-    ):
+    with pytest.raises(NotFoundError, match=r"no column 'reward'; did you mean rewards\? It has: actions, "):
         mini.column("reward")
 
 
@@ -118,13 +116,9 @@ def test_a_dataset_that_is_not_here_says_how_to_build_it(home: Path) -> None:
 
 
 def test_an_unknown_name_names_the_nearest(home: Path) -> None:
-    with pytest.raises(
-        NotFoundError, match=r"did you mean pointmaze/umaze-v1.* To see all, run: orlog list"
-    ):
+    with pytest.raises(NotFoundError, match=r"did you mean pointmaze/umaze-v1.* To see all, run: orlog list"):
         orlog.load_dataset("pointmaze/umase-v1", build=True)
-    with pytest.raises(
-        NotFoundError, match=r"^qqq/zzz-v1 is not known\. To see all, run: orlog list"
-    ):
+    with pytest.raises(NotFoundError, match=r"^qqq/zzz-v1 is not known\. To see all, run: orlog list"):
         orlog.load_dataset("qqq/zzz-v1")
     assert not home.exists()
 
@@ -223,9 +217,7 @@ def test_opening_refuses_columns_that_do_not_agree_with_spaces_and_totals(
     mini_folder: Path, reseal: Reseal, change: Callable[[dict[str, Any]], object]
 ) -> None:
     reseal(mini_folder, change)
-    with pytest.raises(
-        ManifestError, match=r"column \S+: .*(need|require|expected float32)"
-    ) as caught:
+    with pytest.raises(ManifestError, match=r"column \S+: .*(need|require|expected float32)") as caught:
         orlog.load_dataset(mini_folder)
     assert_not_of_the_format(mini_folder, caught.value)
 

@@ -197,10 +197,7 @@ def test_conditions_mean_what_they_mean_in_python(expression: str) -> None:
             expression,
             {
                 "episode": episode,
-                **{
-                    name: COLUMNS[name][episode].item()
-                    for name in ("returns", "lengths", "small", "success")
-                },
+                **{name: COLUMNS[name][episode].item() for name in ("returns", "lengths", "small", "success")},
             },
         )
     ]

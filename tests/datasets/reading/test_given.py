@@ -60,9 +60,7 @@ def test_names_paths_and_datasets_mean_the_same_everywhere(
         assert orlog.load_dataset(folder).total_episodes == 2
         assert orlog.load_arrays(view, "ram").total_steps == 600
         batch = next(iter(orlog.transitions(view, 4, seed=0)))
-        assert np.array_equal(
-            batch.rewards, orlog.transitions(mini[:2], 4, seed=0).batch(0).rewards
-        )
+        assert np.array_equal(batch.rewards, orlog.transitions(mini[:2], 4, seed=0).batch(0).rewards)
     first = orlog.load_dataset("lab/small0-v1").folder
     stored: list[Any] = ["lab/small0-v1", str(first), first, orlog.load_dataset(first)]
     for number, one in enumerate(stored):
@@ -111,10 +109,7 @@ def test_a_url_is_taken_only_where_datasets_are_downloaded(use: Callable[[], Any
         (lambda _: ANY.build_dataset(Path("x")), "name must be .* found PosixPath"),
         (lambda _: ANY.transitions(5, seed=0), "data must be .* found int 5."),
         (lambda ds: ANY.goals(ds, seed=0, reward="sprase"), "reward must be a function .*sprase"),
-        (
-            lambda ds: ANY.goals(ds, seed=0, actor_goals=0.5),
-            "actor_goals are each a GoalMixture, found 0.5.",
-        ),
+        (lambda ds: ANY.goals(ds, seed=0, actor_goals=0.5), "actor_goals are each a GoalMixture, found 0.5."),
         (lambda ds: ANY.split_dataset(ds, 0.9), r"sizes must be a sequence .* found float 0\.9\."),
         (lambda ds: ANY.split_dataset(ds, ["a"]), "sizes must be numbers, found str 'a'."),
         (lambda ds: ANY.combine_datasets(ds), "datasets must be a sequence .* found Dataset"),
@@ -134,9 +129,7 @@ def test_a_url_is_taken_only_where_datasets_are_downloaded(use: Callable[[], Any
         ),
     ],
 )
-def test_a_wrong_type_is_named_with_what_is_taken(
-    mini: Dataset, call: Callable[[Any], Any], message: str
-) -> None:
+def test_a_wrong_type_is_named_with_what_is_taken(mini: Dataset, call: Callable[[Any], Any], message: str) -> None:
     with pytest.raises(TypeError, match=message) as found:
         call(mini[:2])
     assert len(str(found.value)) < 300

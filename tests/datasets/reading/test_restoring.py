@@ -32,8 +32,7 @@ def record(environment_id: str, *, state: bool = True) -> orlog.Dataset:
 
 
 @pytest.mark.parametrize(
-    "environment_id",
-    ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5", "Hopper-v5", "PointMaze_UMaze-v3"],
+    "environment_id", ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5", "Hopper-v5", "PointMaze_UMaze-v3"]
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_an_environment_goes_on_as_it_was_recorded(environment_id: str) -> None:
@@ -47,10 +46,7 @@ def test_an_environment_goes_on_as_it_was_recorded(environment_id: str) -> None:
             observation, reward, terminated, truncated, _ = env.step(episode.actions[step])
             check(observation, episode.observations, step + 1)
             assert reward == episode.rewards[step]
-            assert (terminated, truncated) == (
-                episode.terminations[step],
-                episode.truncations[step],
-            )
+            assert (terminated, truncated) == (episode.terminations[step], episode.truncations[step])
 
 
 def check(observation: Any, recorded: Any, row: int) -> None:

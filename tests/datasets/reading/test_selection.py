@@ -17,9 +17,7 @@ class Few(np.random.Philox):
         return super().random_raw(*given, **options) % 7
 
 
-def test_an_order_with_equal_words_is_that_of_a_stable_sort(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_order_with_equal_words_is_that_of_a_stable_sort(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seeded_order(5, 6).tolist() == [3, 0, 5, 4, 2, 1]  # as it has always been
     monkeypatch.setattr(np.random, "Philox", Few)
     order = seeded_order(1, 5000)

@@ -18,12 +18,9 @@ AT_STEPS = ([0, 1, 0], [0, 0], [0, 0, 0, 1], [0])
 
 @pytest.mark.parametrize("dtype", [bool, np.float32, np.int64])
 @pytest.mark.parametrize(
-    ("place", "expected"),
-    [("episodes/success", DONE), ("infos/success", DONE), ("infos/is_success", (0, 0, 1, 0))],
+    ("place", "expected"), [("episodes/success", DONE), ("infos/success", DONE), ("infos/is_success", (0, 0, 1, 0))]
 )
-def test_success_names_what_episodes_or_steps_state(
-    place: str, expected: tuple[bool, ...], dtype: Any
-) -> None:
+def test_success_names_what_episodes_or_steps_state(place: str, expected: tuple[bool, ...], dtype: Any) -> None:
     axis, _, name = place.partition("/")
     episodes = [
         whole_episode(

@@ -90,11 +90,7 @@ def make_plain(number: int, component: int = 0) -> Episode:
     steps = 3 + number % 5
     observations = np.array([[component, number, step] for step in range(steps + 1)], np.float32)
     return whole_episode(
-        observations,
-        observations[:-1] / 8,
-        np.full(steps, float(number)),
-        end="truncation",
-        seed=number,
+        observations, observations[:-1] / 8, np.full(steps, float(number)), end="truncation", seed=number
     )
 
 
@@ -219,17 +215,7 @@ def test_episodes_are_selected_as_numpy_selects(rich: Dataset) -> None:
     wrong: Any
     for nothing in ([], np.array([]), np.zeros(20, np.bool_), (), slice(3, 3)):
         check_view(rich[nothing], [])
-    for wrong in (
-        [20],
-        [-21],
-        [0.5, 1],
-        ["a"],
-        [[0, 1]],
-        np.ones(19, np.bool_),
-        [None],
-        [2**63],
-        True,
-    ):
+    for wrong in ([20], [-21], [0.5, 1], ["a"], [[0, 1]], np.ones(19, np.bool_), [None], [2**63], True):
         with pytest.raises(IndexError, match="lab/rich-v1"):
             rich[wrong]
 
@@ -293,9 +279,7 @@ def test_what_makes_no_view_is_refused(rich: Dataset) -> None:
     ],
     ids=str,
 )
-def test_splits_are_disjoint_complete_and_in_order(
-    rich: Dataset, sizes: Any, counts: list[int]
-) -> None:
+def test_splits_are_disjoint_complete_and_in_order(rich: Dataset, sizes: Any, counts: list[int]) -> None:
     for seed in (None, 2**62, np.int64(3)):
         parts = orlog.split_dataset(rich, sizes, seed=seed)  # type: ignore[arg-type] # as users do
         found = [ids(part) for part in parts]
@@ -308,15 +292,11 @@ def test_splits_are_disjoint_complete_and_in_order(
         assert [part.digest for part in again] == [part.digest for part in parts]
 
 
-def test_what_is_not_alike_is_not_combined(
-    rich: Dataset, more: Dataset, plain: list[Dataset]
-) -> None:
+def test_what_is_not_alike_is_not_combined(rich: Dataset, more: Dataset, plain: list[Dataset]) -> None:
     with pytest.raises(SchemaError, match=r"rich-v1 and lab/plain-v0 cannot.*observation_space"):
         orlog.combine_datasets([rich, plain[0]])
     fewer = more.select_columns(["infos/note", "episodes/task", "episodes/weight", "observations"])
-    with pytest.raises(
-        SchemaError, match=r"column episodes/grid is .* and missing.*select_columns"
-    ):
+    with pytest.raises(SchemaError, match=r"column episodes/grid is .* and missing.*select_columns"):
         orlog.combine_datasets([rich, fewer])
     kept = ["infos/note", "episodes/task"]
     alike = orlog.combine_datasets([rich.select_columns(kept), more.select_columns(kept)])
@@ -331,10 +311,7 @@ def test_blocks_are_as_large_as_the_columns_of_the_view() -> None:
         "lab/large-frames-v1",
         [whole_episode(columns, np.zeros((4, 3), np.float32))] * 8,
         spaces.Dict(
-            {
-                "image": spaces.Box(0, 255, (1000, 1000), np.uint8),
-                "state": spaces.Box(-1, 1, (1,), np.float32),
-            }
+            {"image": spaces.Box(0, 255, (1000, 1000), np.uint8), "state": spaces.Box(-1, 1, (1,), np.float32)}
         ),
         BOX,
     )
@@ -380,16 +357,10 @@ def test_columns_are_left_out(rich: Dataset) -> None:
 # --- chains of operations
 
 
-def draw_operation(
-    data: st.DataObject, view: Dataset, numbers: list[int], more: Dataset
-) -> tuple[Dataset, list[int]]:
+def draw_operation(data: st.DataObject, view: Dataset, numbers: list[int], more: Dataset) -> tuple[Dataset, list[int]]:
     """Apply one random operation to a view and to a plain list."""
     count = len(numbers)
-    kind = data.draw(
-        st.sampled_from(
-            ["slice", "positions", "mask", "text", "function", "top", "split", "combine"]
-        )
-    )
+    kind = data.draw(st.sampled_from(["slice", "positions", "mask", "text", "function", "top", "split", "combine"]))
     if kind == "slice":
         bound = st.one_of(st.none(), st.integers(-count - 2, count + 2))
         step = data.draw(st.sampled_from([None, 1, 2, -1, -3]))
@@ -409,10 +380,7 @@ def draw_operation(
         percent = data.draw(st.sampled_from([1, 20, 50, 75.5, 100]))
         by, value = data.draw(
             st.sampled_from(
-                [
-                    ("returns", lambda one: one.rewards.sum()),
-                    ("weight", lambda one: one.metadata["weight"]),
-                ]
+                [("returns", lambda one: one.rewards.sum()), ("weight", lambda one: one.metadata["weight"])]
             )
         )
         values = [float(value(EPISODES[number])) for number in numbers]
@@ -488,9 +456,7 @@ def many_views(rich: Dataset, more: Dataset) -> list[Dataset]:
     ]
 
 
-def test_equal_operations_have_equal_digests_and_others_differ(
-    rich: Dataset, more: Dataset
-) -> None:
+def test_equal_operations_have_equal_digests_and_others_differ(rich: Dataset, more: Dataset) -> None:
     digests = [view.digest for view in many_views(rich, more)]
     assert digests == [view.digest for view in many_views(rich, more)]
     assert len({rich.digest, more.digest, *digests}) == len(digests) + 2
@@ -637,9 +603,7 @@ OPERATIONS: list[Any] = [
 ]
 
 
-def test_an_operation_from_outside_that_makes_no_sense_is_refused(
-    rich: Dataset, home: Path
-) -> None:
+def test_an_operation_from_outside_that_makes_no_sense_is_refused(rich: Dataset, home: Path) -> None:
     path = home / "x.json"
     for operation in OPERATIONS:
         body = {"operation": operation, "parents": [named(rich)]}
@@ -650,9 +614,7 @@ def test_an_operation_from_outside_that_makes_no_sense_is_refused(
         assert "edited or damaged" not in str(caught.value), operation
 
 
-def test_parents_from_outside_that_make_no_sense_are_refused(
-    rich: Dataset, plain: list[Dataset], home: Path
-) -> None:
+def test_parents_from_outside_that_make_no_sense_are_refused(rich: Dataset, plain: list[Dataset], home: Path) -> None:
     path = home / "x.json"
     good = {"episodes": [[0, 1]]}
     zeros = "sha256:" + "0" * 64
@@ -753,9 +715,7 @@ def test_datasets_and_views_are_pickled(rich: Dataset, more: Dataset, home: Path
         assert again[:2].digest == dataset[:2].digest
     assert len(pickle.dumps(mixture)) < 100_000
     (home / "mixture").write_bytes(pickle.dumps(mixture))
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, home / "mixture"], check=True, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", LOAD, home / "mixture"], check=True, capture_output=True, text=True)
     rewards = mixture.column("rewards").sum()
     assert done.stdout.split() == [mixture.digest, str(rewards), "11", "4"]
 

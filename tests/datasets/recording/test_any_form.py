@@ -49,9 +49,7 @@ class Scripted(gymnasium.Env[Any, Any]):
         episode = self.episodes[-1]
         episode["actions"].append(action.copy())
         action[...] = 0
-        reward = (float, np.float64, np.float32, int)[self.rng.integers(4)](
-            self.rng.integers(-3, 4)
-        )
+        reward = (float, np.float64, np.float32, int)[self.rng.integers(4)](self.rng.integers(-3, 4))
         flag = (bool, np.bool_)[self.rng.integers(2)]
         flags = flag(chance in (1, 2)), flag(chance in (2, 3))
         episode["rewards"].append(float(reward))

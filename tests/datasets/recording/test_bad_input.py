@@ -52,9 +52,7 @@ def kill_while_replacing(destination: Path) -> None:
     assert done.returncode in (0, -signal.SIGKILL)
 
 
-def test_a_kill_while_replacing_leaves_the_old_or_the_new_also_for_the_next_writer(
-    home: Path,
-) -> None:
+def test_a_kill_while_replacing_leaves_the_old_or_the_new_also_for_the_next_writer(home: Path) -> None:
     destination = home / "datasets/b/x-v1/1.0.0"
     kill_while_replacing(destination)
     assert (destination / "manifest.json").read_text() in ("old", "new")
@@ -67,9 +65,7 @@ def test_a_kill_while_replacing_leaves_the_old_or_the_new_also_for_the_next_writ
 # --- dataset: a name opens whatever lies in its folder
 
 
-def test_another_dataset_in_the_folder_of_a_name_is_not_opened_by_that_name(
-    mini_folder: Path,
-) -> None:
+def test_another_dataset_in_the_folder_of_a_name_is_not_opened_by_that_name(mini_folder: Path) -> None:
     shutil.copytree(mini_folder, datasets_folder() / "pointmaze/umaze-v1/1.0.0")
     with pytest.raises(IntegrityError, match="umaze-mini-v1"):
         orlog.load_dataset("pointmaze/umaze-v1@1.0.0")
@@ -82,9 +78,7 @@ def test_another_dataset_in_the_folder_of_a_name_is_not_opened_by_that_name(
 
 
 @pytest.mark.parametrize("name", ["actions", "observations/observation"])
-def test_a_link_in_place_of_a_folder_is_refused_at_once(
-    mini_folder: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_link_in_place_of_a_folder_is_refused_at_once(mini_folder: Path, tmp_path: Path, name: str) -> None:
     shutil.move(mini_folder / name, tmp_path / "outside")
     (mini_folder / name).symlink_to(tmp_path / "outside")
     with pytest.raises(IntegrityError):

@@ -39,9 +39,7 @@ NUMBERS: st.SearchStrategy[Space] = st.one_of(
         st.lists(st.integers(0, 3), max_size=3).map(tuple),
         st.sampled_from([np.float16, np.float32, np.float64, np.uint8, np.int64, np.bool_]),
     ),
-    st.builds(
-        lambda n, first: spaces.Discrete(n, start=first), st.integers(1, 9), st.integers(-9, 9)
-    ),
+    st.builds(lambda n, first: spaces.Discrete(n, start=first), st.integers(1, 9), st.integers(-9, 9)),
     st.builds(spaces.MultiDiscrete, st.lists(st.integers(1, 9), min_size=1, max_size=3)),
     st.builds(spaces.MultiBinary, st.integers(1, 4)),
 )
@@ -68,9 +66,7 @@ ROWS = st.lists(st.integers(0, 3), max_size=2).map(tuple)
 SOME_ROWS = st.lists(st.integers(1, 3), min_size=1, max_size=2).map(tuple)
 # What an author adds: by name, a kind with dtype and shape of its numbers.
 NAMES = st.sampled_from(["a", "b.c", "deep/d-e", "F_1"])
-INFOS = st.dictionaries(
-    NAMES, st.tuples(st.sampled_from(["array", "text", "variable"]), DTYPES, ROWS), max_size=3
-)
+INFOS = st.dictionaries(NAMES, st.tuples(st.sampled_from(["array", "text", "variable"]), DTYPES, ROWS), max_size=3)
 # Metadata have one length for all episodes, unless they are text. Plain numbers have 64 bits.
 METADATA = st.dictionaries(
     NAMES,
@@ -231,9 +227,7 @@ quick = settings(
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
 @quick
 @given(case=CASES, data=st.data())
-def test_any_episodes_come_back_from_one_part_or_several(
-    container: str, case: Case, data: st.DataObject
-) -> None:
+def test_any_episodes_come_back_from_one_part_or_several(container: str, case: Case, data: st.DataObject) -> None:
     if container == "hdf5":
         pytest.importorskip("h5py")
         pytest.importorskip("orlog.datasets.store.hdf5")
@@ -275,9 +269,7 @@ def check_columns_of_one_part(case: Case, episodes: list[Episode], parts: orlog.
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
 @settings(quick, max_examples=scaled(15, 3))
 @given(case=CASES, data=st.data())
-def test_equal_data_have_equal_digests_in_any_pieces(
-    container: str, case: Case, data: st.DataObject
-) -> None:
+def test_equal_data_have_equal_digests_in_any_pieces(container: str, case: Case, data: st.DataObject) -> None:
     if container == "hdf5":
         pytest.importorskip("h5py")
         pytest.importorskip("orlog.datasets.store.hdf5")
@@ -296,9 +288,7 @@ def test_equal_data_have_equal_digests_in_any_pieces(
 
 @settings(quick, max_examples=scaled(8, 3))
 @given(case=CASES, data=st.data())
-def test_the_order_of_keys_does_not_matter_and_any_value_does(
-    case: Case, data: st.DataObject
-) -> None:
+def test_the_order_of_keys_does_not_matter_and_any_value_does(case: Case, data: st.DataObject) -> None:
     episodes = make_episodes(case)
 
     def shuffled(values: dict[str, Any]) -> dict[str, Any]:
@@ -307,9 +297,7 @@ def test_the_order_of_keys_does_not_matter_and_any_value_does(
     with in_a_home_of_its_own():
         expected = record(case, episodes).digest
     same = [
-        dataclasses.replace(
-            episode, infos=shuffled(episode.infos), metadata=shuffled(episode.metadata)
-        )
+        dataclasses.replace(episode, infos=shuffled(episode.infos), metadata=shuffled(episode.metadata))
         for episode in episodes
     ]
     with in_a_home_of_its_own():
@@ -322,9 +310,7 @@ def test_the_order_of_keys_does_not_matter_and_any_value_does(
     others = [
         dataclasses.replace(one, rewards=rewards),
         dataclasses.replace(one, seed=17),
-        dataclasses.replace(
-            one, truncations=~one.truncations & (np.arange(len(one)) == len(one) - 1)
-        ),
+        dataclasses.replace(one, truncations=~one.truncations & (np.arange(len(one)) == len(one) - 1)),
     ]
     for other in others:
         with in_a_home_of_its_own():

@@ -22,16 +22,7 @@ from orlog.datasets.recording import crash_log, finishing
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import zarr_writer
 from orlog.manifests.manifest import StoredObject
-from tests.datasets.recording.arms import (
-    EPISODES,
-    NAME,
-    die,
-    in_child,
-    pieces_of,
-    record,
-    start,
-    tell,
-)
+from tests.datasets.recording.arms import EPISODES, NAME, die, in_child, pieces_of, record, start, tell
 from tests.levels import most, scaled
 
 pytestmark = [pytest.mark.slow, pytest.mark.scaled, pytest.mark.usefixtures("tiny_shards")]
@@ -51,9 +42,7 @@ def start_append(old: orlog.Dataset) -> DatasetWriter:
     return DatasetWriter.append(old, version="1.0.0", resume=True)
 
 
-def record_new(
-    begin: Callable[[], DatasetWriter], acknowledge: Callable[[int], object] = lambda _: None
-) -> None:
+def record_new(begin: Callable[[], DatasetWriter], acknowledge: Callable[[int], object] = lambda _: None) -> None:
     """Record what is not there yet, acknowledging after every episode and inside of some."""
     with begin() as writer:
         acknowledge(writer.total_episodes)
@@ -113,9 +102,7 @@ def record_and_die(begin: Callable[[], DatasetWriter], instant: int) -> tuple[in
     return code, [int(line) for line in told.splitlines()]
 
 
-def check_kills(
-    begin: Callable[[orlog.Dataset], DatasetWriter], kills: int, container: str = "zarr"
-) -> dict[str, int]:
+def check_kills(begin: Callable[[orlog.Dataset], DatasetWriter], kills: int, container: str = "zarr") -> dict[str, int]:
     """Kill recordings at many instants and finish them; return how many ended in which way."""
     old = record(OLD, version="0.9.0", container=container)
     new = old.folder.with_name("1.0.0")
@@ -140,9 +127,7 @@ def check_kills(
         acknowledged = 0
         # Every other one is killed again soon after it went on.
         for kind, at in zip(
-            ("kills", "second kills"),
-            (instant, *rng.integers(1, total // 5, instant % 2).tolist()),
-            strict=False,
+            ("kills", "second kills"), (instant, *rng.integers(1, total // 5, instant % 2).tolist()), strict=False
         ):
             if (new / "manifest.json").exists():
                 break
@@ -171,8 +156,7 @@ def check_kills(
 
 @pytest.mark.parametrize("begin", [start_new, start_append])
 def test_a_recording_killed_at_any_instant_goes_on_to_the_same_bytes(
-    begin: Callable[[orlog.Dataset], DatasetWriter],
-    record_testsuite_property: Callable[[str, object], None],
+    begin: Callable[[orlog.Dataset], DatasetWriter], record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     counts = check_kills(begin, KILLS)
     for name, count in counts.items():
@@ -181,12 +165,8 @@ def test_a_recording_killed_at_any_instant_goes_on_to_the_same_bytes(
     assert min(counts.values()) > 0
 
 
-@pytest.mark.parametrize(
-    "begin", [pytest.param(start_new, marks=pytest.mark.thorough), start_append]
-)
-def test_a_recording_into_one_file_is_as_safe(
-    begin: Callable[[orlog.Dataset], DatasetWriter],
-) -> None:
+@pytest.mark.parametrize("begin", [pytest.param(start_new, marks=pytest.mark.thorough), start_append])
+def test_a_recording_into_one_file_is_as_safe(begin: Callable[[orlog.Dataset], DatasetWriter]) -> None:
     pytest.importorskip("h5py")
     kills = scaled(16, 4)
     assert check_kills(begin, kills, "hdf5")["kills"] == kills

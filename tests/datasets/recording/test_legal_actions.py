@@ -166,9 +166,7 @@ def check_batches(env: Choices, ds: orlog.Dataset) -> None:
 
 plans = st.integers(1, 5).flatmap(
     lambda steps: st.lists(
-        st.tuples(*[st.sampled_from("x!.")] * 3).filter(lambda there: {*there} != {"."}),
-        min_size=steps,
-        max_size=steps,
+        st.tuples(*[st.sampled_from("x!.")] * 3).filter(lambda there: {*there} != {"."}), min_size=steps, max_size=steps
     ).map(lambda rows: {agent: "".join(row[n] for row in rows) for n, agent in enumerate("abc")})
 )
 KINDS = [("infos", "action_mask"), ("infos", "avail_actions"), ("observations", "action_mask")]
@@ -184,10 +182,7 @@ def test_flags_of_agents_that_come_and_go_are_those_of_the_log(
         patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("home")))
         ds = record(env, infos=[kind[1], "heat"] if kind[0] == "infos" else [])
         check_columns(env, ds)
-        assert {*ds.roles.values()} == {
-            "acts",
-            "next_legal_actions" if kind[0] == "infos" else "legal_actions",
-        }
+        assert {*ds.roles.values()} == {"acts", "next_legal_actions" if kind[0] == "infos" else "legal_actions"}
         check_batches(env, ds)
 
 
@@ -243,12 +238,7 @@ def test_infos_of_an_absent_agent_have_the_form_of_its_own() -> None:
     ds = record(Near([LEAVES, LATE, ALONE, WHOLE]), infos=["near", "word", "things"])
     assert {"infos/agents/b/things", "infos/agents/b/word"} <= ds.schema.variable.keys()
     late = ds[1].infos
-    assert late["agents/b/near"].tolist() == [
-        [0, 0],
-        [1, 2],
-        [1, 2],
-        [1, 1],
-    ]  # told once it has come
+    assert late["agents/b/near"].tolist() == [[0, 0], [1, 2], [1, 2], [1, 1]]  # told once it has come
     assert late["agents/b/word"] == ["", "b", "b", "b"]
     assert [len(things) for things in late["agents/b/things"]] == [0, 3, 4, 1]
     assert ds[2].infos["agents/c/near"].tolist() == [[0, 0, 0]] * 2
@@ -306,29 +296,14 @@ def test_what_an_environment_tells_is_legal_in_the_step_after() -> None:
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [
-        (1.5, r"float64 \(\)"),
-        ("both", "text"),
-        (None, "array"),
-        (np.ones((2, 2)), r"float64 \(2, 2\)"),
-    ],
+    [(1.5, r"float64 \(\)"), ("both", "text"), (None, "array"), (np.ones((2, 2)), r"float64 \(2, 2\)")],
 )
-def test_flags_of_a_wrong_form_are_refused_and_what_was_recorded_is_kept(
-    value: Any, said: str
-) -> None:
-    message = (
-        rf"lab/wrong-v1@1.0.0: column infos/legal_moves .*but holds {said}, .*one flag for each"
-    )
+def test_flags_of_a_wrong_form_are_refused_and_what_was_recorded_is_kept(value: Any, said: str) -> None:
+    message = rf"lab/wrong-v1@1.0.0: column infos/legal_moves .*but holds {said}, .*one flag for each"
     with pytest.raises(SchemaError, match=message):
         play("lab/wrong-v1", "legal_moves", value)
     roles = {"infos/legal_moves": "none"}
-    with orlog.record(
-        Facing("legal_moves", value),
-        "lab/wrong-v1",
-        infos=["legal_moves"],
-        roles=roles,
-        resume=True,
-    ):
+    with orlog.record(Facing("legal_moves", value), "lab/wrong-v1", infos=["legal_moves"], roles=roles, resume=True):
         pass
     ds = orlog.load_dataset("lab/wrong-v1")
     assert (len(ds), ds.roles) == (1, {})
@@ -367,11 +342,7 @@ def test_a_writer_asks_what_usual_names_mean() -> None:
     assert orlog.load_dataset(NAME).roles == roles
     given["action_space"] = spaces.Box(-1, 1, (), np.float32)
     with DatasetWriter("lab/forces-v1", **given) as writer:  # nothing is chosen there
-        writer.add_episode(
-            Episode(
-                **{**_fields(whole(valid_actions=["a", "b"])), "actions": np.zeros(2, np.float32)}
-            )
-        )
+        writer.add_episode(Episode(**{**_fields(whole(valid_actions=["a", "b"])), "actions": np.zeros(2, np.float32)}))
 
 
 def _fields(episode: Episode) -> dict[str, Any]:

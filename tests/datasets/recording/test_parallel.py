@@ -31,8 +31,7 @@ class Leaving(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined] # no 
 
     def observations(self) -> dict[str, Any]:
         return {
-            agent: np.full(self.observation_space(agent).shape, self.steps + 1, np.float32)
-            for agent in self.agents
+            agent: np.full(self.observation_space(agent).shape, self.steps + 1, np.float32) for agent in self.agents
         }
 
     def reset(self, **_: Any) -> tuple[Any, Any]:
@@ -183,9 +182,7 @@ def test_the_simulator_inside_of_mamujoco_is_put_back() -> None:
 
     with orlog.record_parallel(make(), NAME, state=True, infos=["x_position"]) as env:
         env.reset(seed=0)
-        actions = [
-            {agent: np.full(3, 0.1 * step, np.float32) for agent in env.agents} for step in range(8)
-        ]
+        actions = [{agent: np.full(3, 0.1 * step, np.float32) for agent in env.agents} for step in range(8)]
         for one in actions:
             env.step(one)
     ds = orlog.load_dataset(NAME)
@@ -208,9 +205,7 @@ def test_the_simulator_inside_of_mamujoco_is_put_back() -> None:
         (1, "much", "the reward is 'much'"),
     ],
 )
-def test_what_an_agent_cannot_have_got_names_step_and_agent(
-    place: int, value: Any, said: str
-) -> None:
+def test_what_an_agent_cannot_have_got_names_step_and_agent(place: int, value: Any, said: str) -> None:
     class Broken(Leaving):
         def step(self, actions: dict[str, Any]) -> Any:
             result = super().step(actions)

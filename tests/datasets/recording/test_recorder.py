@@ -75,9 +75,7 @@ def test_the_lines_of_a_user() -> None:
 
 @pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
 @pytest.mark.parametrize("steps", [1, 7, 1024])
-def test_blocks_of_steps_give_the_same_version(
-    steps: int, environment: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_of_steps_give_the_same_version(steps: int, environment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "BLOCK_STEPS", steps)
     held = []
 
@@ -105,9 +103,7 @@ class Toy(gymnasium.Env[Any, Any]):
             "inner": spaces.Dict({"position": spaces.Box(-9, 9, (2,), np.float64)}),
         }
     )
-    action_space = spaces.Dict(
-        {"move": spaces.Box(-1, 1, (2,), np.float32), "key": spaces.Discrete(3)}
-    )
+    action_space = spaces.Dict({"move": spaces.Box(-1, 1, (2,), np.float32), "key": spaces.Discrete(3)})
 
     def __init__(self, length: int = 5) -> None:
         self.length = length
@@ -159,9 +155,7 @@ def test_observations_that_the_environment_changes_in_place_are_copied() -> None
     assert whole.infos["note"] == ["n" * step for step in range(1, 6)]
     assert whole.infos["place"][:, 0].tolist() == [1, 1.5, 2, 2.5, 3]
     assert whole.seed == 3
-    assert whole.metadata["options"] == (
-        '{"cell": {"__array__": [1, 2], "dtype": "int64"}, "mode": "easy"}'
-    )
+    assert whole.metadata["options"] == ('{"cell": {"__array__": [1, 2], "dtype": "int64"}, "mode": "easy"}')
     assert stopped.seed is None
     assert stopped.metadata["options"] == ""
     assert len(stopped) == 1
@@ -430,9 +424,7 @@ def test_what_environments_of_the_older_gym_give_is_named(infos: list[str]) -> N
 
 
 def test_infos_of_other_types_name_episode_and_step_and_are_met_once() -> None:
-    record_broken(
-        "the info of .* no 'heat', only None", "Pendulum-v1", {"info": None}, infos=["heat"]
-    )
+    record_broken("the info of .* no 'heat', only None", "Pendulum-v1", {"info": None}, infos=["heat"])
     env = orlog.record(Broken("Pendulum-v1", info={"heat": "much"}), NAME, infos=["heat"])
     env.reset(seed=0)
     for _ in range(8):
@@ -446,10 +438,7 @@ def test_infos_of_other_types_name_episode_and_step_and_are_met_once() -> None:
 def test_options_are_refused_where_the_version_to_append_to_has_none() -> None:
     space = Plain.observation_space
     record_episodes(
-        NAME,
-        [whole_episode(np.zeros((2, 3)), np.zeros((1, 2), np.float32), end="")],
-        space,
-        Plain.action_space,
+        NAME, [whole_episode(np.zeros((2, 3)), np.zeros((1, 2), np.float32), end="")], space, Plain.action_space
     )
     with orlog.record(Plain(), NAME, append=True) as env:
         with pytest.raises(SchemaError, match="has no column episodes/options"):

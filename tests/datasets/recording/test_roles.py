@@ -41,10 +41,7 @@ def test_roles_are_stored_shown_and_kept() -> None:
     assert orlog.load_dataset(fewer).manifest.roles == {}
     with DatasetWriter.append(ds, roles={"infos/torque": "objectives"}) as writer:
         writer.add_episode(costly(7))
-    assert orlog.load_dataset(NAME).manifest.roles == {
-        "infos/energy": "cost",
-        "infos/torque": "objectives",
-    }
+    assert orlog.load_dataset(NAME).manifest.roles == {"infos/energy": "cost", "infos/torque": "objectives"}
     assert json.loads(run("show", NAME, "--json").stdout)["roles"]["infos/energy"] == "cost"
     shown = " ".join(run("show", NAME).stdout.split())
     assert "role cost infos/energy" in shown
@@ -135,9 +132,7 @@ def test_roles_of_agents_are_given_by_a_pattern() -> None:
             self.agents = []
             return seen, dict.fromkeys(seen, 1.0), ended, dict.fromkeys(seen, False), infos
 
-    with orlog.record_parallel(
-        Team(), NAME, infos=["harm"], roles={"infos/agents/*/harm": "cost"}
-    ) as env:
+    with orlog.record_parallel(Team(), NAME, infos=["harm"], roles={"infos/agents/*/harm": "cost"}) as env:
         env.reset(seed=0)
         env.step({one: np.zeros(2, np.float32) for one in env.agents})
     ds = orlog.load_dataset(NAME)

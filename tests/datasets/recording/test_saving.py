@@ -27,9 +27,7 @@ Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 OBSERVATION = spaces.Dict(
     {
         "camera": spaces.Box(0, 255, (32, 32, 3), np.uint8),
-        "objects": spaces.Sequence(
-            spaces.Dict({"name": spaces.Text(9), "place": spaces.Box(-1, 1, (2,), np.float32)})
-        ),
+        "objects": spaces.Sequence(spaces.Dict({"name": spaces.Text(9), "place": spaces.Box(-1, 1, (2,), np.float32)})),
         "scene": spaces.Graph(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4)),
         "task": spaces.Text(20),
     }
@@ -98,17 +96,12 @@ def test_there_and_back_keeps_everything_but_the_objects(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_parts_stay_parts_and_progress_ends_at_all_bytes(
-    tmp_path: Path, container: Container
-) -> None:
+def test_parts_stay_parts_and_progress_ends_at_all_bytes(tmp_path: Path, container: Container) -> None:
     base = record("lab/arm-v1", [3, 1], container=container)
     dataset = append(append(base, [4], 2), [2, 2], 3)
     seen: list[tuple[int, int]] = []
     folder = convert_dataset(
-        dataset,
-        tmp_path / "other",
-        container=OTHER[container],
-        progress=lambda done, total: seen.append((done, total)),
+        dataset, tmp_path / "other", container=OTHER[container], progress=lambda done, total: seen.append((done, total))
     )
     total = sum(dataset.column(name).nbytes for name in dataset.columns)
     assert (seen[0], seen[-1]) == ((0, total), (total, total))
@@ -154,9 +147,7 @@ def test_a_damaged_source_leaves_nothing(tmp_path: Path, container: Container) -
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_rows_of_another_sum_are_not_kept(
-    tmp_path: Path, container: Container, reseal: Reseal
-) -> None:
+def test_rows_of_another_sum_are_not_kept(tmp_path: Path, container: Container, reseal: Reseal) -> None:
     dataset = record("lab/arm-v1", [3, 1], container=container)
 
     def promise_other_rewards(body: dict[str, Any]) -> None:
@@ -198,31 +189,21 @@ def test_a_view_is_stored_with_its_lineage() -> None:
 
 def test_a_mixture_keeps_what_its_sources_agree_on() -> None:
     first = record("lab/arm-v1", [3, 1], license="MIT", behavior_policy="a script")
-    second = record(
-        "lab/arm-v2", [4], first_seed=5, license="CC-BY-4.0", behavior_policy="a person"
-    )
+    second = record("lab/arm-v2", [4], first_seed=5, license="CC-BY-4.0", behavior_policy="a person")
     view = combine_datasets([first, second, first], weights=[1, 2, 1])
     saved = Dataset(save_dataset(view, "lab/mixed-v1"))
     same_rows(view, saved)
     assert saved.total_episodes == 5
     assert saved.manifest.license == "MIT AND CC-BY-4.0"
     assert saved.manifest.behavior_policy == "a script; a person"
-    assert [parent.digest for parent in saved.lineage] == [
-        first.digest,
-        second.digest,
-        first.digest,
-    ]
+    assert [parent.digest for parent in saved.lineage] == [first.digest, second.digest, first.digest]
     assert saved.mixture is None
 
 
-def test_environment_and_benchmark_are_kept_by_what_is_derived_where_all_agree(
-    reseal: Reseal, tmp_path: Path
-) -> None:
+def test_environment_and_benchmark_are_kept_by_what_is_derived_where_all_agree(reseal: Reseal, tmp_path: Path) -> None:
     known = {"id": "Arm-v0", "kwargs": {}, "max_episode_steps": 9, "versions": {}}
     stated = {"environment": known, "benchmark": "d4rl/arm-expert-v2"}
-    first, second, other = (
-        record(f"lab/arm-v{number}", [3, 2], first_seed=number) for number in (1, 2, 3)
-    )
+    first, second, other = (record(f"lab/arm-v{number}", [3, 2], first_seed=number) for number in (1, 2, 3))
     for dataset in (first, second):
         reseal(dataset.folder, lambda body: body.update(stated))
     first, second = Dataset(first.folder), Dataset(second.folder)

@@ -20,9 +20,7 @@ NAME = "lab/many-v1"
 class Counting(gymnasium.Env[Any, Any]):
     """Counts steps; episode k of environment n lasts n + 2 steps and says which one it is."""
 
-    observation_space = spaces.Dict(
-        {"step": spaces.Box(0, 99, (2,), np.int64), "word": spaces.Discrete(9)}
-    )
+    observation_space = spaces.Dict({"step": spaces.Box(0, 99, (2,), np.int64), "word": spaces.Discrete(9)})
     action_space = spaces.Box(-1, 1, (1,), np.float32)
 
     def __init__(self, number: int) -> None:
@@ -45,9 +43,7 @@ class Counting(gymnasium.Env[Any, Any]):
 
 
 def make(mode: AutoresetMode, kind: type[Any] = SyncVectorEnv, count: int = 3) -> Any:
-    return kind(
-        [functools.partial(Counting, number) for number in range(count)], autoreset_mode=mode
-    )
+    return kind([functools.partial(Counting, number) for number in range(count)], autoreset_mode=mode)
 
 
 def check_episodes(ds: orlog.Dataset, *, whole: int) -> None:
@@ -187,9 +183,7 @@ def record_broken(place: int, value: Any, mode: AutoresetMode, said: str) -> Non
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("place", [2, 3])
-def test_a_flag_that_is_nan_is_no_end_and_names_environment_and_step(
-    mode: AutoresetMode, place: int
-) -> None:
+def test_a_flag_that_is_nan_is_no_end_and_names_environment_and_step(mode: AutoresetMode, place: int) -> None:
     said = r"environment 1, step 2 of its episode: .* is nan"
     record_broken(place, np.array([0.0, np.nan]), mode, said)
 

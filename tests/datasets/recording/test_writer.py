@@ -167,13 +167,7 @@ def test_numbers_that_are_not_finite_are_kept_and_counted() -> None:
         torque[1, 0] = np.nan
         return dataclasses.replace(episode, metadata={**episode.metadata, "weight": np.nan})
 
-    expected = {
-        "observations": 4,
-        "rewards": 1,
-        "infos/torque": 1,
-        "episodes/weight": 1,
-        "episodes/returns": 1,
-    }
+    expected = {"observations": 4, "rewards": 1, "infos/torque": 1, "episodes/weight": 1, "episodes/returns": 1}
     dataset = record([spoiled(0), EPISODES[1]])
     assert dataset.manifest.non_finite == expected
     assert_same_episode(dataset[0], spoiled(0))
@@ -187,9 +181,7 @@ def test_numbers_that_are_not_finite_are_kept_and_counted() -> None:
 
 
 def test_a_column_may_be_stored_otherwise() -> None:
-    other = choose_encoding(
-        "observations", np.dtype(np.float32), (3,), chunk_rows=7, compression="none"
-    )
+    other = choose_encoding("observations", np.dtype(np.float32), (3,), chunk_rows=7, compression="none")
     plain = record(EPISODES).manifest
     dataset = record(EPISODES, version="1.0.1", encodings={"observations": other})
     assert dataset.manifest.columns == plain.columns
@@ -239,9 +231,7 @@ def test_a_closed_writer_takes_nothing_more() -> None:
     ],
     ids=lambda arguments: f"{next(iter(arguments.items()))!r:.40}",
 )
-def test_what_could_not_be_opened_afterwards_is_refused_at_the_start(
-    arguments: dict[str, Any],
-) -> None:
+def test_what_could_not_be_opened_afterwards_is_refused_at_the_start(arguments: dict[str, Any]) -> None:
     given = {"observation_space": OBSERVATIONS, "action_space": ACTIONS, **arguments}
     with pytest.raises(ValueError):  # noqa: PT011 (each has a message of its own)
         DatasetWriter(given.pop("name", NAME), **given)
@@ -267,9 +257,7 @@ def test_an_episode_is_discarded_from_memory_and_from_the_disk() -> None:
     assert opened(writer).digest == expected
 
 
-def test_a_finish_that_fails_keeps_what_was_never_acknowledged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_finish_that_fails_keeps_what_was_never_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -177,9 +177,7 @@ def test_an_error_inside_the_with_block_keeps_whole_episodes(stop: type[BaseExce
         assert_same_episode(found, expected)
 
 
-def test_an_interruption_inside_an_episode_leaves_whole_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interruption_inside_an_episode_leaves_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     real = zarr_writer.ColumnWriter.append
     columns = len(record(EPISODES[:1]).columns)
     calls, stop = 0, 0

@@ -99,10 +99,7 @@ def not_refused(writer: DatasetWriter, where: str, wrong: Refusals) -> dict[str,
         try:
             writer.add_episode(changed(make_episode(99, 8), part, value))
         except SchemaError as error:
-            if (
-                re.search(f"({where}|^Episode).*{message}", str(error)) is None
-                or len(str(error)) >= 1000
-            ):
+            if re.search(f"({where}|^Episode).*{message}", str(error)) is None or len(str(error)) >= 1000:
                 found[f"{number}: {part}"] = str(error)
         else:
             found[f"{number}: {part}"] = "taken"
@@ -157,9 +154,7 @@ def test_infos_of_no_type_that_can_be_stored_are_refused() -> None:
 
 def test_observations_may_have_no_numbers() -> None:
     nothing = spaces.Box(0, 1, (0,), np.float32)
-    episodes = [
-        make_episode(number, 4, observations=np.zeros((5, 0), np.float32)) for number in range(3)
-    ]
+    episodes = [make_episode(number, 4, observations=np.zeros((5, 0), np.float32)) for number in range(3)]
 
     def begin(**arguments: Any) -> DatasetWriter:
         return DatasetWriter(NAME, observation_space=nothing, action_space=ACTIONS, **arguments)
@@ -172,9 +167,7 @@ def test_observations_may_have_no_numbers() -> None:
         assert_same_episode(found, expected)
 
 
-@pytest.mark.parametrize(
-    "reward", [np.inf, -np.inf, np.nan, 1e308], ids=["inf", "minus inf", "nan", "overflow"]
-)
+@pytest.mark.parametrize("reward", [np.inf, -np.inf, np.nan, 1e308], ids=["inf", "minus inf", "nan", "overflow"])
 def test_a_return_that_is_no_number_does_not_stop_the_recording(reward: float) -> None:
     long = make_episode(0, 4, rewards=np.full(4, reward))
     opposite = make_episode(1, 2, rewards=np.array([np.inf, -np.inf]))

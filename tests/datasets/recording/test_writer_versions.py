@@ -22,14 +22,7 @@ from orlog.datasets.home import folders
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store.encoding import choose_encoding
-from orlog.errors import (
-    IntegrityError,
-    ManifestError,
-    NotFoundError,
-    SchemaError,
-    StorageError,
-    VersionExistsError,
-)
+from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, StorageError, VersionExistsError
 from orlog.manifests.manifest import Manifest, read_manifest
 from tests.datasets.recording.arms import (
     EPISODES,
@@ -114,11 +107,7 @@ def test_another_recording_is_not_gone_on_with() -> None:
     interrupted(EPISODES[:1], version="1.1.0")
     other: list[Callable[[], DatasetWriter]] = [
         lambda: DatasetWriter(
-            NAME,
-            observation_space=OBSERVATIONS,
-            action_space=spaces.Discrete(5),
-            version="1.1.0",
-            resume=True,
+            NAME, observation_space=OBSERVATIONS, action_space=spaces.Discrete(5), version="1.1.0", resume=True
         ),
         lambda: start(version="1.1.0", reward_dtype=np.float32, resume=True),
         lambda: start(version="1.1.0", container="hdf5", resume=True),

@@ -251,9 +251,7 @@ class Store:
         for first in range(0, count, layout.room):
             shard = f"{path}/c.{first // layout.room}{'.0' * len(row)}"
             self.needed.add(shard)
-            self.shards[shard] = read_shard(
-                self.bytes_of(shard), layout, min(layout.room, count - first)
-            )
+            self.shards[shard] = read_shard(self.bytes_of(shard), layout, min(layout.room, count - first))
             values += [decode(one, layout) for one in self.shards[shard][1:]]
         return np.concatenate(values)[:rows]
 

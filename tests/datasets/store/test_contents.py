@@ -55,9 +55,7 @@ def three_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(encoding, "CHUNK_BYTES", 32)
         patch.setattr(encoding, "SHARD_BYTES", 64)
         action = spaces.Box(-1, 1, (2,), np.float32)
-        writer = orlog.DatasetWriter(
-            "lab/parts-v1", observation_space=SPACE, action_space=action, version="1.0.0"
-        )
+        writer = orlog.DatasetWriter("lab/parts-v1", observation_space=SPACE, action_space=action, version="1.0.0")
         for number, lengths in enumerate(LENGTHS):
             if number:
                 writer = orlog.DatasetWriter.append(orlog.load_dataset("lab/parts-v1"))

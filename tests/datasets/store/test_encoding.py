@@ -92,8 +92,6 @@ def test_an_author_may_choose_rows_and_compression() -> None:
 
 @pytest.mark.parametrize("rows", [0, -1, 2**25 + 1, 2**70])
 def test_chunks_of_no_rows_or_too_many_are_refused(rows: int) -> None:
-    with pytest.raises(
-        ValueError, match=rf"column rewards: a chunk holds 1 to {2**25} rows .*found {rows}"
-    ):
+    with pytest.raises(ValueError, match=rf"column rewards: a chunk holds 1 to {2**25} rows .*found {rows}"):
         choose_encoding("rewards", FLOAT, (), chunk_rows=rows)
     assert choose_encoding("rewards", FLOAT, (), chunk_rows=2**25).chunks_per_shard == 1

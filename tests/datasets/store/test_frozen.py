@@ -82,8 +82,7 @@ def test_what_is_rare_is_still_written_in_the_very_bytes(monkeypatch: pytest.Mon
     monkeypatch.setattr(chunk_hashes, "LARGE_BYTES", 0)
     folders = FROZEN / "format-1-corners", script("make_corners").write()
     before, now = (
-        {item.path: item.sha256 for item in orlog.load_dataset(folder).manifest.objects}
-        for folder in folders
+        {item.path: item.sha256 for item in orlog.load_dataset(folder).manifest.objects} for folder in folders
     )
     differing = {path for path, _ in before.items() ^ now.items()}
     assert differing == {f"{part}infos/nothing/zarr.json" for part in ("", "parts/1/")}
@@ -92,6 +91,4 @@ def test_what_is_rare_is_still_written_in_the_very_bytes(monkeypatch: pytest.Mon
 def test_zarr_itself_reads_images_where_orlog_is_installed() -> None:
     folder = FROZEN / "format-1-zarr"
     found: Any = zarr.open_array(folder / "observations/image", mode="r")[:]
-    assert np.array_equal(
-        found, orlog.load_dataset(folder).column("observations/image", 0, len(found))
-    )
+    assert np.array_equal(found, orlog.load_dataset(folder).column("observations/image", 0, len(found)))

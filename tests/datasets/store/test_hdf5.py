@@ -51,11 +51,7 @@ def an_episode(steps: int, seed: int) -> Episode:
 
     return whole_episode(
         {
-            "cameras": {
-                "color": frames(32, 32, 3),
-                "first": frames(3, 32, 32),
-                "gray": frames(96, 96),
-            },
+            "cameras": {"color": frames(32, 32, 3), "first": frames(3, 32, 32), "gray": frames(96, 96)},
             "half": rng.random((steps + 1, 2)).astype(np.float16),
             "task": [("stack", "sort", "")[index % 3] for index in range(steps + 1)],
         },
@@ -73,18 +69,14 @@ def an_episode(steps: int, seed: int) -> Episode:
 
 
 def write_part(folder: Path) -> WrittenPart:
-    writer = EpisodeWriter(
-        folder, Schema(observation_space=OBSERVATION, action_space=ACTION), "lab/arm-v1@1.0.0"
-    )
+    writer = EpisodeWriter(folder, Schema(observation_space=OBSERVATION, action_space=ACTION), "lab/arm-v1@1.0.0")
     for number, steps in enumerate(LENGTHS):
         writer.add_episode(an_episode(steps, number))
     return writer.finish()
 
 
 def rows_of(written: WrittenPart) -> dict[ColumnSpec, int]:
-    return {
-        spec: written.part.columns[name].rows for name, spec in written.schema.columns().items()
-    }
+    return {spec: written.part.columns[name].rows for name, spec in written.schema.columns().items()}
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +128,7 @@ def flip_chunk(path: Path, name: str, chunk: int) -> None:
 @pytest.mark.parametrize(
     ("name", "chunk"), [("observations/cameras/gray", 7), ("rewards", 0), ("infos/note@values", 0)]
 )
-def test_a_damaged_chunk_is_named(
-    part: tuple[Path, dict[ColumnSpec, int]], name: str, chunk: int
-) -> None:
+def test_a_damaged_chunk_is_named(part: tuple[Path, dict[ColumnSpec, int]], name: str, chunk: int) -> None:
     folder, rows = part
     flip_chunk(folder / "data.h5", name, chunk)
     reader = Hdf5Reader(folder, rows)
@@ -167,9 +157,7 @@ def test_no_flipped_byte_changes_a_value(part: tuple[Path, dict[ColumnSpec, int]
         try:
             reader = Hdf5Reader(folder, rows)
             for spec, count in rows.items():
-                np.testing.assert_array_equal(
-                    reader.read(spec.name, 0, count), expected[spec.name], err_msg=str(place)
-                )
+                np.testing.assert_array_equal(reader.read(spec.name, 0, count), expected[spec.name], err_msg=str(place))
             found["unharmed"] += 1
         except IntegrityError:
             found["refused"] += 1
@@ -221,15 +209,11 @@ def no_sum(file: Any, _: Path) -> None:
 
 
 def other_filter(file: Any, _: Path) -> None:
-    file.create_dataset(
-        "rewards", (10,), "<f8", chunks=(10,), shuffle=True, compression="lzf", fletcher32=True
-    )
+    file.create_dataset("rewards", (10,), "<f8", chunks=(10,), shuffle=True, compression="lzf", fletcher32=True)
 
 
 def never_written(file: Any, _: Path) -> None:
-    file.create_dataset(
-        "rewards", (10,), "<f8", chunks=(5,), shuffle=True, compression="gzip", fletcher32=True
-    )
+    file.create_dataset("rewards", (10,), "<f8", chunks=(5,), shuffle=True, compression="gzip", fletcher32=True)
 
 
 def group(file: Any, _: Path) -> None:
@@ -321,18 +305,13 @@ for limit in (100, 20_000, 60_000):
     root, written = original
     (tmp_path / "arguments").write_bytes(pickle.dumps((root, tmp_path / "full", written)))
     done = subprocess.run(
-        [sys.executable, "-B", "-c", script, str(tmp_path / "arguments")],
-        check=True,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-B", "-c", script, str(tmp_path / "arguments")], check=True, capture_output=True, text=True
     )
     assert done.stdout.count(": cannot write: ") == 3
 
 
 def test_a_recording_in_one_file_is_appended_to_by_another() -> None:
-    with DatasetWriter(
-        "lab/arm-v1", observation_space=OBSERVATION, action_space=ACTION, container="hdf5"
-    ) as writer:
+    with DatasetWriter("lab/arm-v1", observation_space=OBSERVATION, action_space=ACTION, container="hdf5") as writer:
         for number in range(2):
             writer.add_episode(an_episode(LENGTHS[number], number))
     base = Dataset(writer.folder)

@@ -80,9 +80,7 @@ def check_many(child: Child, examples: int) -> None:
     sys.stdout.write(f"{totals.total()} in all: {dict(totals)}\n")
     assert totals.total() >= examples
     assert totals.keys() <= {"right", *REFUSED}
-    for kind in set(KINDS) - {
-        "verified"
-    }:  # which is only a memory: what is wrong with it is dropped
+    for kind in set(KINDS) - {"verified"}:  # which is only a memory: what is wrong with it is dropped
         assert found[kind]["right"], kind
         assert found[kind].total() > found[kind]["right"], kind
 
@@ -140,9 +138,7 @@ LINKED = {"composed and not": "\xe9/\xe9", "ligature": "metadata fi"}
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_a_path_that_no_disk_could_hold_apart_is_refused(
-    child: Child, mini_folder: Path, name: str
-) -> None:
+def test_a_path_that_no_disk_could_hold_apart_is_refused(child: Child, mini_folder: Path, name: str) -> None:
     def change(body: Body) -> None:
         with_object(PATHS[name])(body)
         if name in LINKED:
@@ -208,9 +204,7 @@ def test_what_is_no_file_is_never_read(built_mini: Path, tmp_path: Path, place: 
         shutil.copytree(built_mini, tmp_path / name)
         (tmp_path / name / place).unlink()
         make(tmp_path / name / place)
-    done = run_program(
-        [sys.executable, "-c", OPENS, *(str(tmp_path / name) for name in STRANGE)], timeout=600
-    )
+    done = run_program([sys.executable, "-c", OPENS, *(str(tmp_path / name) for name in STRANGE)], timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
     for name, line in zip(STRANGE, done.stdout.splitlines(), strict=True):
         refused = line.split()
@@ -233,9 +227,7 @@ def damages(folder: Path, reseal: Reseal) -> dict[str, Callable[[], object]]:
 
 
 @pytest.mark.parametrize("name", ["escape", "deep", "cut", "steered"])
-def test_the_command_line_refuses_in_one_paragraph(
-    mini_folder: Path, reseal: Reseal, name: str
-) -> None:
+def test_the_command_line_refuses_in_one_paragraph(mini_folder: Path, reseal: Reseal, name: str) -> None:
     damages(mini_folder, reseal)[name]()
     done = orlog("verify", str(mini_folder))
     assert done.returncode in (1, 3)

@@ -27,12 +27,7 @@ from orlog.errors import OrlogError
 from orlog.manifests.signatures import new_key, sign
 from tests.datasets.conftest import Reseal
 from tests.datasets.store.independent_reader import Store, parse
-from tests.datasets.store.independent_rules import (
-    check_columns,
-    positions,
-    signed_message,
-    view_digest,
-)
+from tests.datasets.store.independent_rules import check_columns, positions, signed_message, view_digest
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[2] / "docs/store-format-1.md"
@@ -43,10 +38,7 @@ OLD_SIDES = "infos/nothing"  # a row of no numbers, whose chunks had a side of 0
 @pytest.fixture
 def tiny() -> Path:
     """Write the version whose manifest is the example of the page; return its folder."""
-    observations = {
-        "pos": spaces.Box(-1, 1, (2,), np.float32),
-        "word": spaces.Text(9, min_length=0, charset="abé"),
-    }
+    observations = {"pos": spaces.Box(-1, 1, (2,), np.float32), "word": spaces.Text(9, min_length=0, charset="abé")}
     with orlog.DatasetWriter(
         "lab/tiny-v1",
         observation_space=spaces.Dict(observations),
@@ -116,9 +108,7 @@ def test_zarr_writes_the_bytes_of_every_frozen_array(folder: Path, tmp_path: Pat
     with zarr.config.set(pipeline):
         for number in range(len(store.manifest["parts"])):
             prefix = f"parts/{number}/" if number else ""
-            group = zarr.open_group(
-                tmp_path / prefix, mode="w-", zarr_format=3, attributes={"orlog_format": 1}
-            )
+            group = zarr.open_group(tmp_path / prefix, mode="w-", zarr_format=3, attributes={"orlog_format": 1})
             for name in store.columns:
                 path = f"{prefix}{name}"
                 metadata = parse(store.bytes_of(f"{path}/zarr.json"))
@@ -169,9 +159,7 @@ WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
     "a newer version": lambda body: body.update(format_version=2),
     "no order": lambda body: body["columns"].reverse(),
     "a column twice": lambda body: body["columns"].insert(0, body["columns"][0]),
-    "a path outside": lambda body: body["objects"].insert(
-        0, {**body["objects"][0], "path": "../x"}
-    ),
+    "a path outside": lambda body: body["objects"].insert(0, {**body["objects"][0], "path": "../x"}),
     "a missing file": lambda body: body["objects"].pop(0),
     "another type": lambda body: column(body, "actions").update(dtype="uint64"),
     "more rows": lambda body: column(body, "actions").update(rows=4),
@@ -199,17 +187,13 @@ def test_both_refuse_what_the_page_tells_readers_to_refuse(
 
 @pytest.mark.parametrize("seed", [None, 0, 7, 10**9])
 @pytest.mark.parametrize("sizes", [[0.8, 0.1, 0.1], [3, 40, 1], [0.5, 0.25]], ids=str)
-def test_parts_of_a_split_are_what_the_page_says(
-    mini: Dataset, sizes: list[Any], seed: int | None
-) -> None:
+def test_parts_of_a_split_are_what_the_page_says(mini: Dataset, sizes: list[Any], seed: int | None) -> None:
     for view in orlog.split_dataset(mini, sizes, seed=seed):
         check_view(mini, view)
 
 
 def check_view(parent: Dataset, view: Dataset) -> None:
-    columns = {
-        f"episodes/{name}": parent.column(f"episodes/{name}") for name in ("lengths", "returns")
-    }
+    columns = {f"episodes/{name}": parent.column(f"episodes/{name}") for name in ("lengths", "returns")}
     assert view.operation is not None
     assert view.selection().index.tolist() == positions(view.operation, columns)
     named = {"dataset": f"{parent.name}@{parent.digest}"}

@@ -37,9 +37,7 @@ def open_shard(path: Path, encoding: Encoding = NUMBERS) -> Shard:
     return Shard(path, encoding.chunks_per_shard, path.stat().st_size, name=NAME)
 
 
-def read_all(
-    path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], encoding: Encoding
-) -> np.ndarray:
+def read_all(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], encoding: Encoding) -> np.ndarray:
     """Return the first `shape[0]` rows of a shard."""
     shard = open_shard(path, encoding)
     chunks = -(-shape[0] // encoding.chunk_rows)
@@ -68,9 +66,7 @@ def path(tmp_path: Path, values: np.ndarray) -> Path:
     return path
 
 
-def index_of(
-    data: bytes | bytearray, chunks: int = NUMBERS.chunks_per_shard
-) -> list[tuple[int, int]]:
+def index_of(data: bytes | bytearray, chunks: int = NUMBERS.chunks_per_shard) -> list[tuple[int, int]]:
     index = np.frombuffer(data[-chunks * 16 - 4 : -4], "<u8").reshape(chunks, 2)
     return [(int(offset), int(length)) for offset, length in index]
 
@@ -154,11 +150,7 @@ def test_every_damaged_byte_of_any_encoding_is_noticed_and_named(
     path = tmp_path / "shard"
     rows = 1 if axis is not None else 40
     encoding = Encoding(
-        chunk_rows=rows,
-        chunks_per_shard=3,
-        compression=compression,
-        bit_shuffle=bool(shape),
-        difference_axis=axis,
+        chunk_rows=rows, chunks_per_shard=3, compression=compression, bit_shuffle=bool(shape), difference_axis=axis
     )
     values = random_rows(np.dtype(dtype), (rows + 1, *shape), 3)
     whole = shard_bytes(values, encoding)
@@ -190,9 +182,7 @@ def test_a_shard_cut_or_grown_anywhere_is_noticed(path: Path) -> None:
 def test_a_missing_shard_and_a_link_are_named(tmp_path: Path, path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
     for other in (tmp_path / "nowhere", tmp_path / "link"):
-        with pytest.raises(
-            IntegrityError, match=f"{NAME}: expected 10 bytes, found no file"
-        ) as caught:
+        with pytest.raises(IntegrityError, match=f"{NAME}: expected 10 bytes, found no file") as caught:
             Shard(other, 4, 10, name=NAME)
         assert caught.value.file == NAME
     with pytest.raises(IntegrityError, match=NAME):
@@ -200,13 +190,9 @@ def test_a_missing_shard_and_a_link_are_named(tmp_path: Path, path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "entry",
-    [(2**64 - 1, 2**64 - 1), (2**63, 100), (2**64 - 1, 1), (0, 2**40), (0, 0), (0, 3), (0, 4)],
-    ids=str,
+    "entry", [(2**64 - 1, 2**64 - 1), (2**63, 100), (2**64 - 1, 1), (0, 2**40), (0, 0), (0, 3), (0, 4)], ids=str
 )
-def test_an_index_that_points_nowhere_is_refused_though_its_sum_is_right(
-    path: Path, entry: tuple[int, int]
-) -> None:
+def test_an_index_that_points_nowhere_is_refused_though_its_sum_is_right(path: Path, entry: tuple[int, int]) -> None:
     data = path.read_bytes()
     index = index_of(data)
     index[1] = entry
@@ -216,9 +202,7 @@ def test_an_index_that_points_nowhere_is_refused_though_its_sum_is_right(
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS[1:])
-def test_a_chunk_with_a_right_sum_decodes_or_is_an_integrity_error(
-    tmp_path: Path, compression: str
-) -> None:
+def test_a_chunk_with_a_right_sum_decodes_or_is_an_integrity_error(tmp_path: Path, compression: str) -> None:
     encoding = Encoding(chunk_rows=64, chunks_per_shard=1, compression=compression)
     whole = shard_bytes(np.arange(64.0), encoding)
     ((_, size),) = index_of(whole, 1)

@@ -42,9 +42,7 @@ def test_an_error_of_progress_ends_the_verification(mini_folder: Path) -> None:
     assert threading.active_count() == before
 
 
-def test_an_object_that_cannot_be_read_is_named(
-    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_that_cannot_be_read_is_named(mini_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: Path, progress: Callable[[int], None]) -> str:
         if path == mini_folder / SHARD:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -56,9 +54,7 @@ def test_an_object_that_cannot_be_read_is_named(
     assert problem.found == f"an error: {os.strerror(errno.EIO)}"
 
 
-def test_too_many_open_files_are_no_damage(
-    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_open_files_are_no_damage(mini_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_path: Path, _progress: Callable[[int], None]) -> str:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -67,9 +63,7 @@ def test_too_many_open_files_are_no_damage(
         verify_folder(mini_folder)
 
 
-def test_a_folder_that_cannot_be_listed_is_named(
-    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_listed_is_named(mini_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scandir = os.scandir
 
     def refuse(path: str) -> Any:
@@ -91,9 +85,7 @@ def test_a_problem_names_the_column_and_the_episodes(mini_folder: Path) -> None:
     assert (extra.column, extra.episodes) == (None, None)
 
 
-def test_one_flipped_bit_in_any_object_is_reported_as_exactly_that_object(
-    mini_folder: Path,
-) -> None:
+def test_one_flipped_bit_in_any_object_is_reported_as_exactly_that_object(mini_folder: Path) -> None:
     rng = np.random.default_rng(3)
     for item in read_manifest(mini_folder / MANIFEST_FILE).objects:
         path = mini_folder / item.path
@@ -127,9 +119,7 @@ def test_values_other_than_those_stated_are_found_by_decoding(
     (problem,) = check_values(StoredVersion(mini_folder))
     (stated,) = (one for one in stored.manifest.columns if one.name == "rewards")
     found = blake3.blake3(wrong.tobytes()).hexdigest()
-    assert str(problem) == (
-        f"rewards: other values: expected blake3 {stated.blake3}, found blake3 {found}"
-    )
+    assert str(problem) == (f"rewards: other values: expected blake3 {stated.blake3}, found blake3 {found}")
 
 
 CORNERS = Path(__file__).with_name("frozen") / "format-1-corners"
@@ -153,8 +143,7 @@ def drop_group(body: dict[str, Any]) -> None:
 
 WRONG_FLAGS = b"".join(
     encode_shard(
-        np.array([0] * 4 + [2], np.uint8).view(np.bool_),
-        choose_encoding("truncations", np.dtype(np.bool_), ()),
+        np.array([0] * 4 + [2], np.uint8).view(np.bool_), choose_encoding("truncations", np.dtype(np.bool_), ())
     )
 )
 
@@ -167,9 +156,7 @@ WRONG_FLAGS = b"".join(
             ["infos/Wert: other values: expected non_finite 0, found non_finite 2"],
         ),
         (
-            lambda folder, reseal, _: reseal(
-                folder, lambda body: body["non_finite"].update(actions=4)
-            ),
+            lambda folder, reseal, _: reseal(folder, lambda body: body["non_finite"].update(actions=4)),
             ["actions: other values: expected non_finite 4, found non_finite 0"],
         ),
         (
@@ -182,9 +169,7 @@ WRONG_FLAGS = b"".join(
         ),
         (
             lambda folder, _, replace: replace(
-                folder,
-                "chunk_hashes/shards",
-                bytes(len((folder / "chunk_hashes/shards").read_bytes())),
+                folder, "chunk_hashes/shards", bytes(len((folder / "chunk_hashes/shards").read_bytes()))
             ),
             ["actions/c.0: other hashes", "actions/c.1: other hashes"],
         ),
@@ -222,9 +207,7 @@ def test_what_a_writer_stated_wrongly_is_found_by_values_alone(
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_values_of_every_part_are_checked_in_both_containers(
-    mini_folder: Path, container: Container
-) -> None:
+def test_values_of_every_part_are_checked_in_both_containers(mini_folder: Path, container: Container) -> None:
     first = orlog.load_dataset(mini_folder)
     orlog.save_dataset(first[:3], "lab/parts-v1", version="1.0.0", container=container)
     with orlog.DatasetWriter.append(orlog.load_dataset("lab/parts-v1")) as writer:
@@ -241,9 +224,7 @@ def test_values_of_every_part_are_checked_in_both_containers(
         assert "c.0.0, chunk 0: damaged: crc32c" in problem.found
 
 
-def test_a_link_in_place_of_a_folder_condemns_all_below_it(
-    mini_folder: Path, tmp_path: Path
-) -> None:
+def test_a_link_in_place_of_a_folder_condemns_all_below_it(mini_folder: Path, tmp_path: Path) -> None:
     shutil.move(mini_folder / "actions", tmp_path / "good")
     (mini_folder / "actions").symlink_to(tmp_path / "good")
     assert problems(mini_folder) == [

@@ -62,8 +62,7 @@ def an_episode(steps: int, seed: int, *, silent: bool = False) -> Episode:
         return () if silent else tuple(pairs() for _ in range(rng.integers(0, 3)))
 
     option = [
-        (0, np.int64(rng.integers(4))) if rng.random() < 0.5 else (1, rng.random(2).astype("f4"))
-        for _ in range(steps)
+        (0, np.int64(rng.integers(4))) if rng.random() < 0.5 else (1, rng.random(2).astype("f4")) for _ in range(steps)
     ]
     return whole_episode(
         {
@@ -93,9 +92,7 @@ def encodings() -> dict[str, Encoding]:
     ]
     return dict.fromkeys(numbers, SMALL) | {
         "observations/say@values": dataclasses.replace(SMALL, bit_shuffle=False),
-        "observations/camera": Encoding(
-            chunk_rows=1, chunks_per_shard=4, compression="lz4hc", difference_axis=1
-        ),
+        "observations/camera": Encoding(chunk_rows=1, chunks_per_shard=4, compression="lz4hc", difference_axis=1),
     }
 
 
@@ -105,9 +102,7 @@ def flat(lists: Sequence[Sequence[Any]]) -> list[Any]:
 
 def record(name: str, parts: Sequence[Sequence[Episode]]) -> Dataset:
     """Write a version, and append each further part to the one before."""
-    writer = orlog.DatasetWriter(
-        name, observation_space=OBSERVATION, action_space=ACTION, encodings=encodings()
-    )
+    writer = orlog.DatasetWriter(name, observation_space=OBSERVATION, action_space=ACTION, encodings=encodings())
     for number, part in enumerate(parts):
         if number:
             before = orlog.load_dataset(f"{name}@1.{number - 1}.0")
@@ -128,9 +123,7 @@ def random_parts(*, silent: int | None = None) -> list[list[Episode]]:
 
 
 @pytest.fixture(scope="module", params=[None, 1], ids=["all speak", "second silent"])
-def versions(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Dataset, Dataset]:
+def versions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Dataset]:
     """Return the same episodes in three parts and in one; do not write to them."""
     parts = random_parts(silent=request.param)
     with pytest.MonkeyPatch.context() as patch:
@@ -171,9 +164,7 @@ def assert_same_values(one: np.ndarray, two: np.ndarray) -> None:
 
 
 @pytest.mark.scaled
-def test_any_range_of_rows_is_that_of_the_whole(
-    stored_versions: tuple[StoredVersion, StoredVersion],
-) -> None:
+def test_any_range_of_rows_is_that_of_the_whole(stored_versions: tuple[StoredVersion, StoredVersion]) -> None:
     parts, whole = stored_versions
     for name in whole.schema.columns():
         values = whole.read(name)
@@ -186,9 +177,7 @@ def test_any_range_of_rows_is_that_of_the_whole(
                 assert_same_values(stored.read(name, start, stop), values[start:stop])
 
 
-def test_any_rows_in_any_order_are_those_of_the_whole(
-    stored_versions: tuple[StoredVersion, StoredVersion],
-) -> None:
+def test_any_rows_in_any_order_are_those_of_the_whole(stored_versions: tuple[StoredVersion, StoredVersion]) -> None:
     parts, whole = stored_versions
     rng = np.random.default_rng(0)
     for name in whole.schema.columns():
@@ -213,17 +202,13 @@ SELECTIONS = [[], [3], [7, 6, 5, 4, 3, 2, 1, 0], [2, 3], [3, 4], [1, 3, 6], [6, 
     ids=str,
 )
 def test_rows_of_any_episodes_are_those_of_the_episodes(
-    stored_versions: tuple[StoredVersion, StoredVersion],
-    monkeypatch: pytest.MonkeyPatch,
-    windows: tuple[int, int],
+    stored_versions: tuple[StoredVersion, StoredVersion], monkeypatch: pytest.MonkeyPatch, windows: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(version_module, "GAP_BYTES", windows[0])
     monkeypatch.setattr(version_module, "WINDOW_BYTES", windows[1])
     parts, whole = stored_versions
     names = list(whole.schema.columns())
-    single: list[Block] = [
-        whole.read_block(np.array([episode]), names) for episode in range(len(whole.lengths))
-    ]
+    single: list[Block] = [whole.read_block(np.array([episode]), names) for episode in range(len(whole.lengths))]
     for selection in SELECTIONS:
         episodes = np.array(selection, np.int64)
         for stored in (parts, whole):
@@ -289,11 +274,7 @@ def test_parts_that_do_not_make_up_the_whole_are_refused(
 
 
 def replace_column(
-    folder: Path,
-    name: str,
-    values: np.ndarray,
-    replace_object: Callable[[Path, str, bytes], None],
-    reseal: Reseal,
+    folder: Path, name: str, values: np.ndarray, replace_object: Callable[[Path, str, bytes], None], reseal: Reseal
 ) -> None:
     """Put other values of as many rows into a column, sealed as if they belonged there."""
     stored = StoredVersion(folder)
@@ -313,16 +294,10 @@ def replace_column(
     assert orlog.verify_store(folder)[1] == []
 
 
-@pytest.mark.parametrize(
-    "name", ["infos/said@offsets", "observations/sets@values@offsets", "actions@choice"]
-)
+@pytest.mark.parametrize("name", ["infos/said@offsets", "observations/sets@values@offsets", "actions@choice"])
 @pytest.mark.parametrize("kind", ["beyond", "negative", "backward"])
 def test_offsets_that_do_not_count_their_values_are_an_integrity_error(
-    one_part: Path,
-    replace_object: Callable[[Path, str, bytes], None],
-    reseal: Reseal,
-    name: str,
-    kind: str,
+    one_part: Path, replace_object: Callable[[Path, str, bytes], None], reseal: Reseal, name: str, kind: str
 ) -> None:
     values = StoredVersion(one_part).read(name).copy()
     values[-1] = {"beyond": values.max() + 1000, "negative": -1, "backward": values.min() - 1}[kind]
@@ -334,9 +309,7 @@ def test_offsets_that_do_not_count_their_values_are_an_integrity_error(
 
 
 @pytest.mark.filterwarnings("ignore:Object at .* is not recognized")
-@pytest.mark.parametrize(
-    "pipeline", ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"]
-)
+@pytest.mark.parametrize("pipeline", ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"])
 def test_zarr_itself_reads_every_part(three_parts: Dataset, pipeline: str) -> None:
     stored = StoredVersion(three_parts.folder)
     for part, totals in enumerate(three_parts.manifest.parts):

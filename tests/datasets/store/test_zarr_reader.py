@@ -38,9 +38,7 @@ REWARDS = ColumnSpec("rewards", FLOAT, ())
 SMALL = Encoding(chunk_rows=8, chunks_per_shard=2)
 
 
-def write(
-    folder: Path, spec: ColumnSpec, pieces: list[np.ndarray], encoding: Encoding | None = None
-) -> WrittenColumn:
+def write(folder: Path, spec: ColumnSpec, pieces: list[np.ndarray], encoding: Encoding | None = None) -> WrittenColumn:
     writer = ZarrWriter(folder, {} if encoding is None else {spec.name: encoding})
     writer.add_column(spec)
     for piece in pieces:
@@ -112,9 +110,7 @@ def test_reading_any_rows_gives_what_was_written_in_any_pieces(
             part = reader.read(spec.name, start, stop)
             assert (part.dtype, part.shape) == (spec.dtype, values[start:stop].shape)
             assert part.tobytes() == values[start:stop].tobytes()
-        places = (
-            st.lists(st.integers(0, len(values) - 1), max_size=20) if len(values) else st.just([])
-        )
+        places = st.lists(st.integers(0, len(values) - 1), max_size=20) if len(values) else st.just([])
         for _ in range(3):
             rows = np.array(data.draw(places), np.int64)
             part = reader.read_rows(spec.name, rows)
@@ -124,9 +120,7 @@ def test_reading_any_rows_gives_what_was_written_in_any_pieces(
 
 @settings(max_examples=scaled(25), deadline=None)
 @given(column=written_columns())
-def test_zarr_itself_reads_what_was_written(
-    column: tuple[ColumnSpec, np.ndarray, list[int], Encoding],
-) -> None:
+def test_zarr_itself_reads_what_was_written(column: tuple[ColumnSpec, np.ndarray, list[int], Encoding]) -> None:
     spec, values, _, encoding = column
     if encoding.difference_axis is not None:
         return
@@ -155,15 +149,9 @@ def test_zarr_itself_writes_the_same_bytes(
     encoding = Encoding(chunk_rows=8, chunks_per_shard=3, compression=compression)
     write(tmp_path / "ours", spec, [values], encoding)
     metadata = json.loads((tmp_path / "ours" / spec.name / "zarr.json").read_bytes())
-    blosc = [
-        BloscCodec(**codec["configuration"])
-        for codec in sharding(metadata)["codecs"]
-        if codec["name"] == "blosc"
-    ]
+    blosc = [BloscCodec(**codec["configuration"]) for codec in sharding(metadata)["codecs"] if codec["name"] == "blosc"]
     with zarr.config.set({"codec_pipeline.path": ZARR_PYTHON}):
-        group = zarr.open_group(
-            tmp_path / "theirs", mode="w-", zarr_format=3, attributes={"orlog_format": 1}
-        )
+        group = zarr.open_group(tmp_path / "theirs", mode="w-", zarr_format=3, attributes={"orlog_format": 1})
         array = group.create_array(
             spec.name,
             shape=values.shape,
@@ -177,8 +165,7 @@ def test_zarr_itself_writes_the_same_bytes(
         )
         array[...] = values
     ours, theirs = (
-        {name: path.read_bytes() for name, path in list_files(tmp_path / side)}
-        for side in ("ours", "theirs")
+        {name: path.read_bytes() for name, path in list_files(tmp_path / side)} for side in ("ours", "theirs")
     )
     assert ours == theirs
 
@@ -240,9 +227,7 @@ def flipped(path: Path, place: int, bit: int) -> None:
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 8])
-def test_rows_of_whole_chunks_are_still_read_beside_a_damaged_one(
-    tmp_path: Path, chunk_rows: int
-) -> None:
+def test_rows_of_whole_chunks_are_still_read_beside_a_damaged_one(tmp_path: Path, chunk_rows: int) -> None:
     folder = tmp_path / "store"
     values = random_rows(FLOAT, (40,), 1)
     encoding = Encoding(chunk_rows=chunk_rows, chunks_per_shard=16 // chunk_rows)
@@ -323,14 +308,10 @@ def test_metadata_that_are_not_those_of_format_1_are_refused_at_once(tmp_path: P
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 5])
-def test_frames_are_read_in_any_order_and_across_blocks_of_frames(
-    tmp_path: Path, chunk_rows: int
-) -> None:
+def test_frames_are_read_in_any_order_and_across_blocks_of_frames(tmp_path: Path, chunk_rows: int) -> None:
     values = random_rows(np.dtype(np.uint8), (150, 16, 16, 3), 0)
     spec = ColumnSpec("observations/camera", np.dtype(np.uint8), (16, 16, 3))
-    encoding = Encoding(
-        chunk_rows=chunk_rows, chunks_per_shard=32, compression="lz4hc", difference_axis=1
-    )
+    encoding = Encoding(chunk_rows=chunk_rows, chunks_per_shard=32, compression="lz4hc", difference_axis=1)
     reader = open_columns(tmp_path, write(tmp_path, spec, [values], encoding))
     for start, stop in ((0, 150), (1, 149), (63, 130), (10, 11), (64, 64)):
         assert (reader.read(spec.name, start, stop) == values[start:stop]).all()
@@ -338,9 +319,7 @@ def test_frames_are_read_in_any_order_and_across_blocks_of_frames(
     assert (reader.read_rows(spec.name, rows) == values[rows]).all()
 
 
-def test_a_reader_may_be_used_by_several_threads_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_may_be_used_by_several_threads_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zarr_reader, "OPEN_SHARDS", 2)
     values = random_rows(FLOAT, (160,), 0)
     reader = open_columns(tmp_path, write(tmp_path, REWARDS, [values], SMALL))

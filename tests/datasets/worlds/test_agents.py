@@ -72,9 +72,7 @@ def test_the_prey_runs_from_the_chaser_that_is_near() -> None:
     assert worlds.flee(seen) == 2
 
 
-def test_a_dataset_has_the_roles_of_agents_and_its_world_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_dataset_has_the_roles_of_agents_and_its_world_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"agents/spread-medium-v1"} <= {one.name for one in orlog.list_datasets(family="agents")}
 
     def missing(module: str) -> None:

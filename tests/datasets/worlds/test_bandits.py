@@ -11,16 +11,7 @@ import torch
 
 import orlog
 from orlog.algos.fitted_q_evaluation import FQESettings
-from orlog.datasets.worlds.bandits import (
-    DATASETS,
-    ITEMS,
-    VISITORS,
-    Shop,
-    ShopRecipe,
-    click_chances,
-    rule_of,
-    visitors,
-)
+from orlog.datasets.worlds.bandits import DATASETS, ITEMS, VISITORS, Shop, ShopRecipe, click_chances, rule_of, visitors
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.logged_choices import logged_choices
 from orlog.normalize import value_estimates
@@ -33,9 +24,7 @@ from tests.levels import scaled
 def shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> orlog.Dataset:
     """Return a small dataset of the shop, in an empty current folder."""
     monkeypatch.chdir(tmp_path)
-    entry = dataclasses.replace(
-        DATASETS["bandits/shop-v1"], recipe=dataclasses.replace(RECIPE, steps=2_000)
-    )
+    entry = dataclasses.replace(DATASETS["bandits/shop-v1"], recipe=dataclasses.replace(RECIPE, steps=2_000))
     monkeypatch.setitem(DATASETS, "bandits/small-v1", entry)
     orlog.build_dataset("bandits/small-v1")
     return orlog.load_dataset("bandits/small-v1")
@@ -100,15 +89,10 @@ def test_intervals_hold_the_exact_value_in_about_95_of_100_repetitions(estimator
     assert 0.92 <= held / repeats <= 0.98, held / repeats
 
 
-def test_learning_comes_near_the_best_and_estimates_near_the_exact_value(
-    shop: orlog.Dataset,
-) -> None:
+def test_learning_comes_near_the_best_and_estimates_near_the_exact_value(shop: orlog.Dataset) -> None:
     train, rest = orlog.split_dataset(shop, [0.6, 0.4], seed=0)
     settings = {"hidden": [32], "learning_rate": 0.01, "batch_size": 256}
-    runs = [
-        orlog.train(name, train, settings=settings, steps=scaled(600, 150), evaluations=0)
-        for name in ("bc", "dr")
-    ]
+    runs = [orlog.train(name, train, settings=settings, steps=scaled(600, 150), evaluations=0) for name in ("bc", "dr")]
     fits = FQESettings(hidden=(32,), learning_rate=0.01, steps=300, fits=2)
     found = orlog.evaluate_off_policy(runs, on=rest, settings=fits)
     cloned, learned = found.policies

@@ -123,9 +123,7 @@ def test_loading_builds_what_is_not_here_if_it_may(tiny: str) -> None:
     assert len(dataset) == 2
     assert seen == [(0, 450), (300, 450), (450, 450)]
     seen.clear()
-    assert load_dataset(tiny, build=True, progress=lambda *done: seen.append(done)).digest == (
-        dataset.digest
-    )
+    assert load_dataset(tiny, build=True, progress=lambda *done: seen.append(done)).digest == (dataset.digest)
     assert seen == []
 
 
@@ -165,9 +163,7 @@ def test_an_executor_that_ends_jobs_in_any_order_gives_the_same_bytes(
     made: list[int] = []
     asked: list[int | None] = []
 
-    def backwards(
-        function: Any, jobs: Any, *, workers: int | None, **_: object
-    ) -> Iterator[tuple[int, Any]]:
+    def backwards(function: Any, jobs: Any, *, workers: int | None, **_: object) -> Iterator[tuple[int, Any]]:
         asked.append(workers)
         for index, job in reversed([*enumerate(jobs)]):
             made.append(index)
@@ -291,9 +287,7 @@ build_dataset(MINI, workers=int(sys.argv[1]), progress=progress)
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_build_killed_while_it_writes_leaves_nothing_that_opens(
-    built_mini: Path, workers: int
-) -> None:
+def test_a_build_killed_while_it_writes_leaves_nothing_that_opens(built_mini: Path, workers: int) -> None:
     for steps in (1, 3000):
         with start(BUILD_MINI, str(workers), str(steps)) as process:
             assert process.stdout is not None

@@ -77,9 +77,7 @@ WORLDS = {one.recipe.environment_id + one.recipe.name: name for name, one in cat
 SLOW = {"tabular/icu-sepsis-v1": pytest.mark.thorough}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=SLOW.get(one, ())) for one in WORLDS.values()]
-)
+@pytest.mark.parametrize("name", [pytest.param(one, marks=SLOW.get(one, ())) for one in WORLDS.values()])
 def test_an_episode_depends_on_its_number_alone_and_its_actions_give_it_again(name: str) -> None:
     recipe: Any = catalogue()[name].recipe
     try:

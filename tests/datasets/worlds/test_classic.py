@@ -11,18 +11,12 @@ from scipy import stats
 import orlog
 from orlog.datasets.worlds.classic import DATASETS, EXPERT, CartPoleRecipe, ClassicRecipe, push
 
-RECIPES = {
-    name: entry.recipe
-    for name, entry in DATASETS.items()
-    if isinstance(entry.recipe, ClassicRecipe)
-}
+RECIPES = {name: entry.recipe for name, entry in DATASETS.items() if isinstance(entry.recipe, ClassicRecipe)}
 PENDULUM = RECIPES["classic/pendulum-mixed-v1"]
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_good_controllers_earn_more_than_noisy_ones_and_these_more_than_random_actions(
-    name: str,
-) -> None:
+def test_good_controllers_earn_more_than_noisy_ones_and_these_more_than_random_actions(name: str) -> None:
     episodes = list(RECIPES[name].episodes(0, 9))
     means = [np.mean([one.rewards.sum() for one in episodes[start::3]]) for start in range(3)]
     assert means == sorted(means)

@@ -78,9 +78,7 @@ def test_commands_are_those_that_are_understood_with_their_probabilities() -> No
 
 def test_the_expert_wins_every_game_and_the_random_player_few() -> None:
     recipe: Any = catalogue()["words/coin-mixed-v1"].recipe
-    environments = gymnasium.vector.SyncVectorEnv(
-        [lambda: make_environment("orlog/Coin-v0", {})] * 4
-    )
+    environments = gymnasium.vector.SyncVectorEnv([lambda: make_environment("orlog/Coin-v0", {})] * 4)
     wins = [
         run_episodes(
             player.policy,

@@ -193,12 +193,7 @@ def test_the_ant_of_the_mazes_is_d4rls() -> None:
     np.testing.assert_array_equal(model.geom_size[walls], [[2, 2, 1]] * len(walls))
     x, y = model.geom_pos[walls, :2].T
     there = {(round(b / 4) + 1, round(a / 4) + 1) for a, b in zip(x, y, strict=True)}
-    assert there == {
-        (row, column)
-        for row, cells in enumerate(rows)
-        for column, c in enumerate(cells)
-        if c == "#"
-    }
+    assert there == {(row, column) for row, cells in enumerate(rows) for column, c in enumerate(cells) if c == "#"}
     np.testing.assert_allclose(model.geom_solimp[walls][:, :3], [[0.8, 0.8, 0.01]] * len(walls))
 
 
@@ -206,9 +201,7 @@ def test_the_ant_of_the_mazes_is_d4rls() -> None:
 
 
 def named(env: Any, kind: str, name: str) -> int:
-    place: int = mujoco.mj_name2id(
-        env.unwrapped.model, getattr(mujoco.mjtObj, f"mjOBJ_{kind}"), name
-    )
+    place: int = mujoco.mj_name2id(env.unwrapped.model, getattr(mujoco.mjtObj, f"mjOBJ_{kind}"), name)
     assert place >= 0, name
     return place
 
@@ -301,9 +294,11 @@ def states(task: str, env: Any, rng: np.random.Generator) -> list[tuple[np.ndarr
         elif task == "pen" and value is not None:
             q[-4] -= 0.2 * (value > 1)
         elif task == "relocate" and value is not None:
-            inner.model.site_pos[named(env, "SITE", "target")] = inner.model.body_pos[
-                named(env, "BODY", "Object")
-            ] + [0, 0, 0.2]
+            inner.model.site_pos[named(env, "SITE", "target")] = inner.model.body_pos[named(env, "BODY", "Object")] + [
+                0,
+                0,
+                0.2,
+            ]
             q[-6:-3] = [0, 0, 0.2 - 0.05 * value]
         found.append((q, rng.normal(0, 0.05, inner.model.nv)))
     return found
@@ -349,9 +344,7 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("kitchen-v0", marks=pytest.mark.thorough), "kitchen-mixed-v0"]
-)
+@pytest.mark.parametrize("name", [pytest.param("kitchen-v0", marks=pytest.mark.thorough), "kitchen-mixed-v0"])
 def test_the_kitchen_pays_each_subtask_once(name: str) -> None:
     env = made(name)
     inner = env.unwrapped

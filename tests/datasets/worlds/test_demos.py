@@ -54,17 +54,9 @@ def test_a_dataset_says_which_episodes_are_demonstrations(monkeypatch: pytest.Mo
     recipe = dataclasses.replace(recipe_of("demos/fetch-mixed-v1"), count=4, demonstrations=1)
     monkeypatch.setitem(DATASETS, "demos/tiny-v1", dataclasses.replace(entry, recipe=recipe))
     dataset = orlog.load_dataset(orlog.build_dataset("demos/tiny-v1"))
-    assert dataset.roles == {
-        "episodes/demonstration": "demonstration",
-        "episodes/success": "success",
-    }
+    assert dataset.roles == {"episodes/demonstration": "demonstration", "episodes/success": "success"}
     assert dataset.filter_episodes("demonstration").total_episodes == 1
-    assert environment_versions("FetchPickAndPlace-v4").keys() == {
-        "gymnasium",
-        "gymnasium-robotics",
-        "mujoco",
-        "numpy",
-    }
+    assert environment_versions("FetchPickAndPlace-v4").keys() == {"gymnasium", "gymnasium-robotics", "mujoco", "numpy"}
 
 
 def frames() -> Any:
@@ -93,12 +85,7 @@ def test_frames_show_the_world_of_the_states() -> None:
             assert np.allclose(observation["goal"], state["desired_goal"])
         assert info["is_success"] == its_info["is_success"] == 1
         assert len(seen) > 40
-    assert environment_versions("orlog/FetchFrames-v0").keys() == {
-        "gymnasium",
-        "gymnasium-robotics",
-        "mujoco",
-        "numpy",
-    }
+    assert environment_versions("orlog/FetchFrames-v0").keys() == {"gymnasium", "gymnasium-robotics", "mujoco", "numpy"}
 
 
 def test_demonstrations_in_frames_are_those_of_their_seed() -> None:
@@ -121,7 +108,5 @@ def test_where_nothing_draws_the_frames_it_is_said(monkeypatch: pytest.MonkeyPat
             raise RuntimeError("no EGL")
 
         monkeypatch.setattr(env.unwrapped, "_draw", fail)
-        with pytest.raises(
-            SimulatorError, match=r"no frames here: RuntimeError: no EGL; .* libegl1"
-        ):
+        with pytest.raises(SimulatorError, match=r"no frames here: RuntimeError: no EGL; .* libegl1"):
             env.reset(seed=0)

@@ -23,9 +23,7 @@ def test_a_family_is_registered_by_its_package() -> None:
         assert isinstance(env.observation_space, gymnasium.spaces.Dict)
 
 
-def test_a_missing_package_is_an_error_that_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     family = ("orlog_package_that_is_not_there", "orlog[mujoco]", ("mujoco",))
     monkeypatch.setitem(environments._FAMILIES, "PointMaze_", family)
     with pytest.raises(MissingExtraError) as caught:

@@ -23,12 +23,7 @@ def test_the_grid_is_told_from_the_nearest_to_the_farthest() -> None:
     image = np.zeros((7, 7, 2), np.uint8)
     assert in_words(image) == "Nothing."
     image[3, 1], image[3, 2], image[4, 2] = (WALL, 5), (WALL, 5), (WALL, 5)
-    image[1, 5], image[3, 5], image[3, 6], image[5, 6] = (
-        (BALL, RED),
-        (KEY, BLUE),
-        (BOX, GREEN),
-        (BALL, RED),
-    )
+    image[1, 5], image[3, 5], image[3, 6], image[5, 6] = ((BALL, RED), (KEY, BLUE), (BOX, GREEN), (BALL, RED))
     assert in_words(image) == (
         "A green box in hand. A blue key 1 ahead. A red ball 2 right. A red ball 1 ahead, 2 left. A wall 4 ahead."
     )
@@ -87,8 +82,5 @@ def test_probabilities_are_those_of_the_shares() -> None:
 
 def test_scored_games_are_in_no_data() -> None:
     recipe: Any = catalogue()["words/goto-mixed-v1"].recipe
-    seeds = {
-        int(np.random.SeedSequence((recipe.seed, index)).generate_state(2)[0])
-        for index in range(recipe.count)
-    }
+    seeds = {int(np.random.SeedSequence((recipe.seed, index)).generate_state(2)[0]) for index in range(recipe.count)}
     assert not seeds & {*range(1_000_000, 1_000_100), *range(3_000_000, 3_000_100)}

@@ -33,9 +33,7 @@ ENTRY = CatalogueEntry(version="1.0.0", description="Tiny.", license="CC0-1.0", 
 
 
 @pytest.mark.parametrize("name", mujoco.TASKS)
-def test_the_policies_that_ship_are_those_of_the_recipes_and_return_what_they_say(
-    name: str,
-) -> None:
+def test_the_policies_that_ship_are_those_of_the_recipes_and_return_what_they_say(name: str) -> None:
     task = mujoco.TASKS[name]
     folder = records_folder() / "behaviors"
     record = msgspec.json.decode((folder / f"{name}.json").read_bytes(), type=BehaviorRecord)
@@ -77,15 +75,8 @@ def test_medium_and_expert_return_what_their_record_says(name: str) -> None:
 def test_each_task_has_the_datasets_of_d4rl() -> None:
     kinds = ("random", "medium", "medium-replay", "medium-expert", "expert")
     for task, trained in mujoco.TASKS.items():
-        random, medium, replay, mixed, expert = (
-            DATASETS[f"mujoco/{task}-{kind}-v1"].recipe for kind in kinds
-        )
-        assert [one.steps for one in (random, medium, mixed, expert)] == [
-            1_000_000,
-            1_000_000,
-            2_000_000,
-            1_000_000,
-        ]
+        random, medium, replay, mixed, expert = (DATASETS[f"mujoco/{task}-{kind}-v1"].recipe for kind in kinds)
+        assert [one.steps for one in (random, medium, mixed, expert)] == [1_000_000, 1_000_000, 2_000_000, 1_000_000]
         assert replay.steps == trained.replay_steps
         assert [part.steps for part in parts_of(mixed)] == [1_000_000, 1_000_000]
         assert sum(part.steps for part in parts_of(replay)) == replay.steps

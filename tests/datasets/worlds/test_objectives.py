@@ -11,15 +11,7 @@ import pytest
 
 import orlog
 from orlog.datasets.worlds.environments import make_environment
-from orlog.datasets.worlds.objectives import (
-    DATASETS,
-    ObjectivesRecipe,
-    best_actions,
-    front,
-    grid,
-    moves,
-    state_number,
-)
+from orlog.datasets.worlds.objectives import DATASETS, ObjectivesRecipe, best_actions, front, grid, moves, state_number
 from orlog.errors import SimulatorError
 
 WORLDS = {"treasure": 2, "gathering": 3}
@@ -98,11 +90,7 @@ def test_what_the_best_actions_come_to_in_episodes_is_the_front(world: str) -> N
 
 
 ROLES = {"infos/objectives": "objectives", "observations/weights": "weights"}
-RECIPES = {
-    name: entry.recipe
-    for name, entry in DATASETS.items()
-    if isinstance(entry.recipe, ObjectivesRecipe)
-}
+RECIPES = {name: entry.recipe for name, entry in DATASETS.items() if isinstance(entry.recipe, ObjectivesRecipe)}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -175,13 +163,7 @@ def test_a_dataset_of_one_set_of_weights_is_trained_on_and_scored_with_them(
             writer.add_episode(dataclasses.replace(episode, observations=seen, rewards=rewards))
     run = orlog.train("iql", "lab/treasure-37-v1", settings={"hidden": [8]}, steps=9, evaluations=0)
     orlog.train(
-        "iql",
-        "lab/treasure-37-v1",
-        settings={"hidden": [8]},
-        steps=9,
-        evaluations=0,
-        out=run.folder,
-        resume=True,
+        "iql", "lab/treasure-37-v1", settings={"hidden": [8]}, steps=9, evaluations=0, out=run.folder, resume=True
     )
     result = orlog.evaluate(run, episodes=3)
     assert result.metrics["episode_weights"].tolist() == [weights] * 3

@@ -11,9 +11,7 @@ from orlog.errors import MissingExtraError
 from tests.tool_environments import run_tool, tool_python
 
 OGBENCH = ("ogbench==1.2.2",)
-needs_ogbench = pytest.mark.skipif(
-    sys.version_info >= (3, 13), reason="labmaze, which ogbench needs, has no wheels"
-)
+needs_ogbench = pytest.mark.skipif(sys.version_info >= (3, 13), reason="labmaze, which ogbench needs, has no wheels")
 
 BUILD = """
 import dataclasses, os, warnings

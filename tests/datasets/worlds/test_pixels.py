@@ -15,18 +15,7 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog.datasets.worlds.environments import environment_versions, make_environment
-from orlog.datasets.worlds.pixels import (
-    DATASETS,
-    PADDLES,
-    SIZE,
-    Catch,
-    PixelsRecipe,
-    Reach,
-    Thing,
-    box,
-    disc,
-    picture,
-)
+from orlog.datasets.worlds.pixels import DATASETS, PADDLES, SIZE, Catch, PixelsRecipe, Reach, Thing, box, disc, picture
 from orlog.runs.measuring import measure_references
 from tests.levels import scaled
 
@@ -47,9 +36,7 @@ def smooth(distance: float) -> float:
 
 @settings(max_examples=scaled(80))
 @given(places, places, st.floats(0, 9), st.floats(0, 9))
-def test_a_box_covers_of_each_pixel_what_they_have_in_common(
-    x: float, y: float, width: float, height: float
-) -> None:
+def test_a_box_covers_of_each_pixel_what_they_have_in_common(x: float, y: float, width: float, height: float) -> None:
     expected = [overlap(y, height, row) * overlap(x, width, column) for row, column in PIXELS]
     np.testing.assert_allclose(box(x, y, width, height).ravel(), expected, atol=1e-9)
 
@@ -70,9 +57,7 @@ def test_gymnasium_finds_nothing_wrong(environment_id: str) -> None:
 
 
 @pytest.mark.parametrize("environment_id", IDS)
-def test_observations_are_the_last_three_pictures_of_the_state_and_come_again(
-    environment_id: str,
-) -> None:
+def test_observations_are_the_last_three_pictures_of_the_state_and_come_again(environment_id: str) -> None:
     with make_environment(environment_id, {}) as env, make_environment(environment_id, {}) as other:
         observation, _ = env.reset(seed=7)
         again, _ = other.reset(seed=7)
@@ -109,9 +94,7 @@ def test_catch_shows_every_apple_and_stone_and_the_paddle() -> None:
     np.testing.assert_array_equal(env.draw(), np.rint(expected))
 
 
-@pytest.mark.parametrize(
-    ("distance", "is_apple", "reward"), [(5, True, 1), (5, False, -1), (6, True, 0)]
-)
+@pytest.mark.parametrize(("distance", "is_apple", "reward"), [(5, True, 1), (5, False, -1), (6, True, 0)])
 def test_what_lands_on_the_paddle_counts(distance: int, is_apple: bool, reward: float) -> None:
     env = Catch()
     env.reset(seed=0)
@@ -146,15 +129,11 @@ def test_walls_stop_the_puck_and_turn_the_target_around() -> None:
     assert (env.target, env.target_velocity) == ((32.5, 20.5), (-0.75, 0.5))
 
 
-RECIPES = {
-    name: entry.recipe for name, entry in DATASETS.items() if isinstance(entry.recipe, PixelsRecipe)
-}
+RECIPES = {name: entry.recipe for name, entry in DATASETS.items() if isinstance(entry.recipe, PixelsRecipe)}
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_good_controllers_earn_more_than_noisy_ones_and_these_more_than_random_actions(
-    name: str,
-) -> None:
+def test_good_controllers_earn_more_than_noisy_ones_and_these_more_than_random_actions(name: str) -> None:
     episodes = list(RECIPES[name].episodes(0, 12))
     means = [np.mean([one.rewards.sum() for one in episodes[start::3]]) for start in range(3)]
     assert means == sorted(means)
@@ -168,10 +147,7 @@ def test_good_controllers_earn_more_than_noisy_ones_and_these_more_than_random_a
 def test_the_expert_watches_the_environments_that_it_acts_in(name: str) -> None:
     recipe = RECIPES[name]
     policy: Any = recipe.expert().policy
-    with (
-        make_environment(recipe.environment_id, {}) as env,
-        make_environment(recipe.environment_id, {}) as other,
-    ):
+    with make_environment(recipe.environment_id, {}) as env, make_environment(recipe.environment_id, {}) as other:
         policy.watch([env, other])
         observations = [one.reset(seed=seed)[0] for seed, one in enumerate((env, other))]
         for _ in range(5):
@@ -183,9 +159,7 @@ def test_the_expert_watches_the_environments_that_it_acts_in(name: str) -> None:
                 one.step(action)
 
 
-def test_a_dataset_keeps_log_probabilities_and_its_references_are_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_dataset_keeps_log_probabilities_and_its_references_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = DATASETS["pixels/reach-mixed-v1"]
     recipe = dataclasses.replace(RECIPES["pixels/reach-mixed-v1"], count=3, steps=120)
     monkeypatch.setitem(DATASETS, "pixels/tiny-v1", dataclasses.replace(entry, recipe=recipe))

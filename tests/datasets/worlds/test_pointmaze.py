@@ -101,15 +101,7 @@ def test_the_scored_goal_stays_in_its_cell_whatever_the_behavior_goal(mini: Data
 
 
 def test_distances_in_a_maze_are_those_counted_by_hand() -> None:
-    assert distances_to(UMAZE, (1, 1)) == {
-        (1, 1): 0,
-        (1, 2): 1,
-        (1, 3): 2,
-        (2, 3): 3,
-        (3, 3): 4,
-        (3, 2): 5,
-        (3, 1): 6,
-    }
+    assert distances_to(UMAZE, (1, 1)) == {(1, 1): 0, (1, 2): 1, (1, 3): 2, (2, 3): 3, (3, 3): 4, (3, 2): 5, (3, 1): 6}
     assert distances_to(("#####", "#r#r#", "#####"), (1, 1)) == {(1, 1): 0}
     # Two ways around a pillar: the shorter one counts.
     ring = ("#####", "#rrr#", "#r#r#", "#rrr#", "#####")
@@ -138,9 +130,7 @@ def test_the_controller_drives_along_the_shortest_path(
 
 
 def test_the_controller_brakes() -> None:
-    assert WaypointController(UMAZE).action(0.0, 1.0, 0.7, -0.2, (0.0, 1.0)) == pytest.approx(
-        (-0.7, 0.2)
-    )
+    assert WaypointController(UMAZE).action(0.0, 1.0, 0.7, -0.2, (0.0, 1.0)) == pytest.approx((-0.7, 0.2))
 
 
 def test_the_controller_reaches_every_free_cell_from_every_other() -> None:

@@ -161,15 +161,11 @@ def test_a_rebuild_opens_knowingly_or_with_a_warning(rebuilt: Dataset) -> None:
         orlog.load_dataset(f"{NAME}@1.0.0")
 
 
-def test_a_pinned_name_that_cannot_be_built_is_not_built_again(
-    recorded: Manifest, rebuilt: Dataset
-) -> None:
+def test_a_pinned_name_that_cannot_be_built_is_not_built_again(recorded: Manifest, rebuilt: Dataset) -> None:
     seen: list[int] = []
     for pin in ("1.0.0", recorded.digest):
         with pytest.raises(IntegrityError, match=f"gymnasium=={OLD}") as caught:
-            orlog.load_dataset(
-                f"{NAME}@{pin}", build=True, progress=lambda done, _total: seen.append(done)
-            )
+            orlog.load_dataset(f"{NAME}@{pin}", build=True, progress=lambda done, _total: seen.append(done))
         assert caught.value.found == rebuilt.digest
     assert seen == []
 
@@ -237,9 +233,7 @@ def test_an_unmet_pin_says_what_would_meet_it(
     rebuilt: Dataset, recorded: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert rebuilt.digest != recorded.digest
-    write_lock(
-        tmp_path / "orlog.lock", {NAME: LockedDataset(version="1.0.0", digest=recorded.digest)}
-    )
+    write_lock(tmp_path / "orlog.lock", {NAME: LockedDataset(version="1.0.0", digest=recorded.digest)})
     for command in (["lock"], ["build", NAME, "--workers", "1"]):
         assert f"gymnasium=={OLD}" in run(*command, cwd=tmp_path, code=3)
     # What it says leads there: with the recorded packages.
@@ -255,9 +249,7 @@ def test_the_pin_of_a_rebuild_does_not_ask_to_build_the_recorded_one(
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "third"))
     plain = msgspec.structs.replace(rebuilt.manifest, version="1.0.0", lineage=[])
     for pin in (rebuilt.manifest, plain):  # as it is written today, and as earlier releases did
-        write_lock(
-            tmp_path / "orlog.lock", {NAME: LockedDataset(version=pin.version, digest=pin.digest)}
-        )
+        write_lock(tmp_path / "orlog.lock", {NAME: LockedDataset(version=pin.version, digest=pin.digest)})
         told = run("lock", cwd=tmp_path, code=3)
         assert f"{NAME}@{rebuilt.version}" in told
         assert f"orlog lock --update {NAME}@1.0.0" in told
@@ -271,9 +263,7 @@ def test_on_another_processor_the_packages_are_not_blamed(
 ) -> None:
     environment = recorded.environment
     assert environment is not None
-    monkeypatch.setattr(
-        "orlog.datasets.worlds.build.environment_versions", lambda *_: environment.versions
-    )
+    monkeypatch.setattr("orlog.datasets.worlds.build.environment_versions", lambda *_: environment.versions)
     change_the_simulator(monkeypatch)
     assert "another processor" in run("build", NAME, "--workers", "1", cwd=tmp_path)
     for code, command in ((3, "build"), (1, "verify"), (0, "show")):
@@ -300,9 +290,7 @@ def test_rebuilds_of_earlier_releases_are_recognized(old_style: Dataset, tmp_pat
     assert not old_style.folder.exists()
 
 
-def test_the_recorded_build_takes_the_place_of_an_earlier_rebuild(
-    old_style: Dataset, recorded: Manifest
-) -> None:
+def test_the_recorded_build_takes_the_place_of_an_earlier_rebuild(old_style: Dataset, recorded: Manifest) -> None:
     folder = orlog.build_dataset(NAME, replace=True)
     assert Dataset(folder).digest == recorded.digest
     kept = orlog.load_dataset(f"{NAME}@{old_style.version}")
@@ -341,9 +329,7 @@ def test_what_is_made_from_a_rebuild_keeps_its_mark(rebuilt: Dataset, tmp_path: 
 
 
 def test_a_comparison_names_the_rebuild(rebuilt: Dataset, tmp_path: Path) -> None:
-    jobs = make_jobs(
-        "bc", rebuilt, tmp_path, seeds=[0], episodes=1, options=TrainOptions(steps=2, evaluations=1)
-    )
+    jobs = make_jobs("bc", rebuilt, tmp_path, seeds=[0], episodes=1, options=TrainOptions(steps=2, evaluations=1))
     run_job(jobs[0])
     result = summarize(jobs)
     assert result.record.version == rebuilt.version

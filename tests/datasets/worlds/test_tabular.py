@@ -75,25 +75,19 @@ def test_values_are_those_of_a_slow_loop(seed: int) -> None:
         expected = slowly(table, lambda _state, of_actions: of_actions.max(), horizon, discount)
         np.testing.assert_allclose(best, expected, atol=1e-9)
         found = policy_values(table, policy, horizon, discount)
-        expected = slowly(
-            table, lambda state, of_actions: policy[state] @ of_actions, horizon, discount
-        )
+        expected = slowly(table, lambda state, of_actions: policy[state] @ of_actions, horizon, discount)
         np.testing.assert_allclose(found, expected, atol=1e-9)
     q_values = stationary_values(table, 0.9)
     again = table.backed_up(q_values.max(1), 0.9)
     np.testing.assert_allclose(again, q_values, atol=1e-9)
     of_policy = stationary_values(table, 0.9, policy)
-    np.testing.assert_allclose(
-        table.backed_up((policy * of_policy).sum(1), 0.9), of_policy, atol=1e-9
-    )
+    np.testing.assert_allclose(table.backed_up((policy * of_policy).sum(1), 0.9), of_policy, atol=1e-9)
     with pytest.raises(ValueError, match=r"a discount in \(0, 1\), found 1"):
         stationary_values(table, 1.0)
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_the_table_is_that_of_the_world_and_regret_is_its_distance_to_the_optimum(
-    name: str,
-) -> None:
+def test_the_table_is_that_of_the_world_and_regret_is_its_distance_to_the_optimum(name: str) -> None:
     made: Any = make_environment(name, {})
     with made as env:
         table: Table = env.get_wrapper_attr("table")
@@ -133,11 +127,7 @@ def test_the_table_is_that_of_the_world_and_regret_is_its_distance_to_the_optimu
             assert abs(np.mean(values) - mean) <= error + 1e-9, (np.mean(values), mean, error)
 
 
-RECIPES = {
-    name: entry.recipe
-    for name, entry in DATASETS.items()
-    if isinstance(entry.recipe, TabularRecipe)
-}
+RECIPES = {name: entry.recipe for name, entry in DATASETS.items() if isinstance(entry.recipe, TabularRecipe)}
 SMALL = "orlog-tests/Table-v0"
 HORIZON = 8
 
@@ -173,9 +163,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """Return the name of a dataset of a small world, in an empty current folder."""
     world: Any = lambda: TableWorld(_Sampled(), _table, HORIZON)  # noqa: E731
     gymnasium.register(SMALL, world, max_episode_steps=HORIZON)
-    recipe = TabularRecipe(
-        environment_id=SMALL, mistaken=0.3, known=0.4, noise=0.4, discount=0.9, steps=12_000, seed=1
-    )
+    recipe = TabularRecipe(environment_id=SMALL, mistaken=0.3, known=0.4, noise=0.4, discount=0.9, steps=12_000, seed=1)
     entry = dataclasses.replace(DATASETS["tabular/taxi-v1"], recipe=recipe)
     monkeypatch.setitem(DATASETS, "tabular/small-v1", entry)
     monkeypatch.chdir(tmp_path)
@@ -194,9 +182,7 @@ def test_each_step_has_the_probability_and_the_values_of_its_state(name: str) ->
     states = one.observations[:-1]
     for column in ("observations", "actions", "rewards"):
         assert getattr(one, column).tobytes() == getattr(again, column).tobytes()
-    np.testing.assert_array_equal(
-        one.infos["action_log_probs"], np.log(known.behavior[states, one.actions])
-    )
+    np.testing.assert_array_equal(one.infos["action_log_probs"], np.log(known.behavior[states, one.actions]))
     np.testing.assert_array_equal(one.infos["optimal_value"], known.optimal_values[states])
     np.testing.assert_array_equal(one.infos["behavior_value"], known.behavior_values[states])
     np.testing.assert_allclose(known.behavior.sum(1), 1)
@@ -220,18 +206,12 @@ def test_behavior_acts_as_often_as_its_probabilities_say(small: str) -> None:
         assert (np.abs(taken - taken.sum() * known.behavior[state]) < error).all()
 
 
-def test_every_estimator_is_near_the_exact_value_and_value_iteration_near_the_optimum(
-    small: str,
-) -> None:
+def test_every_estimator_is_near_the_exact_value_and_value_iteration_near_the_optimum(small: str) -> None:
     dataset = orlog.load_dataset(small)
     train, rest = orlog.split_dataset(dataset, [0.5, 0.5], seed=0)
     settings = {"hidden": [32], "learning_rate": 0.01, "batch_size": 256, "discount": 0.9}
-    planned = orlog.train(
-        "value_iteration", train, steps=120, settings={"discount": 0.9}, evaluations=0
-    )
-    learned = orlog.train(
-        "cql", train, steps=400, settings={**settings, "target_interval": 20}, evaluations=0
-    )
+    planned = orlog.train("value_iteration", train, steps=120, settings={"discount": 0.9}, evaluations=0)
+    learned = orlog.train("cql", train, steps=400, settings={**settings, "target_interval": 20}, evaluations=0)
     results = [orlog.evaluate(run, episodes=200) for run in (planned, learned)]
     for result in results:
         (distance,) = (one for one in result.numbers if one.metric == "lost_value")

@@ -13,14 +13,7 @@ from gymnasium.utils.env_checker import check_env
 
 import orlog
 from orlog.datasets.worlds.environments import environment_versions, make_environment
-from orlog.datasets.worlds.tasks import (
-    DATASETS,
-    STATE,
-    TasksRecipe,
-    instruction_of,
-    scripted_actions,
-    tasks_of,
-)
+from orlog.datasets.worlds.tasks import DATASETS, STATE, TasksRecipe, instruction_of, scripted_actions, tasks_of
 from orlog.errors import MissingExtraError
 from orlog.normalize.metrics import words_of_tasks
 
@@ -106,9 +99,7 @@ def test_demonstrations_are_the_same_wherever_they_begin_and_name_their_task() -
         assert getattr(alone, column).tobytes() == getattr(episodes[2], column).tobytes()
 
 
-def test_a_dataset_has_the_roles_and_is_scored_by_task(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_dataset_has_the_roles_and_is_scored_by_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     entry = DATASETS["tasks/mt10-v1"]
     recipe = dataclasses.replace(recipe_of("mt10"), count=5)
     monkeypatch.setitem(DATASETS, "tasks/tiny-v1", dataclasses.replace(entry, recipe=recipe))

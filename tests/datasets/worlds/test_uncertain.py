@@ -35,9 +35,7 @@ NUMBERS: list[dict[str, Any]] = [
 ]
 
 
-def slow_loop(
-    world: str, seed: int, actions: list[Any], numbers: dict[str, Any]
-) -> tuple[list[Any], list[float]]:
+def slow_loop(world: str, seed: int, actions: list[Any], numbers: dict[str, Any]) -> tuple[list[Any], list[float]]:
     """Return observations and rewards of actions, by the text of `environments/uncertain.py` alone."""
     env = gymnasium.make(world)
     low, high = getattr(env.action_space, "low", None), getattr(env.action_space, "high", None)
@@ -147,17 +145,13 @@ def test_any_recipe_has_variants(name: str) -> None:
     plain: Any = catalogue()[name].recipe
     variant: Any = None
     for numbers in ({}, {"sticky_actions": 0.5}):
-        variant = pickle.loads(
-            pickle.dumps(with_uncertainty(plain, **numbers))
-        )  # as for worker processes
+        variant = pickle.loads(pickle.dumps(with_uncertainty(plain, **numbers)))  # as for worker processes
         assert isinstance(variant, type(plain))
         assert variant == with_uncertainty(plain, **numbers)
         assert variant.name == "uncertain"
         assert variant.parameters["uncertainty"] == numbers
         one, other = (next(parts_of(each)[0].episodes(0, 1)) for each in (plain, variant))
-        same = np.array_equal(one.rewards, other.rewards) and np.array_equal(
-            one.actions, other.actions
-        )
+        same = np.array_equal(one.rewards, other.rewards) and np.array_equal(one.actions, other.actions)
         assert same == (not numbers)
     versions = environment_versions(variant.environment_id, variant.environment_kwargs)
     assert versions == environment_versions(plain.environment_id)
@@ -167,11 +161,7 @@ def test_any_recipe_has_variants(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "numbers", "message"),
     [
-        (
-            "uncertain/hopper-noise-v1",
-            {"action_delay": 1},
-            "Hopper-v5 is behind uncertainty already",
-        ),
+        ("uncertain/hopper-noise-v1", {"action_delay": 1}, "Hopper-v5 is behind uncertainty already"),
         ("ogbench-local/cube-single-play-v1", {}, "ogbench-play does not record in orlog/ogbench"),
         (
             "classic/pendulum-mixed-v1",
@@ -180,9 +170,7 @@ def test_any_recipe_has_variants(name: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_behind_uncertainty(
-    name: str, numbers: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_behind_uncertainty(name: str, numbers: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         with_uncertainty(catalogue()[name].recipe, **numbers)
 

@@ -27,17 +27,12 @@ NESTED = spaces.Dict(
     {
         "position": spaces.Box(-np.inf, np.inf, (2, 2), np.float64),
         "arm": spaces.Dict(
-            {
-                "zeal": spaces.Box(-np.inf, np.inf, (), np.float32),
-                "angle": spaces.Box(-100, 100, (3,), np.int16),
-            }
+            {"zeal": spaces.Box(-np.inf, np.inf, (), np.float32), "angle": spaces.Box(-100, 100, (3,), np.int16)}
         ),
     }
 )
 STRUCTURES = st.lists(
-    st.tuples(st.integers(1, 6), st.sampled_from(["termination", "truncation", "cut"])),
-    min_size=1,
-    max_size=6,
+    st.tuples(st.integers(1, 6), st.sampled_from(["termination", "truncation", "cut"])), min_size=1, max_size=6
 )
 
 
@@ -64,11 +59,7 @@ def test_every_transition_is_the_one_of_its_episode(
 ) -> None:
     rng = np.random.default_rng(seed)
     space: gymnasium.Space[Any] = NESTED if nested else BOX
-    dataset = write(
-        [make(space, ACTION, length=length, end=end, rng=rng) for length, end in structure],
-        space,
-        ACTION,
-    )
+    dataset = write([make(space, ACTION, length=length, end=end, rng=rng) for length, end in structure], space, ACTION)
     packed = read_arrays(dataset)
     assert packed.obs_dim == spaces.flatdim(space)
     assert packed.action_dim == 2
@@ -99,20 +90,13 @@ def test_every_transition_is_the_one_of_its_episode(
 def test_statistics_of_many_rows_do_not_drift() -> None:
     rows = np.zeros((200_003, 5), np.float32)
     rows[:, 0] = 1000 + np.arange(len(rows)) % 2
-    packed = Arrays(
-        rows=torch.from_numpy(rows),
-        lengths=np.array([66_667, 66_666, 66_667]),
-        obs_dim=1,
-        action_dim=1,
-    )
+    packed = Arrays(rows=torch.from_numpy(rows), lengths=np.array([66_667, 66_666, 66_667]), obs_dim=1, action_dim=1)
     mean, std = packed.observation_statistics()
     assert mean.tolist() == [1000.5]
     assert std.tolist() == [0.5]
 
 
-@pytest.mark.parametrize(
-    ("column", "step"), [("observations", 3), ("observations", 4), ("actions", 2), ("rewards", 0)]
-)
+@pytest.mark.parametrize(("column", "step"), [("observations", 3), ("observations", 4), ("actions", 2), ("rewards", 0)])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_number_that_is_not_finite_is_refused_with_its_place(
     write: Write, make: Make, column: str, step: int, value: float
@@ -128,9 +112,7 @@ def test_a_number_that_is_not_finite_is_refused_with_its_place(
 
 
 @pytest.mark.parametrize("place", ["observations", "actions"])
-def test_integers_that_float32_would_round_are_refused(
-    write: Write, make: Make, place: str
-) -> None:
+def test_integers_that_float32_would_round_are_refused(write: Write, make: Make, place: str) -> None:
     rng = np.random.default_rng(0)
     counts = spaces.Box(-(2**40), 2**40, (2,), np.int64)
     pair = (counts, ACTION) if place == "observations" else (BOX, counts)
@@ -141,16 +123,12 @@ def test_integers_that_float32_would_round_are_refused(
     row = exact.rows[exact.first_rows[1] + 1, exact.columns[place]]
     assert row[1] == -(2**24)
     values[1, 1] -= 1
-    with pytest.raises(
-        SchemaError, match=rf"column {place}, episode 1, step 1: -16777217 .*select_columns"
-    ):
+    with pytest.raises(SchemaError, match=rf"column {place}, episode 1, step 1: -16777217 .*select_columns"):
         read_arrays(write(episodes, *pair))
 
 
 @pytest.mark.parametrize("column", ["terminations", "truncations"])
-def test_an_end_inside_an_episode_is_refused_with_its_place(
-    write: Write, make: Make, column: str
-) -> None:
+def test_an_end_inside_an_episode_is_refused_with_its_place(write: Write, make: Make, column: str) -> None:
     rng = np.random.default_rng(0)
     episodes = [make(BOX, ACTION, length=length, end="cut", rng=rng) for length in (2, 4, 3)]
     flags: dict[str, Any] = {column: np.array([False, False, True, False])}

@@ -23,12 +23,8 @@ LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
 def arrays_of(lengths: list[int]) -> Arrays:
     """Return random steps, with rewards and flags at final observations that must not count."""
-    rows = torch.from_numpy(
-        np.random.default_rng(len(lengths)).normal(size=(sum(lengths) + len(lengths), 7))
-    ).float()
-    return Arrays(
-        rows=rows, lengths=np.array(lengths), obs_dim=3, action_dim=1, name="x", digest="y"
-    )
+    rows = torch.from_numpy(np.random.default_rng(len(lengths)).normal(size=(sum(lengths) + len(lengths), 7))).float()
+    return Arrays(rows=rows, lengths=np.array(lengths), obs_dim=3, action_dim=1, name="x", digest="y")
 
 
 def slow_sums(arrays: Arrays, steps: int, discount: float) -> np.ndarray:
@@ -43,9 +39,7 @@ def slow_sums(arrays: Arrays, steps: int, discount: float) -> np.ndarray:
 
 
 @given(LENGTHS, st.integers(1, 12), st.integers(1, 20), st.sampled_from([0.0, 0.9, 1.0]))
-def test_sums_over_blocks_are_those_of_a_slow_loop(
-    lengths: list[int], steps: int, block: int, discount: float
-) -> None:
+def test_sums_over_blocks_are_those_of_a_slow_loop(lengths: list[int], steps: int, block: int, discount: float) -> None:
     arrays = arrays_of(lengths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sums, "_BLOCK_ROWS", block)
@@ -78,9 +72,7 @@ def test_batches_are_the_same_in_blocks_of_any_size(
                 assert torch.equal(getattr(one, name), getattr(other, name))
 
 
-def test_priorities_are_drawn_the_same_in_blocks_of_any_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_priorities_are_drawn_the_same_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = arrays_of([5, 3, 7])
     whole = orlog.transitions(arrays, 4, seed=0, prioritized=True)
     expected = [next(whole).steps.tolist() for _ in range(70)]

@@ -31,9 +31,7 @@ COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}
 class OneDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses operations on tensors of two devices, as CUDA does, and tells copies between them."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         """Run an operation if all its tensors are on one device."""
         kwargs = kwargs or {}
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
@@ -81,9 +79,7 @@ def images(write: Callable[..., Dataset], make: Callable[..., Episode]) -> Array
 
 @pytest.mark.parametrize("name", ["flat", "images"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_are_made_where_the_arrays_are(
-    kind: str, name: str, request: pytest.FixtureRequest
-) -> None:
+def test_batches_are_made_where_the_arrays_are(kind: str, name: str, request: pytest.FixtureRequest) -> None:
     if kind.startswith("stacks") and name == "flat":
         pytest.skip("no images to stack")
     arrays: Arrays = request.getfixturevalue(name)

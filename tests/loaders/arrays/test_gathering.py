@@ -60,9 +60,7 @@ def rows_of(source: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 @BOTH
 @settings(  # the fixture is the same for all examples
-    deadline=None,
-    max_examples=scaled(60),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None, max_examples=scaled(60), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     available=st.integers(1, 40),
@@ -115,11 +113,7 @@ def chosen_of(rows: list[list[int]]) -> torch.Tensor:
 
 
 @BOTH
-@settings(
-    deadline=None,
-    max_examples=scaled(60),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(deadline=None, max_examples=scaled(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     width=st.integers(1, 40),
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=6),
@@ -148,9 +142,7 @@ def test_rows_around_others_are_the_nearest_of_their_part(
         last = first + lengths[part]
         items.append([data.draw(st.integers(first, last - 1)), first, last])
     chosen = chosen_of(items) if items else torch.zeros((0, 3), dtype=torch.int64)
-    found, valid = gather_around(
-        source, chosen, torch.tensor(offsets), before_last=before_last, zeros=zeros
-    )
+    found, valid = gather_around(source, chosen, torch.tensor(offsets), before_last=before_last, zeros=zeros)
     assert found.shape == (len(items), len(offsets), width)
     assert found.dtype == dtype
     for place, (row, first, last) in enumerate(items):
@@ -370,9 +362,7 @@ def test_no_stretch_leads_outside(wrong: int) -> None:
         stretches.gather(torch.tensor([[150, 9]]).T.contiguous().T)
 
 
-def test_stretches_are_left_to_pytorch_where_an_older_installation_compiled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_stretches_are_left_to_pytorch_where_an_older_installation_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "_compiled", types.SimpleNamespace())
     empty = torch.zeros(0, dtype=torch.int64)
     nothing = Stretches(
@@ -397,9 +387,7 @@ def test_it_works_where_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) ->
     assert gather_rows(source, torch.tensor([2, 0])).tolist() == [[4, 5], [0, 1]]
 
 
-def test_what_was_compiled_of_another_version_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_was_compiled_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     old = types.SimpleNamespace(copy_rows=lambda *_: 0)
     monkeypatch.setitem(sys.modules, "orlog.loaders.arrays._gather", old)
     assert gathering._load() is None
@@ -420,9 +408,7 @@ def test_rows_of_a_file_that_is_on_disk(tmp_path: Path) -> None:
     rows = torch.from_numpy(np.random.default_rng(0).integers(len(values), size=5000))
     rows[0], rows[1] = len(values) - 1, 0
     assert torch.equal(gather_rows(source, rows), torch.from_numpy(values)[rows])
-    assert torch.equal(
-        gather_rows(source[5:, 2:4], rows // 2), torch.from_numpy(values)[5:, 2:4][rows // 2]
-    )
+    assert torch.equal(gather_rows(source[5:, 2:4], rows // 2), torch.from_numpy(values)[5:, 2:4][rows // 2])
     with pytest.raises(IndexError, match="row 100003 of 100003"):
         gather_rows(source, torch.tensor([1, len(values)]))
     del source, mapped

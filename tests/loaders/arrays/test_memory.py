@@ -26,9 +26,7 @@ def put_limit(folder: Path, layout: int, limit: str, used: int, files: int) -> N
     folder.mkdir(parents=True, exist_ok=True)
     (folder / limit_name).write_text(f"{limit}\n")
     (folder / used_name).write_text(f"{used}\n")
-    (folder / "memory.stat").write_text(
-        f"{all_below}active_file {files}\n{all_below}inactive_file 0\n"
-    )
+    (folder / "memory.stat").write_text(f"{all_below}active_file {files}\n{all_below}inactive_file 0\n")
 
 
 @pytest.mark.parametrize("layout", LINES)

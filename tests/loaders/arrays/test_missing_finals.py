@@ -39,8 +39,7 @@ def dataset() -> Dataset:
 
 @pytest.mark.parametrize("where", ["ram", "mmap"])
 @pytest.mark.parametrize(
-    "kind",
-    [orlog.goals, orlog.episodes, functools.partial(orlog.sequences, length=2, with_next=True)],
+    "kind", [orlog.goals, orlog.episodes, functools.partial(orlog.sequences, length=2, with_next=True)]
 )
 def test_what_would_give_them_is_refused_and_a_view_without_them_is_not(
     dataset: Dataset, kind: Any, where: str
@@ -56,9 +55,7 @@ def test_what_would_give_them_is_refused_and_a_view_without_them_is_not(
     assert (found != 0).all()
 
 
-def test_transitions_take_them_since_nothing_bootstraps_from_behind_a_termination(
-    dataset: Dataset,
-) -> None:
+def test_transitions_take_them_since_nothing_bootstraps_from_behind_a_termination(dataset: Dataset) -> None:
     assert read_arrays(dataset).missing_finals == (2,)
     batch = orlog.transitions(dataset, 64, seed=0).batch(0)
     is_zero = (batch.next_observations == 0).all(1)

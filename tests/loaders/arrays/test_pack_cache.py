@@ -203,18 +203,14 @@ def test_what_goes_by_age_and_by_size(template: Path) -> None:
         collect_packs(max_bytes=-1)
 
 
-def test_what_another_process_has_open_stays_until_it_ends(
-    arm: Dataset, holder: subprocess.Popen[str]
-) -> None:
+def test_what_another_process_has_open_stays_until_it_ends(arm: Dataset, holder: subprocess.Popen[str]) -> None:
     folder = pack_folder(arm)
     for dry_run in (True, False):
         report = collect_packs(unused_days=0, dry_run=dry_run)
         assert [(one.path, one.why) for one in report.kept] == [(folder, "is in use by a process")]
         assert report.removed == []
     (pack,) = packs_of([FIRST])
-    with pytest.raises(
-        StorageError, match=r"in use .*; when that process has ended, remove the folder.$"
-    ):
+    with pytest.raises(StorageError, match=r"in use .*; when that process has ended, remove the folder.$"):
         delete_pack(pack)
     holder.send_signal(signal.SIGKILL)
     holder.wait()
@@ -294,9 +290,7 @@ def test_what_is_being_written_stays(arm: Dataset) -> None:
     assert len(collect_packs(unused_days=0).removed) == 1
 
 
-def test_a_map_stays_readable_where_files_cannot_be_locked(
-    arm: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_map_stays_readable_where_files_cannot_be_locked(arm: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_fcntl", None)
     arrays = open_pack(arm)
     expected = arrays.rows.clone()
@@ -363,18 +357,13 @@ def collect_on(times: int, ended: Path) -> int:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_readers_and_removers_at_once(
-    arm: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readers_and_removers_at_once(arm: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, source, ended = make_pack(arm), tmp_path / "source", tmp_path / "ended"
     shutil.copytree(folder, source)
     monkeypatch.setenv("ORLOG_HOME", os.environ["ORLOG_HOME"])
     with multiprocessing.get_context("spawn").Pool(4) as pool:
         readers = [
-            pool.apply_async(
-                read_on, (folder, source, ended), error_callback=lambda _: ended.touch()
-            )
-            for _ in range(2)
+            pool.apply_async(read_on, (folder, source, ended), error_callback=lambda _: ended.touch()) for _ in range(2)
         ]
         removers = [pool.apply_async(collect_on, (TIMES, ended)) for _ in range(2)]
         removed = [one.get(LONGEST_S) for one in removers]

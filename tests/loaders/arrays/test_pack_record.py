@@ -110,18 +110,14 @@ def test_a_file_that_is_gone_is_named(small: Dataset, caplog: pytest.LogCaptureF
     assert_made_anew(small, caplog, "since.u8: expected 10 bytes, found no file")
 
 
-def test_a_folder_in_place_of_a_file_is_damage(
-    small: Dataset, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_in_place_of_a_file_is_damage(small: Dataset, caplog: pytest.LogCaptureFixture) -> None:
     open_pack(small)
     (pack_folder(small) / "since.u8").unlink()
     (pack_folder(small) / "since.u8").mkdir()
     assert_made_anew(small, caplog, "since.u8: ")
 
 
-def test_texts_that_were_exchanged_are_found(
-    write: Write, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_texts_that_were_exchanged_are_found(write: Write, caplog: pytest.LogCaptureFixture) -> None:
     space = spaces.Dict({"state": FLAT, "task": spaces.Text(9)})
     episodes = episodes_of([(1, "cut")], spaces.Dict({"state": FLAT}))
     episodes[0].observations["task"] = ["open", "close"]
@@ -132,9 +128,7 @@ def test_texts_that_were_exchanged_are_found(
     assert_made_anew(dataset, caplog, "pack.json")
 
 
-def test_a_pack_that_another_process_had_open_is_only_opened_with_the_same_content(
-    small: Dataset,
-) -> None:
+def test_a_pack_that_another_process_had_open_is_only_opened_with_the_same_content(small: Dataset) -> None:
     arrays = open_pack(small)
     sent = pickle.dumps(arrays)
     assert_equal(pickle.loads(sent), arrays)

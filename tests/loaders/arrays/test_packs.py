@@ -60,9 +60,7 @@ ACTIONS: dict[str, gymnasium.Space[Any]] = {
     "bits": spaces.MultiBinary(3),
 }
 STRUCTURES = st.lists(
-    st.tuples(st.integers(1, 9), st.sampled_from(["termination", "truncation", "cut"])),
-    min_size=1,
-    max_size=7,
+    st.tuples(st.integers(1, 9), st.sampled_from(["termination", "truncation", "cut"])), min_size=1, max_size=7
 )
 
 
@@ -132,12 +130,7 @@ def assert_equal(found: Arrays, expected: Arrays) -> None:
 @settings(max_examples=scaled(4, 2), deadline=None)
 @given(structure=STRUCTURES, block=st.integers(1, 5000), seed=st.integers(0, 2**32))
 def test_a_pack_is_what_would_be_in_memory(
-    write: Write,
-    observations: str,
-    actions: str,
-    structure: list[tuple[int, str]],
-    block: int,
-    seed: int,
+    write: Write, observations: str, actions: str, structure: list[tuple[int, str]], block: int, seed: int
 ) -> None:
     pair = OBSERVATIONS[observations], ACTIONS[actions]
     dataset = write(episodes_of(structure, *pair, seed), *pair)
@@ -150,10 +143,7 @@ def test_a_pack_is_what_would_be_in_memory(
 
 
 def test_weighted_mixtures_and_their_batches_are_the_same(write: Write) -> None:
-    parts = [
-        write(episodes_of([(count, "cut"), (4, "cut")], seed=count), FLAT, ACTIONS["floats"])
-        for count in (3, 5)
-    ]
+    parts = [write(episodes_of([(count, "cut"), (4, "cut")], seed=count), FLAT, ACTIONS["floats"]) for count in (3, 5)]
     mixed = combine_datasets(parts, weights=[0.8, 0.2])
     arrays = open_pack(mixed)
     assert_equal(arrays, read_arrays(mixed))
@@ -264,18 +254,13 @@ def test_texts_that_are_refused_are_found_before_the_rest_is_written(
 
 
 def test_a_full_disk_leaves_nothing(small: Dataset) -> None:
-    with (
-        files_limited_to(100),
-        pytest.raises(StorageError, match="free some space or set ORLOG_HOME"),
-    ):
+    with files_limited_to(100), pytest.raises(StorageError, match="free some space or set ORLOG_HOME"):
         open_pack(small)
     assert not pack_folder(small).exists()
     assert_equal(open_pack(small), read_arrays(small))
 
 
-def test_a_disk_without_room_is_said_before(
-    small: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_room_is_said_before(small: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filling.Layout, "total_bytes", 10**18)
     with pytest.raises(StorageError, match=r"1,000,000,000,000,000,000 bytes.*stream=True"):
         open_pack(small)

@@ -44,11 +44,7 @@ def test_what_a_dataset_needs_is_counted(small: Dataset) -> None:
     ("free", "kind", "reason"),
     [
         (2 * NEEDED, "ram", f"within half of the {size_text(2 * NEEDED)} of free memory"),
-        (
-            2 * NEEDED - 1,
-            "mmap",
-            f"more than half of the {size_text(2 * NEEDED - 1)} of free memory",
-        ),
+        (2 * NEEDED - 1, "mmap", f"more than half of the {size_text(2 * NEEDED - 1)} of free memory"),
         (0, "mmap", "more than half"),
         (10**10, "ram", "within half of the 10.0 GB of free memory"),
     ],
@@ -72,17 +68,14 @@ def test_neither_memory_nor_disk_is_enough(small: Dataset, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("where", ["auto", "ram", "mmap"])
-def test_the_same_batches_from_anywhere(
-    small: Dataset, where: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_same_batches_from_anywhere(small: Dataset, where: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "orlog"):
         arrays = load_arrays(small, where)
     assert type(arrays) is (MappedArrays if where == "mmap" else Arrays)
     assert is_packed(small) == (where == "mmap")
     (record,) = caplog.records
-    assert (
-        f"tests/small-v1: {size_text(NEEDED)} of arrays in {'ram' if where == 'auto' else where}"
-        in (record.getMessage())
+    assert f"tests/small-v1: {size_text(NEEDED)} of arrays in {'ram' if where == 'auto' else where}" in (
+        record.getMessage()
     )
     batch = transitions(arrays, 64, seed=3).batch(7)
     expected = transitions(small, 64, seed=3).batch(7)
@@ -105,9 +98,7 @@ def test_a_gpu_with_room(small: Dataset) -> None:
     place = choose_place(small, "cuda:1", memory)
     # With little RAM it is read by way of mapped files.
     assert (place.kind, place.device) == ("mmap", "cuda:1")
-    assert "arrays in cuda:1: as asked for, with 80.0 GB free there; copied from mmap" in (
-        place.reason
-    )
+    assert "arrays in cuda:1: as asked for, with 80.0 GB free there; copied from mmap" in (place.reason)
 
 
 def test_a_gpu_too_small_says_what_is_needed_and_what_else_to_do(
@@ -140,14 +131,9 @@ def test_arrays_are_moved_to_the_device(small: Dataset, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("folder", "limit", "used"),
-    [
-        (".", "memory.max", "memory.current"),
-        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ],
+    [(".", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes")],
 )
-def test_memory_of_machine_and_container(
-    tmp_path: Path, folder: str, limit: str, used: str
-) -> None:
+def test_memory_of_machine_and_container(tmp_path: Path, folder: str, limit: str, used: str) -> None:
     meminfo = tmp_path / "meminfo"
     container = tmp_path / folder
     container.mkdir(exist_ok=True)

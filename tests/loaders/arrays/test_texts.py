@@ -31,11 +31,7 @@ Make: TypeAlias = Callable[..., Episode]
 
 MISSION = spaces.Text(40, min_length=0, charset="abcdefghijklmnopqrstuvwxyz äé☃")
 ROBOT = spaces.Dict(
-    {
-        "image": spaces.Box(0, 255, (3, 3, 1), np.uint8),
-        "mission": MISSION,
-        "arm": spaces.Box(-9, 9, (2,), np.float32),
-    }
+    {"image": spaces.Box(0, 255, (3, 3, 1), np.uint8), "mission": MISSION, "arm": spaces.Box(-9, 9, (2,), np.float32)}
 )
 MOVES = spaces.Discrete(4)
 COLUMN = "observations/mission"
@@ -82,9 +78,7 @@ def mission_of(batch: Any) -> torch.Tensor:
 
 @settings(max_examples=scaled(15), deadline=None)
 @given(
-    missions=st.lists(
-        st.lists(st.text("aé☃", max_size=3), min_size=2, max_size=6), min_size=1, max_size=5
-    ),
+    missions=st.lists(st.lists(st.text("aé☃", max_size=3), min_size=2, max_size=6), min_size=1, max_size=5),
     block_rows=st.sampled_from([1, 3, 65536]),
 )
 def test_each_distinct_text_is_kept_once_in_order(
@@ -104,17 +98,13 @@ def test_any_ranges_of_rows_give_the_same_places(dataset: Dataset, limit: int) -
     rows = dataset.total_steps + dataset.total_episodes
     expected = whole.read(dataset, 0, rows)
     pieces = texts.TextTable(COLUMN)
-    found = [
-        pieces.read(dataset, first, min(first + limit, rows)) for first in range(0, rows, limit)
-    ]
+    found = [pieces.read(dataset, first, min(first + limit, rows)) for first in range(0, rows, limit)]
     np.testing.assert_array_equal(np.concatenate(found), expected)
     assert pieces.texts == whole.texts
     assert len(whole.read(dataset, 3, 3)) == 0
 
 
-def test_views_have_tables_of_their_own(
-    write: Write, make: Make, dataset: Dataset, missions: list[list[str]]
-) -> None:
+def test_views_have_tables_of_their_own(write: Write, make: Make, dataset: Dataset, missions: list[list[str]]) -> None:
     others = [["é", "new"], ["go to the door", "new", "new"]]
     more = write(instructed(others, make), ROBOT, MOVES)
     for view, expected in (
@@ -129,9 +119,7 @@ def test_views_have_tables_of_their_own(
 
 
 @pytest.mark.parametrize("where", ["ram", "mmap"])
-def test_every_kind_of_batch_gives_places(
-    dataset: Dataset, missions: list[list[str]], where: str
-) -> None:
+def test_every_kind_of_batch_gives_places(dataset: Dataset, missions: list[list[str]], where: str) -> None:
     arrays = orlog.load_arrays(dataset, where)
     assert arrays.texts == {COLUMN: in_order(missions)}
     steps = {}  # the arm tells a step apart
@@ -188,9 +176,7 @@ def test_codes_are_picked_by_place(dataset: Dataset) -> None:
     assert codes[places][:, 0].tolist() == [len(word) for word in words_of(arrays, places)]
 
 
-def test_a_stream_of_compressed_files_gives_the_same_places(
-    dataset: Dataset, missions: list[list[str]]
-) -> None:
+def test_a_stream_of_compressed_files_gives_the_same_places(dataset: Dataset, missions: list[list[str]]) -> None:
     arrays = read_arrays(dataset)
     stream = orlog.transitions(dataset, dataset.total_steps, seed=0, buffer_bytes=2000, stream=True)
     assert stream.mixing.blocks > 2
@@ -198,9 +184,7 @@ def test_a_stream_of_compressed_files_gives_the_same_places(
         found = sorted(words_of(arrays, mission_of(batch)))
         assert found == sorted(word for some in missions for word in some[:-1])
     assert stream.texts == arrays.texts
-    loader = DataLoader(
-        orlog.transitions(dataset, 5, seed=0, stream=True), batch_size=None, num_workers=1
-    )
+    loader = DataLoader(orlog.transitions(dataset, 5, seed=0, stream=True), batch_size=None, num_workers=1)
     direct = orlog.transitions(dataset, 5, seed=0, stream=True)
     for batch, expected in zip(loader, [direct.batch(0), direct.batch(1)], strict=False):
         assert torch.equal(mission_of(batch), mission_of(expected))

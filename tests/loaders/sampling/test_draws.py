@@ -17,15 +17,10 @@ DIGEST = "sha256:" + "ab" * 32
 
 @settings(deadline=None)
 @given(key=KEYS, bound=BOUNDS, first=st.integers(0, 10**12), sizes=st.lists(st.integers(0, 9)))
-def test_any_split_of_a_range_gives_the_same_draws(
-    key: int, bound: int, first: int, sizes: list[int]
-) -> None:
+def test_any_split_of_a_range_gives_the_same_draws(key: int, bound: int, first: int, sizes: list[int]) -> None:
     whole = draw(key, first, sum(sizes), bound)
     starts = np.cumsum([0, *sizes])
-    parts = [
-        draw(key, first + int(start), size, bound)
-        for start, size in zip(starts[:-1], sizes, strict=True)
-    ]
+    parts = [draw(key, first + int(start), size, bound) for start, size in zip(starts[:-1], sizes, strict=True)]
     np.testing.assert_array_equal(whole, np.concatenate([whole[:0], *parts]))
 
 
@@ -39,9 +34,7 @@ def test_draws_are_int64_within_the_bound(key: int, bound: int, first: int, coun
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 10**6 + 3, 2**31 + 1, 2**52 + 1, 2**53 - 1])
-def test_the_largest_word_stays_below_the_bound(
-    bound: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_largest_word_stays_below_the_bound(bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
     class Largest:
         def __init__(self, **_: int) -> None:
             pass
@@ -55,9 +48,7 @@ def test_the_largest_word_stays_below_the_bound(
 
 @settings(deadline=None)
 @given(key=KEYS, bound=BOUNDS, first=st.integers(0, 40), count=st.integers(0, 40))
-def test_draws_equal_exact_arithmetic_on_the_words_of_one_philox(
-    key: int, bound: int, first: int, count: int
-) -> None:
+def test_draws_equal_exact_arithmetic_on_the_words_of_one_philox(key: int, bound: int, first: int, count: int) -> None:
     words = np.random.Philox(key=key).random_raw(first + count).tolist()[first:]
     # In integers the product is exact; in floats of 53 bits it may round up to the next integer
     # only where the exact fraction is within 2^-53 of it.
@@ -88,9 +79,7 @@ def test_streams_of_other_seeds_and_digests_differ() -> None:
 
 def test_key_is_the_hash_that_the_module_states() -> None:
     digest = hashlib.sha256(f"orlog transitions 1\n{DIGEST}\n3".encode()).digest()
-    assert stream_key(DIGEST, 3) == sum(
-        byte << (8 * place) for place, byte in enumerate(digest[:16])
-    )
+    assert stream_key(DIGEST, 3) == sum(byte << (8 * place) for place, byte in enumerate(digest[:16]))
 
 
 def test_the_stream_is_frozen() -> None:

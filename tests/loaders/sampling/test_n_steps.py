@@ -26,13 +26,9 @@ Make: TypeAlias = Callable[..., Episode]
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-2, 3, (2,), np.float32)
-IMAGES = spaces.Dict(
-    {"camera": spaces.Box(0, 255, (4, 5, 3), np.uint8), "state": BOX, "floor": spaces.Discrete(7)}
-)
+IMAGES = spaces.Dict({"camera": spaces.Box(0, 255, (4, 5, 3), np.uint8), "state": BOX, "floor": spaces.Discrete(7)})
 STRUCTURES = st.lists(
-    st.tuples(st.integers(1, 8), st.sampled_from(["termination", "truncation", "cut"])),
-    min_size=1,
-    max_size=6,
+    st.tuples(st.integers(1, 8), st.sampled_from(["termination", "truncation", "cut"])), min_size=1, max_size=6
 )
 
 
@@ -44,16 +40,11 @@ def dataset_of(
     action_space: gymnasium.Space[Any] = ACTION,
 ) -> Dataset:
     rng = np.random.default_rng(len(structure))
-    episodes = [
-        make(observation_space, action_space, length=length, end=end, rng=rng)
-        for length, end in structure
-    ]
+    episodes = [make(observation_space, action_space, length=length, end=end, rng=rng) for length, end in structure]
     return write(episodes, observation_space, action_space)
 
 
-def slow_transitions(
-    dataset: Dataset, n_steps: int, discount: float
-) -> dict[bytes, tuple[Any, ...]]:
+def slow_transitions(dataset: Dataset, n_steps: int, discount: float) -> dict[bytes, tuple[Any, ...]]:
     """Return what comes of each step, by the bytes of its observation."""
     found = {}
     for episode in dataset:
@@ -76,11 +67,7 @@ def slow_transitions(
 
 
 @settings(max_examples=scaled(25), deadline=None)
-@given(
-    structure=STRUCTURES,
-    n_steps=st.integers(2, 10),
-    discount=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
-)
+@given(structure=STRUCTURES, n_steps=st.integers(2, 10), discount=st.sampled_from([0.0, 0.5, 0.99, 1.0]))
 def test_every_item_is_what_a_slow_loop_finds(
     write: Write, make: Make, structure: list[tuple[int, str]], n_steps: int, discount: float
 ) -> None:
@@ -109,9 +96,7 @@ def test_one_step_is_a_plain_batch_and_more_choose_other_steps(mini: Dataset) ->
         one.load_state_dict(five.state_dict())
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"n_steps": 0}, {"n_steps": 2, "discount": 1.1}, {"n_steps": 2, "discount": -0.1}]
-)
+@pytest.mark.parametrize("wrong", [{"n_steps": 0}, {"n_steps": 2, "discount": 1.1}, {"n_steps": 2, "discount": -0.1}])
 def test_numbers_out_of_range_are_refused(mini: Dataset, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="n_steps must be"):
         transitions(mini, 8, seed=0, **wrong)
@@ -145,9 +130,7 @@ def test_images_integers_and_keys_are_given_as_they_are(
         after = min(step + n_steps, len(episode))
         for key, values in episode.observations.items():
             np.testing.assert_array_equal(batch.observations[key][item], np.asarray(values)[step])
-            np.testing.assert_array_equal(
-                batch.next_observations[key][item], np.asarray(values)[after]
-            )
+            np.testing.assert_array_equal(batch.next_observations[key][item], np.asarray(values)[after])
         assert int(batch.actions[item]) == np.asarray(episode.actions)[step]
 
 
@@ -167,7 +150,4 @@ def test_arrays_are_taken_as_well_as_datasets(mini: Dataset) -> None:
     assert torch.equal(one.observations, other.observations)
     assert arrays.lengths.tolist() == mini.episode_lengths.tolist()
     rows = np.repeat(arrays.final_rows, arrays.lengths + 1)
-    assert (
-        np.flatnonzero(rows == np.arange(len(rows))).tolist()
-        == (arrays.first_rows + arrays.lengths).tolist()
-    )
+    assert np.flatnonzero(rows == np.arange(len(rows))).tolist() == (arrays.first_rows + arrays.lengths).tolist()

@@ -18,9 +18,7 @@ KINDS: list[Callable[..., Any]] = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
-def test_every_kind_of_sampling_shows_the_arguments_that_all_share(
-    kind: Callable[..., Any],
-) -> None:
+def test_every_kind_of_sampling_shows_the_arguments_that_all_share(kind: Callable[..., Any]) -> None:
     shown = inspect.signature(kind).parameters
     shared = {name: shown[name].default for name in ("start", "infos", "rank", "ranks")}
     assert shared == {"start": 0, "infos": (), "rank": None, "ranks": None}

@@ -52,16 +52,12 @@ def test_the_stream_is_the_same_for_any_number_of_workers(
     mini: Dataset, expected: list[list[float]], workers: int, method: str | None
 ) -> None:
     stream = transitions(mini, SIZE, seed=3)
-    loader = DataLoader(
-        stream, batch_size=None, num_workers=workers, multiprocessing_context=method
-    )
+    loader = DataLoader(stream, batch_size=None, num_workers=workers, multiprocessing_context=method)
     assert rewards(loader, BATCHES) == expected
 
 
 @pytest.mark.parametrize("start", [0, 1, 63, 64, 100])
-def test_a_state_goes_on_where_it_was_taken(
-    mini: Dataset, expected: list[list[float]], start: int
-) -> None:
+def test_a_state_goes_on_where_it_was_taken(mini: Dataset, expected: list[list[float]], start: int) -> None:
     first = transitions(mini, SIZE, seed=3)
     rewards(first, start)
     state = first.state_dict()
@@ -72,21 +68,14 @@ def test_a_state_goes_on_where_it_was_taken(
     assert second.state_dict()["batch"] == start + 20
 
 
-def test_ranks_take_complete_and_disjoint_slices(
-    mini: Dataset, expected: list[list[float]]
-) -> None:
+def test_ranks_take_complete_and_disjoint_slices(mini: Dataset, expected: list[list[float]]) -> None:
     for ranks in (1, 2, 3, 4, 6, 12):
-        slices = [
-            rewards(transitions(mini, SIZE, seed=3, rank=rank, ranks=ranks), BATCHES)
-            for rank in range(ranks)
-        ]
+        slices = [rewards(transitions(mini, SIZE, seed=3, rank=rank, ranks=ranks), BATCHES) for rank in range(ranks)]
         for number, parts in enumerate(zip(*slices, strict=True)):
             assert list(itertools.chain(*parts)) == expected[number]
 
 
-def test_a_state_goes_on_with_another_number_of_ranks(
-    mini: Dataset, expected: list[list[float]]
-) -> None:
+def test_a_state_goes_on_with_another_number_of_ranks(mini: Dataset, expected: list[list[float]]) -> None:
     first = transitions(mini, SIZE, seed=3, rank=1, ranks=2)
     rewards(first, 70)
     others = [transitions(mini, SIZE, seed=3, rank=rank, ranks=3) for rank in range(3)]
@@ -101,17 +90,9 @@ def test_a_state_goes_on_with_another_number_of_ranks(
 @pytest.mark.filterwarnings("ignore:.*is deprecated, please do not call:UserWarning")  # torchdata
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.thorough), 2])
 @pytest.mark.parametrize(
-    "stop",
-    [
-        pytest.param(0, marks=pytest.mark.thorough),
-        1,
-        65,
-        pytest.param(90, marks=pytest.mark.thorough),
-    ],
+    "stop", [pytest.param(0, marks=pytest.mark.thorough), 1, 65, pytest.param(90, marks=pytest.mark.thorough)]
 )
-def test_a_stateful_loader_goes_on(
-    mini: Dataset, expected: list[list[float]], workers: int, stop: int
-) -> None:
+def test_a_stateful_loader_goes_on(mini: Dataset, expected: list[list[float]], workers: int, stop: int) -> None:
     def loader() -> StatefulDataLoader[Any]:
         stream = transitions(mini, SIZE, seed=3)
         return StatefulDataLoader(stream, batch_size=None, num_workers=workers)
@@ -135,9 +116,7 @@ def test_a_stateful_loader_goes_on(
         ("digest", None),
     ],
 )
-def test_a_state_of_another_stream_is_refused_with_both_values(
-    mini: Dataset, field: str, value: object
-) -> None:
+def test_a_state_of_another_stream_is_refused_with_both_values(mini: Dataset, field: str, value: object) -> None:
     stream = transitions(mini, SIZE, seed=3)
     state = {**stream.state_dict(), field: value}
     with pytest.raises(ValueError, match=f"{field} is .* there and .* here") as caught:
@@ -152,9 +131,7 @@ def test_a_state_that_is_none_is_refused(mini: Dataset, wrong: dict[str, object]
         stream.load_state_dict({**stream.state_dict(), **wrong})
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"rank": 2, "ranks": 2}, {"rank": -1}, {"ranks": 5}, {"ranks": 0}]
-)
+@pytest.mark.parametrize("wrong", [{"rank": 2, "ranks": 2}, {"rank": -1}, {"ranks": 5}, {"ranks": 0}])
 def test_ranks_that_cannot_be_are_refused(mini: Dataset, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="batch_size"):
         transitions(mini, SIZE, seed=3, **wrong)
@@ -164,11 +141,7 @@ def gather_on_rank(rank: int, meeting: Path, folder: Path, queue: Any) -> None:
     """Sample a slice of each batch and give all slices of it to rank 0."""
     torch.distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=2)
     stream: Batches[Any] = transitions(
-        orlog.load_dataset(folder),
-        SIZE,
-        seed=3,
-        rank=rank,
-        ranks=torch.distributed.get_world_size(),
+        orlog.load_dataset(folder), SIZE, seed=3, rank=rank, ranks=torch.distributed.get_world_size()
     )
     found = []
     for batch in itertools.islice(stream, 10):
@@ -182,15 +155,10 @@ def gather_on_rank(rank: int, meeting: Path, folder: Path, queue: Any) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_two_distributed_processes_share_the_stream(
-    mini: Dataset, expected: list[list[float]], tmp_path: Path
-) -> None:
+def test_two_distributed_processes_share_the_stream(mini: Dataset, expected: list[list[float]], tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     queue, meeting = context.Queue(), tmp_path / "meeting"
-    children = [
-        context.Process(target=gather_on_rank, args=(rank, meeting, mini.folder, queue))
-        for rank in range(2)
-    ]
+    children = [context.Process(target=gather_on_rank, args=(rank, meeting, mini.folder, queue)) for rank in range(2)]
     for child in children:
         child.start()
     for child in children:
@@ -230,9 +198,7 @@ def tensors(batch: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_goes_on_after_a_state_in_ranks_and_in_another_process(
-    mini: Dataset, kind: str
-) -> None:
+def test_every_kind_goes_on_after_a_state_in_ranks_and_in_another_process(mini: Dataset, kind: str) -> None:
     def make(**options: Any) -> Batches[Any]:
         stream: Batches[Any] = KINDS[kind](mini, SIZE, seed=1, **options)
         return stream
@@ -267,14 +233,8 @@ def test_integers_of_numpy_are_integers(mini: Dataset, kind: Any) -> None:
     large: Any = np.int32(2**31 - 1)
     assert torch.equal(stream.batch(large).actions, stream.batch(2**31 - 1).actions)
     for made, expected in (
-        (
-            orlog.sequences(mini, 4, seed=0, length=kind(4)),
-            orlog.sequences(mini, 4, seed=0, length=4),
-        ),
-        (
-            orlog.preferences(mini, 4, seed=0, length=kind(4)),
-            orlog.preferences(mini, 4, seed=0, length=4),
-        ),
+        (orlog.sequences(mini, 4, seed=0, length=kind(4)), orlog.sequences(mini, 4, seed=0, length=4)),
+        (orlog.preferences(mini, 4, seed=0, length=kind(4)), orlog.preferences(mini, 4, seed=0, length=4)),
         (transitions(mini, 4, seed=0, n_steps=kind(4)), transitions(mini, 4, seed=0, n_steps=4)),
     ):
         assert made.state_dict() == expected.state_dict()
@@ -298,9 +258,7 @@ def test_a_batch_goes_elsewhere_as_a_whole(mini: Dataset) -> None:
     assert torch.equal(halved.rewards * 2, batch.rewards)
 
 
-def test_a_huge_batch_is_not_chosen_sixty_four_times(
-    mini: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_huge_batch_is_not_chosen_sixty_four_times(mini: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = transitions(mini, 2**19, seed=0)
     chosen: list[int] = []
     choose = stream.sampler.choose

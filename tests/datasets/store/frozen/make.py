@@ -29,9 +29,7 @@ OBSERVATIONS = spaces.Dict(
         "either": spaces.OneOf([spaces.Discrete(2), spaces.Box(0, 1, (1,), np.float32)]),
     }
 )
-ACTIONS = spaces.Tuple(
-    [spaces.Box(-1, 1, (2,), np.float32), spaces.MultiDiscrete([3, 4], start=[0, 1])]
-)
+ACTIONS = spaces.Tuple([spaces.Box(-1, 1, (2,), np.float32), spaces.MultiDiscrete([3, 4], start=[0, 1])])
 
 
 def observation(row: int) -> dict[str, object]:
@@ -44,12 +42,8 @@ def observation(row: int) -> dict[str, object]:
         "buttons": np.array([[row & 1, 0], [1, row >> 1 & 1]], np.int8),
         "word": "abé"[: row % 4] * 2,
         "marks": np.full((row % 3, 2), row / 128),
-        "graph": spaces.GraphInstance(
-            nodes, np.array([row % 3]), np.array([[0, row % 2]], np.int32)
-        ),
-        "either": (np.int64(0), np.int64(row % 2))
-        if row % 2
-        else (np.int64(1), np.array([row / 32], np.float32)),
+        "graph": spaces.GraphInstance(nodes, np.array([row % 3]), np.array([[0, row % 2]], np.int32)),
+        "either": (np.int64(0), np.int64(row % 2)) if row % 2 else (np.int64(1), np.array([row / 32], np.float32)),
     }
 
 
@@ -74,11 +68,7 @@ def episode(index: int) -> orlog.Episode:
             "scan": [np.arange(step, dtype=np.int16) for step in range(steps)],
         },
         seed=None if index == 1 else index,
-        metadata={
-            "task": f"task {index}",
-            "success": index % 2 == 0,
-            "goal": np.arange(2.0) + index,
-        },
+        metadata={"task": f"task {index}", "success": index % 2 == 0, "goal": np.arange(2.0) + index},
     )
 
 
@@ -96,9 +86,7 @@ def write(container: str) -> Path:
     ) as writer:
         for index in range(3):
             writer.add_episode(episode(index))
-    with orlog.DatasetWriter.append(
-        orlog.load_dataset(NAME), changes="two more episodes"
-    ) as writer:
+    with orlog.DatasetWriter.append(orlog.load_dataset(NAME), changes="two more episodes") as writer:
         for index in range(3, 5):
             writer.add_episode(episode(index))
     return writer.folder

@@ -51,11 +51,8 @@ def episode(index: int, steps: int) -> orlog.Episode:
             "bottom burner": rows % 3,
             "é": np.stack([rows % 2, np.zeros_like(rows)], 1).astype(np.int8),
             "zarr.json": np.uint64(2**64 - 1) - rows.astype(np.uint64),
-            "flat": np.broadcast_to(
-                (rows % 7 // 6)[:, None, None, None], (steps + 1, 3, 20, 18)
-            ).astype(np.uint8),
-            "noise": np.broadcast_to(noise, (steps + 1, 16, 16))
-            + (rows % 3)[:, None, None].astype(np.uint8),
+            "flat": np.broadcast_to((rows % 7 // 6)[:, None, None, None], (steps + 1, 3, 20, 18)).astype(np.uint8),
+            "noise": np.broadcast_to(noise, (steps + 1, 16, 16)) + (rows % 3)[:, None, None].astype(np.uint8),
         },
         actions=np.where(rows[:-1] % 100 == 7, 2.5, 0.1).astype(np.float32),
         rewards=np.full(steps, 0.1, np.float32),
@@ -79,9 +76,7 @@ def write() -> Path:
         observation_space=OBSERVATIONS,
         action_space=spaces.Box(-1, 1, (), np.float32),
         environment=EnvSpec(
-            "CartPole-v1",
-            entry_point="none",
-            kwargs={"a": 1, "b": 1.0, "c": 1e-7, "d": 1e22, "e": -0.0},
+            "CartPole-v1", entry_point="none", kwargs={"a": 1, "b": 1.0, "c": 1e-7, "d": 1e22, "e": -0.0}
         ),
         reward_dtype=np.float32,
         description='Zeile 1\nZeile 2\t"quoted" \\ / \x7f \x01 é \u2028 \U0001f916',
