@@ -1,12 +1,9 @@
 """What tests read of batches."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 
 
-def columns(batch: Any) -> list[str]:
+def columns(batch):
     """Return the names of the fields that a batch has, or that each of a class has, but for infos."""
     names = [one.name for one in dataclasses.fields(batch) if one.name != "infos"]
     if isinstance(batch, type):

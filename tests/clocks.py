@@ -1,7 +1,5 @@
 """A clock that stands still but while somebody sleeps: how busy a machine is changes nothing."""
 
-from __future__ import annotations
-
 import threading
 
 
@@ -12,13 +10,13 @@ class Clock:
         now: Seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 1000.0
         self._lock = threading.Lock()
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self.now
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         with self._lock:
             self.now += seconds

@@ -23,10 +23,10 @@ class Ended(NamedTuple):
     stderr: str
 
 
-def orlog(*arguments: str, cwd: Path | None = None) -> Ended:
+def orlog(*arguments, cwd=None):
     """Run `orlog` with arguments, as `python -m orlog.cli` would in a new process."""
     out, err = io.StringIO(), io.StringIO()
-    code: object = 0
+    code = 0
     with (
         mock.patch.object(sys, "argv", ["orlog", *arguments]),
         mock.patch.object(sys, "excepthook", sys.excepthook),  # typer puts its own there

@@ -1,16 +1,12 @@
 """Fixtures for all tests: every test has a home of its own, and one small dataset is built once."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 # The networks of the tests are small, and other processes of the same run use the other cores.
 # Before torch is imported, so that processes which tests start see it too.
@@ -20,14 +16,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import orlog
-from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.rebuilds import is_rebuild
 from tests.levels import THOROUGH, scaled
 from tests.mujoco_models import compile_once
 from tests.own_records import take_for_recorded
 from tests.pools import pool_in_this_process
-from tests.small_disks import Mount, mounted_in
+from tests.small_disks import mounted_in
 
 MINI = "pointmaze/umaze-mini-v1"
 MEMORY = Path("/dev/shm")
@@ -49,7 +44,7 @@ settings.load_profile("orlog")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_configure() -> None:
+def pytest_configure():
     """Give memory back that is freed, and put temporary files into memory where there is room.
 
     A shell lets what it starts in the background ignore Ctrl-C, and so would the commands of tests. Some runners
@@ -69,13 +64,13 @@ def pytest_configure() -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers():
     """Run one process more than there are cores: some tests wait for servers and clocks."""
     return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Leave out what only `make test-all` runs."""
     if not THOROUGH:
         left_out = [item for item in items if item.get_closest_marker("thorough")]
@@ -83,14 +78,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
+def pytest_itemcollected(item):
     """Mark property tests, which have more examples in `make test-all`."""
     if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
         item.add_marker(pytest.mark.scaled)
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     """Return this test's ORLOG_HOME, which does not exist yet."""
     folder = tmp_path / "home"
     monkeypatch.setenv("ORLOG_HOME", str(folder))
@@ -99,20 +94,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def no_waiting_for_disks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_waiting_for_disks(request, monkeypatch):
     """Let nothing wait until a disk has what was written: no disk loses power during a test."""
     if request.node.get_closest_marker("fsync") is None:
         monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture(autouse=True)
-def models_are_compiled_once() -> None:
+def models_are_compiled_once():
     """Let environments of the same model share the work of MuJoCo's compiler."""
     compile_once()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def freed_memory_is_given_back() -> Iterator[None]:
+def freed_memory_is_given_back():
     """Give back what a module's tests have freed: training asks glibc to keep it, gigabytes in the end."""
     yield
     if sys.platform == "linux":
@@ -120,13 +115,13 @@ def freed_memory_is_given_back() -> Iterator[None]:
 
 
 @pytest.fixture
-def jobs_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def jobs_run_here(monkeypatch):
     """Run jobs in this process; processes of their own are for what only these can show."""
     monkeypatch.setattr("orlog.base.jobs.ProcessPool", pool_in_this_process)
 
 
 @pytest.fixture(scope="session")
-def built_mini(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def built_mini(tmp_path_factory):
     """Return a folder with pointmaze/umaze-mini-v1, built once; do not write to it.
 
     Where the recipe gives other last bits than on the processor of the records, all tests take what
@@ -147,14 +142,14 @@ def built_mini(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Mount]:
+def mount(tmp_path):
     """Return a function that mounts a real disk in memory, with options such as `size=2m`."""
     with mounted_in(tmp_path) as mount_disk:
         yield mount_disk
 
 
 @pytest.fixture
-def mini_folder(built_mini: Path, home: Path) -> Path:
+def mini_folder(built_mini, home):
     """Return a copy of the small dataset in this test's home, to be damaged at will."""
     folder = home / "datasets" / MINI / "1.0.0"
     shutil.copytree(built_mini, folder)
@@ -162,13 +157,13 @@ def mini_folder(built_mini: Path, home: Path) -> Path:
 
 
 @pytest.fixture
-def mini(mini_folder: Path) -> Dataset:
+def mini(mini_folder):
     """Return the small dataset, opened from this test's home."""
     return orlog.load_dataset(mini_folder)
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
+def chromium():
     """Return a headless Chromium."""
     sync = pytest.importorskip("playwright.sync_api", reason=HOW)
     if CHROMIUM is None:

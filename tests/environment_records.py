@@ -3,8 +3,6 @@
 python -m tests.environment_records RESULTS ID ..    writes what became of each, as JSON
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io
@@ -13,9 +11,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -30,7 +26,7 @@ STEPS = 3
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
+def quietly():
     """Import and make environments without what their packages print and warn about."""
     with (
         warnings.catch_warnings(),
@@ -41,7 +37,7 @@ def quietly() -> Iterator[None]:
         yield
 
 
-def register_all() -> list[str]:
+def register_all():
     """Return the ids of all environments that the installed packages register."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     with quietly():
@@ -50,18 +46,18 @@ def register_all() -> list[str]:
     return sorted(gymnasium.registry)
 
 
-def make(environment_id: str) -> gymnasium.Env[Any, Any]:
+def make(environment_id):
     register_all()
     with quietly():
         return gymnasium.make(environment_id)
 
 
-def run_randomly(env: gymnasium.Env[Any, Any]) -> dict[str, list[Any]]:
+def run_randomly(env):
     """Return what an environment gives in a few steps of an episode."""
     with quietly():
         observation, _ = env.reset(seed=0)
         env.action_space.seed(0)
-        steps: dict[str, list[Any]] = {"observations": [observation], "actions": []}
+        steps = {"observations": [observation], "actions": []}
         steps |= {"rewards": [], "terminations": [], "truncations": []}
         for _ in range(STEPS):
             action = env.action_space.sample()
@@ -79,7 +75,7 @@ def run_randomly(env: gymnasium.Env[Any, Any]) -> dict[str, list[Any]]:
     return steps
 
 
-def record(env: gymnasium.Env[Any, Any], steps: dict[str, list[Any]], name: str) -> None:
+def record(env, steps, name):
     record_episodes(
         name,
         [
@@ -96,7 +92,7 @@ def record(env: gymnasium.Env[Any, Any], steps: dict[str, list[Any]], name: str)
     )
 
 
-def check_round_trip(steps: dict[str, list[Any]], name: str) -> bool:
+def check_round_trip(steps, name):
     """Check that what was recorded is read back equal; return whether it can be sampled."""
     dataset = orlog.load_dataset(name)
     episode = dataset[0]
@@ -114,7 +110,7 @@ def check_round_trip(steps: dict[str, list[Any]], name: str) -> bool:
     return True
 
 
-def check_made_again(env: gymnasium.Env[Any, Any], name: str) -> None:
+def check_made_again(env, name):
     """Check that the environment of a dataset is made with what it was made with."""
     with quietly(), orlog.load_dataset(name).recover_environment() as again:
         assert again.spec is not None
@@ -124,7 +120,7 @@ def check_made_again(env: gymnasium.Env[Any, Any], name: str) -> None:
         assert again.action_space == env.action_space
 
 
-def row_of(space: spaces.Space[Any], columns: Any, row: int) -> Any:
+def row_of(space, columns, row):
     """Return a row of an episode's columns as the sample that it was."""
     if isinstance(space, spaces.Dict):
         return {key: row_of(part, columns[key], row) for key, part in space.items()}
@@ -134,7 +130,7 @@ def row_of(space: spaces.Space[Any], columns: Any, row: int) -> Any:
     return columns[row]
 
 
-def assert_equal(found: Any, expected: Any) -> None:
+def assert_equal(found, expected):
     if isinstance(expected, dict):
         assert found.keys() == expected.keys()
         for key, value in expected.items():
@@ -150,7 +146,7 @@ def assert_equal(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-def try_environment(environment_id: str, home: Path) -> tuple[str, str, str]:
+def try_environment(environment_id, home):
     """Return (id, `cannot be made`, `refused`, `recorded` or `sampled`, why)."""
     os.environ["ORLOG_HOME"] = str(home)
     try:

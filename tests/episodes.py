@@ -1,20 +1,12 @@
 """Episodes that tests make by hand, and datasets of them."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-from typing import Any
-
 import numpy as np
-from gymnasium import spaces
 
 import orlog
-from orlog.datasets.columns.episode import Episode
+from orlog import Episode
 
 
-def whole_episode(
-    observations: Any, actions: Any, rewards: Any = None, *, end: str = "termination", **others: Any
-) -> Episode:
+def whole_episode(observations, actions, rewards=None, *, end="termination", **others):
     """Return an episode.
 
     Args:
@@ -38,13 +30,7 @@ def whole_episode(
     )
 
 
-def record_episodes(
-    name: str,
-    episodes: Iterable[Episode],
-    observation_space: spaces.Space[Any] | None = None,
-    action_space: spaces.Space[Any] | None = None,
-    **facts: Any,
-) -> orlog.Dataset:
+def record_episodes(name, episodes, observation_space=None, action_space=None, **facts):
     """Record episodes, and open what was recorded."""
     with orlog.DatasetWriter(name, observation_space=observation_space, action_space=action_space, **facts) as writer:
         for episode in episodes:

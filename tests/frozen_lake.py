@@ -21,7 +21,7 @@ class Logged:
     alive: np.ndarray
     terminated: np.ndarray  # [episodes]
 
-    def ratios(self, target: np.ndarray, behavior: np.ndarray) -> np.ndarray:
+    def ratios(self, target, behavior):
         """Return log target - log behavior of each action, 0 after the end."""
         states = self.states[:, :-1]
         with np.errstate(divide="ignore"):
@@ -38,7 +38,7 @@ class Lake:
     ends: np.ndarray
     discount: float
 
-    def exact(self, policy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def exact(self, policy):
         """Return Q [state, action] and V [state] of a policy, from Bellman's linear equations."""
         goes_on = self.chances * ~self.ends
         steps = np.einsum("sa,sap->sp", policy, goes_on)
@@ -46,14 +46,14 @@ class Lake:
         values = np.linalg.solve(np.eye(STATES) - self.discount * steps, gained)
         return self.rewards + self.discount * goes_on @ values, values
 
-    def best(self) -> np.ndarray:
+    def best(self):
         """Return the best policy, by policy iteration."""
         policy = np.full((STATES, ACTIONS), 1 / ACTIONS)
         for _ in range(20):
             policy = np.eye(ACTIONS)[self.exact(policy)[0].argmax(1)]
         return policy
 
-    def until(self, policy: np.ndarray, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    def until(self, policy, horizon):
         """Return Q [step, state, action] and V [step, state] of a policy that has so many steps."""
         q_values = np.zeros((horizon, STATES, ACTIONS))
         values = np.zeros((horizon + 1, STATES))
@@ -62,7 +62,7 @@ class Lake:
             values[step] = (policy * q_values[step]).sum(1)
         return q_values, values
 
-    def play(self, policy: np.ndarray, episodes: int, horizon: int, rng: np.random.Generator) -> Logged:
+    def play(self, policy, episodes, horizon, rng):
         """Return episodes of a policy, cut after `horizon` steps."""
         states = np.zeros((episodes, horizon + 1), np.int64)
         actions = np.zeros((episodes, horizon), np.int64)
@@ -78,14 +78,13 @@ class Lake:
         return Logged(states=states, actions=actions, rewards=rewards, alive=alive, terminated=self.ends[states[:, -1]])
 
 
-def _draw(chances: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _draw(chances, rng):
     cumulative = chances.cumsum(1)
     cumulative[:, -1] = 1
-    found: np.ndarray = (rng.random((len(chances), 1)) >= cumulative).sum(1)
-    return found
+    return (rng.random((len(chances), 1)) >= cumulative).sum(1)
 
 
-def frozen_lake(discount: float = 0.95) -> Lake:
+def frozen_lake(discount=0.95):
     """Return a slippery lake of 3 x 3 with one hole; an episode starts in state 0."""
     table = FrozenLakeEnv(desc=MAP, is_slippery=True).P
     chances, rewards = np.zeros((STATES, ACTIONS, STATES)), np.zeros((STATES, ACTIONS))

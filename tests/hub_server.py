@@ -16,8 +16,7 @@ import json
 import re
 import threading
 import urllib.parse
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import yaml
 
@@ -28,8 +27,6 @@ WRITE_TOKEN = "hf_write"
 READ_TOKEN = "hf_read"
 LFS_FROM = 1000
 PAGE = 20
-
-Files = dict[str, bytes]
 
 
 class HubServer(LocalServer):
@@ -45,27 +42,27 @@ class HubServer(LocalServer):
         requests: Method and path of each request so far.
     """
 
-    def __init__(self) -> None:
-        self.commits: dict[str, Files] = {}
-        self.messages: list[str] = []
-        self.large: dict[str, bytes] = {}
-        self.before_commit: Callable[[int], object] = lambda _: None
-        self.requests: list[str] = []
+    def __init__(self):
+        self.commits = {}
+        self.messages = []
+        self.large = {}
+        self.before_commit = lambda _: None
+        self.requests = []
         self.lock = threading.Lock()
         self.add_commit({".gitattributes": b""})
         super().__init__(_Handler)
 
     @property
-    def newest(self) -> str:
+    def newest(self):
         """Id of the newest commit."""
         return list(self.commits)[-1]
 
     @property
-    def files(self) -> Files:
+    def files(self):
         """The files of the newest commit."""
         return self.commits[self.newest]
 
-    def add_commit(self, files: Files) -> str:
+    def add_commit(self, files):
         """Make a commit of these files, nothing else, and return its id."""
         number = len(self.commits)
         name = hashlib.sha1(b"%d" % number, usedforsecurity=False).hexdigest()
@@ -80,16 +77,16 @@ class _Answer:
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def _json(body: object, **headers: str) -> _Answer:
+def _json(body, **headers):
     return _Answer(200, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
 
 
-def _error(status: int, message: str, code: str = "") -> _Answer:
+def _error(status, message, code=""):
     headers = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {})}
     return _Answer(status, json.dumps({"error": message}).encode(), headers)
 
 
-def _validated(card: str) -> _Answer:
+def _validated(card):
     """Answer whether the header of a card is YAML."""
     _, header, _ = card.split("---\n", 2)
     try:
@@ -104,19 +101,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def handle(self) -> None:
+    def handle(self):
         with contextlib.suppress(ConnectionError):
             super().handle()
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self._answer()
 
     do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         """Say nothing."""
 
-    def _answer(self) -> None:
+    def _answer(self):
         body = self._body()
         url = urllib.parse.urlsplit(self.path)
         self.query = dict(urllib.parse.parse_qsl(url.query))
@@ -131,7 +128,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
-    def _body(self) -> bytes:
+    def _body(self):
         if self.headers.get("Transfer-Encoding") == "chunked":
             parts = []
             while size := int(self.rfile.readline(), 16):
@@ -141,7 +138,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return b"".join(parts)
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
-    def _route(self, path: str, body: bytes) -> _Answer:
+    def _route(self, path, body):
         if large := re.fullmatch(r"/large/([0-9a-f]{64})", path):  # no token is sent there
             return self._large(large[1], body)
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -178,11 +175,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 return self._commit([json.loads(line) for line in body.splitlines()])
         return _error(404, "no such endpoint")
 
-    def _revision(self, text: str) -> str | None:
+    def _revision(self, text):
         text = urllib.parse.unquote(text)
         return self.owner.newest if text == "main" else text if text in self.owner.commits else None
 
-    def _entry(self, path: str, data: bytes) -> dict[str, Any]:
+    def _entry(self, path, data):
         entry = {"type": "file", "path": path, "size": len(data), "oid": _git_sum(data)}
         sha256 = hashlib.sha256(data).hexdigest()
         if sha256 in self.owner.large:
@@ -191,13 +188,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return {**entry, "oid": _git_sum(pointer), "lfs": lfs}
         return entry
 
-    def _tree(self, revision: str, folder: str) -> _Answer:
+    def _tree(self, revision, folder):
         files = self.owner.commits[revision]
         prefix = f"{folder}/" if folder else ""
         below = sorted(path for path in files if path.startswith(prefix))
         if folder and not below:
             return _error(404, f"{folder} does not exist on {revision}", "EntryNotFound")
-        entries: dict[str, dict[str, Any]] = {}
+        entries = {}
         is_recursive = self.query.get("recursive", "").lower() == "true"
         for path in below:
             steps = path.removeprefix(prefix).split("/")
@@ -215,7 +212,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         next_page = f"{self.owner.url}{urllib.parse.urlsplit(self.path).path}?{query}"
         return _json(page, Link=f'<{next_page}>; rel="next"')
 
-    def _preupload(self, body: dict[str, Any]) -> _Answer:
+    def _preupload(self, body):
         ignored = self.owner.files.get(".gitignore", b"").decode().split()
         return _json(
             {
@@ -230,7 +227,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             }
         )
 
-    def _batch(self, body: dict[str, Any]) -> _Answer:
+    def _batch(self, body):
         objects = []
         for item in body["objects"]:
             upload = {"upload": {"href": f"{self.owner.url}/large/{item['oid']}"}}
@@ -238,7 +235,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             objects.append({**item, **({} if held else {"actions": upload})})
         return _json({"transfer": "basic", "objects": objects})
 
-    def _large(self, sha256: str, body: bytes) -> _Answer:
+    def _large(self, sha256, body):
         if self.command != "PUT":
             return self._ranged(self.owner.large[sha256])
         if hashlib.sha256(body).hexdigest() != sha256:
@@ -247,7 +244,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.owner.large[sha256] = body
         return _Answer()
 
-    def _commit(self, lines: list[dict[str, Any]]) -> _Answer:
+    def _commit(self, lines):
         owner = self.owner
         try:
             owner.before_commit(len(owner.messages))
@@ -276,7 +273,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         url = f"{owner.url}/datasets/{REPOSITORY}/commit/{name}"
         return _json({"success": True, "commitOid": name, "commitUrl": url, "hookOutput": ""})
 
-    def _resolve(self, revision: str, path: str) -> _Answer:
+    def _resolve(self, revision, path):
         commit = self._revision(revision)
         if commit is None:
             return _error(404, "Invalid rev id", "RevisionNotFound")
@@ -291,7 +288,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         place = f"/cache/{REPOSITORY}/{commit}/{urllib.parse.quote(path)}"
         return _Answer(307, b"", {**headers, "Location": place, "ETag": f'"{_git_sum(data)}"'})
 
-    def _ranged(self, data: bytes) -> _Answer:
+    def _ranged(self, data):
         headers = {"Accept-Ranges": "bytes", "ETag": f'"{_git_sum(data)}"'}
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if asked is None:
@@ -303,9 +300,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return _Answer(206, data[start : end + 1], {**headers, "Content-Range": said})
 
 
-def _forbidden() -> _Answer:
+def _forbidden():
     return _error(403, "You don't have the rights to write here")
 
 
-def _git_sum(data: bytes) -> str:
+def _git_sum(data):
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()

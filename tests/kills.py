@@ -1,15 +1,10 @@
 """Processes that are killed at one of their accesses to files: no clock decides where."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 # Inside `shutil.rmtree` these have names relative to an open folder, and its descriptor.
 RELATIVE = {"os.remove": 1, "os.rmdir": 1}
@@ -17,7 +12,7 @@ ACCESSES = {"open", "os.link", "os.listdir", "os.mkdir", "os.rename", "os.scandi
 LONGEST_S = 600  # whatever hangs is not waited for
 
 
-def killed_at(work: Callable[[Callable[[], None]], object], instant: int, folder: Path) -> tuple[bool, int]:
+def killed_at(work, instant, folder):
     """Work in a fork that kills itself right before one of its accesses to a folder.
 
     Args:
@@ -36,11 +31,11 @@ def killed_at(work: Callable[[Callable[[], None]], object], instant: int, folder
         signal.alarm(LONGEST_S)
         numbers = itertools.count(1)  # safe in threads
 
-        def access() -> None:
+        def access():
             if next(numbers) == instant:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        def hook(event, arguments):
             if event in ACCESSES and (
                 str(arguments[0]).startswith(str(folder)) or (event in RELATIVE and arguments[RELATIVE[event]] != -1)
             ):

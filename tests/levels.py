@@ -8,8 +8,6 @@ The few that take minutes each ask `most` for the number: `make test-release` re
 release and after a change of what they test.
 """
 
-from __future__ import annotations
-
 import os
 
 VARIABLE = "ORLOG_TESTS"
@@ -17,13 +15,13 @@ RELEASE = os.environ.get(VARIABLE) == "release"
 THOROUGH = RELEASE or os.environ.get(VARIABLE) == "all"
 
 
-def scaled(all_of_them: int, some: int | None = None) -> int:
+def scaled(all_of_them, some=None):
     """Return how often to repeat: all of them, or in `make test` some (an eighth, or eight)."""
     if THOROUGH:
         return all_of_them
     return min(all_of_them, max(8, all_of_them // 8) if some is None else some)
 
 
-def most(all_of_them: int, in_ci: int) -> int:
+def most(all_of_them, in_ci):
     """Return how often to repeat what takes minutes: all of them before a release, fewer in `make test-all`."""
     return all_of_them if RELEASE else in_ci

@@ -1,15 +1,12 @@
 """Compiles each MuJoCo model once a process: that takes longer than an episode, and each evaluation
 makes several environments of the same model."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from pathlib import Path
-from typing import Any
 
 
-def compile_once() -> None:
+def compile_once():
     """From now on, give copies of models that were compiled before, if MuJoCo has been imported."""
     mujoco = sys.modules.get("mujoco")
     compiler = getattr(getattr(mujoco, "MjModel", None), "from_xml_path", None)
@@ -21,11 +18,11 @@ def compile_once() -> None:
 class Kept:
     """Compiles models and keeps those whose text is all of them."""
 
-    def __init__(self, compiler: Any) -> None:
+    def __init__(self, compiler):
         self.compiler = compiler
-        self.models: dict[bytes, Any] = {}
+        self.models = {}
 
-    def __call__(self, path: str, *rest: Any, **named: Any) -> Any:
+    def __call__(self, path, *rest, **named):
         text = Path(path).read_bytes()
         if rest or named or b"file=" in text:
             return self.compiler(path, *rest, **named)

@@ -1,13 +1,9 @@
 """Lets a rebuild stand for the recorded version, on machines whose physics give other last bits."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from pathlib import Path
 
 import msgspec
-import pytest
 
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import plain_version
@@ -22,7 +18,7 @@ shipped.records_folder = lambda: Path({records!r})
 """
 
 
-def take_for_recorded(rebuilt: Path, folder: Path, patch: pytest.MonkeyPatch) -> Path:
+def take_for_recorded(rebuilt, folder, patch):
     """Let this process and those it starts take a rebuild for what is recorded, until `patch` ends.
 
     Args:

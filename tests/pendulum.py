@@ -1,19 +1,13 @@
 """Episodes of Pendulum, really recorded: by random torques, or by a controller."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import gymnasium
 import numpy as np
 
 import orlog
-from orlog.datasets.reading.dataset import Dataset
 from tests.episodes import whole_episode
 
 
-def swing_up(seen: np.ndarray) -> np.ndarray:
+def swing_up(seen):
     """Return the torque that pumps energy into the pendulum, and balances it at the top."""
     cosine, sine, speed = (float(one) for one in seen)
     angle = np.arctan2(sine, cosine)
@@ -24,14 +18,7 @@ def swing_up(seen: np.ndarray) -> np.ndarray:
     return np.clip(np.array([torque], np.float32), -2, 2)
 
 
-def pendulum(
-    name: str = "lab/pendulum-v1",
-    *,
-    choose: Callable[[np.ndarray], np.ndarray] | None = None,
-    named: bool = True,
-    episodes: int = 2,
-    **arguments: Any,
-) -> Dataset:
+def pendulum(name="lab/pendulum-v1", *, choose=None, named=True, episodes=2, **arguments):
     """Return recorded episodes of Pendulum.
 
     Args:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from orlog.base.jobs import execute_here
 class ThisProcess(Executor):
     """A pool whose work is done in this process, when it is handed in."""
 
-    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def submit(self, work, /, *args, **kwargs):
+        future = Future()
         try:
             future.set_result(work(*args, **kwargs))
         except Exception as error:  # noqa: BLE001 (as a pool does)
@@ -27,7 +27,7 @@ class ThisProcess(Executor):
 
 
 @contextlib.contextmanager
-def pool_in_this_process(_: int) -> Iterator[Executor]:
+def pool_in_this_process(_):
     yield ThisProcess()
 
 
@@ -38,7 +38,7 @@ class KillOnce:
     function: Callable[[Any], Any]
     folder: Path
 
-    def __call__(self, job: Any) -> Any:
+    def __call__(self, job):
         try:
             (self.folder / "killed").touch(exist_ok=False)
         except FileExistsError:
@@ -47,7 +47,5 @@ class KillOnce:
         raise AssertionError
 
 
-def killing_once(
-    folder: Path, function: Any, jobs: Iterable[Any], *, workers: int | None, running: Any
-) -> Iterator[tuple[int, Any]]:
+def killing_once(folder, function, jobs, *, workers, running):
     yield from execute_here(KillOnce(function, folder), jobs, workers=workers, running=running, attempts=2)

@@ -13,9 +13,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,7 @@ SYNCS = {"fsync", "fdatasync"}
 SURVIVALS = ("least", "names", "data")
 
 
-def can_trace() -> bool:
+def can_trace():
     """Whether strace is here, and allowed to look at processes."""
     if shutil.which("strace") is None:
         return False
@@ -48,7 +47,7 @@ class File:
     writes: list[tuple[int, bytes | None]] = dataclasses.field(default_factory=list)
     synced: int = 0
 
-    def content(self, count: int | None = None) -> bytes:
+    def content(self, count=None):
         """Return the content after so many writes, or after all."""
         data = bytearray(self.first)
         for place, piece in self.writes[:count]:
@@ -92,30 +91,30 @@ class Call:
 class Disk:
     """The folder of a command, as calls change it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         """Take what lies in a folder as being on disk."""
         self.root_path = root
         self.root = _read(root)
-        self.changes: list[Change] = []
-        self.files: list[File] = []
-        self._places: dict[tuple[int, Path], int] = {}
+        self.changes = []
+        self.files = []
+        self._places = {}
 
-    def find(self, path: Path) -> Any:
+    def find(self, path):
         """Return the file or folder that has a path now, or None."""
         if not path.is_relative_to(self.root_path):
             return None
-        node: Any = self.root
+        node = self.root
         for part in path.relative_to(self.root_path).parts:
             node = node.names.get(part) if isinstance(node, Folder) else None
         return node
 
-    def run(self, calls: Sequence[Call]) -> Self:
+    def run(self, calls):
         """Take calls, in order; return the disk."""
         for call in calls:
             self._take(call)
         return self
 
-    def sync(self, path: Path) -> None:
+    def sync(self, path):
         """Sync a file or folder."""
         node = self.find(path)
         if isinstance(node, File):
@@ -123,7 +122,7 @@ class Disk:
         elif isinstance(node, Folder):
             self._settle({id(node)}, len(self.changes))
 
-    def _settle(self, folders: set[int], end: int) -> None:
+    def _settle(self, folders, end):
         # What was changed before in a folder that a synced change touches is on disk as well.
         for change in reversed(self.changes[:end]):
             touched = {id(folder) for folder, _, _ in change.names}
@@ -131,7 +130,7 @@ class Disk:
                 change.synced = True
                 folders |= touched
 
-    def _take(self, call: Call) -> None:
+    def _take(self, call):
         name, files = call.name, call.files
         if name in SYNCS:
             self.sync(files[0][1])
@@ -154,7 +153,7 @@ class Disk:
         else:
             self._rename(call)
 
-    def _open(self, call: Call) -> None:
+    def _open(self, call):
         if call.result_path is None or not re.search(r"O_WRONLY|O_RDWR|O_CREAT", call.text):
             return
         key = (call.result, call.result_path)
@@ -169,7 +168,7 @@ class Disk:
                 node.writes.append((0, None))
             self._places[key] = len(node.content()) if "O_APPEND" in call.text else 0
 
-    def _write(self, call: Call, data: bytes) -> None:
+    def _write(self, call, data):
         key = call.files[0]
         node = self.find(key[1])
         if not isinstance(node, File):
@@ -182,7 +181,7 @@ class Disk:
         node.writes.append((place, data))
         self._places[key] = place + len(data)
 
-    def _copy(self, source: tuple[int, Path], target: tuple[int, Path], call: Call) -> None:
+    def _copy(self, source, target, call):
         node = self.find(target[1])
         if not isinstance(node, File) or not call.result:
             return
@@ -195,10 +194,10 @@ class Disk:
         self._places[target] = place + call.result
         self._places[source] = start + call.result
 
-    def _path(self, text: bytes, folder: Path | None = None) -> Path:
+    def _path(self, text, folder=None):
         return Path(os.path.normpath((folder or self.root_path) / os.fsdecode(text)))
 
-    def _rename(self, call: Call) -> None:
+    def _rename(self, call):
         folders = [path for _, path in call.files] or [self.root_path]
         paths = [self._path(text, folders[min(number, len(folders) - 1)]) for number, text in enumerate(call.strings)]
         if call.name.startswith("symlink"):
@@ -219,11 +218,11 @@ class Disk:
         else:
             self._change((*places[0], None))
 
-    def _change(self, *names: tuple[Any, str, Any]) -> None:
+    def _change(self, *names):
         self.changes.append(Change(list(names)))
         _apply(self.changes[-1], "names")
 
-    def survivors(self, survival: str, rng: np.random.Generator) -> Folder:
+    def survivors(self, survival, rng):
         """Return what is on disk after a power cut now, as folders whose `first` holds it.
 
         Args:
@@ -234,7 +233,7 @@ class Disk:
         """
         kept = [change.synced or survival in ("names", "all") for change in self.changes]
         if survival == "some":
-            lost: set[int] = set()
+            lost = set()
             for number, change in enumerate(self.changes):
                 touched = {id(folder) for folder, _, _ in change.names}
                 kept[number] = change.synced or (not touched & lost and rng.random() < 0.8)
@@ -242,14 +241,14 @@ class Disk:
                     lost |= touched
         return _copied(self.root, [c for c, keep in zip(self.changes, kept, strict=True) if keep])
 
-    def put(self, survival: str, seed: int) -> None:
+    def put(self, survival, seed):
         """Write what is on disk after a power cut into the folder, in place of what lies there."""
         rng = np.random.default_rng(seed)
         shutil.rmtree(self.root_path, ignore_errors=True)
         _put(self.survivors(survival, rng), self.root_path, survival, rng)
 
 
-def _read(path: Path) -> Folder:
+def _read(path):
     folder = Folder()
     for entry in path.iterdir():
         if entry.is_symlink():
@@ -262,7 +261,7 @@ def _read(path: Path) -> Folder:
     return folder
 
 
-def _apply(change: Change, where: str) -> None:
+def _apply(change, where):
     for folder, name, node in change.names:
         names = getattr(folder, where)
         if node is None:
@@ -271,12 +270,12 @@ def _apply(change: Change, where: str) -> None:
             names[name] = node
 
 
-def _copied(root: Folder, changes: list[Change]) -> Folder:
+def _copied(root, changes):
     """Return folders after some changes; those of the disk stay as they are."""
-    copies: dict[int, Folder] = {}
+    copies = {}
     kept = [root, *(f for change in changes for f, _, _ in change.names)]
 
-    def copy(node: Any) -> Any:
+    def copy(node):
         if not isinstance(node, Folder):
             return node
         if id(node) not in copies:
@@ -291,7 +290,7 @@ def _copied(root: Folder, changes: list[Change]) -> Folder:
     return copies[id(root)]
 
 
-def _put(folder: Folder, path: Path, survival: str, rng: np.random.Generator) -> None:
+def _put(folder, path, survival, rng):
     path.mkdir()
     for name, node in folder.first.items():
         if isinstance(node, Folder):
@@ -302,7 +301,7 @@ def _put(folder: Folder, path: Path, survival: str, rng: np.random.Generator) ->
             (path / name).write_bytes(_left(node, survival, rng))
 
 
-def _left(file: File, survival: str, rng: np.random.Generator) -> bytes:
+def _left(file, survival, rng):
     """Return what is left of a file's content."""
     if survival in ("all", "data"):
         return file.content()
@@ -315,9 +314,9 @@ def _left(file: File, survival: str, rng: np.random.Generator) -> bytes:
     return file.content(file.synced)
 
 
-def read_calls(log: str) -> Iterator[Call]:
+def read_calls(log):
     """Return the calls in a log of strace that did something."""
-    begun: dict[str, str] = {}
+    begun = {}
     for line in log.splitlines():
         pid, _, call = line.partition(" ")
         call = call.strip()
@@ -344,15 +343,15 @@ def read_calls(log: str) -> Iterator[Call]:
         )
 
 
-def _bytes(text: str) -> bytes:
+def _bytes(text):
     return bytes.fromhex(text.replace("\\x", ""))
 
 
-def _path(text: str) -> Path:
+def _path(text):
     return Path(os.fsdecode(_bytes(text)))
 
 
-def record_calls(root: Path, log: Path, words: Sequence[str], environment: dict[str, str]) -> list[Call]:
+def record_calls(root, log, words, environment):
     """Run a command in a folder, which must end well, and return its calls that change anything there."""
     done = run_program([*STRACE, "-o", str(log), *words], cwd=root, env=environment)
     assert done.returncode == 0, done.stderr
@@ -361,7 +360,7 @@ def record_calls(root: Path, log: Path, words: Sequence[str], environment: dict[
     return [call for call in calls if _matters(call, root)]
 
 
-def _matters(call: Call, root: Path) -> bool:
+def _matters(call, root):
     if call.name in ("openat", "creat"):
         return call.result_path is not None and call.result_path.is_relative_to(root)
     if call.name in ("lseek", "write", "writev", "pwrite64", "pwritev", "ftruncate", *SYNCS):

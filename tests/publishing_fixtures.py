@@ -1,16 +1,10 @@
 """Fixtures for tests of publishing, taken in with `pytest_plugins`: variants of a version, keys."""
 
-from __future__ import annotations
-
 import functools
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from orlog.datasets.publish.publish import Sign
 from orlog.manifests import signatures
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.signatures import new_key
@@ -18,15 +12,15 @@ from tests.publishing import OWN_PLACE, SOME
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Path:
+def registry(tmp_path):
     return tmp_path / "registry"
 
 
 @pytest.fixture
-def variant(built_mini: Path, tmp_path: Path, reseal: Callable[..., Path]) -> Callable[..., Path]:
+def variant(built_mini, tmp_path, reseal):
     """Return a function that copies the small dataset with another manifest."""
 
-    def make(folder: str, **changes: Any) -> Path:
+    def make(folder, **changes):
         copy = shutil.copytree(built_mini, tmp_path / folder)
         reseal(copy, lambda body: body.update(changes))
         return copy
@@ -35,7 +29,7 @@ def variant(built_mini: Path, tmp_path: Path, reseal: Callable[..., Path]) -> Ca
 
 
 @pytest.fixture
-def own(variant: Callable[..., Path]) -> Path:
+def own(variant):
     """Return a version that lies at OWN_PLACE: what ships with orlog has one meaning only."""
     folder = variant("own", version=OWN_PLACE.rpartition("/")[2])
     (folder / "manifest.json").write_text(read_manifest(folder / "manifest.json").to_json())
@@ -43,7 +37,7 @@ def own(variant: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
-def other(variant: Callable[..., Path], replace_object: Callable[..., None]) -> Path:
+def other(variant, replace_object):
     """Return the same version with other bytes, and the digest that fits them."""
     folder = variant("other", version=OWN_PLACE.rpartition("/")[2])
     replace_object(folder, SOME, b"other bytes")
@@ -51,7 +45,7 @@ def other(variant: Callable[..., Path], replace_object: Callable[..., None]) -> 
 
 
 @pytest.fixture(scope="session")
-def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def key_file(tmp_path_factory):
     """Return a private key."""
     path = tmp_path_factory.mktemp("keys") / "lab.key"
     new_key(path)
@@ -59,6 +53,6 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sign(key_file: Path) -> Sign:
+def sign(key_file):
     """Return what signs with the key."""
     return functools.partial(signatures.sign, key_file=key_file)

@@ -1,16 +1,12 @@
 """A real S3 server on loopback, and a bucket in it."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 
 @pytest.fixture(scope="module")
-def s3_server() -> Iterator[str]:
+def s3_server():
     """Return the URL of an S3 server on loopback."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
@@ -18,13 +14,13 @@ def s3_server() -> Iterator[str]:
     app = DomainDispatcherApplication(create_backend_app)
     lock = threading.Lock()
 
-    def one_at_a_time(environ: Any, start_response: Any) -> list[bytes]:
+    def one_at_a_time(environ, start_response):
         # Conditions are checked and then written to; S3 promises that nobody comes between.
         with lock:
             return list(app(environ, start_response))
 
     class Quiet(WSGIRequestHandler):
-        def log_request(self, *_: object) -> None:
+        def log_request(self, *_):
             pass
 
     server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True, request_handler=Quiet)
@@ -37,7 +33,7 @@ def s3_server() -> Iterator[str]:
 
 
 @pytest.fixture
-def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def bucket(s3_server, monkeypatch):
     """Return a fresh file system for the S3 server, which has an empty bucket `data`."""
     import s3fs
 

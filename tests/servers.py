@@ -12,8 +12,6 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Self
 
 LONGEST_STALL = 20
 COMES = 120.0
@@ -67,23 +65,23 @@ class _Server(http.server.ThreadingHTTPServer):
 class LocalServer:
     """Answers on loopback, each request in a thread, until the block ends; `url` has no slash at the end."""
 
-    def __init__(self, handler: type[http.server.BaseHTTPRequestHandler]) -> None:
+    def __init__(self, handler):
         bound = type("BoundHandler", (handler,), {"owner": self})
         self._server = _Server(("127.0.0.1", 0), bound)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._server.shutdown()
         self.hang_up()
         self._server.server_close()
         self._thread.join()
 
-    def hang_up(self) -> None:
+    def hang_up(self):
         """End what requests still wait for."""
 
 
@@ -106,30 +104,30 @@ class FileServer(LocalServer):
         allows: Whether a request may have what it asks for; others get 403.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
-        self.faults: list[Fault] = []
-        self.requests: list[Request] = []
+        self.faults = []
+        self.requests = []
         self.sent_bytes = 0
         self.connections = 0
-        self.rate: float | None = None
+        self.rate = None
         self.rate_status = 429
         self.refused = 0
-        self.allows: Callable[[Request], bool] = lambda _request: True
+        self.allows = lambda _request: True
         self._next_at = 0.0
         self.closing = threading.Event()
         self.lock = threading.Lock()
-        self.sockets: set[socket.socket] = set()
+        self.sockets = set()
         super().__init__(_Handler)
 
-    def hang_up(self) -> None:
+    def hang_up(self):
         self.closing.set()
         with self.lock:
             for open_socket in self.sockets:
                 with contextlib.suppress(OSError):
                     open_socket.shutdown(socket.SHUT_RDWR)
 
-    def fault_for(self, path: str) -> Fault:
+    def fault_for(self, path):
         """Return the fault that a request meets, and use it up."""
         with self.lock:
             now = time.monotonic()
@@ -150,13 +148,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def setup(self) -> None:
+    def setup(self):
         super().setup()
         with self.owner.lock:
             self.owner.connections += 1
             self.owner.sockets.add(self.connection)
 
-    def handle(self) -> None:
+    def handle(self):
         try:
             super().handle()
         except (ConnectionError, ValueError):
@@ -165,7 +163,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             with self.owner.lock:
                 self.owner.sockets.discard(self.connection)
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         # A client that takes this server for a proxy sends a whole URL.
         path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
         request = Request(path=self.path, headers=dict(self.headers))
@@ -182,10 +180,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self._send(body, fault)
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_):
         pass
 
-    def _answer(self, path: str, fault: Fault) -> tuple[int, dict[str, str], bytes]:
+    def _answer(self, path, fault):
         file = self.owner.folder / path.lstrip("/")
         if fault.status is not None or not file.is_file():
             page = b"an error page"
@@ -205,7 +203,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return status, {**headers, "Transfer-Encoding": "chunked"}, data
         return status, {**headers, "Content-Length": str(len(data))}, data
 
-    def _send(self, body: bytes, fault: Fault) -> None:
+    def _send(self, body, fault):
         stops = [stop for stop in (fault.drop_after, fault.stall_after) if stop is not None]
         end = min([len(body), *stops])
         for start in range(0, end, BLOCK_BYTES):
@@ -222,7 +220,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif fault.chunked:
             self.wfile.write(b"0\r\n\r\n")
 
-    def _cut(self, resets: bool) -> None:
+    def _cut(self, resets):
         self.close_connection = True
         if resets:
             off = struct.pack("ii", 1, 0)

@@ -1,27 +1,24 @@
 """Real disks in memory, to be filled; `mount` in conftest.py gives them to tests."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
-Mount: TypeAlias = Callable[[str], Path]
+Mount = Callable[[str], Path]
 
 
 @contextlib.contextmanager
-def mounted_in(folder: Path) -> Iterator[Mount]:
+def mounted_in(folder):
     """Yield a function that mounts a real disk in memory, with options such as `size=2m`."""
-    mounted: list[Path] = []
+    mounted = []
 
-    def mount_disk(options: str) -> Path:
+    def mount_disk(options):
         disk = folder / f"disk{len(mounted)}"
         disk.mkdir()
         try:
@@ -40,7 +37,7 @@ def mounted_in(folder: Path) -> Iterator[Mount]:
 
 
 @contextlib.contextmanager
-def files_limited_to(size: int) -> Iterator[None]:
+def files_limited_to(size):
     """Let no file of this process grow beyond a size, as on a full disk; bytecode, which Python keeps cut, is not written."""
     import resource
 
@@ -55,7 +52,7 @@ def files_limited_to(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def can_mount() -> bool:
+def can_mount():
     """Return whether a process can have mounts of its own."""
     try:
         command = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=100k tmpfs /mnt"]
@@ -64,13 +61,13 @@ def can_mount() -> bool:
         return False
 
 
-def change_mount(options: str, folder: Path) -> None:
+def change_mount(options, folder):
     """Mount a disk in memory, or change the one that is there with `remount,`."""
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 
-def fill(disk: Path, leave: int = 0) -> Path:
+def fill(disk, leave=0):
     """Take all room of a disk but some bytes; return the file that does."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:

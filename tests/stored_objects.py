@@ -1,15 +1,12 @@
 """What a folder of columns holds, as manifests list it, and damage to it."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 from orlog.base.files import hash_file, list_files
 from orlog.manifests.manifest import StoredObject
 
 
-def make_objects(folder: Path) -> list[StoredObject]:
+def make_objects(folder):
     """Return the objects of a folder that was just written, sorted by path."""
     return [
         StoredObject(path=path, size_bytes=file.stat().st_size, sha256=hash_file(file))
@@ -17,7 +14,7 @@ def make_objects(folder: Path) -> list[StoredObject]:
     ]
 
 
-def change_unseen(path: Path) -> None:
+def change_unseen(path):
     """Change a file's bytes and put its size and times back, as far as a program can."""
     before = path.stat()
     data = bytearray(path.read_bytes())

@@ -4,8 +4,6 @@ An environment is made once and kept in the user's cache folder, under a name th
 no package registry answers, the test that asks for one is skipped.
 """
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import hashlib
@@ -25,7 +23,7 @@ UNREACHABLE = ("Retrying (", "No network", "ConnectionError", "Temporary failure
 
 
 @functools.cache
-def tool_python(*requirements: str, alone: bool = False, dependencies: bool = True) -> Path:
+def tool_python(*requirements, alone=False, dependencies=True):
     """Return the Python of an environment that holds these packages; skip the test without a registry.
 
     Args:
@@ -56,7 +54,7 @@ def tool_python(*requirements: str, alone: bool = False, dependencies: bool = Tr
     return python
 
 
-def _install(python: Path, requirements: tuple[str, ...], *, alone: bool, dependencies: bool) -> None:
+def _install(python, requirements, *, alone, dependencies):
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     # Most modules of what is installed are never imported, so none is compiled before it is.
     command += ["--disable-pip-version-check", "--no-input", "--no-compile"]
@@ -70,7 +68,7 @@ def _install(python: Path, requirements: tuple[str, ...], *, alone: bool, depend
     assert done.returncode == 0, done.stderr
 
 
-def run_tool(python: Path, code: str, *arguments: str | os.PathLike[str], folder: Path) -> str:
+def run_tool(python, code, *arguments, folder):
     """Run a program there, in a folder, and return what it prints.
 
     Args:

@@ -1,16 +1,12 @@
 """Trains a run with options as keywords, as the tests write them."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from orlog.algos.training import finetuning
 from orlog.algos.training import train as training
 from orlog.algos.training.options import Hooks, TrainOptions
-from orlog.algos.training.runs import OnlineRecord, RunRecord
+from orlog.algos.training.runs import OnlineRecord
 
 
-def train_run(algorithm: Any, dataset: Any, folder: Any, **given: Any) -> RunRecord:
+def train_run(algorithm, dataset, folder, **given):
     """Train with the keywords of `TrainOptions`, of `Hooks` and of `train_run` itself."""
     log = given.get("log")
     hooks = {name: given.pop(name) for name in Hooks.__slots__ if name in given and name != "log"}
@@ -21,7 +17,7 @@ def train_run(algorithm: Any, dataset: Any, folder: Any, **given: Any) -> RunRec
     return training.train_run(algorithm, dataset, folder, options, Hooks(**hooks), **rest)
 
 
-def finetune_run(run: Any, folder: Any, **given: Any) -> RunRecord:
+def finetune_run(run, folder, **given):
     """Fine-tune with the keywords of `TrainOptions`, of `OnlineRecord` and of `finetune_run` itself."""
     fields = [name for name in TrainOptions.__struct_fields__ if name in given]
     options = TrainOptions(**{name: given.pop(name) for name in fields})

@@ -1,12 +1,8 @@
 """Fixtures for the algorithms: random batches in the environment's unit, and their scaling."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import string
-from collections.abc import Iterator
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -21,11 +17,10 @@ from orlog.datasets.columns.vocabulary import train_vocabulary
 from orlog.loaders.arrays.arrays import Arrays, Leaf, with_infos
 from orlog.loaders.batch import Batch
 from tests.algos import plain
-from tests.algos.plain import BatchesOf, Make, MakeBatch
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
+def one_thread():
     """Let torch use one thread: the networks are small and the numbers do not depend on cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -34,7 +29,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def in_float64() -> Iterator[None]:
+def in_float64():
     """Let new tensors be float64, so that rounding does not hide a wrong formula."""
     torch.set_default_dtype(torch.float64)
     yield
@@ -42,7 +37,7 @@ def in_float64() -> Iterator[None]:
 
 
 @pytest.fixture
-def scaling() -> Scaling:
+def scaling():
     """Return maps of three observations and two actions, none of them the identity."""
     return Scaling(
         obs_mean=torch.tensor([1.0, -2.0, 0.5]),
@@ -53,24 +48,24 @@ def scaling() -> Scaling:
 
 
 @pytest.fixture
-def discrete(scaling: Scaling) -> Scaling:
+def discrete(scaling):
     """Return the maps of three observations, and three actions counted from 2."""
     none, space = torch.zeros(0), gymnasium.spaces.Discrete(3, start=2)
     return dataclasses.replace(scaling, action_low=none, action_high=none, action_space=space)
 
 
 @pytest.fixture
-def make_batch(scaling: Scaling) -> MakeBatch:
+def make_batch(scaling):
     """Return a function that makes a random batch; some of its fields can be given."""
 
-    def make(seed: int, rows: int = 32, **given: torch.Tensor) -> Batch:
+    def make(seed, rows=32, **given):
         rng = np.random.default_rng((seed, 1))
 
-        def normal(*shape: int) -> torch.Tensor:
+        def normal(*shape):
             return torch.from_numpy(rng.normal(size=shape).astype(np.float32))
 
         unit = torch.from_numpy(rng.uniform(-0.95, 0.95, (rows, 2)).astype(np.float32))
-        fields: dict[str, Any] = {
+        fields = {
             "observations": normal(rows, 3) * scaling.obs_std + scaling.obs_mean,
             "actions": scaling.actions_from_unit(unit),
             "rewards": normal(rows),
@@ -92,7 +87,7 @@ NONE = torch.zeros(0)
 IN_WORDS = Scaling(obs_mean=NONE, obs_std=NONE, action_low=NONE, action_high=NONE, action_space=SPACE)
 
 
-def text_settings() -> dict[str, Any]:
+def text_settings():
     """Return settings of a small algorithm in words; its tokenizer is known to this process."""
     vocabulary = train_vocabulary([*SAID, *TOLD] * 9, 300)
     spoken = sorted({one for said in vocabulary.encode(SAID) for one in said} | {vocabulary.end})
@@ -101,11 +96,11 @@ def text_settings() -> dict[str, Any]:
 
 
 @pytest.fixture
-def make(scaling: Scaling, discrete: Scaling) -> Make:
+def make(scaling, discrete):
     """Return a function that makes a small algorithm, in float64 if tensors are."""
-    of_goals: dict[str, Any] = {"goal_mean": torch.tensor([0.5, 2.0]), "goal_std": torch.tensor([3.0, 0.7])}
+    of_goals = {"goal_mean": torch.tensor([0.5, 2.0]), "goal_std": torch.tensor([3.0, 0.7])}
 
-    def made(form: type[Any], *, seed: int = 0, device: str = "cpu", **settings: Any) -> Any:
+    def made(form, *, seed=0, device="cpu", **settings):
         in_words = "text" in form.ACTIONS
         small = text_settings() if in_words else plain.small_settings(algorithm_name(form))
         config = make_config(form, {**small, **settings})
@@ -122,7 +117,7 @@ def make(scaling: Scaling, discrete: Scaling) -> Make:
 
 
 @pytest.fixture
-def batches_of(scaling: Scaling) -> BatchesOf:
+def batches_of(scaling):
     """Return a function that gives an algorithm its first batches, from its own loader.
 
     They are of short episodes, two in three of which are terminated, and the others truncated. Where
@@ -145,7 +140,7 @@ def batches_of(scaling: Scaling) -> BatchesOf:
     leaves = {"achieved_goal": (0, 2), "desired_goal": (2, 2), "observation": (4, 1)}
     parts = {name: Leaf(first=first, shape=(width,)) for name, (first, width) in leaves.items()}
 
-    def choices() -> Arrays:
+    def choices():
         lengths = np.ones(len(states) // 2, np.int64)
         logs = torch.from_numpy(np.log(rng.uniform(0.2, 1.0, (2 * len(lengths), 1))))
         infos = Arrays(
@@ -166,11 +161,10 @@ def batches_of(scaling: Scaling) -> BatchesOf:
             infos=infos,
         )
 
-    def draw(algorithm: Any, count: int) -> list[Any]:
+    def draw(algorithm, count):
         if "action_log_probs" in infos_of(type(algorithm), algorithm.config):
             stream = loaded(type(algorithm), algorithm.config, choices(), seed=0)
             return list(itertools.islice(stream, count))
-        given: dict[str, Any]
         if for_teams(type(algorithm)):
             data = plain.team_arrays(states, steps, lengths)
             stream = loaded(type(algorithm), algorithm.config, data, seed=0)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -24,24 +24,20 @@ from orlog.loaders.arrays.arrays import Arrays, Leaf
 from orlog.loaders.arrays.teams import Team
 from orlog.loaders.batch import Batch, GoalBatch, SequenceBatch
 
-Make: TypeAlias = Callable[..., Any]
-MakeBatch: TypeAlias = Callable[..., Batch]
-BatchesOf: TypeAlias = Callable[[Any, int], list[Any]]
-Parameters = list[np.ndarray]
-Array: TypeAlias = Any
+Make = Callable[..., Any]
 """An array of NumPy; what its arithmetic gives has no type."""
 RECORDED = Path(__file__).parent / "recorded"
 
 
-def small_settings(name: str, *, width: int = 8, batch_size: int = 32) -> dict[str, Any]:
+def small_settings(name, *, width=8, batch_size=32):
     """Return settings that make an algorithm small."""
-    more: dict[str, Any] = {}
+    more = {}
     if name in ("cpq", "cql_lagrangian"):
         more = {"episode_length": 10.0, "cost_limit": 2.0}
     if name == "cpq":
         more |= {"autoencoder_width": width}
     if name in ("dt", "cdt"):
-        sizes: dict[str, Any] = {"width": width, "layers": 1, "heads": 2, "length": 5}
+        sizes = {"width": width, "layers": 1, "heads": 2, "length": 5}
         others = {"learning_rate": 1e-3, "warmup_steps": 1, "target_return": 1.0, "return_scale": 1.0}
         if name == "cdt":
             others |= {"cost_scale": 1.0}
@@ -49,19 +45,19 @@ def small_settings(name: str, *, width: int = 8, batch_size: int = 32) -> dict[s
     return {"hidden": [width, width], "batch_size": batch_size, **more}
 
 
-def fast_settings(names: list[str]) -> dict[str, Any]:
+def fast_settings(names):
     """Return those settings, of the given names, that let a few updates of small networks show."""
     rates = {"learning_rate": 1e-3, "policy_learning_rate": 1e-3, "critic_learning_rate": 2e-3}
     more = {"temperature_learning_rate": 3e-3, "target_rate": 0.1, "hidden": (4,), "batch_size": 8}
     return {name: one for name, one in {**rates, **more}.items() if name in names}
 
 
-def parameters_of(module: nn.Module) -> Parameters:
+def parameters_of(module):
     """Return a copy of a module's parameters."""
     return [one.detach().numpy().astype(np.float64, copy=True) for one in module.parameters()]
 
 
-def network(parameters: Parameters, inputs: np.ndarray) -> Array:
+def network(parameters, inputs):
     """Return the outputs of linear layers with ReLU between them."""
     for index in range(0, len(parameters), 2):
         inputs = inputs @ parameters[index].T + parameters[index + 1]
@@ -70,7 +66,7 @@ def network(parameters: Parameters, inputs: np.ndarray) -> Array:
     return inputs
 
 
-def smooth_network(parameters: Parameters, inputs: np.ndarray, layer_norm: bool = False) -> Array:
+def smooth_network(parameters, inputs, layer_norm=False):
     """Return the outputs of linear layers with GELU between them, and layer normalization if asked."""
     *hidden, weight, bias = parameters
     size = 4 if layer_norm else 2
@@ -84,7 +80,7 @@ def smooth_network(parameters: Parameters, inputs: np.ndarray, layer_norm: bool 
     return inputs @ weight.T + bias
 
 
-def gradients(loss: Callable[[], float], parameters: Parameters) -> Parameters:
+def gradients(loss, parameters):
     """Return the gradient of a loss by central differences."""
     found = [np.zeros_like(one) for one in parameters]
     for one, gradient in zip(parameters, found, strict=True):
@@ -102,16 +98,16 @@ def gradients(loss: Callable[[], float], parameters: Parameters) -> Parameters:
 class Adam:
     """Adam with its usual constants; `step` changes the parameters in place."""
 
-    def __init__(self, parameters: Parameters, rate: float) -> None:
+    def __init__(self, parameters, rate):
         self.parameters, self.rate, self.count = parameters, rate, 0
         self.first = [np.zeros_like(one) for one in parameters]
         self.second = [np.zeros_like(one) for one in parameters]
 
-    def step(self, loss: Callable[[], float]) -> None:
+    def step(self, loss):
         """Take one step down a loss."""
         self.move(gradients(loss, self.parameters))
 
-    def move(self, found: Parameters) -> None:
+    def move(self, found):
         """Take one step along gradients."""
         self.count += 1
         for one, gradient, first, second in zip(self.parameters, found, self.first, self.second, strict=True):
@@ -121,33 +117,31 @@ class Adam:
             one -= self.rate * first / (1 - 0.9**self.count) / root
 
 
-def step_together(*steps: tuple[Adam, Callable[[], float]]) -> None:
+def step_together(*steps):
     """Take a step down each loss, all of them from the networks as they are."""
     found = [gradients(loss, optimizer.parameters) for optimizer, loss in steps]
     for (optimizer, _), one in zip(steps, found, strict=True):
         optimizer.move(one)
 
 
-def log_softmax(logits: np.ndarray) -> Array:
+def log_softmax(logits):
     """Return the logarithms of probabilities."""
     shifted = logits - logits.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-def of_actions(values: np.ndarray, actions: np.ndarray) -> Array:
+def of_actions(values, actions):
     """Return the values of the actions that were taken."""
     return values[np.arange(len(actions)), actions]
 
 
-def normal_logs(errors: np.ndarray, log_std: np.ndarray | float = 0.0) -> Array:
+def normal_logs(errors, log_std=0.0):
     """Return the log densities of independent normals at distances from their means."""
     logs = -((errors / np.exp(log_std)) ** 2) / 2 - log_std - np.log(2 * np.pi) / 2
     return logs.sum(-1)
 
 
-def squashed(
-    outputs: np.ndarray, noise: np.ndarray, bounds: tuple[float, float], offset: float = 0.0
-) -> tuple[np.ndarray, np.ndarray]:
+def squashed(outputs, noise, bounds, offset=0.0):
     """Return samples of normals under a tanh and their log densities."""
     means, log_stds = np.split(outputs, 2, -1)
     log_stds = np.clip(log_stds + offset, *bounds)
@@ -156,7 +150,7 @@ def squashed(
     return np.tanh(raw), density
 
 
-def chosen(**settings: Any) -> Mapping[str, Any]:
+def chosen(**settings):
     """Return settings in a form that no class can change."""
     return MappingProxyType(settings)
 
@@ -174,7 +168,7 @@ class Plain:
     TOLERANCE = 1e-7
     ACTS, TWINS = "policy", ("first", "second")
 
-    def __init__(self, algorithm: Any, seed: int) -> None:
+    def __init__(self, algorithm, seed):
         self.config, self.scaling, self.count = algorithm.config, algorithm.scaling, 0
         self.generator = make_generator(seed, 1)
         self.parameters = {
@@ -183,13 +177,13 @@ class Plain:
         self.start()
 
     @staticmethod
-    def prepare(algorithm: Any) -> None:
+    def prepare(algorithm):
         """Change the networks before the first update, so that every term of a loss counts."""
 
-    def start(self) -> None:
+    def start(self):
         """Make the optimizers."""
 
-    def of(self, *prefixes: str) -> Parameters:
+    def of(self, *prefixes):
         """Return the parameters of networks, the same arrays as in `parameters`."""
         found = [
             one
@@ -200,37 +194,37 @@ class Plain:
         assert found
         return found
 
-    def value(self, name: str, *parts: Array) -> Array:
+    def value(self, name, *parts):
         """Return the values of one network for its inputs side by side."""
         return network(self.of(name), np.concatenate(parts, -1))[..., 0]
 
-    def values(self, name: str, *parts: Array) -> Array:
+    def values(self, name, *parts):
         """Return the values [2, batch] of both networks of a pair."""
         return np.stack([self.value(f"{name}/{twin}", *parts) for twin in self.TWINS])
 
-    def adam(self, *prefixes: str, rate: str = "learning_rate") -> Adam:
+    def adam(self, *prefixes, rate="learning_rate"):
         """Return an optimizer of networks at the rate of a setting."""
         return Adam(self.of(*prefixes), getattr(self.config, rate))
 
-    def follow(self, target: str, online: str, rate: float | None = None) -> None:
+    def follow(self, target, online, rate=None):
         """Move a target network."""
         rate = self.config.target_rate if rate is None else rate
         for one, other in zip(self.of(target), self.of(online), strict=True):
             one += rate * (other - one)
 
-    def normal(self, *shape: int) -> Array:
+    def normal(self, *shape):
         """Return the noise that the algorithm draws next."""
         return torch.randn(shape, generator=self.generator).numpy()
 
-    def uniform(self, *shape: int) -> Array:
+    def uniform(self, *shape):
         """Return the times that the algorithm draws next."""
         return torch.rand(shape, generator=self.generator).numpy()
 
-    def update(self, batch: Any) -> Mapping[str, float] | None:
+    def update(self, batch):
         """Take a step; what it returns are metrics."""
         raise NotImplementedError
 
-    def actions(self, observations: torch.Tensor, goals: torch.Tensor) -> Array | None:
+    def actions(self, observations, goals):
         """Return the actions in the environment's unit, if they are not drawn."""
         scaling = self.scaling
         mean, std = goal_maps(scaling)
@@ -241,21 +235,21 @@ class Plain:
         low, high = scaling.action_low.numpy(), scaling.action_high.numpy()
         return low + (high - low) * (found + 1) / 2
 
-    def acts(self, s: Array, goals: Array) -> Array:  # noqa: ARG002
+    def acts(self, s, goals):  # noqa: ARG002
         """Return the actions in [-1, 1] for standardized observations; None if they are drawn."""
         outputs = network(self.of(self.ACTS), s)
         is_discrete = isinstance(self.scaling.action_space, gymnasium.spaces.Discrete)
         return outputs.argmax(-1) if is_discrete else np.tanh(outputs[:, :2])
 
 
-def goal_maps(scaling: Scaling) -> tuple[torch.Tensor, torch.Tensor]:
+def goal_maps(scaling):
     """Return mean and deviation of goals, which are whole observations if there are no others."""
     if scaling.goal_mean is None or scaling.goal_std is None:
         return scaling.obs_mean, scaling.obs_std
     return scaling.goal_mean, scaling.goal_std
 
 
-def in_units(scaling: Scaling, batch: Any) -> SimpleNamespace:
+def in_units(scaling, batch):
     """Return a batch with standardized observations and goals, and actions in [-1, 1]."""
     space, read = scaling.action_space, {"goes_on": 1 - batch.terminations.numpy()}
     goal_mean, goal_std = goal_maps(scaling)
@@ -280,7 +274,7 @@ def in_units(scaling: Scaling, batch: Any) -> SimpleNamespace:
 NAMES = {"observations": "s", "actions": "a", "rewards": "r", "next_observations": "next_s"}
 
 
-def act(algorithm: Any, observations: torch.Tensor) -> Any:
+def act(algorithm, observations):
     """Return the actions for observations, which serve as goals too if the algorithm takes goals."""
     if "text" in algorithm.ACTIONS:
         return algorithm.act(["A room. An exit to the east."] * len(observations))
@@ -290,7 +284,7 @@ def act(algorithm: Any, observations: torch.Tensor) -> Any:
     return algorithm.act(observations, *([goals] if takes_goals(type(algorithm)) else []))
 
 
-def team_arrays(states: np.ndarray, steps: np.ndarray, lengths: np.ndarray) -> Arrays:
+def team_arrays(states, steps, lengths):
     """Return the arrays of two agents, of which one sees the states and one the opposite.
 
     Each takes part in four steps of five, and ends as the episode does.
@@ -339,14 +333,14 @@ def team_arrays(states: np.ndarray, steps: np.ndarray, lengths: np.ndarray) -> A
     )
 
 
-def width_of_goals(algorithm: Any) -> int:
+def width_of_goals(algorithm):
     """Return how many of the first numbers of an observation a goal has."""
     return len(goal_maps(algorithm.scaling)[0])
 
 
-def doubles(scaling: Scaling) -> Scaling:
+def doubles(scaling):
     """Return the same maps in float64."""
-    changed: dict[str, Any] = {
+    changed = {
         name: getattr(scaling, name).double()
         for name in ("obs_mean", "obs_std", "action_low", "action_high", "goal_mean", "goal_std")
         if getattr(scaling, name) is not None
@@ -354,14 +348,14 @@ def doubles(scaling: Scaling) -> Scaling:
     return dataclasses.replace(scaling, **changed)
 
 
-BATCHES: dict[str, type[Any]] = {"timesteps": SequenceBatch, "value_goals": GoalBatch}
+BATCHES = {"timesteps": SequenceBatch, "value_goals": GoalBatch}
 
 
-def recorded_batches(recorded: Any) -> Iterator[Any]:
+def recorded_batches(recorded):
     """Yield the batches that a recorded reference was trained on; what it lacks is 0."""
     kind = next((kind for name, kind in BATCHES.items() if name in recorded), Batch)
     for rows in recorded["rows"]:
-        found: dict[str, Any] = {}
+        found = {}
         for field in dataclasses.fields(kind):
             if field.name in recorded:
                 found[field.name] = torch.from_numpy(recorded[field.name][rows])
@@ -372,10 +366,7 @@ def recorded_batches(recorded: Any) -> Iterator[Any]:
         yield kind(**found)
 
 
-recorded_discrete_batches = recorded_batches  # as the recorder of d3rlpy's references calls it
-
-
-def toy_scaling(observations: int = 1, *, std: float = 1.0, bound: float = 2.0) -> Scaling:
+def toy_scaling(observations=1, *, std=1.0, bound=2.0):
     """Return the maps of a toy problem with one action."""
     return Scaling(
         obs_mean=torch.zeros(observations),
@@ -399,15 +390,15 @@ DISCRETE = dataclasses.replace(
 """The same with three discrete actions, counted from 2."""
 
 
-def settings(recorded: Any) -> dict[str, Any]:
+def settings(recorded):
     """Return the settings of a recorded reference."""
     found = json.loads(str(recorded["settings"]))
     return {**found, **({"hidden": tuple(found["hidden"])} if "hidden" in found else {})}
 
 
-def tensors_of(algorithm: Any) -> dict[str, torch.Tensor]:
+def tensors_of(algorithm):
     """Return all parameters in the state of an algorithm, by name."""
-    found: dict[str, torch.Tensor] = {}
+    found = {}
     for name in algorithm.STATE:
         value = getattr(algorithm, name)
         if isinstance(value, nn.Module):
@@ -417,7 +408,7 @@ def tensors_of(algorithm: Any) -> dict[str, torch.Tensor]:
     return found
 
 
-def trained_as_recorded(kind: type[Any], name: str) -> tuple[Any, Any]:
+def trained_as_recorded(kind, name):
     """Return an algorithm after the updates of a recorded reference, and that."""
     recorded = np.load(RECORDED / f"{name}.npz")
     before = getattr(kind.CONFIG, "RECORDED_BEFORE", {})
@@ -430,7 +421,7 @@ def trained_as_recorded(kind: type[Any], name: str) -> tuple[Any, Any]:
     return algorithm, recorded
 
 
-def difference_from_recorded(kind: type[Any], name: str) -> float:
+def difference_from_recorded(kind, name):
     """Return by how much parameters differ from a recorded reference's after the same updates."""
     algorithm, recorded = trained_as_recorded(kind, name)
     return max(
@@ -438,7 +429,7 @@ def difference_from_recorded(kind: type[Any], name: str) -> float:
     )
 
 
-FRAMES_CQL: dict[str, Any] = {
+FRAMES_CQL = {
     "hidden": (16,),
     "learning_rate": 1e-3,
     "adam_epsilon": 3e-4,
@@ -449,7 +440,7 @@ FRAMES_CQL: dict[str, Any] = {
 }
 
 
-def make_frames_cql() -> CQLDiscrete:
+def make_frames_cql():
     """Return discrete CQL on frames, with the weights of its seed in float64."""
     space = gymnasium.spaces.Box(0, 255, (36, 36, 2), np.uint8)
     none = torch.zeros(0)
@@ -457,7 +448,7 @@ def make_frames_cql() -> CQLDiscrete:
     return CQLDiscrete(CQLDiscrete.CONFIG(**FRAMES_CQL), scaling, seed=1)
 
 
-def frames_batches() -> Iterator[Batch]:
+def frames_batches():
     """Yield batches of random frames."""
     rng = np.random.default_rng(2)
     for _ in range(10):
@@ -474,7 +465,7 @@ def frames_batches() -> Iterator[Batch]:
         )
 
 
-def difference_with_frames() -> float:
+def difference_with_frames():
     """Return by how much discrete CQL on frames differs from d3rlpy's after the same updates."""
     recorded = np.load(RECORDED / "cql_discrete_frames.npz")
     algorithm = make_frames_cql()

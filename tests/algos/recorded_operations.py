@@ -4,11 +4,6 @@ As there, a recording changes nothing, whatever was decided in Python stays deci
 passed as numbers stay as they were, all memory stays where it was, and waiting for a number is an error.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,16 +21,16 @@ WAITING = {
 BY_FLAGS = {torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default}
 
 
-class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Operations(TorchDispatchMode):
     """Keeps each operation with its arguments and results, and what was in memory before."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[tuple[Any, Any, Any, Any]] = []
-        self.before: dict[int, tuple[Tensor, Tensor]] = {}
-        self.made: set[int] = set()
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+        self.before = {}
+        self.made = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Run an operation and keep it."""
         kwargs = kwargs or {}
         assert func not in WAITING, f"{func} waits for the GPU"
@@ -56,12 +51,12 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls.append((func, *kept, _others(results)))
         return results
 
-    def restore(self) -> None:
+    def restore(self):
         """Put back what was in memory before."""
         for whole, kept in self.before.values():
             whole.copy_(kept)
 
-    def repeat(self) -> None:
+    def repeat(self):
         """Run the operations again, with their results in the memory of the first ones."""
         with torch.no_grad():
             for func, args, kwargs, results in self.calls:
@@ -71,18 +66,16 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         there.copy_(new)
 
 
-def _others(tree: Any) -> Any:
+def _others(tree):
     """Return the same with other tensors of the same memory."""
     return tree_map_only(Tensor, lambda one: one.detach(), tree)
 
 
-def _is(one: object) -> bool:
+def _is(one):
     return isinstance(one, Tensor)
 
 
-def record(
-    call: Callable[[], dict[str, Tensor]], generators: Sequence[torch.Generator]
-) -> tuple[dict[str, Tensor], Callable[[], None]]:
+def record(call, generators):
     """Record a call as `orlog.algos.repeated_updates.record_on_gpu` does."""
     states = [one.get_state() for one in generators]
     operations = Operations()

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path
@@ -13,7 +11,7 @@ from orlog.algos.presets import RECIPES, recipe_for
 from orlog.algos.settings import check_for_any_form, make_config
 
 
-def test_no_module_seeds_or_uses_a_global_generator() -> None:
+def test_no_module_seeds_or_uses_a_global_generator():
     root = Path(orlog.__file__).parent
     rooms = ["", "algos", "loaders", "normalize", "datasets", "datasets/worlds"]
     modules = [path for room in rooms for path in (root / room).glob("*.py")]
@@ -41,7 +39,7 @@ def test_no_module_seeds_or_uses_a_global_generator() -> None:
         ("max_weight", "50", 50.0),
     ],
 )
-def test_settings_are_read_as_their_types(name: str, value: object, expected: object) -> None:
+def test_settings_are_read_as_their_types(name, value, expected):
     config = make_config("iql", {name: value})
     found = getattr(config, name)
     assert found == expected
@@ -53,7 +51,7 @@ def test_settings_are_read_as_their_types(name: str, value: object, expected: ob
 @pytest.mark.parametrize(
     ("value", "expected"), [("5", 5.0), (None, None), ("none", None), ("None", None), ("null", None)]
 )
-def test_a_setting_that_may_be_left_out_is_read_as_a_number_or_none(value: object, expected: float | None) -> None:
+def test_a_setting_that_may_be_left_out_is_read_as_a_number_or_none(value, expected):
     found = make_config("cql", {"target_gap": value})
     assert found == dataclasses.replace(make_config("cql", {}), target_gap=expected)
 
@@ -68,9 +66,7 @@ def test_a_setting_that_may_be_left_out_is_read_as_a_number_or_none(value: objec
         ("policy_goals", "1,0", "a list of 3 numbers; write a list as policy_goals=64,64"),
     ],
 )
-def test_a_value_of_another_type_names_setting_and_value_and_what_it_takes(
-    name: str, value: object, expected: str
-) -> None:
+def test_a_value_of_another_type_names_setting_and_value_and_what_it_takes(name, value, expected):
     kind = "hiql" if name == "policy_goals" else "iql"
     words = f"{kind}: {name}={value}: expected {expected}"
     with pytest.raises(ValueError, match=re.escape(words)) as caught:
@@ -87,29 +83,29 @@ def test_a_value_of_another_type_names_setting_and_value_and_what_it_takes(
         ("inverse_temp", "inverse_temperature"),
     ],
 )
-def test_an_unknown_setting_names_the_nearest(wrong: str, nearest: str) -> None:
+def test_an_unknown_setting_names_the_nearest(wrong, nearest):
     with pytest.raises(ValueError, match=rf"{wrong!r}; did you mean {nearest}\?"):
         make_config("iql", {wrong: 1})
 
 
-def test_a_setting_of_another_form_is_said_to_be_of_other_actions() -> None:
+def test_a_setting_of_another_form_is_said_to_be_of_other_actions():
     discrete = find_algorithm("cql", action_space=spaces.Discrete(3))
     expected = r"cql has no setting 'cloning_steps' for discrete actions; it has hidden"
     with pytest.raises(ValueError, match=expected):
         make_config(discrete, {"cloning_steps": 3})
 
 
-def test_a_setting_that_resembles_none_lists_them() -> None:
+def test_a_setting_that_resembles_none_lists_them():
     with pytest.raises(ValueError, match="it has hidden, learning_rate, batch_size"):
         make_config("bc", {"xyzzy": 1})
 
 
-def test_an_unknown_algorithm_lists_what_there_is() -> None:
+def test_an_unknown_algorithm_lists_what_there_is():
     with pytest.raises(ValueError, match=rf"no algorithm 'td7'; choose one of: {', '.join(ALGORITHMS)}"):
         make_config("td7", {})
 
 
-def test_every_recipe_makes_a_configuration() -> None:
+def test_every_recipe_makes_a_configuration():
     for (algorithm, dataset), recipe in RECIPES.items():
         check_for_any_form(algorithm, recipe.settings)
         assert recipe.steps > 0
@@ -117,14 +113,14 @@ def test_every_recipe_makes_a_configuration() -> None:
         assert recipe_for(algorithm, dataset) is recipe
 
 
-def test_a_dataset_without_a_recipe_gets_the_published_defaults() -> None:
+def test_a_dataset_without_a_recipe_gets_the_published_defaults():
     recipe = recipe_for("iql", "some/thing-v0")
     assert recipe.steps == 1_000_000
     assert recipe.settings == {}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_spelling_of_a_name_finds_the_algorithm(name: str) -> None:
+def test_every_spelling_of_a_name_finds_the_algorithm(name):
     title = algorithm_title(name)
     for spelling in (name, name.upper(), title, title.lower(), title.replace("+", "_"), f" {title}"):
         assert known_as(spelling) == name, spelling
@@ -132,7 +128,7 @@ def test_every_spelling_of_a_name_finds_the_algorithm(name: str) -> None:
         assert recipe_for(spelling, "pointmaze/umaze-v1") == recipe_for(name, "pointmaze/umaze-v1")
 
 
-def test_titles_are_those_of_the_papers() -> None:
+def test_titles_are_those_of_the_papers():
     titles = [algorithm_title(name) for name in ("bc", "percent_bc", "td3bc", "rebrac", "calql")]
     assert titles == ["BC", "BC-10%", "TD3+BC", "ReBRAC", "Cal-QL"]
     safe = {"percent": 100.0, "cost_limit": 20.0}

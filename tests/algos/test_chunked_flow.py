@@ -1,10 +1,5 @@
 """The flow policy over windows and chunks: its loss by hand, and what it acts out."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,14 +7,13 @@ from gymnasium import spaces
 
 import orlog
 from orlog.algos.chunked_flow import ChunkedFlow, ChunkedFlowConfig
-from orlog.algos.networks import Scaling, make_generator
+from orlog.algos.networks import make_generator
 from orlog.loaders.batch import WindowBatch
-from tests.algos.plain import Make
 
 SMALL = {"hidden": (8,), "seen": 2, "planned": 3, "executed": 2, "flow_steps": 4}
 
 
-def batch_of(scaling: Scaling, rows: int = 6) -> WindowBatch:
+def batch_of(scaling, rows=6):
     rng = np.random.default_rng(0)
     unit = torch.from_numpy(rng.uniform(-0.95, 0.95, (rows, 3, 2)).astype(np.float32))
     seen = torch.from_numpy(rng.normal(size=(rows, 2, 3)).astype(np.float32))
@@ -32,11 +26,11 @@ def batch_of(scaling: Scaling, rows: int = 6) -> WindowBatch:
     )
 
 
-def weights_of(network: Any) -> list[np.ndarray]:
+def weights_of(network):
     return [one.detach().numpy().astype(np.float64) for one in network.parameters()]
 
 
-def velocity(weights: list[np.ndarray], inputs: np.ndarray) -> np.ndarray:
+def velocity(weights, inputs):
     """Return what the network of one hidden layer gives, with the tanh form of GELU."""
     first, bias, last, last_bias = weights
     hidden = inputs @ first.T + bias
@@ -44,7 +38,7 @@ def velocity(weights: list[np.ndarray], inputs: np.ndarray) -> np.ndarray:
     return np.asarray(hidden @ last.T + last_bias)
 
 
-def test_its_loss_is_that_of_a_calculation_by_hand(make: Make, scaling: Scaling) -> None:
+def test_its_loss_is_that_of_a_calculation_by_hand(make, scaling):
     algorithm, batch = make(ChunkedFlow, **SMALL), batch_of(scaling)
     weights = weights_of(algorithm.flow)
     found = algorithm.update(batch)["flow/loss"].item()
@@ -66,7 +60,7 @@ def test_its_loss_is_that_of_a_calculation_by_hand(make: Make, scaling: Scaling)
     assert not np.allclose(weights_of(algorithm.flow)[0], weights[0])
 
 
-def test_it_asks_for_windows_and_chunks() -> None:
+def test_it_asks_for_windows_and_chunks():
     function, arguments = ChunkedFlow.loader(ChunkedFlowConfig(seen=3, planned=4, executed=1))
     assert function == "orlog.loaders.windows:windows"
     assert [*arguments["observations"]] == [-2, -1, 0]
@@ -75,13 +69,13 @@ def test_it_asks_for_windows_and_chunks() -> None:
         ChunkedFlowConfig(planned=4, executed=5)
 
 
-def test_a_plan_is_acted_out_in_part_from_the_last_observations(make: Make, scaling: Scaling) -> None:
+def test_a_plan_is_acted_out_in_part_from_the_last_observations(make, scaling):
     algorithm = make(ChunkedFlow, **SMALL)
     weights = weights_of(algorithm.flow)
     rng = np.random.default_rng(1)
     seen = rng.normal(size=(5, 2, 3)).astype(np.float32)
     actor, generator = algorithm.actor(2), make_generator(0, 3)
-    expected: list[list[np.ndarray]] = [[], []]
+    expected = [[], []]
     for step in range(5):
         begins = torch.tensor([step == 0, step in (0, 3)])  # the second has a new episode at step 3
         actor.begin(begins)
@@ -104,7 +98,7 @@ def test_a_plan_is_acted_out_in_part_from_the_last_observations(make: Make, scal
     assert torch.equal(algorithm.act(fresh), algorithm.actor(2).act(fresh))
 
 
-def test_it_goes_one_way_where_demonstrations_go_either(tmp_path: Path) -> None:
+def test_it_goes_one_way_where_demonstrations_go_either(tmp_path):
     space = spaces.Box(-1, 1, (1,))
     with orlog.DatasetWriter("lab/fork-v1", observation_space=space, action_space=space) as writer:
         for number in range(20):
@@ -119,7 +113,7 @@ def test_it_goes_one_way_where_demonstrations_go_either(tmp_path: Path) -> None:
             writer.end_episode()
     settings = {"hidden": (64, 64), "planned": 4, "executed": 4, "learning_rate": 3e-3}
     run = orlog.train("chunked_flow", "lab/fork-v1", settings=settings, steps=400, evaluations=0, out=tmp_path / "run")
-    policy: Any = orlog.load_policy(run)
+    policy = orlog.load_policy(run)
     first = policy(np.zeros((64, 1), np.float32))
     assert 0.2 < (first > 0).mean() < 0.8
     assert (np.abs(first) > 0.4).mean() > 0.8  # the mean of both ways, 0, would be neither

@@ -1,13 +1,11 @@
 """What holds for every algorithm in each of its forms, also for one whose file came just now."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import math
 import re
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -15,22 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, algorithm_name, takes_goals
-from orlog.algos.networks import Scaling, make_generator
+from orlog.algos.networks import make_generator
 from orlog.algos.presets import preset_names, recipe_for
 from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
 from orlog.manifests.tables import read_table
 from tests.algos import plain
 from tests.algos.conftest import SPACE
-from tests.algos.plain import BatchesOf, Make
 
-FORMS: dict[str, type[Any]] = {
+FORMS = {
     form.__name__: form
     for name in ALGORITHMS
     for form in algorithm_forms(name)
     if form.OBSERVATIONS != ("numbered",)  # whose batches are tables: each has a test of its own
 }
-VARIANTS: list[tuple[str, dict[str, Any]]] = [
+VARIANTS = [
     ("CQL", {"target_gap": 1.0, "cloning_steps": 2}),
     ("CalQL", {"target_gap": None}),
     ("IQL", {"steps": 3}),
@@ -38,11 +35,11 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def settings_of(form: type[Any]) -> list[str]:
+def settings_of(form):
     return [field.name for field in dataclasses.fields(form.CONFIG)]
 
 
-def file_of(form: type[Any]) -> str:
+def file_of(form):
     """Return the name of an algorithm's file, by which tests find what they know of it."""
     return form.__module__.rpartition(".")[2]
 
@@ -51,7 +48,7 @@ UPDATES = [
     importlib.import_module(f"tests.algos.updates.{path.stem}")
     for path in sorted((Path(__file__).parent / "updates").glob("*.py"))
 ]
-PLAIN: dict[str, type[plain.Plain]] = {
+PLAIN = {
     name: one
     for module in UPDATES
     for name, one in vars(module).items()
@@ -75,34 +72,33 @@ RECORDED = [form for form in FORMS.values() if (plain.RECORDED / f"{file_of(form
 
 
 @pytest.fixture(params=[*FORMS.values()], ids=[*FORMS])
-def form(request: pytest.FixtureRequest) -> type[Any]:
+def form(request):
     """Return the class of each form of each algorithm."""
-    found: type[Any] = request.param
-    return found
+    return request.param
 
 
-def state(algorithm: Any, folder: Path) -> bytes:
+def state(algorithm, folder):
     save_checkpoint(algorithm, folder / "state", metadata={})
     return (folder / "state").read_bytes()
 
 
-def updated(algorithm: Any, *batches: Any) -> Any:
+def updated(algorithm, *batches):
     for batch in batches:
         algorithm.update(batch)
     return algorithm
 
 
-def copied(algorithm: Any) -> dict[str, Tensor]:
+def copied(algorithm):
     return {name: one.clone() for name, one in plain.tensors_of(algorithm).items()}
 
 
-def differing(one: Any, other: Any) -> set[str]:
+def differing(one, other):
     """Return the names of the parameters that are not the same in two algorithms."""
     others = plain.tensors_of(other)
     return {name for name, value in plain.tensors_of(one).items() if not torch.equal(value, others[name])}
 
 
-def tensors(batch: Any) -> dict[str, Tensor]:
+def tensors(batch):
     """Return a copy of the tensors of a batch."""
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     return {name: one.clone() for name, one in fields.items() if isinstance(one, Tensor)}
@@ -113,9 +109,7 @@ def tensors(batch: Any) -> dict[str, Tensor]:
 
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize(("form", "kind", "settings"), PLAIN_CASES)
-def test_updates_equal_a_plain_implementation(
-    form: type[Any], kind: type[plain.Plain], settings: dict[str, Any], make: Make, batches_of: BatchesOf
-) -> None:
+def test_updates_equal_a_plain_implementation(form, kind, settings, make, batches_of):
     both = {**plain.fast_settings(settings_of(form)), **kind.SETTINGS, **settings}
     algorithm = make(form, seed=3, **both)
     kind.prepare(algorithm)
@@ -126,7 +120,7 @@ def test_updates_equal_a_plain_implementation(
         metrics = algorithm.update(in_double)
         for name, value in shown.items():
             assert metrics[name].item() == pytest.approx(value, rel=1e-5), name
-    limit: dict[str, Any] = {"rtol": 0, "atol": kind.TOLERANCE}
+    limit = {"rtol": 0, "atol": kind.TOLERANCE}
     for name, one in plain.tensors_of(algorithm).items():
         np.testing.assert_allclose(one, expected.parameters[name], **limit, err_msg=name)
     drawn = torch.randn((2, 7, 3), generator=make_generator(0, 0)) * 3
@@ -139,20 +133,20 @@ def test_updates_equal_a_plain_implementation(
 
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("form", RECORDED)
-def test_parameters_after_100_updates_are_those_of_other_code(form: type[Any]) -> None:
+def test_parameters_after_100_updates_are_those_of_other_code(form):
     """That of the authors, of CORL, of d3rlpy or of OGBench; some of it computes in float32."""
     limits = {"EDAC": 1e-5, "FQL": 1e-7, "IFQL": 1e-7, "QCFQL": 1e-7, "IQL": 1e-8}
     difference = plain.difference_from_recorded(form, file_of(form))
     assert difference < limits.get(form.__name__, 1e-9)
 
 
-def test_nothing_that_can_be_compared_is_left_out() -> None:
+def test_nothing_that_can_be_compared_is_left_out():
     recorded = {path.stem for path in plain.RECORDED.glob("*.npz")}
     assert recorded == {*map(file_of, RECORDED), "cql_discrete_frames"}
     assert {*PLAIN} == {*FORMS, "Soft", "OfGoals"} & {*PLAIN}
 
 
-def test_the_seed_alone_decides_every_bit(form: type[Any], make: Make, batches_of: BatchesOf, tmp_path: Path) -> None:
+def test_the_seed_alone_decides_every_bit(form, make, batches_of, tmp_path):
     batches = batches_of(make(form), 3)
     one = updated(make(form, seed=4), *batches)
     torch.rand(5)
@@ -162,7 +156,7 @@ def test_the_seed_alone_decides_every_bit(form: type[Any], make: Make, batches_o
     assert weights <= differing(one, updated(make(form, seed=5), *batches))
 
 
-def test_no_global_generator_is_touched(form: type[Any], make: Make, batches_of: BatchesOf) -> None:
+def test_no_global_generator_is_touched(form, make, batches_of):
     (batch,) = batches_of(make(form), 1)
     before, numbers = torch.random.get_rng_state(), np.random.get_state(legacy=False)  # noqa: NPY002 (it is what must not change)
     plain.act(updated(make(form), batch), torch.zeros(5, 3))
@@ -173,9 +167,7 @@ def test_no_global_generator_is_touched(form: type[Any], make: Make, batches_of:
 
 @pytest.mark.parametrize("done", [0, 2])
 @pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in FORMS), *VARIANTS])
-def test_a_restored_state_goes_on_to_the_bit(
-    name: str, settings: dict[str, Any], done: int, make: Make, batches_of: BatchesOf, tmp_path: Path
-) -> None:
+def test_a_restored_state_goes_on_to_the_bit(name, settings, done, make, batches_of, tmp_path):
     whole = make(FORMS[name], **settings)
     batches = batches_of(whole, 4)
     updated(whole, *batches[:done])
@@ -186,7 +178,7 @@ def test_a_restored_state_goes_on_to_the_bit(
     assert state(whole, tmp_path) != (tmp_path / "half").read_bytes()
 
 
-def test_state_is_all_that_changes_and_constants_stay(form: type[Any], make: Make, batches_of: BatchesOf) -> None:
+def test_state_is_all_that_changes_and_constants_stay(form, make, batches_of):
     made = make(form)
     constants = {name: getattr(made, name) for name in form.CONSTANTS}
     before = {name: contents(one) for name, one in constants.items()}
@@ -204,7 +196,7 @@ def test_state_is_all_that_changes_and_constants_stay(form: type[Any], make: Mak
     assert not any(isinstance(one, kinds) for one in constants.values())
 
 
-def contents(value: Any) -> Any:
+def contents(value):
     """Return a copy of a value that can be compared."""
     if isinstance(value, Tensor):
         return value.tolist()
@@ -213,15 +205,13 @@ def contents(value: Any) -> Any:
     return value
 
 
-def parameters_in(value: Any) -> list[nn.Parameter]:
+def parameters_in(value):
     if isinstance(value, nn.Module):
         return list(value.parameters())
     return [value] if isinstance(value, nn.Parameter) else []
 
 
-def test_targets_start_as_their_networks_and_follow_them_by_the_rate(
-    form: type[Any], make: Make, batches_of: BatchesOf
-) -> None:
+def test_targets_start_as_their_networks_and_follow_them_by_the_rate(form, make, batches_of):
     names = settings_of(form)
     once = {"updates": 1, "policy_interval": 2, "target_interval": 2}
     settings = {name: one for name, one in once.items() if name in names}
@@ -248,9 +238,7 @@ def test_targets_start_as_their_networks_and_follow_them_by_the_rate(
         assert one.grad is None
 
 
-def test_an_update_leaves_its_batch_as_it_was_and_gives_numbers(
-    form: type[Any], make: Make, batches_of: BatchesOf
-) -> None:
+def test_an_update_leaves_its_batch_as_it_was_and_gives_numbers(form, make, batches_of):
     made, names = make(form), []
     for batch in batches_of(made, 2):
         before = tensors(batch)
@@ -266,9 +254,7 @@ def test_an_update_leaves_its_batch_as_it_was_and_gives_numbers(
     assert names[0] == names[1] != []
 
 
-def test_only_the_batch_is_read_and_never_again(
-    form: type[Any], make: Make, batches_of: BatchesOf, tmp_path: Path
-) -> None:
+def test_only_the_batch_is_read_and_never_again(form, make, batches_of, tmp_path):
     one, other = make(form), make(form)
     for batch in batches_of(one, 3):
         copy = batch.map(Tensor.clone)
@@ -279,9 +265,7 @@ def test_only_the_batch_is_read_and_never_again(
 
 
 @pytest.mark.parametrize("form", VALUED)
-def test_what_follows_a_termination_does_not_matter_and_a_truncation_does(
-    form: type[Any], make: Make, batches_of: BatchesOf
-) -> None:
+def test_what_follows_a_termination_does_not_matter_and_a_truncation_does(form, make, batches_of):
     """Of conservative algorithms next states also propose actions, which is left out here."""
     names, weights = settings_of(form), ("conservative_weight", "cost_weight")
     is_sampled = "sampled_actions" in names
@@ -289,7 +273,7 @@ def test_what_follows_a_termination_does_not_matter_and_a_truncation_does(
     (batch,) = batches_of(make(form), 1)
     zeros, ones = torch.zeros_like(batch.terminations), torch.ones_like(batch.terminations)
 
-    def after(given: Any) -> Any:
+    def after(given):
         return updated(make(form, **settings), given, given)
 
     ended = dataclasses.replace(batch, terminations=ones, truncations=zeros)
@@ -302,10 +286,10 @@ def test_what_follows_a_termination_does_not_matter_and_a_truncation_does(
 
 
 @pytest.mark.parametrize("form", CLONING)
-def test_cloning_looks_at_observations_and_actions_alone(form: type[Any], make: Make, batches_of: BatchesOf) -> None:
+def test_cloning_looks_at_observations_and_actions_alone(form, make, batches_of):
     (batch,) = batches_of(make(form), 1)
     others = {*tensors(batch)} - {"observations", "actions", "actor_goals"}
-    changed: dict[str, Any] = {key: getattr(batch, key) * math.nan for key in others}
+    changed = {key: getattr(batch, key) * math.nan for key in others}
     other = dataclasses.replace(batch, **changed)
     assert not differing(*(updated(make(form), given) for given in (batch, other)))
 
@@ -313,7 +297,7 @@ def test_cloning_looks_at_observations_and_actions_alone(form: type[Any], make: 
 # --- acting
 
 
-def test_actions_are_those_of_the_space(form: type[Any], make: Make, batches_of: BatchesOf, scaling: Scaling) -> None:
+def test_actions_are_those_of_the_space(form, make, batches_of, scaling):
     made = make(form)
     updated(made, *batches_of(made, 1))
     far = torch.randn(100, 3, generator=make_generator(0, 0)) * 1e3
@@ -334,13 +318,11 @@ def test_actions_are_those_of_the_space(form: type[Any], make: Make, batches_of:
         assert len({*plain.act(made, far).flatten().tolist()}) > 1
 
 
-def test_acting_does_not_change_training_and_evaluations_repeat(
-    form: type[Any], make: Make, batches_of: BatchesOf
-) -> None:
+def test_acting_does_not_change_training_and_evaluations_repeat(form, make, batches_of):
     one, other = make(form), make(form)
     batches = batches_of(one, 2)
     observations = torch.randn(32, 3, generator=make_generator(0, 0))
-    given: Any = ["A room."] * 32 if form in IN_WORDS else observations
+    given = ["A room."] * 32 if form in IN_WORDS else observations
     updated(one, batches[0])
     updated(other, batches[0])
     if hasattr(one, "actor"):
@@ -355,14 +337,12 @@ def test_acting_does_not_change_training_and_evaluations_repeat(
     assert not differing(updated(one, batches[1]), updated(other, batches[1]))
 
 
-def are_equal(one: Any, other: Any) -> bool:
+def are_equal(one, other):
     return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS.values() if hasattr(form, "explore")])
-def test_exploring_is_random_within_the_bounds_and_changes_no_state(
-    form: type[Any], make: Make, scaling: Scaling, tmp_path: Path
-) -> None:
+def test_exploring_is_random_within_the_bounds_and_changes_no_state(form, make, scaling, tmp_path):
     made = make(form)
     drawn = torch.randn(512, 3, generator=make_generator(0, 0))
     observations = drawn * scaling.obs_std + scaling.obs_mean
@@ -381,7 +361,7 @@ def test_exploring_is_random_within_the_bounds_and_changes_no_state(
 
 # --- settings
 
-LIMITS: list[tuple[str, tuple[Any, ...]]] = [
+LIMITS = [
     ("hidden", ((), (64, 0), (-64,))),
     ("discount target_rate", (0.0, -0.1, 1.01)),
     ("expectile", (0.0, 1.0, -0.1)),
@@ -411,7 +391,7 @@ LIMITS: list[tuple[str, tuple[Any, ...]]] = [
 OUT_OF_RANGE = {name: values for names, values in LIMITS for name in names.split()}
 UNLIMITED = {"target_gap", "smallest_gap", "target_return", "normalize_values", "backup_entropy"}
 UNLIMITED |= {"tokenizer", "spoken", "speaker", "baseline", "bounded_costs"}
-OF_ONE_FORM: list[tuple[str, str, Any]] = [
+OF_ONE_FORM = [
     ("EDAC", "critics", 1),
     ("RLPD", "smallest_of", 11),
     ("DT", "heads", 3),
@@ -420,7 +400,7 @@ OF_ONE_FORM: list[tuple[str, str, Any]] = [
 ]
 
 
-def test_settings_out_of_range_or_of_another_type_are_refused_by_their_names(form: type[Any]) -> None:
+def test_settings_out_of_range_or_of_another_type_are_refused_by_their_names(form):
     types = get_type_hints(form.CONFIG)
     for name in settings_of(form):
         wrong, type_of = OUT_OF_RANGE.get(name, ()), types[name]
@@ -433,7 +413,7 @@ def test_settings_out_of_range_or_of_another_type_are_refused_by_their_names(for
                 form.CONFIG(**{name: value})
             with pytest.raises(ValueError, match=rf"^{algorithm_name(form)}: {name} must .*, found "):
                 make_config(form, {name: value})
-        others: list[Any] = [{"a": 1}, "x,", [[]]]
+        others = [{"a": 1}, "x,", [[]]]
         for other in others:
             if isinstance(other, str) and str in get_args(type_of):
                 continue  # a text that any path may be
@@ -442,7 +422,7 @@ def test_settings_out_of_range_or_of_another_type_are_refused_by_their_names(for
 
 
 @pytest.mark.parametrize(("name", "setting", "value"), OF_ONE_FORM)
-def test_what_one_form_alone_refuses(name: str, setting: str, value: Any) -> None:
+def test_what_one_form_alone_refuses(name, setting, value):
     with pytest.raises(ValueError, match=rf"{setting}.*{value}"):
         FORMS[name].CONFIG(**{setting: value})
 
@@ -482,7 +462,7 @@ CHOICES = {
     "learning_rate": 3e-4,
     "batch_size": 256,
 }
-OSRL: dict[str, dict[str, Any]] = {  # as hyperparameters.json has them, safe / CPQ and CDT
+OSRL = {  # as hyperparameters.json has them, safe / CPQ and CDT
     "CPQ": {
         "cost_limit": 10.0,
         "hidden": (256, 256),
@@ -524,7 +504,7 @@ OSRL: dict[str, dict[str, Any]] = {  # as hyperparameters.json has them, safe / 
     },
 }
 LAGRANGIAN = {"cost_limit": 10.0, "cost_weight": 5.0, "controller": (0.1, 0.003, 0.001), "episode_length": None}
-DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
+DEFAULTS = {
     **{name: ("", settings) for name, settings in OSRL.items()},
     "BCText": ("", WORDLE),
     "PercentBCText": ("", {**WORDLE, "percent": 10.0}),
@@ -615,7 +595,7 @@ DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
 or that no record has. A form that is not here has those that are recorded for some dataset."""
 
 
-def published(name: str, dataset: str) -> dict[str, Any]:
+def published(name, dataset):
     """Return the published settings for a dataset, from the recorded ones; Cal-QL's are CORL's of CQL."""
     preset = "corl" if name == "calql" else ""
     like = "cql" if name in ("calql", "cql_lagrangian") else name
@@ -623,7 +603,7 @@ def published(name: str, dataset: str) -> dict[str, Any]:
     return {key: tuple(one) if isinstance(one, list) else one for key, one in found.items()}
 
 
-def test_defaults_are_the_published_ones(form: type[Any]) -> None:
+def test_defaults_are_the_published_ones(form):
     found, name = dataclasses.asdict(form.CONFIG()), algorithm_name(form)
     if form.__name__ in DEFAULTS:
         dataset, others = DEFAULTS[form.__name__]

@@ -1,26 +1,22 @@
 """The forms of BC, CQL and IQL for discrete actions."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from orlog.algos.algorithms import find_algorithm
 from orlog.algos.cql_discrete import CQLDiscrete, CQLDiscreteConfig
 from orlog.algos.discrete import actions_from_indices, actions_to_indices, chosen_values
-from orlog.algos.networks import Scaling, make_generator
+from orlog.algos.networks import make_generator
 from orlog.algos.settings import complete_config, make_config
 from orlog.loaders.batch import Batch
 from tests.algos import plain
 
 
-def make_batch(observations: Tensor, actions: Tensor, rewards: Tensor, ended: Tensor) -> Any:
+def make_batch(observations, actions, rewards, ended):
     """Return a batch of steps that end where they began."""
     return Batch(
         observations=observations,
@@ -34,11 +30,11 @@ def make_batch(observations: Tensor, actions: Tensor, rewards: Tensor, ended: Te
 
 
 @pytest.mark.usefixtures("in_float64")
-def test_convolutions_on_frames_are_d3rlpys() -> None:
+def test_convolutions_on_frames_are_d3rlpys():
     assert plain.difference_with_frames() < 1e-12
 
 
-def test_actions_are_counted_from_the_first_of_the_space(discrete: Scaling) -> None:
+def test_actions_are_counted_from_the_first_of_the_space(discrete):
     actions = torch.tensor([2, 4, 3])
     indices = actions_to_indices(discrete, actions)
     assert indices.tolist() == [0, 2, 1]
@@ -48,7 +44,7 @@ def test_actions_are_counted_from_the_first_of_the_space(discrete: Scaling) -> N
 
 
 @pytest.mark.parametrize("name", ["bc", "cql", "iql"])
-def test_values_of_the_data_decide(discrete: Scaling, name: str) -> None:
+def test_values_of_the_data_decide(discrete, name):
     """One step: of three actions, the second is the commonest and the third is rewarded."""
     kind = find_algorithm(name, action_space=discrete.action_space)
     fast = {"hidden": [16], "learning_rate": 1e-2, "batch_size": 64}
@@ -65,7 +61,7 @@ def test_values_of_the_data_decide(discrete: Scaling, name: str) -> None:
     assert share > 0.9
 
 
-def one_state_values(config: CQLDiscreteConfig, scaling: Scaling) -> list[float]:
+def one_state_values(config, scaling):
     """Return what it learns in one state: actions with other rewards and chances of a termination."""
     rewards, chances = torch.tensor([1.5, 0.9]), torch.tensor([0.3, 0.02])
     algorithm, drawn = CQLDiscrete(config, scaling, seed=0), torch.Generator().manual_seed(0)
@@ -77,10 +73,10 @@ def one_state_values(config: CQLDiscreteConfig, scaling: Scaling) -> list[float]
     return [float(one) for one in algorithm.critic(algorithm.encoder(here[:1])).detach()[0]]
 
 
-def test_cql_learns_what_terminations_cost(scaling: Scaling) -> None:
+def test_cql_learns_what_terminations_cost(scaling):
     none = torch.zeros(0)
     two = dataclasses.replace(scaling, action_low=none, action_high=none, action_space=gymnasium.spaces.Discrete(2))
-    fast: dict[str, Any] = {"hidden": (16,), "learning_rate": 0.03, "batch_size": 256}
+    fast = {"hidden": (16,), "learning_rate": 0.03, "batch_size": 256}
     weightless = CQLDiscreteConfig(**fast, target_interval=5, conservative_weight=0.0)
     # The second action is worth 0.9 / (1 - 0.99 * 0.98), and the first 1.5 + 0.99 * 0.7 times that.
     best = 0.9 / (1 - 0.99 * 0.98)
@@ -92,7 +88,7 @@ def test_cql_learns_what_terminations_cost(scaling: Scaling) -> None:
     assert second > 1.5 * best  # as if there were no terminations
 
 
-def test_records_of_cql_that_name_no_loss_had_hubers() -> None:
+def test_records_of_cql_that_name_no_loss_had_hubers():
     recorded = {"hidden": [64], "target_interval": 100}
     assert complete_config("cql", recorded)["bellman_loss"] == "huber"
     named = {**recorded, "bellman_loss": "square"}

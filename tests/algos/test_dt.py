@@ -1,24 +1,18 @@
-from __future__ import annotations
-
 import itertools
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from orlog import sequences
 from orlog.algos.dt import DT, DTConfig
-from orlog.algos.networks import Scaling
 from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.sequences import sequences
 from tests.algos import plain
-from tests.algos.plain import Make
 from tests.pendulum import pendulum
 from tests.training import train_run
 
 
-def difference_from_recorded() -> float:
+def difference_from_recorded():
     """Return the largest difference of parameters, and of actions in an episode, from CORL's."""
     algorithm, recorded = plain.trained_as_recorded(DT, "dt")
     differences = [plain.difference_from_recorded(DT, "dt")]
@@ -38,12 +32,12 @@ def difference_from_recorded() -> float:
 
 
 @pytest.mark.usefixtures("in_float64")
-def test_parameters_after_100_updates_and_actions_are_corls() -> None:
+def test_parameters_after_100_updates_and_actions_are_corls():
     assert difference_from_recorded() < 1e-9
 
 
 @pytest.fixture(scope="module")
-def hints() -> Arrays:
+def hints():
     """Return episodes of 4 steps: the first observation says which action earns 1 in each step.
 
     In half of the episodes the action is right in all steps, in the others it is wrong in all.
@@ -65,8 +59,8 @@ def hints() -> Arrays:
     )
 
 
-def test_it_remembers_and_gets_the_return_that_it_is_asked_for(hints: Arrays) -> None:
-    settings: dict[str, Any] = {"length": 4, "width": 16, "layers": 1, "learning_rate": 3e-3, "warmup_steps": 10}
+def test_it_remembers_and_gets_the_return_that_it_is_asked_for(hints):
+    settings = {"length": 4, "width": 16, "layers": 1, "learning_rate": 3e-3, "warmup_steps": 10}
     config = DTConfig(**settings, dropout=0.05, target_return=4.0, return_scale=0.25)
     algorithm = DT(config, plain.toy_scaling(), seed=0)
     for batch in itertools.islice(sequences(hints, 64, length=4, seed=0), 150):
@@ -80,19 +74,19 @@ def test_it_remembers_and_gets_the_return_that_it_is_asked_for(hints: Arrays) ->
             actor.reward(torch.full((2,), float(np.sign(target))))
 
 
-def test_a_longer_episode_than_there_are_embeddings_goes_on(make: Make) -> None:
+def test_a_longer_episode_than_there_are_embeddings_goes_on(make):
     actor = make(DT, longest_episode=3).actor(1)
     for _ in range(12):
         assert actor.act(torch.zeros(1, 3)).isfinite().all()
 
 
-def test_what_is_not_set_is_taken_from_the_data_and_said(tmp_path: Path) -> None:
+def test_what_is_not_set_is_taken_from_the_data_and_said(tmp_path):
     data = pendulum(episodes=11)
     returns = np.sort([one.rewards.sum() for one in data])
-    lines: list[str] = []
+    lines = []
     small = {"length": 2, "width": 4, "layers": 1}
 
-    def train(folder: str, **settings: Any) -> Any:
+    def train(folder, **settings):
         return train_run(
             "dt", data, tmp_path / folder, seed=0, steps=1, evaluations=0, tell=lines.append,
             settings={**small, **settings},
@@ -109,6 +103,6 @@ def test_what_is_not_set_is_taken_from_the_data_and_said(tmp_path: Path) -> None
     assert lines == []
 
 
-def test_without_data_both_must_be_set(scaling: Scaling) -> None:
+def test_without_data_both_must_be_set(scaling):
     with pytest.raises(ValueError, match="target_return and return_scale must be set"):
         DT(DTConfig(), scaling, seed=0)

@@ -1,10 +1,6 @@
-from __future__ import annotations
-
 import copy
 import dataclasses
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +27,7 @@ from tests.batches import columns
 FRAMES = spaces.Box(0, 255, (40, 44, 3), np.uint8)
 
 
-def scaling_of(space: spaces.Space[Any], numbers: int = 0) -> Scaling:
+def scaling_of(space, numbers=0):
     return Scaling(
         obs_mean=torch.arange(numbers) + 1.0,
         obs_std=torch.arange(numbers) + 2.0,
@@ -41,12 +37,12 @@ def scaling_of(space: spaces.Space[Any], numbers: int = 0) -> Scaling:
     )
 
 
-def frames(*shape: int, seed: int = 0) -> torch.Tensor:
+def frames(*shape, seed=0):
     rng = np.random.default_rng(seed)
     return torch.from_numpy(rng.integers(0, 256, shape, np.uint8))
 
 
-def test_vectors_are_standardized_and_nothing_is_drawn(scaling: Scaling) -> None:
+def test_vectors_are_standardized_and_nothing_is_drawn(scaling):
     generator, other = make_generator(0, 0), make_generator(0, 0)
     space = spaces.Dict(one=spaces.Box(-1, 1, (2,)), two=spaces.Box(0, 9, (1,), np.uint8))
     for one in (scaling, dataclasses.replace(scaling, observation_space=space)):
@@ -58,7 +54,7 @@ def test_vectors_are_standardized_and_nothing_is_drawn(scaling: Scaling) -> None
     assert torch.equal(generator.get_state(), other.get_state())
 
 
-def test_integers_are_one_hot_and_numbers_standardized() -> None:
+def test_integers_are_one_hot_and_numbers_standardized():
     space = spaces.Dict(
         a=spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(3, start=-1)]),
         b=spaces.MultiBinary(2),
@@ -79,7 +75,7 @@ def test_integers_are_one_hot_and_numbers_standardized() -> None:
 
 
 @pytest.mark.parametrize("kind", ["nature", "impala"])
-def test_a_pixel_moves_the_features_of_its_own_frame_only(kind: Any) -> None:
+def test_a_pixel_moves_the_features_of_its_own_frame_only(kind):
     encoder = make_encoder(scaling_of(FRAMES), kind, generator=make_generator(0, 0))
     given = frames(3, 40, 44, 3)
     before = encoder(given)
@@ -104,10 +100,10 @@ def test_a_pixel_moves_the_features_of_its_own_frame_only(kind: Any) -> None:
         ((2, 3, 40, 44), None),
     ],
 )
-def test_the_smallest_axis_is_that_of_colors(shape: tuple[int, ...], order: tuple[int, ...] | None) -> None:
+def test_the_smallest_axis_is_that_of_colors(shape, order):
     space = spaces.Box(0, 255, shape, np.uint8)
     encoder = make_encoder(scaling_of(space), generator=make_generator(0, 0))
-    first: Any = next(encoder.parameters())
+    first = next(encoder.parameters())
     assert first.shape[1] == np.prod(shape) / 40 / 44
     assert encoder.width == 64 * 1 * 2
     if order is not None:
@@ -117,7 +113,7 @@ def test_the_smallest_axis_is_that_of_colors(shape: tuple[int, ...], order: tupl
         torch.testing.assert_close(encoder(other), reference(given))
 
 
-def test_stacked_frames_are_channels_in_order() -> None:
+def test_stacked_frames_are_channels_in_order():
     """A stack of gray frames gives what the same frames give as colors."""
     given = frames(2, 3, 40, 44)
     stacked = spaces.Box(0, 255, (3, 40, 44, 1), np.uint8)
@@ -127,7 +123,7 @@ def test_stacked_frames_are_channels_in_order() -> None:
 
 
 @pytest.mark.parametrize("layout", ["last", "first"])
-def test_shifts_move_whole_frames_and_repeat_the_border(layout: str) -> None:
+def test_shifts_move_whole_frames_and_repeat_the_border(layout):
     shape = (40, 44, 3) if layout == "last" else (3, 40, 44)
     space = spaces.Dict(frames=spaces.Box(0, 255, shape, np.uint8), vector=spaces.Box(-1, 1, (2,)))
     encoder = make_encoder(scaling_of(space, 2), generator=make_generator(0, 0), random_shift=2)
@@ -154,11 +150,11 @@ def test_shifts_move_whole_frames_and_repeat_the_border(layout: str) -> None:
     assert still.shift(given) is given
 
 
-def weights(algorithm: Any) -> list[torch.Tensor]:
+def weights(algorithm):
     return [one.detach().clone() for one in algorithm.encoder.parameters()]
 
 
-def moved(algorithm: Any, before: list[torch.Tensor]) -> list[bool]:
+def moved(algorithm, before):
     """Return whether each parameter of the encoder is another one."""
     return [not torch.equal(*pair) for pair in zip(weights(algorithm), before, strict=True)]
 
@@ -167,11 +163,11 @@ class Saved:
     STATE = ("encoder",)
     CONSTANTS = ()
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self.encoder = make_encoder(scaling_of(FRAMES), generator=make_generator(seed, 0), random_shift=4)
 
 
-def test_a_checkpoint_holds_where_the_shifts_are(tmp_path: Path) -> None:
+def test_a_checkpoint_holds_where_the_shifts_are(tmp_path):
     one, other = Saved(0), Saved(1)
     given = frames(8, 40, 44, 3)
     one.encoder.shift(given)
@@ -197,13 +193,13 @@ def test_a_checkpoint_holds_where_the_shifts_are(tmp_path: Path) -> None:
         (spaces.Text(5), "impala", "observations is Text(1, 5, charset="),
     ],
 )
-def test_what_cannot_be_encoded_is_refused(space: spaces.Space[Any], kind: Any, words: str) -> None:
+def test_what_cannot_be_encoded_is_refused(space, kind, words):
     with pytest.raises(SchemaError, match=re.escape(words)):
         make_encoder(scaling_of(space), kind, generator=make_generator(0, 0))
 
 
 PIXELS = spaces.Box(0, 255, (8, 8, 1), np.uint8)
-SETTINGS: dict[str, Any] = {"hidden": (4,), "encoder": "impala", "batch_size": 6}
+SETTINGS = {"hidden": (4,), "encoder": "impala", "batch_size": 6}
 KINDS = [form for name in ALGORITHMS for form in algorithm_forms(name)]
 GOAL_KINDS = [kind for kind in KINDS if takes_goals(kind)]
 VALUE_KINDS = [
@@ -220,16 +216,16 @@ FEATURES = (
 )
 
 
-def pixel_scaling() -> Scaling:
+def pixel_scaling():
     return dataclasses.replace(scaling_of(PIXELS), action_low=-torch.ones(2), action_high=torch.ones(2))
 
 
-def small_config(kind: type[Any], **settings: int) -> Any:
+def small_config(kind, **settings):
     once = {"updates": 1} if kind is RLPD else {}
     return kind.CONFIG(**SETTINGS, **once, **settings)
 
 
-def pixel_batch(kind: type[Any], config: Any) -> Any:
+def pixel_batch(kind, config):
     """Return the first batch of an algorithm's own loader, of steps that end their task."""
     rng = np.random.default_rng(0)
     lengths = np.array([9, 7])
@@ -246,7 +242,7 @@ def pixel_batch(kind: type[Any], config: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [BC, *VALUE_KINDS])
-def test_an_update_trains_the_encoder_by_the_critics_alone(kind: type[Any]) -> None:
+def test_an_update_trains_the_encoder_by_the_critics_alone(kind):
     """All of its weights move, and by the critics' loss alone where there are critics."""
     settings = {"random_shift": 1}
     if kind in (CQL, CalQL):
@@ -269,14 +265,14 @@ def test_an_update_trains_the_encoder_by_the_critics_alone(kind: type[Any]) -> N
     assert made.act(batch.observations).shape == (6, 2)
 
 
-def networks_of(algorithm: Any) -> dict[str, torch.nn.Module]:
+def networks_of(algorithm):
     """Return all networks but the encoder."""
     found = {name: getattr(algorithm, name) for name in algorithm.STATE if name != "encoder"}
     return {name: one for name, one in found.items() if isinstance(one, torch.nn.Module)}
 
 
 @pytest.mark.parametrize("kind", [*VALUE_KINDS, *GOAL_KINDS])
-def test_an_update_on_frames_is_that_on_vectors_of_their_features(kind: type[Any]) -> None:
+def test_an_update_on_frames_is_that_on_vectors_of_their_features(kind):
     """The networks change as those of vectors do, and the encoder by the gradient of its features."""
     config = small_config(kind)
     made = kind(config, pixel_scaling(), seed=0)
@@ -307,7 +303,7 @@ def test_an_update_on_frames_is_that_on_vectors_of_their_features(kind: type[Any
 
 
 @pytest.mark.parametrize("kind", GOAL_KINDS)
-def test_the_policies_for_goals_do_not_train_the_encoder(kind: type[Any]) -> None:
+def test_the_policies_for_goals_do_not_train_the_encoder(kind):
     """But for GCBC, which has nothing else."""
     config = small_config(kind, random_shift=1)
     batch = pixel_batch(kind, config)
@@ -329,9 +325,7 @@ def test_the_policies_for_goals_do_not_train_the_encoder(kind: type[Any]) -> Non
 
 @pytest.mark.parametrize("goal", [PIXELS, spaces.Box(-9, 9, (2, 1)), spaces.Discrete(4)])
 @pytest.mark.parametrize("kind", GOAL_KINDS)
-def test_goals_that_are_parts_of_mixtures_have_an_encoder_of_their_own(
-    kind: type[Any], goal: spaces.Space[Any]
-) -> None:
+def test_goals_that_are_parts_of_mixtures_have_an_encoder_of_their_own(kind, goal):
     space = spaces.Dict(achieved_goal=goal, observation=PIXELS)
     numbers = isinstance(goal, spaces.Box) and goal is not PIXELS
     scaling = dataclasses.replace(
@@ -347,7 +341,7 @@ def test_goals_that_are_parts_of_mixtures_have_an_encoder_of_their_own(
     space.seed(0)
     batch = pixel_batch(kind, config)
     goals = torch.from_numpy(np.stack([goal.sample() for _ in range(6)]))
-    changed: dict[str, Any] = {}
+    changed = {}
     for name in columns(batch):
         if "goals" in name:
             changed[name] = goals
@@ -361,7 +355,7 @@ def test_goals_that_are_parts_of_mixtures_have_an_encoder_of_their_own(
     assert made.act(batch.observations, goals).shape == (6, 2)
 
 
-def test_windows_of_frames_train_the_encoder_of_a_decision_transformer() -> None:
+def test_windows_of_frames_train_the_encoder_of_a_decision_transformer():
     """Its empty slots count for nothing, and what it does in an episode is what it does in a window."""
     small = plain.small_settings("dt", batch_size=6)
     config = make_config("dt", {**small, "length": 3, "dropout": 0.0, "encoder": "impala"})
@@ -390,7 +384,7 @@ def test_windows_of_frames_train_the_encoder_of_a_decision_transformer() -> None
     assert not any(moved(made, weights(again)))
 
 
-def test_empty_slots_of_windows_are_no_values_out_of_range() -> None:
+def test_empty_slots_of_windows_are_no_values_out_of_range():
     space = spaces.Dict(a=spaces.Discrete(2, start=1), b=spaces.Box(-1, 1, (1,)))
     encoder = make_encoder(scaling_of(space, 1), generator=make_generator(0, 0))
     windows = {"a": torch.tensor([[2, 0]]), "b": torch.tensor([[[3.0], [0.0]]])}

@@ -1,13 +1,9 @@
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor
 
 from orlog.algos.fitted_q_evaluation import EvaluatedQ, FQESettings, fit_q
 from orlog.algos.networks import Scaling
@@ -19,7 +15,7 @@ NOTHING = torch.empty(0)
 TABLE = FQESettings(hidden=(32,), learning_rate=0.005, target_rate=0.2, steps=400)
 
 
-def scaling() -> Scaling:
+def scaling():
     return Scaling(
         obs_mean=NOTHING,
         obs_std=NOTHING,
@@ -31,7 +27,7 @@ def scaling() -> Scaling:
 
 
 @pytest.mark.thorough
-def test_on_a_table_it_finds_the_exact_value_of_the_policy() -> None:
+def test_on_a_table_it_finds_the_exact_value_of_the_policy():
     lake = frozen_lake(discount=0.9)
     target, behavior = 0.6 * lake.best() + 0.4 / 4, np.full((STATES, ACTIONS), 0.25)
     logged = lake.play(behavior, 300, 60, np.random.default_rng(0))
@@ -52,7 +48,7 @@ def test_on_a_table_it_finds_the_exact_value_of_the_policy() -> None:
     )
     table = torch.from_numpy(target.astype(np.float32))
 
-    def policy(observations: Any) -> Tensor:
+    def policy(observations):
         return table[observations]
 
     q_function = EvaluatedQ(TABLE, scaling(), seed=0, unit=0.5)
@@ -80,7 +76,7 @@ def test_on_a_table_it_finds_the_exact_value_of_the_policy() -> None:
     assert (target[0] * q_values).sum() == pytest.approx(start, abs=1e-5)
 
 
-def test_a_fit_that_diverges_says_so() -> None:
+def test_a_fit_that_diverges_says_so():
     one = torch.ones(1)
     batch = Batch(
         observations=torch.zeros(1, dtype=torch.int64),

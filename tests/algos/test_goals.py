@@ -1,9 +1,6 @@
 """Distances of QRL, and what those for goals learn on tiny problems."""
 
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +21,7 @@ from tests.algos.updates.goals import union
 GRID = torch.linspace(-1, 1, 21)
 
 
-def test_an_interval_distance_is_the_length_of_unions_and_a_quasimetric() -> None:
+def test_an_interval_distance_is_the_length_of_unions_and_a_quasimetric():
     generator = torch.Generator().manual_seed(0)
     x, y, z = torch.randn((3, 50, 16), generator=generator, dtype=torch.float64)
     found = interval_lengths(x, y)
@@ -37,12 +34,12 @@ def test_an_interval_distance_is_the_length_of_unions_and_a_quasimetric() -> Non
     same = x.clone().requires_grad_()
     nothing = interval_lengths(same, same)
     assert not nothing.any()
-    nothing.sum().backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+    nothing.sum().backward()  # torch has no types for it
     assert same.grad is not None
     assert not same.grad.any()
 
 
-def test_states_and_subgoals_are_those_of_goal_environments() -> None:
+def test_states_and_subgoals_are_those_of_goal_environments():
     """Observations are achieved_goal (2), desired_goal (2) and observation (1), in this order."""
     rows = torch.arange(12.0)[:, None] + torch.tensor([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0, 0, 0])
     parts = {
@@ -51,8 +48,8 @@ def test_states_and_subgoals_are_those_of_goal_environments() -> None:
         "observation": Leaf(first=4, shape=(1,)),
     }
     arrays = Arrays(rows=rows, lengths=np.array([11]), obs_dim=5, action_dim=1, parts=parts)
-    settings: dict[str, Any] = {"value_goals": (0, 1, 0), "policy_goals": (0, 1, 0), "steps": 3}
-    batch: Any = next(iter(states_and_subgoals(arrays, 8, seed=0, **settings)))
+    settings = {"value_goals": (0, 1, 0), "policy_goals": (0, 1, 0), "steps": 3}
+    batch = next(iter(states_and_subgoals(arrays, 8, seed=0, **settings)))
     assert batch.observations.shape == batch.subgoal_observations.shape == (8, 3)
     assert batch.low_goals.shape == batch.subgoals.shape == (8, 2)
     torch.testing.assert_close(batch.subgoal_observations[:, :2], batch.subgoals)
@@ -61,7 +58,7 @@ def test_states_and_subgoals_are_those_of_goal_environments() -> None:
 
 
 @pytest.fixture(scope="module")
-def line() -> Arrays:
+def line():
     """Return short random walks on a line: a step is a tenth of the action."""
     rng = np.random.default_rng(0)
     rows = np.zeros((400, 11, 1 + 1 + 3), np.float32)
@@ -72,14 +69,14 @@ def line() -> Arrays:
     return Arrays(rows=flat, lengths=np.full(400, 10), obs_dim=1, action_dim=1)
 
 
-LEARNING: list[tuple[type[Any], dict[str, Any]]] = [
+LEARNING = [
     (HIQL, {"target_rate": 0.1, "discount": 0.9, "subgoal_steps": 3}),
     (CRL, {"representation": 16, "cloning_weight": 0.03}),
     (QRL, {"representation": 32, "cloning_weight": 0.03}),
 ]
 
 
-def steps_toward_far_goals(data: Arrays, kind: type[Any], settings: dict[str, Any]) -> float:
+def steps_toward_far_goals(data, kind, settings):
     """Return how far trained actions lead toward goals farther than most episodes go."""
     # Half of the goals have nothing to do with the action.
     fast = {"learning_rate": 3e-3, "policy_goals": (0.0, 0.5, 0.5)}
@@ -90,14 +87,12 @@ def steps_toward_far_goals(data: Arrays, kind: type[Any], settings: dict[str, An
     return float(steps[(goals - states).abs() > 0.6].mean())
 
 
-def test_cloning_averages_out_what_leads_to_goals(line: Arrays) -> None:
+def test_cloning_averages_out_what_leads_to_goals(line):
     assert steps_toward_far_goals(line, GCBC, {}) < 0.2
 
 
 @pytest.mark.parametrize(("kind", "settings"), LEARNING)
-def test_values_go_toward_goals_that_cloning_averages_out(
-    line: Arrays, kind: type[Any], settings: dict[str, Any]
-) -> None:
+def test_values_go_toward_goals_that_cloning_averages_out(line, kind, settings):
     assert steps_toward_far_goals(line, kind, settings) > 0.5
 
 
@@ -113,7 +108,7 @@ PIECES = [(A, B, (0, 2)), (A, D, (-2, 0)), (B, C, (-2, 2)), (D, E, (-2, 2))]
 
 
 @pytest.fixture(scope="module")
-def pieces() -> Arrays:
+def pieces():
     """Return episodes of two steps: from one state to another, where they stay."""
     rng = np.random.default_rng(0)
     rows = np.zeros((3 * 400, 2 + 1 + 3), np.float32)
@@ -126,16 +121,13 @@ def pieces() -> Arrays:
     return Arrays(rows=torch.from_numpy(rows), lengths=lengths, obs_dim=2, action_dim=1)
 
 
-def first_actions(algorithm: Any, goals: list[tuple[float, float]]) -> list[float]:
+def first_actions(algorithm, goals):
     """Return what an algorithm does at a for each goal."""
     states = torch.tensor([A] * len(goals))
-    found: list[float] = algorithm.act(states, torch.tensor(goals)).squeeze(1).tolist()
-    return found
+    return algorithm.act(states, torch.tensor(goals)).squeeze(1).tolist()
 
 
-def trained(
-    kind: type[Any], data: Arrays, updates: int, *, std: float = 1.0, bound: float = 2.0, **settings: Any
-) -> Any:
+def trained(kind, data, updates, *, std=1.0, bound=2.0, **settings):
     config = kind.CONFIG(hidden=(32, 32), batch_size=128, **settings)
     scaling = plain.toy_scaling(data.obs_dim, std=std, bound=bound)
     algorithm = kind(config, scaling, seed=0)
@@ -144,7 +136,7 @@ def trained(
     return algorithm
 
 
-def test_values_put_pieces_together_and_cloning_does_not(pieces: Arrays) -> None:
+def test_values_put_pieces_together_and_cloning_does_not(pieces):
     cloned = trained(GCBC, pieces, 150, learning_rate=3e-3)
     valued = trained(
         GCIVL,
@@ -167,7 +159,7 @@ def test_values_put_pieces_together_and_cloning_does_not(pieces: Arrays) -> None
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_critics_find_the_fastest_way_where_the_data_wander() -> None:
+def test_critics_find_the_fastest_way_where_the_data_wander():
     rng = np.random.default_rng(0)
     walks, length = 200, 20
     rows = np.zeros((walks, length + 1, 1 + 1 + 3), np.float32)

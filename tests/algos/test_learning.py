@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import dataclasses
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +16,7 @@ GRID = torch.linspace(-1, 1, 41)[:, None]
 
 
 @pytest.fixture(scope="module")
-def one_choice() -> Arrays:
+def one_choice():
     """Return episodes of one step: the data's actions spread around s, the best one is s + 0.8."""
     rng = np.random.default_rng(0)
     states = rng.uniform(-1, 1, 4000)
@@ -29,7 +26,7 @@ def one_choice() -> Arrays:
 
 
 @pytest.fixture(scope="module")
-def two_steps() -> Arrays:
+def two_steps():
     """Return episodes of two steps: a > 0 costs a little at once and earns much at the end.
 
     The state is -1 at first and the sign of the first action, 0 or 1, then; the reward of the
@@ -45,9 +42,7 @@ def two_steps() -> Arrays:
     return packed(states, actions, rewards, terminated=np.tile([0.0, 1.0], 2000), length=2)
 
 
-def packed(
-    states: np.ndarray, actions: np.ndarray, rewards: np.ndarray, *, terminated: np.ndarray, length: int = 1
-) -> Arrays:
+def packed(states, actions, rewards, *, terminated, length=1):
     steps = len(states)
     step_rows = np.arange(steps) + np.arange(steps) // length
     rows = torch.zeros(steps + steps // length, 5)
@@ -57,18 +52,18 @@ def packed(
     return Arrays(rows=rows, lengths=lengths, obs_dim=1, action_dim=1, digest="sha256:toy")
 
 
-def trained(name: str, data: Arrays, steps: int = STEPS, settings: dict[str, Any] | None = None) -> Any:
+def trained(name, data, steps=STEPS, settings=None):
     config = make_config(name, {"hidden": [32, 32], "batch_size": 128, **(settings or FAST[name])})
-    algorithm: Any = make_algorithm(name, config, plain.toy_scaling(), seed=0)
+    algorithm = make_algorithm(name, config, plain.toy_scaling(), seed=0)
     for batch in itertools.islice(loaded(type(algorithm), config, data, seed=0), steps):
         algorithm.update(batch)
     return algorithm
 
 
-AHEAD: dict[str, Any] = {"target_rate": 0.1, "discount": 0.9}
-BOTH: dict[str, Any] = {"policy_learning_rate": 3e-3, "critic_learning_rate": 3e-3, **AHEAD}
-CAREFUL: dict[str, Any] = {**BOTH, "sampled_actions": 4, "conservative_weight": 0.1}
-FAST: dict[str, dict[str, Any]] = {
+AHEAD = {"target_rate": 0.1, "discount": 0.9}
+BOTH = {"policy_learning_rate": 3e-3, "critic_learning_rate": 3e-3, **AHEAD}
+CAREFUL = {**BOTH, "sampled_actions": 4, "conservative_weight": 0.1}
+FAST = {
     "bc": {"learning_rate": 3e-3},
     "iql": {"learning_rate": 3e-3, "expectile": 0.9, "inverse_temperature": 10.0, **AHEAD},
     "cql": {**CAREFUL, "cloning_steps": 0},
@@ -107,46 +102,46 @@ VALUES = [
 ]
 # ReBRAC's critics start near 0, so that first steps of the policy lead nowhere, and FQL's policy
 # has to learn what the flow learns: three times as many.
-SLOWER: dict[str, dict[str, Any]] = {
+SLOWER = {
     "fql": {"distillation_weight": 1.0},
     "rebrac": {"policy_learning_rate": 1e-3, "policy_penalty": 1.0, "policy_interval": 2},
 }
 
 
-def test_cloning_finds_the_mean_action_and_not_the_rewarded(one_choice: Arrays) -> None:
+def test_cloning_finds_the_mean_action_and_not_the_rewarded(one_choice):
     before = trained_error("bc", one_choice, offset=0.0, steps=0)
     after = trained_error("bc", one_choice, offset=0.0, steps=STEPS)
     assert after < 0.15 < before
     assert trained_error("bc", one_choice, offset=0.8, steps=STEPS) > 0.7
 
 
-def test_cloning_does_not_reach_back(two_steps: Arrays) -> None:
+def test_cloning_does_not_reach_back(two_steps):
     cloned = trained("bc", two_steps)
     assert abs(cloned.act(torch.tensor([[-1.0]])).item()) < 0.3
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_values_find_the_rewarded_action(one_choice: Arrays, name: str) -> None:
+def test_values_find_the_rewarded_action(one_choice, name):
     steps = 3 * STEPS if name in SLOWER else STEPS
     error = trained_error(name, one_choice, offset=0.8, steps=steps)
     # EDAC's critics agree too well beside the data, so that its policy goes there for some states.
     assert error < (0.5 if name == "edac" else 0.4)
 
 
-def trained_error(name: str, data: Arrays, *, offset: float, steps: int) -> float:
+def trained_error(name, data, *, offset, steps):
     """Return the mean distance of a trained policy's actions from s + offset."""
     algorithm = trained(name, data, steps, {**FAST[name], **SLOWER.get(name, {})})
     return float((algorithm.act(GRID) - GRID - offset).abs().mean())
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_values_reach_back_over_a_step_that_costs(two_steps: Arrays, name: str) -> None:
+def test_values_reach_back_over_a_step_that_costs(two_steps, name):
     algorithm = trained(name, two_steps)
     assert algorithm.act(torch.tensor([[-1.0]])).item() > 0.5
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_values_without_a_future_avoid_the_cost(two_steps: Arrays, name: str) -> None:
+def test_values_without_a_future_avoid_the_cost(two_steps, name):
     ended = dataclasses.replace(two_steps, rows=two_steps.rows.clone())
     ended.rows[ended.step_rows(), 3] = 1.0
     algorithm = trained(name, ended)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 import math
 
@@ -7,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from orlog.algos.networks import Critics, Scaling, TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import frozen
@@ -16,7 +14,7 @@ from orlog.algos.relu_networks import BLOCK, WIDE, products_in
 FLOATS = st.floats(-100, 100, width=32)
 
 
-def scaling_of(low: float, high: float, *, std: float = 1.0) -> Scaling:
+def scaling_of(low, high, *, std=1.0):
     return Scaling(
         obs_mean=torch.zeros(1),
         obs_std=torch.tensor([std]),
@@ -27,7 +25,7 @@ def scaling_of(low: float, high: float, *, std: float = 1.0) -> Scaling:
 
 @settings(deadline=None)
 @given(low=FLOATS, width=st.floats(0.125, 100, width=32), unit=st.floats(-1, 1, width=32))
-def test_the_maps_of_actions_are_inverse_and_meet_the_bounds(low: float, width: float, unit: float) -> None:
+def test_the_maps_of_actions_are_inverse_and_meet_the_bounds(low, width, unit):
     scaling = scaling_of(low, low + width)
     actions = scaling.actions_from_unit(torch.tensor([[unit], [-1.0], [1.0]]))
     assert actions[1].item() == pytest.approx(low, rel=1e-6)
@@ -36,24 +34,24 @@ def test_the_maps_of_actions_are_inverse_and_meet_the_bounds(low: float, width: 
     assert back[0].item() == pytest.approx(unit, abs=4e-7 * (100 + abs(low)) / width)
 
 
-def test_observations_are_standardized(scaling: Scaling) -> None:
+def test_observations_are_standardized(scaling):
     found = scaling.observations(torch.tensor([[3.0, -2.0, -1.0]]))
     assert found.tolist() == [[1.0, 0.0, -1.0]]
 
 
 @pytest.mark.parametrize(("low", "high"), [(-math.inf, 1), (-1, math.inf), (-math.inf, math.inf), (1, 1), (1, -1)])
-def test_bounds_that_no_unit_fits_are_refused(low: float, high: float) -> None:
+def test_bounds_that_no_unit_fits_are_refused(low, high):
     with pytest.raises(ValueError, match="finite action bounds"):
         scaling_of(low, high)
 
 
 @pytest.mark.parametrize("std", [0.0, -1.0, math.nan])
-def test_a_deviation_that_is_not_positive_is_refused(std: float) -> None:
+def test_a_deviation_that_is_not_positive_is_refused(std):
     with pytest.raises(ValueError, match="must be positive"):
         scaling_of(-1, 1, std=std)
 
 
-def test_initial_weights_fill_one_over_the_root_of_the_inputs() -> None:
+def test_initial_weights_fill_one_over_the_root_of_the_inputs():
     network = make_network(400, 100, (250,), generator=make_generator(0, 0))
     first, relu, last = network
     assert isinstance(first, nn.Linear)
@@ -68,7 +66,7 @@ def test_initial_weights_fill_one_over_the_root_of_the_inputs() -> None:
 
 
 @pytest.mark.parametrize("rows", [(40,), (4, 10)])
-def test_a_network_gives_the_bits_of_its_layers_one_after_another(rows: tuple[int, ...]) -> None:
+def test_a_network_gives_the_bits_of_its_layers_one_after_another(rows):
     network = make_network(7, 3, (64, 32), generator=make_generator(1, 0))
     chain = nn.Sequential(*copy.deepcopy(network))
     values = torch.randn(*rows, 7, generator=make_generator(0, 1))
@@ -79,7 +77,7 @@ def test_a_network_gives_the_bits_of_its_layers_one_after_another(rows: tuple[in
         assert torch.equal(network(values), found[0])
 
 
-def test_twin_critics_give_the_bits_of_their_layers_one_after_another() -> None:
+def test_twin_critics_give_the_bits_of_their_layers_one_after_another():
     critic = TwinCritic(5, 2, (64, 64), generator=make_generator(1, 0))
     chain = copy.deepcopy(critic)
     chain.first, chain.second = nn.Sequential(*chain.first), nn.Sequential(*chain.second)
@@ -98,7 +96,7 @@ def test_twin_critics_give_the_bits_of_their_layers_one_after_another() -> None:
     assert torch.equal(actions.grad, expected)
 
 
-def gradients(network: nn.Module, *inputs: Tensor) -> list[Tensor]:
+def gradients(network, *inputs):
     """Return the outputs, and the gradients of inputs and parameters."""
     inputs = tuple(one.detach().clone().requires_grad_(True) for one in inputs)
     outputs = network(*inputs)
@@ -106,7 +104,7 @@ def gradients(network: nn.Module, *inputs: Tensor) -> list[Tensor]:
     return [outputs.detach(), *torch.autograd.grad(outputs.sin().sum(), wanted)]
 
 
-def test_many_rows_pass_wide_networks_in_blocks() -> None:
+def test_many_rows_pass_wide_networks_in_blocks():
     critic = TwinCritic(5, 2, (WIDE, WIDE), generator=make_generator(1, 0))
     chain = copy.deepcopy(critic)
     chain.first, chain.second = nn.Sequential(*chain.first), nn.Sequential(*chain.second)
@@ -120,8 +118,8 @@ def test_many_rows_pass_wide_networks_in_blocks() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "gelu", "layer_norm", "critics"])
-def test_products_in_bfloat16_are_those_between_hidden_layers(kind: str) -> None:
-    def make(hidden: tuple[int, ...]) -> nn.Module:
+def test_products_in_bfloat16_are_those_between_hidden_layers(kind):
+    def make(hidden):
         generator = make_generator(1, 0)
         if kind == "critics":
             return Apart(Critics(3, 4, 3, hidden, generator=generator))
@@ -148,16 +146,15 @@ def test_products_in_bfloat16_are_those_between_hidden_layers(kind: str) -> None
 class Apart(nn.Module):
     """Critics of observations and actions that lie next to each other."""
 
-    def __init__(self, critics: Critics) -> None:
+    def __init__(self, critics):
         super().__init__()
         self.critics = critics
 
-    def forward(self, pairs: Tensor) -> Tensor:
-        values: Tensor = self.critics(pairs[:, :4], pairs[:, 4:])
-        return values
+    def forward(self, pairs):
+        return self.critics(pairs[:, :4], pairs[:, 4:])
 
 
-def test_networks_can_be_differentiated_twice() -> None:
+def test_networks_can_be_differentiated_twice():
     critic = TwinCritic(3, 2, (6, 5), generator=make_generator(1, 0)).double()
     generator = make_generator(0, 1)
     pairs = [torch.randn(4, width, generator=generator, dtype=torch.float64, requires_grad=True) for width in (3, 2)]
@@ -168,8 +165,8 @@ def test_networks_can_be_differentiated_twice() -> None:
     )
 
 
-def test_generators_depend_on_seed_and_purpose_alone() -> None:
-    def numbers(seed: int, purpose: int) -> tuple[float, ...]:
+def test_generators_depend_on_seed_and_purpose_alone():
+    def numbers(seed, purpose):
         return tuple(torch.rand(3, generator=make_generator(seed, purpose)).tolist())
 
     first = numbers(0, 0)
@@ -179,7 +176,7 @@ def test_generators_depend_on_seed_and_purpose_alone() -> None:
 
 
 @pytest.mark.parametrize("hidden", [(8,), (8, 5)])
-def test_each_of_many_critics_is_a_network_of_the_joined_inputs(hidden: tuple[int, ...]) -> None:
+def test_each_of_many_critics_is_a_network_of_the_joined_inputs(hidden):
     critics = Critics(4, 3, 2, hidden, generator=make_generator(0, 0))
     observations = torch.randn(6, 3, generator=make_generator(0, 1))
     actions = torch.randn(6, 2, generator=make_generator(0, 2))
@@ -198,7 +195,7 @@ def test_each_of_many_critics_is_a_network_of_the_joined_inputs(hidden: tuple[in
             torch.testing.assert_close(found[one], expected)
 
 
-def test_networks_can_start_as_edacs_do() -> None:
+def test_networks_can_start_as_edacs_do():
     network = make_network(400, 50, (300,), generator=make_generator(0, 0), last_bound=3e-3)
     critics = Critics(3, 300, 100, (300,), generator=make_generator(0, 0), last_bound=3e-3)
     first, last = network[0], network[2]
@@ -216,7 +213,7 @@ def test_networks_can_start_as_edacs_do() -> None:
         assert (bias == 0.1).all()
 
 
-def test_smooth_networks_start_as_glorot_and_bengio_say() -> None:
+def test_smooth_networks_start_as_glorot_and_bengio_say():
     network = make_network(300, 200, (100,), generator=make_generator(0, 0), style="gelu")
     first, _, last = network
     assert isinstance(first, nn.Linear)

@@ -1,14 +1,10 @@
 """All algorithms on a real GPU: no waiting inside an update, numbers of the CPU, the same bits twice."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import functools
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,9 +16,7 @@ from orlog.algos.repeated_updates import Replays, updates_of
 from orlog.algos.training.checkpoint import first_difference, load_checkpoint, save_checkpoint
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.runs import read_run
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import AlgorithmError, StoppedError
-from tests.algos.plain import BatchesOf, Make
 from tests.algos.training.test_replays import SETTINGS, STEPS, updated
 from tests.training import train_run
 
@@ -32,7 +26,7 @@ FORMS = [form for name in ALGORITHMS for form in algorithm_forms(name) if form.O
 
 
 @contextlib.contextmanager
-def no_waiting() -> Iterator[None]:
+def no_waiting():
     """Within this, an operation that waits for the GPU is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the mode itself warns that it is a prototype
@@ -43,16 +37,16 @@ def no_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def numbers(metrics: dict[str, torch.Tensor]) -> dict[str, float]:
+def numbers(metrics):
     return {name: float(value) for name, value in metrics.items()}
 
 
-def draws(algorithm: Any) -> bool:
+def draws(algorithm):
     return any(isinstance(one, torch.Generator) for one in vars(algorithm).values())
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_updates_on_a_gpu(form: type[Any], make: Make, batches_of: BatchesOf, tmp_path: Path) -> None:
+def test_updates_on_a_gpu(form, make, batches_of, tmp_path):
     there, again = make(form, device="cuda"), make(form, device="cuda")
     here = make(form)
     batches = batches_of(here, 4)
@@ -73,7 +67,7 @@ def test_updates_on_a_gpu(form: type[Any], make: Make, batches_of: BatchesOf, tm
 
 
 @pytest.mark.parametrize("form", [one for one in FORMS if getattr(one, "REPLAYS", True)])
-def test_recorded_updates_have_the_bits_of_those_one_by_one(form: type[Any], make: Make, batches_of: BatchesOf) -> None:
+def test_recorded_updates_have_the_bits_of_those_one_by_one(form, make, batches_of):
     known = form.CONFIG.__dataclass_fields__
     settings = {name: value for name, value in SETTINGS.items() if name in known}
     plain = make(form, device="cuda", **settings)
@@ -87,12 +81,12 @@ def test_recorded_updates_have_the_bits_of_those_one_by_one(form: type[Any], mak
     assert not first_difference(plain, repeated)
 
 
-def is_over(calls: Iterator[int], after: int) -> bool:
+def is_over(calls, after):
     return next(calls) >= after
 
 
-def test_a_run_on_a_gpu_goes_on_to_the_same_bits(mini: Dataset, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"seed": 0, "evaluations": 0, "device": "cuda", "steps": 60}
+def test_a_run_on_a_gpu_goes_on_to_the_same_bits(mini, tmp_path):
+    options = {"seed": 0, "evaluations": 0, "device": "cuda", "steps": 60}
     options["settings"] = {"hidden": [16, 16], "batch_size": 32}
     for name in ("iql", "cql", "fql", "td3bc"):
         whole, parts = tmp_path / f"{name}-whole", tmp_path / f"{name}-parts"
@@ -112,11 +106,11 @@ def test_a_run_on_a_gpu_goes_on_to_the_same_bits(mini: Dataset, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["iql", "calql", "rlpd"])
-def test_fine_tuning_on_a_gpu(name: str, mini: Dataset, tmp_path: Path) -> None:
+def test_fine_tuning_on_a_gpu(name, mini, tmp_path):
     """Steps in the environment come between updates that are repeated from a recording."""
-    few: dict[str, Any] = {"hidden": [16, 16], "batch_size": 32}
+    few = {"hidden": [16, 16], "batch_size": 32}
     few |= {"critics": 3, "updates": 2, "random_steps": 20} if name == "rlpd" else {}
-    options: dict[str, Any] = {"evaluations": 0, "settings": few, "device": "cuda"}
+    options = {"evaluations": 0, "settings": few, "device": "cuda"}
     run = orlog.train(name, mini, steps=5, out=tmp_path / "run", **options)
     if name == "rlpd":
         assert run.record.device == "cuda:0"
@@ -138,13 +132,13 @@ class Mine(BC):
 class Waiting(Mine):
     """One that reads a number in each update, which it says it does not."""
 
-    def update(self, batch: Any) -> dict[str, torch.Tensor]:
+    def update(self, batch):
         metrics = super().update(batch)
         assert float(metrics["policy/loss"]) < 1e9
         return metrics
 
 
-def test_a_class_of_your_own_may_be_recorded_and_is_told_where_it_waits(make: Make, batches_of: BatchesOf) -> None:
+def test_a_class_of_your_own_may_be_recorded_and_is_told_where_it_waits(make, batches_of):
     batches = [one.to("cuda") for one in batches_of(make(BC), 6)]
     update, plain = updates_of(make(Mine, device="cuda")), make(BC, device="cuda")
     assert isinstance(update, Replays)

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import copy
-from typing import Any
 
 import torch
 from torch import nn
@@ -10,10 +7,9 @@ from orlog.algos.networks import make_generator, make_network
 from orlog.algos.optimizers import Adam
 
 
-def test_adam_takes_the_steps_of_pytorch_to_the_bit() -> None:
+def test_adam_takes_the_steps_of_pytorch_to_the_bit():
     network = make_network(4, 2, (8, 8), generator=make_generator(0, 0))
     rate = nn.Parameter(torch.ones(()))
-    groups: list[dict[str, Any]]
     groups = [{"params": list(network.parameters())}, {"params": [rate], "lr": 0.1}]
     ours = Adam(groups, 1e-2)
     other, other_rate = copy.deepcopy(network), copy.deepcopy(rate)

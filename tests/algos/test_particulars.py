@@ -1,12 +1,8 @@
 """What single algorithms have of their own, beside the contract of all."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +14,7 @@ from orlog.algos.edac import similarity
 from orlog.algos.flows import ChunkActor, flow_actions
 from orlog.algos.ifql import IFQL
 from orlog.algos.iql import policy_loss
-from orlog.algos.networks import Scaling, make_generator
+from orlog.algos.networks import make_generator
 from orlog.algos.percent_bc import PercentBC
 from orlog.algos.percent_bc_discrete import PercentBCDiscrete
 from orlog.algos.qcfql import QCFQL
@@ -26,13 +22,12 @@ from orlog.algos.rlpd import RLPD
 from orlog.algos.td3bc import TD3BC
 from orlog.algos.training.metrics import read_metrics
 from orlog.errors import NotFoundError
-from tests.algos.plain import Make, MakeBatch
 from tests.pendulum import pendulum
 
 FEW = {"hidden": (4,), "critics": 3, "updates": 2, "batch_size": 8, "random_steps": 210}
 
 
-def test_weights_that_would_overflow_are_the_largest() -> None:
+def test_weights_that_would_overflow_are_the_largest():
     advantages = torch.tensor([0.0, 1000.0, math.log(2) / 3])
     found = policy_loss(torch.tensor([-1.0, -2.0, 3.0]), advantages, 3.0, 100.0)
     assert found.item() == pytest.approx(-(1 * -1 + 100 * -2 + 2 * 3) / 3)
@@ -40,41 +35,39 @@ def test_weights_that_would_overflow_are_the_largest() -> None:
     torch.testing.assert_close(weights, torch.tensor([1.0, math.exp(-1), 100.0]))
 
 
-def test_gaps_of_cql_do_not_overflow() -> None:
+def test_gaps_of_cql_do_not_overflow():
     found = conservative_gaps(
         torch.tensor([[[1000.0, 0.0]], [[-1000.0, -1000.0]]]), torch.zeros(1, 2), torch.zeros(2, 1)
     )
     torch.testing.assert_close(found, torch.tensor([1000.0, -1000 + math.log(2)]))
 
 
-def test_td3bc_shows_the_policys_loss_until_the_next_one(make: Make, make_batch: MakeBatch) -> None:
+def test_td3bc_shows_the_policys_loss_until_the_next_one(make, make_batch):
     algorithm = make(TD3BC, policy_interval=2)
     shown = [algorithm.update(make_batch(index))["policy/loss"].item() for index in range(5)]
     assert shown[1] == shown[2] != shown[3] == shown[4]
 
 
-def test_td3bc_explores_with_the_noise_of_td3(make: Make, scaling: Scaling, make_batch: MakeBatch) -> None:
+def test_td3bc_explores_with_the_noise_of_td3(make, scaling, make_batch):
     algorithm, observations = make(TD3BC), make_batch(0, rows=4096).observations
     unit = scaling.actions_to_unit(algorithm.explore(observations, make_generator(0, 0)))
     apart = unit - scaling.actions_to_unit(algorithm.act(observations))
     assert torch.std(apart).item() == pytest.approx(0.1, rel=0.05)
 
 
-def test_similarity_is_the_number_of_critics_where_all_agree_and_0_without_gradients() -> None:
+def test_similarity_is_the_number_of_critics_where_all_agree_and_0_without_gradients():
     assert similarity(torch.randn(1, 6, 2).expand(5, -1, -1)).item() == pytest.approx(5.0)
     assert similarity(torch.zeros(5, 6, 2)).item() == 0
 
 
 @pytest.mark.parametrize("kind", [PercentBC, PercentBCDiscrete])
-def test_percent_bc_clones_the_best_episodes(kind: type[Any]) -> None:
+def test_percent_bc_clones_the_best_episodes(kind):
     function, arguments = kind.loader(kind.CONFIG(percent=25.0, batch_size=64))
     assert function == "orlog.loaders.best_episodes:best_transitions"
     assert arguments == {"batch_size": 64, "percent": 25.0}
 
 
-def test_ifql_gives_each_observation_the_best_of_its_own_actions(
-    make: Make, scaling: Scaling, make_batch: MakeBatch
-) -> None:
+def test_ifql_gives_each_observation_the_best_of_its_own_actions(make, scaling, make_batch):
     algorithm = make(IFQL, sampled_actions=5)
     observations = make_batch(0, rows=3).observations
     found = algorithm.actor(3).act(observations)
@@ -86,12 +79,12 @@ def test_ifql_gives_each_observation_the_best_of_its_own_actions(
         torch.testing.assert_close(found[row], scaling.actions_from_unit(actions[best]))
 
 
-def test_chunks_are_acted_out_in_full_in_each_environment() -> None:
+def test_chunks_are_acted_out_in_full_in_each_environment():
     plans = iter(range(100))
 
-    def plan(observations: Any, _generator: torch.Generator) -> torch.Tensor:
+    def plan(observations, _generator):
         step = next(plans)
-        starts: torch.Tensor = 100 * observations[:, :1, None] + 10 * step
+        starts = 100 * observations[:, :1, None] + 10 * step
         return starts + torch.arange(3)[None, :, None]
 
     actor = ChunkActor(plan, 2, make_generator(0, 0))
@@ -105,14 +98,14 @@ def test_chunks_are_acted_out_in_full_in_each_environment() -> None:
     assert second == (200, 201, 202, 230, 240, 241, 242, 270)  # a new episode at step 4
 
 
-def test_an_evaluation_of_qcfql_begins_with_what_act_would_do(make: Make, make_batch: MakeBatch) -> None:
+def test_an_evaluation_of_qcfql_begins_with_what_act_would_do(make, make_batch):
     algorithm, observations = make(QCFQL), make_batch(0).observations
     algorithm.acting = make_generator(0, 3)
     expected = algorithm.act(observations)
     assert torch.equal(algorithm.actor(32).act(observations), expected)
 
 
-def test_rlpd_starts_with_random_steps_in_the_environment(home: Path, tmp_path: Path) -> None:
+def test_rlpd_starts_with_random_steps_in_the_environment(home, tmp_path):
     del home
     data = pendulum(episodes=2)
     folder = tmp_path / "run"
@@ -129,15 +122,13 @@ def test_rlpd_starts_with_random_steps_in_the_environment(home: Path, tmp_path: 
         orlog.train("rlpd", nameless, steps=1, evaluations=0, out=tmp_path / "x")
 
 
-def test_half_of_each_batch_of_rlpd_is_demonstrations_and_half_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_of_each_batch_of_rlpd_is_demonstrations_and_half_of_the_environment(tmp_path, monkeypatch):
     shown = torch.tensor([0.1234])
     demonstrations = pendulum("lab/shown-v1", choose=lambda _seen: shown.numpy())
-    counts: list[tuple[int, int]] = []
+    counts = []
     update = RLPD._update_critics
 
-    def counting(self: RLPD, batch: Any) -> Any:
+    def counting(self, batch):
         counts.append((int((batch.actions == shown).sum()), len(batch.actions)))
         return update(self, batch)
 
@@ -156,7 +147,7 @@ def test_half_of_each_batch_of_rlpd_is_demonstrations_and_half_of_the_environmen
         ("mabcq", ("cut-off step", "Weights start")),
     ],
 )
-def test_what_differs_from_the_authors_code_is_named(module: str, named: tuple[str, ...]) -> None:
+def test_what_differs_from_the_authors_code_is_named(module, named):
     text = importlib.import_module(f"orlog.algos.{module}").__doc__ or ""
     differences = text.partition("What differs from")[2] or text.partition("what differs from")[2]
     assert [words for words in named if words not in differences] == []

@@ -1,11 +1,6 @@
 """Published presets: every number is that of the published file, and nothing published is dropped."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,14 +16,14 @@ FILES = sorted(presets_file("iql").parent.glob("*.json"))
 NAMES = {"td3bc": "TD3+BC", "rebrac": "ReBRAC"}
 
 
-def recipes() -> Iterator[tuple[str, str, str]]:
+def recipes():
     for path in FILES:
         for dataset in D4RL:
             for preset in preset_names(path.stem, dataset):
                 yield path.stem, dataset, preset
 
 
-def test_iql_on_antmaze_takes_the_authors_settings_and_rewards() -> None:
+def test_iql_on_antmaze_takes_the_authors_settings_and_rewards():
     recipe = recipe_for("iql", "d4rl/antmaze-medium-play-v2")
     body = json.loads(published_file().read_text("utf-8"))["algorithms"]["IQL"]["official"]
     assert recipe.preset == "authors"
@@ -44,7 +39,7 @@ def test_iql_on_antmaze_takes_the_authors_settings_and_rewards() -> None:
     assert recipe.evaluation == {"eval_every": 100_000, "eval_episodes": 100}
 
 
-def test_iql_on_locomotion_scales_by_the_range_of_returns_and_corl_standardizes_too() -> None:
+def test_iql_on_locomotion_scales_by_the_range_of_returns_and_corl_standardizes_too():
     for name in ("halfcheetah-expert-v2", "hopper-medium-v2", "walker2d-random-v0"):
         recipe = recipe_for("iql", f"d4rl/{name}")
         assert recipe.rewards == Rewards(return_range=1000.0)
@@ -59,7 +54,7 @@ def test_iql_on_locomotion_scales_by_the_range_of_returns_and_corl_standardizes_
     assert recipe_for("iql", "d4rl/ant-medium-v2").preset == "none"
 
 
-def test_cql_on_antmaze_takes_each_implementations_rewards_and_gap() -> None:
+def test_cql_on_antmaze_takes_each_implementations_rewards_and_gap():
     authors = recipe_for("cql", "d4rl/antmaze-umaze-v2")
     # (r - 0.5) * 4, and a threshold of 5 on a weighted gap of weight 5
     assert authors.rewards == Rewards(scale=4.0, shift=-2.0)
@@ -92,7 +87,7 @@ def test_cql_on_antmaze_takes_each_implementations_rewards_and_gap() -> None:
         ("rebrac", "critic_bc_coef", "critic_penalty"),
     ],
 )
-def test_corls_values_for_each_dataset_are_those_of_its_file(algorithm: str, published: str, ours: str) -> None:
+def test_corls_values_for_each_dataset_are_those_of_its_file(algorithm, published, ours):
     body = published_settings(NAMES.get(algorithm, algorithm.upper()), "CORL")
     assert len(body["per_dataset"]) in (30, 39, 42)
     for name, special in body["per_dataset"].items():
@@ -100,7 +95,7 @@ def test_corls_values_for_each_dataset_are_those_of_its_file(algorithm: str, pub
         assert recipe.settings[ours] == {**body["common"], **special}[published], name
 
 
-def test_td3bc_and_awac_take_the_published_rewards_and_observations() -> None:
+def test_td3bc_and_awac_take_the_published_rewards_and_observations():
     authors = recipe_for("td3bc", "d4rl/hopper-medium-v0")
     assert (authors.preset, authors.differences) == ("authors", ())
     assert authors.settings["value_weight"] == 2.5
@@ -114,7 +109,7 @@ def test_td3bc_and_awac_take_the_published_rewards_and_observations() -> None:
     assert recipe_for("awac", "d4rl/pen-human-v1").standardize_observations
 
 
-def test_rebrac_takes_both_penalties_of_the_dataset() -> None:
+def test_rebrac_takes_both_penalties_of_the_dataset():
     recipe = recipe_for("rebrac", "d4rl/walker2d-medium-v2")
     assert (recipe.preset, recipe.differences) == ("authors", ())
     assert recipe.settings["policy_penalty"] == 0.05
@@ -127,7 +122,7 @@ def test_rebrac_takes_both_penalties_of_the_dataset() -> None:
     assert recipe_for("rebrac", "d4rl/maze2d-large-v1").preset == "corl"
 
 
-def test_edac_takes_critics_and_diversity_of_the_dataset_and_sac_n_has_none() -> None:
+def test_edac_takes_critics_and_diversity_of_the_dataset_and_sac_n_has_none():
     recipe = recipe_for("edac", "d4rl/hopper-medium-v2")
     assert (recipe.preset, recipe.steps, recipe.differences) == ("corl", 3_000_000, ())
     assert (recipe.settings["critics"], recipe.settings["diversity"]) == (50, 1)
@@ -141,7 +136,7 @@ def test_edac_takes_critics_and_diversity_of_the_dataset_and_sac_n_has_none() ->
     assert len(authors.differences) == 2
 
 
-def test_every_preset_makes_a_configuration_and_says_where_it_is_from() -> None:
+def test_every_preset_makes_a_configuration_and_says_where_it_is_from():
     for algorithm, dataset, preset in recipes():
         recipe = recipe_for(algorithm, dataset, preset=preset)
         make_config(algorithm, recipe.settings)
@@ -152,7 +147,7 @@ def test_every_preset_makes_a_configuration_and_says_where_it_is_from() -> None:
             assert "{value}" not in line
 
 
-def test_every_published_setting_is_used_or_shown() -> None:
+def test_every_published_setting_is_used_or_shown():
     """Count what each preset takes in, and where each published name comes out again."""
     unknown = set()
     for algorithm, dataset, preset in recipes():
@@ -162,9 +157,7 @@ def test_every_published_setting_is_used_or_shown() -> None:
     assert unknown == {"cql_clip_diff_min=-200"}
 
 
-def test_a_published_setting_that_the_table_does_not_name_is_shown_as_a_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_published_setting_that_the_table_does_not_name_is_shown_as_a_difference(tmp_path, monkeypatch):
     table = {
         "algorithm": "IQL",
         "presets": {
@@ -184,7 +177,7 @@ def test_a_published_setting_that_the_table_does_not_name_is_shown_as_a_differen
         assert key in ("source", "actor_lr", "critic_lr") or f" {key}=" in shown
 
 
-def test_facts_beside_the_sections_are_in_a_family_too() -> None:
+def test_facts_beside_the_sections_are_in_a_family_too():
     for path in FILES:
         table = json.loads(path.read_text("utf-8"))
         for preset in table["presets"].values():
@@ -196,7 +189,7 @@ def test_facts_beside_the_sections_are_in_a_family_too() -> None:
                 assert facts - {"source", "code", "n_datasets", "flags_source"} <= set.union(*sections)
 
 
-def test_keys_of_the_tables_are_names_that_were_published() -> None:
+def test_keys_of_the_tables_are_names_that_were_published():
     for path in FILES:
         table = json.loads(path.read_text("utf-8"))
         for preset in table["presets"].values():
@@ -210,14 +203,14 @@ def test_keys_of_the_tables_are_names_that_were_published() -> None:
         assert path.stem in ALGORITHMS
 
 
-def parts(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def parts(body):
     for value in body.values():
         if isinstance(value, dict):
             yield value
             yield from parts(value)
 
 
-def test_flow_policies_take_what_the_authors_chose_for_the_dataset() -> None:
+def test_flow_policies_take_what_the_authors_chose_for_the_dataset():
     recipe = recipe_for("fql", "d4rl/pen-cloned-v1")
     assert (recipe.preset, recipe.differences, recipe.steps) == ("authors", (), 500_000)
     assert recipe.settings["distillation_weight"] == 10_000
@@ -235,7 +228,7 @@ def test_flow_policies_take_what_the_authors_chose_for_the_dataset() -> None:
     assert (chunks.settings["chunk_length"], chunks.settings["distillation_weight"]) == (5, 100)
 
 
-def test_goal_conditioned_algorithms_take_ogbenchs_flags_for_the_dataset() -> None:
+def test_goal_conditioned_algorithms_take_ogbenchs_flags_for_the_dataset():
     hiql = recipe_for("hiql", "ogbench/antmaze-giant-stitch-v0")
     assert (hiql.preset, hiql.steps, hiql.standardize_observations) == ("ogbench", 1_000_000, False)
     assert "1d4140997f" in hiql.source
@@ -257,7 +250,7 @@ def test_goal_conditioned_algorithms_take_ogbenchs_flags_for_the_dataset() -> No
             assert not recipe.differences
 
 
-def test_own_recipes_come_first_and_the_defaults_can_be_asked_for() -> None:
+def test_own_recipes_come_first_and_the_defaults_can_be_asked_for():
     recipe = recipe_for("iql", "pointmaze/umaze-v1")
     assert recipe is RECIPES["iql", "pointmaze/umaze-v1"]
     assert (recipe.rewards, recipe.standardize_observations) == (Rewards(), True)
@@ -268,7 +261,7 @@ def test_own_recipes_come_first_and_the_defaults_can_be_asked_for() -> None:
     assert preset_names("my_method:MyMethod", "d4rl/pen-human-v1") == ["none"]
 
 
-def test_an_unknown_preset_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_preset_is_refused_with_those_that_there_are():
     with pytest.raises(ValueError, match="; there are authors, corl, none"):
         recipe_for("iql", "d4rl/hopper-medium-v2", preset="corll")
     with pytest.raises(ValueError, match="no preset 'corl' for lab/arm-v1; there are none"):
@@ -284,11 +277,11 @@ def test_an_unknown_preset_is_refused_with_those_that_there_are() -> None:
         (Rewards(return_range=1000.0), "1000 reward / (best - worst return of an episode)"),
     ],
 )
-def test_what_rewards_become_is_shown_as_a_formula(rewards: Rewards, text: str) -> None:
+def test_what_rewards_become_is_shown_as_a_formula(rewards, text):
     assert str(rewards) == text
 
 
-def test_a_recipe_says_how_long_this_run_is_and_leaves_no_empty_words() -> None:
+def test_a_recipe_says_how_long_this_run_is_and_leaves_no_empty_words():
     own = recipe_for("iql", "pointmaze/umaze-v1")
     assert own.lines()[1].endswith("; 8,000 steps")
     assert own.lines(8_000) == own.lines()

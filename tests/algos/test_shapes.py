@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -71,6 +69,6 @@ verdicts.compare(one, {seed: value + 1 for seed, value in one.items()})
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_the_shapes_in_annotations_hold_at_run_time() -> None:
+def test_the_shapes_in_annotations_hold_at_run_time():
     child = run_program([sys.executable, "-c", CHECKED])
     assert child.returncode == 0, child.stderr[-2000:]

@@ -1,11 +1,7 @@
 """Algorithms in words: losses against loops over tokens, how they speak, and runs with their tokenizer."""
 
-from __future__ import annotations
-
 import math
 import string
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,25 +14,23 @@ from orlog.algos.ilql import ILQL
 from orlog.algos.transformer import CausalTransformer, recency
 from orlog.datasets.columns.vocabulary import read_vocabulary, train_vocabulary
 from orlog.errors import ManifestError, SchemaError
-from orlog.loaders.batch import TokenBatch
-from tests.algos.plain import BatchesOf, Make
 from tests.loaders.test_token_sequences import record
 
 pytest.importorskip("tokenizers")
-SMALL: dict[str, Any] = {"width": 8, "layers": 1, "heads": 2, "length": 40, "batch_size": 4}
+SMALL = {"width": 8, "layers": 1, "heads": 2, "length": 40, "batch_size": 4}
 SMALL |= {"vocabulary": 300, "longest_answer": 6}
 
 
-def softmax_log(row: np.ndarray, place: int) -> float:
+def softmax_log(row, place):
     return float(row[place] - row.max() - math.log(np.exp(row - row.max()).sum()))
 
 
-def places_of(batch: TokenBatch) -> list[tuple[int, int]]:
+def places_of(batch):
     """Return item and place of each token that was said."""
     return [(int(i), int(t)) for i, t in torch.nonzero(batch.is_action)]
 
 
-def test_the_losses_of_ilql_are_those_of_a_loop_over_tokens(make: Make, batches_of: BatchesOf) -> None:
+def test_the_losses_of_ilql_are_those_of_a_loop_over_tokens(make, batches_of):
     made = make(ILQL, length=24, conservative_weight=0.5)  # so that some sequences are cut
     (batch,) = batches_of(made, 1)
     with torch.no_grad():
@@ -69,7 +63,7 @@ def test_the_losses_of_ilql_are_those_of_a_loop_over_tokens(make: Make, batches_
     assert metrics["critic/conservative_loss"].item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_cloning_is_the_likelihood_of_what_is_said_and_of_nothing_else(make: Make, batches_of: BatchesOf) -> None:
+def test_cloning_is_the_likelihood_of_what_is_said_and_of_nothing_else(make, batches_of):
     made = make(BCText)
     (batch,) = batches_of(made, 1)
     with torch.no_grad():
@@ -84,7 +78,7 @@ def test_cloning_is_the_likelihood_of_what_is_said_and_of_nothing_else(make: Mak
     assert made.update(batch)["policy/loss"].item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_later_tokens_count_more_and_those_ahead_nothing() -> None:
+def test_later_tokens_count_more_and_those_ahead_nothing():
     bias = recency(2, 4)
     assert bias[0].tolist()[2] == [-0.125, -0.0625, 0.0, -math.inf]
     assert bias[1].tolist()[3][0] == -3 / 256
@@ -97,7 +91,7 @@ def test_later_tokens_count_more_and_those_ahead_nothing() -> None:
     assert not torch.allclose(one[:, 4:], other[:, 4:])
 
 
-def test_what_is_learned_is_said_and_each_environment_has_its_own_context(make: Make, batches_of: BatchesOf) -> None:
+def test_what_is_learned_is_said_and_each_environment_has_its_own_context(make, batches_of):
     made = make(BCText, width=16, learning_rate=1e-2, sampling_temperature=0.0)
     for batch in batches_of(made, 60):
         made.update(batch)
@@ -115,13 +109,13 @@ def test_what_is_learned_is_said_and_each_environment_has_its_own_context(make: 
 
 
 @pytest.fixture
-def dialogue() -> orlog.Dataset:
+def dialogue():
     return record("lab/told-v1")
 
 
-def test_a_run_keeps_its_tokenizer_and_goes_on_with_no_other(dialogue: orlog.Dataset, tmp_path: Path) -> None:
+def test_a_run_keeps_its_tokenizer_and_goes_on_with_no_other(dialogue, tmp_path):
     folder, settings = tmp_path / "run", {**SMALL}
-    options: dict[str, Any] = {"out": folder, "evaluations": 0}
+    options = {"out": folder, "evaluations": 0}
     run = orlog.train("bc", dialogue, steps=4, settings=settings, **options)
     digest = run.record.config["tokenizer"]
     assert read_vocabulary(folder / "tokenizer.json").digest == digest
@@ -148,7 +142,7 @@ def test_a_run_keeps_its_tokenizer_and_goes_on_with_no_other(dialogue: orlog.Dat
     orlog.train("bc", dialogue, steps=4, resume=True, settings=settings, **options)
 
 
-def test_the_spaces_of_a_dataset_choose_the_form(dialogue: orlog.Dataset) -> None:
+def test_the_spaces_of_a_dataset_choose_the_form(dialogue):
     from orlog.algos.training.policy import fitting_form
 
     assert fitting_form("bc", dialogue) is BCText
@@ -157,7 +151,7 @@ def test_the_spaces_of_a_dataset_choose_the_form(dialogue: orlog.Dataset) -> Non
         fitting_form("iql", dialogue)
 
 
-def test_choices_are_said_as_numbers_and_only_those_of_the_data(tmp_path: Path) -> None:
+def test_choices_are_said_as_numbers_and_only_those_of_the_data(tmp_path):
     text = spaces.Text(80, min_length=0, charset=string.printable)
     both = spaces.Dict(told=text, size=spaces.Discrete(3))
     with orlog.DatasetWriter(
@@ -173,7 +167,7 @@ def test_choices_are_said_as_numbers_and_only_those_of_the_data(tmp_path: Path) 
             )
             writer.end_episode()
     choices = orlog.load_dataset("lab/choices-v1")
-    options: dict[str, Any] = {"steps": 60, "evaluations": 0}
+    options = {"steps": 60, "evaluations": 0}
     settings = {**SMALL, "vocabulary": 262, "learning_rate": 0.03}
     run = orlog.train("bc", choices, out=tmp_path / "run", settings=settings, **options)
     words = read_vocabulary(run.record.config["tokenizer"])

@@ -1,9 +1,6 @@
 """Value iteration on counts: sweeps by hand, and the best policy of the counted world."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +32,7 @@ ROWS = [  # state, action, next state, terminates, reward, count
 ]
 
 
-def batch() -> CountBatch:
+def batch():
     columns = [torch.tensor(one) for one in zip(*ROWS, strict=True)]
     return CountBatch(
         observations=columns[0],
@@ -47,15 +44,15 @@ def batch() -> CountBatch:
     )
 
 
-def made(**settings: object) -> Any:
+def made(**settings):
     config = make_config("value_iteration", settings)
     return make_algorithm("value_iteration", config, SCALING, seed=0)
 
 
 @pytest.mark.parametrize(("lower_bound", "least_count"), [(0.0, 1), (0.6, 1), (0.0, 2)])
-def test_sweeps_are_those_of_a_slow_loop(lower_bound: float, least_count: int) -> None:
+def test_sweeps_are_those_of_a_slow_loop(lower_bound, least_count):
     algorithm = made(discount=0.9, lower_bound=lower_bound, least_count=least_count)
-    q_values: dict[tuple[int, int], float] = {}
+    q_values = {}
     for _ in range(40):
         algorithm.update(batch())
         values = {}
@@ -86,7 +83,7 @@ def test_sweeps_are_those_of_a_slow_loop(lower_bound: float, least_count: int) -
     assert acted == [best[1], best[2], best[3], 5]
 
 
-def test_a_checkpoint_holds_values_and_counts_and_what_is_unset_is_refused(tmp_path: Any) -> None:
+def test_a_checkpoint_holds_values_and_counts_and_what_is_unset_is_refused(tmp_path):
     one, other = made(), made()
     for _ in range(3):
         one.update(batch())

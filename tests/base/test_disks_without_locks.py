@@ -1,13 +1,10 @@
 """Disks that cannot lock files, and versions that are deleted while they are used."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
 import shutil
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -20,10 +17,8 @@ from orlog.manifests.names import did_you_mean
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_where_a_disk_cannot_lock_work_goes_on_and_it_is_said_once(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def flock(_file: object, _operation: int) -> None:
+def test_where_a_disk_cannot_lock_work_goes_on_and_it_is_said_once(number, tmp_path, monkeypatch):
+    def flock(_file, _operation):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", flock)
@@ -37,8 +32,8 @@ def test_where_a_disk_cannot_lock_work_goes_on_and_it_is_said_once(
     assert any("cannot lock files" in text for text in texts)
 
 
-def test_other_errors_of_locks_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def flock(_file: object, _operation: int) -> None:
+def test_other_errors_of_locks_are_errors(tmp_path, monkeypatch):
+    def flock(_file, _operation):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(fcntl, "flock", flock)
@@ -46,10 +41,8 @@ def test_other_errors_of_locks_are_errors(tmp_path: Path, monkeypatch: pytest.Mo
         pass
 
 
-def test_a_repair_beside_a_deletion_says_that_the_version_was_deleted(
-    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def gone(folder: Path, _mirrors: object) -> None:
+def test_a_repair_beside_a_deletion_says_that_the_version_was_deleted(mini_folder, monkeypatch):
+    def gone(folder, _mirrors):
         shutil.rmtree(folder)
         raise StorageError(f"{folder}: cannot write; free some space.", errno=errno.ENOENT)
 
@@ -58,11 +51,11 @@ def test_a_repair_beside_a_deletion_says_that_the_version_was_deleted(
         orlog.repair_dataset(mini_folder)
 
 
-def test_a_full_disk_is_no_deletion(tmp_path: Path) -> None:
+def test_a_full_disk_is_no_deletion(tmp_path):
     with pytest.raises(StorageError, match="free some space"), unless_deleted(tmp_path):
         raise StorageError("free some space.", errno=errno.ENOSPC)
 
 
-def test_a_name_is_not_advised_to_be_itself() -> None:
+def test_a_name_is_not_advised_to_be_itself():
     assert did_you_mean("lab/small-v1", ["lab/small-v1"]) == ""
     assert "lab/small-v2" in did_you_mean("lab/small-v1", ["lab/small-v1", "lab/small-v2"])

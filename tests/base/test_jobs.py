@@ -1,30 +1,25 @@
 """Jobs in pieces: results in order or as they come, little in memory, and what was lost done again."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from orlog.base.jobs import Execute, do_jobs
+from orlog.base.jobs import do_jobs
 from orlog.errors import WorkerDiedError
 
 
-def double(number: int) -> int:
+def double(number):
     return 2 * number
 
 
-def with_room(room: int, ending: Callable[[list[int]], int]) -> Execute:
+def with_room(room, ending):
     """Return an executor that has room for some jobs, of which `ending` says which one ends next."""
 
-    def execute(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
+    def execute(function, jobs, **_):
         waiting = enumerate(jobs)
-        busy: dict[int, Any] = {}
+        busy = {}
         while True:
             while len(busy) < room and (taken := next(waiting, None)) is not None:
                 busy[taken[0]] = taken[1]
@@ -36,7 +31,7 @@ def with_room(room: int, ending: Callable[[list[int]], int]) -> Execute:
     return execute
 
 
-def list_of_all(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
+def list_of_all(function, jobs, **_):
     """An executor that takes all jobs at once, and ends the last one first."""
     yield from reversed([(index, function(job)) for index, job in enumerate(list(jobs))])
 
@@ -44,23 +39,23 @@ def list_of_all(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tup
 @pytest.mark.parametrize(
     "execute", [with_room(1, min), with_room(3, min), with_room(3, max), with_room(100, max), list_of_all]
 )
-def test_results_are_those_of_one_worker_whatever_runs_them(execute: Execute) -> None:
+def test_results_are_those_of_one_worker_whatever_runs_them(execute):
     expected = [*map(double, range(20))]
     assert [*do_jobs(double, range(20), workers=1)] == expected
     assert [*do_jobs(double, iter(range(20)), execute=execute)] == expected
     assert [*do_jobs(double, [], execute=execute)] == []
 
 
-def test_few_results_wait_for_an_early_job_that_takes_long() -> None:
-    taken: list[int] = []
-    done: list[int] = []
+def test_few_results_wait_for_an_early_job_that_takes_long():
+    taken = []
+    done = []
 
-    def jobs() -> Iterator[int]:
+    def jobs():
         for number in range(1000):
             taken.append(number)
             yield number
 
-    def last_first(busy: list[int]) -> int:
+    def last_first(busy):
         """End job 0 only when nothing else is running."""
         done.append(max(busy))
         return done[-1]
@@ -72,10 +67,10 @@ def test_few_results_wait_for_an_early_job_that_takes_long() -> None:
     assert [*results] == [*range(2, 2000, 2)]
 
 
-def test_jobs_are_taken_when_there_is_room_for_them() -> None:
-    taken: list[int] = []
+def test_jobs_are_taken_when_there_is_room_for_them():
+    taken = []
 
-    def jobs() -> Iterator[int]:
+    def jobs():
         for number in range(50):
             taken.append(number)
             yield number
@@ -85,7 +80,7 @@ def test_jobs_are_taken_when_there_is_room_for_them() -> None:
         assert len(taken) <= done + 3
 
 
-def kill_once(job: tuple[Path, int]) -> tuple[int, int]:
+def kill_once(job):
     """Kill the process of job 3 the first time, and of job 5 each time if it is asked to."""
     folder, number = job
     with (folder / f"{number}").open("a") as file:
@@ -98,14 +93,14 @@ def kill_once(job: tuple[Path, int]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_a_process_that_is_killed_costs_its_own_job_alone(tmp_path: Path, workers: int) -> None:
+def test_a_process_that_is_killed_costs_its_own_job_alone(tmp_path, workers):
     jobs = [(tmp_path, number) for number in range(8)]
     assert [number for number, _ in do_jobs(kill_once, jobs, workers=workers)] == [*range(8)]
     begun = {number: (tmp_path / f"{number}").stat().st_size for number in range(8)}
     assert begun == {number: 1 + (number == 3) for number in range(8)}
 
 
-def test_a_job_that_is_lost_again_and_again_ends_with_an_error(tmp_path: Path) -> None:
+def test_a_job_that_is_lost_again_and_again_ends_with_an_error(tmp_path):
     (tmp_path / "always").touch()
     jobs = [(tmp_path, number) for number in range(8)]
     with pytest.raises(WorkerDiedError, match="its process was killed, often because memory"):
@@ -113,20 +108,20 @@ def test_a_job_that_is_lost_again_and_again_ends_with_an_error(tmp_path: Path) -
     assert (tmp_path / "5").stat().st_size == 2
 
 
-def fail_on_2(number: int) -> int:
+def fail_on_2(number):
     if number == 2:
         raise ValueError("two is refused.")
     return number
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_is_raised_where_results_are_asked_for(workers: int) -> None:
+def test_an_error_is_raised_where_results_are_asked_for(workers):
     with pytest.raises(ValueError, match=r"two is refused\."):
         list(do_jobs(fail_on_2, range(4), workers=workers))
 
 
-def test_an_executor_that_forgets_jobs_is_an_error() -> None:
-    def forgets(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
+def test_an_executor_that_forgets_jobs_is_an_error():
+    def forgets(function, jobs, **_):
         kept = [*enumerate(jobs)]
         yield 0, function(kept[0][1])
 
@@ -135,10 +130,10 @@ def test_an_executor_that_forgets_jobs_is_an_error() -> None:
             [*do_jobs(double, range(4), execute=executor)]
 
 
-def test_who_stops_early_ends_the_executor() -> None:
-    ended: list[bool] = []
+def test_who_stops_early_ends_the_executor():
+    ended = []
 
-    def execute(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
+    def execute(function, jobs, **_):
         try:
             yield from ((index, function(job)) for index, job in enumerate(jobs))
         finally:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import errno
 import multiprocessing
@@ -9,13 +7,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orlog.base.processes import ProcessPool
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StorageError, WorkerDiedError
 from orlog.executors.processes import execute
 from tests.command_line import orlog
@@ -36,7 +32,7 @@ if __name__ == "__main__":
 """
 
 
-def is_running(process: int) -> bool:
+def is_running(process):
     """Return whether a process still runs; one that only waits to be counted does not."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
@@ -46,7 +42,7 @@ def is_running(process: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+def test_workers_end_when_their_parent_is_killed(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     with (
@@ -69,16 +65,16 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         assert left == []
 
 
-def fail_on_0(number: int) -> int:
+def fail_on_0(number):
     if number == 0:
         raise StorageError("the disk is full.", errno=errno.ENOSPC)
     return number
 
 
-def test_an_executor_brings_back_what_a_disk_said_and_replaces_a_process_killed_while_idle() -> None:
+def test_an_executor_brings_back_what_a_disk_said_and_replaces_a_process_killed_while_idle():
     others = {*multiprocessing.active_children()}  # of fixtures
 
-    def jobs() -> Iterator[int]:
+    def jobs():
         yield 0
         yield 1
         for process in {*multiprocessing.active_children()} - others:
@@ -93,11 +89,11 @@ def test_an_executor_brings_back_what_a_disk_said_and_replaces_a_process_killed_
     assert found == {1: 1, 2: 2}
 
 
-def make_what_no_pipe_takes(number: int) -> object:
+def make_what_no_pipe_takes(number):
     return threading.Lock() if number else number
 
 
-def test_what_cannot_be_sent_is_an_error_of_its_own_work() -> None:
+def test_what_cannot_be_sent_is_an_error_of_its_own_work():
     with ProcessPool(2) as pool:
         assert pool.submit(make_what_no_pipe_takes, 0).result() == 0
         with pytest.raises(TypeError, match="pickle"):
@@ -107,7 +103,7 @@ def test_what_cannot_be_sent_is_an_error_of_its_own_work() -> None:
         assert pool.submit(abs, -3).result() == 3
 
 
-def test_a_process_that_is_killed_ends_no_other_work() -> None:
+def test_a_process_that_is_killed_ends_no_other_work():
     with ProcessPool(2) as pool:
         killed = pool.submit(os._exit, 1)
         assert [pool.submit(abs, -number).result() for number in range(4)] == [0, 1, 2, 3]
@@ -127,7 +123,7 @@ export ORLOG_HOME=/mnt/there
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not can_mount(), reason="needs the right to mount")
-def test_without_shared_memory_processes_do_the_same(mini: Dataset, tmp_path: Path) -> None:
+def test_without_shared_memory_processes_do_the_same(mini, tmp_path):
     script = COMMANDS.format(name=mini.name)
     ended = run_program(["unshare", "-rm", "sh", "-ec", script, sys.executable, tmp_path])
     assert ended.returncode == 0, ended.stderr

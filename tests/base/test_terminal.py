@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import fcntl
 import io
 import json
@@ -11,10 +9,9 @@ import subprocess
 import sys
 import termios
 import time
-from pathlib import Path
 
 import pytest
-from rich.console import Console, ConsoleDimensions
+from rich.console import ConsoleDimensions
 from rich.text import Text
 
 from orlog.base import terminal
@@ -30,9 +27,7 @@ LONG = f"{DIGEST} {'a sentence of many words ' * 20}{DIGEST}"
 
 @pytest.mark.parametrize("one", [console, errors])
 @pytest.mark.parametrize("forced", [False, True])
-def test_what_is_not_a_terminal_gets_lines_as_wide_as_needed(
-    one: Console, forced: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_a_terminal_gets_lines_as_wide_as_needed(one, forced, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     if forced:
         monkeypatch.setenv("FORCE_COLOR", "1")
@@ -47,7 +42,7 @@ def test_what_is_not_a_terminal_gets_lines_as_wide_as_needed(
     assert max(map(len, lines)) < 2000
 
 
-def in_a_terminal(*arguments: str, **environment: str) -> str:
+def in_a_terminal(*arguments, **environment):
     """Return what Python prints into a terminal of 100 columns that has colors."""
     ours, theirs = pty.openpty()
     kept = {key: text for key, text in os.environ.items() if key not in ("COLUMNS", "LINES")}
@@ -70,7 +65,7 @@ def in_a_terminal(*arguments: str, **environment: str) -> str:
     return text.decode()
 
 
-def test_a_terminal_still_gets_lines_of_its_width() -> None:
+def test_a_terminal_still_gets_lines_of_its_width():
     code = f"from orlog.base.terminal import console; console.print({LONG!r})"
     widths = [len(line) for line in in_a_terminal("-c", code).splitlines()]
     assert len(widths) > 3
@@ -78,7 +73,7 @@ def test_a_terminal_still_gets_lines_of_its_width() -> None:
 
 
 @pytest.mark.slow
-def test_frames_are_drawn_only_where_colors_are_wanted() -> None:
+def test_frames_are_drawn_only_where_colors_are_wanted():
     write_robot(episodes=1, steps=4)
     command = ("-m", "orlog.cli", "show", "lab/robot-v1", "--episode", "0")
     assert "▀" in in_a_terminal(*command)
@@ -87,7 +82,7 @@ def test_frames_are_drawn_only_where_colors_are_wanted() -> None:
     assert "a terminal with colors shows them" in plain
 
 
-def test_json_is_one_document_that_any_reader_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_document_that_any_reader_takes(capsys):
     print_json({"name": "ü\x1b[1m", "list": [1, None]})
     found = capsys.readouterr()
     assert json.loads(found.out) == {"name": "ü\x1b[1m", "list": [1, None]}
@@ -97,7 +92,7 @@ def test_json_is_one_document_that_any_reader_takes(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("one", [console, errors])
-def test_a_file_and_its_class_are_printed_as_they_are(one: Console) -> None:
+def test_a_file_and_its_class_are_printed_as_they_are(one):
     with one.capture() as printed:
         one.print("error: ./mine.py:X: must be a class")
         one.print(table(["algorithm"], [["./mine.py:X: and :smile:"]]))
@@ -105,14 +100,14 @@ def test_a_file_and_its_class_are_printed_as_they_are(one: Console) -> None:
     assert "./mine.py:X: and :smile:" in printed.get()
 
 
-def test_a_line_break_of_a_cell_is_escaped_and_a_text_keeps_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_break_of_a_cell_is_escaped_and_a_text_keeps_its_own(capsys):
     show_table(("space", "told"), [("Text(1, 5, charset=\n\r a)", Text("one\ntwo"))])
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split("  ")[0] == r"Text(1, 5, charset=\n\r a)"
     assert [line.split()[-1] for line in lines] == ["told", "one", "two"]
 
 
-def test_notes_of_an_import_stand_one_below_another(tmp_path: Path) -> None:
+def test_notes_of_an_import_stand_one_below_another(tmp_path):
     (tmp_path / "a.csv").write_text("n,o,a\n0,1,2\n0,2,3\n1,1,2\n1,5,6\n")
     mapped = ("--map", "observation=o", "--map", "action=a", "--episode", "n")
     shown = orlog("import", str(tmp_path / "a.csv"), "lab/a-v1", *mapped, "--dry-run").stdout
@@ -121,9 +116,7 @@ def test_notes_of_an_import_stand_one_below_another(tmp_path: Path) -> None:
     assert begun == ["No column", "Nothing says", "2 last"]
 
 
-def test_columns_without_text_and_those_a_window_lacks_are_left_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_columns_without_text_and_those_a_window_lacks_are_left_out(monkeypatch, capsys):
     headings, rows = ("name", "note", "steps", "state"), [("a" * 30, "", "1,000", "here")]
     for width, left in ((80, "name steps state"), (40, "name state"), (20, "name state")):
         size = ConsoleDimensions(width, 25)
@@ -134,7 +127,7 @@ def test_columns_without_text_and_those_a_window_lacks_are_left_out(
         assert all(line == line.rstrip() for line in lines)
 
 
-def test_orlog_alone_says_what_is_here_and_what_to_try(mini_folder: Path) -> None:
+def test_orlog_alone_says_what_is_here_and_what_to_try(mini_folder):
     greeted = orlog()
     assert greeted.returncode == 0
     lines = greeted.stdout.splitlines()
@@ -146,7 +139,7 @@ def test_orlog_alone_says_what_is_here_and_what_to_try(mini_folder: Path) -> Non
     assert "orlog build classic/pendulum-mixed-v1" in orlog().stdout
 
 
-def test_the_shell_completes_commands_and_names(mini_folder: Path) -> None:
+def test_the_shell_completes_commands_and_names(mini_folder):
     assert mini_folder.is_dir()
     for words, found in (("orlog sho", "show"), ("orlog show pointmaze/umaze-m", "umaze-mini-v1")):
         told = run_program(
@@ -161,9 +154,7 @@ def test_the_shell_completes_commands_and_names(mini_folder: Path) -> None:
         assert found in told.stdout, told.stderr
 
 
-def test_long_work_without_a_terminal_prints_a_line_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_long_work_without_a_terminal_prints_a_line_now_and_then(monkeypatch, capsys):
     monkeypatch.setattr(terminal, "LINE_SECONDS", -1.0)
     with progress_bar("import") as update:
         update(1, 3_000)
@@ -183,15 +174,13 @@ def test_long_work_without_a_terminal_prints_a_line_now_and_then(
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0, "just now"), (59, "just now"), (60, "1 minute ago"), (7300, "2 hours ago")]
 )
-def test_times_are_said_as_people_do(seconds: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_said_as_people_do(seconds, said, monkeypatch):
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
     assert ago(now - seconds) == said
 
 
-def test_a_line_of_progress_says_what_time_is_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_of_progress_says_what_time_is_left(monkeypatch, capsys):
     clock = Clock()
     monkeypatch.setattr(terminal, "time", clock)
     with progress_bar("steps") as update:

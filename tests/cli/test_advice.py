@@ -1,9 +1,6 @@
 """What messages say of arguments in Python, and of options on the command line."""
 
-from __future__ import annotations
-
 import inspect
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +24,7 @@ COMMAND = (
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _begun() -> None:
+def _begun():
     assert run("import", "--list").returncode == 0  # what a command has no option for is known once one began
 
 
@@ -63,7 +60,7 @@ def _begun() -> None:
         ("train", f"first:\n{CALL}\n", f"first:\n{COMMAND}\n"),
     ],
 )
-def test_arguments_are_printed_as_options(command: str, message: str, printed: str) -> None:
+def test_arguments_are_printed_as_options(command, message, printed):
     assert in_options(message, [command, "x"]) == printed
 
 
@@ -81,11 +78,11 @@ def test_arguments_are_printed_as_options(command: str, message: str, printed: s
         "a file called 'steps=3'",
     ],
 )
-def test_what_is_no_option_of_the_command_stays(message: str) -> None:
+def test_what_is_no_option_of_the_command_stays(message):
     assert in_options(message, ["train", "bc", "x"]) == message
 
 
-def test_the_table_names_arguments_of_public_functions() -> None:
+def test_the_table_names_arguments_of_public_functions():
     public = [getattr(orlog, name) for name in orlog.__all__]
     arguments = {
         name
@@ -97,7 +94,7 @@ def test_the_table_names_arguments_of_public_functions() -> None:
     assert {*COMMANDS} <= {*orlog.__all__}
 
 
-def test_an_error_names_options_on_the_command_line_and_arguments_in_python(tmp_path: Path) -> None:
+def test_an_error_names_options_on_the_command_line_and_arguments_in_python(tmp_path):
     file = tmp_path / "a.npz"
     file.write_bytes(b"PK\3\4")
     with pytest.raises(ValueError, match="ends='done': expected"):

@@ -1,22 +1,18 @@
 """The commands about disk space, as a user runs them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from orlog import Dataset
 from orlog.cli import app
 from orlog.cli import cache as commands
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.holdings import cached_versions
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, StorageError
 from orlog.loaders.arrays.pack_cache import hold_pack
 from orlog.loaders.arrays.packs import open_pack, pack_folder
@@ -27,17 +23,17 @@ ARM, LEG = "lab/arm-v1", "lab/leg-v1"
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory):
     """Return a tiny recorded version; do not write to it."""
     return record_template(tmp_path_factory.mktemp("template"))
 
 
 @pytest.fixture(autouse=True)
-def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_lock(monkeypatch):
     monkeypatch.setenv("ORLOG_LOCK", "0")
 
 
-def run(*arguments: object, answer: str | None = None, raw: bool = False) -> str:
+def run(*arguments, answer=None, raw=False):
     """Run a command that must succeed; return what it printed as one line."""
     found = CliRunner().invoke(app, list(map(str, arguments)), input=answer, env={"COLUMNS": "300"})
     if found.exception is not None:
@@ -45,9 +41,7 @@ def run(*arguments: object, answer: str | None = None, raw: bool = False) -> str
     return found.output if raw else " ".join(found.output.split())
 
 
-def test_versions_are_listed_for_people_and_for_scripts(
-    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_are_listed_for_people_and_for_scripts(template, tmp_path, monkeypatch):
     assert f"folder: {datasets_folder()} in all: 0 B" in run("cache", "list")
     folder = place(template, ARM, "1.0.0", days=40, linked=True)
     place(template, LEG, "2.0.0", downloaded=False, linked=True)
@@ -73,7 +67,7 @@ def test_versions_are_listed_for_people_and_for_scripts(
     assert body["versions"][1]["shared_bytes"] > 0
 
 
-def test_long_origins_are_cut_and_their_queries_are_not_shown(template: Path) -> None:
+def test_long_origins_are_cut_and_their_queries_are_not_shown(template):
     folder = place(template, ARM, "1.0.0")
     url = f"https://data.example.org/{'deep/' * 30}lab/arm-v1/1.0.0"
     origin = json.loads(beside(folder, "origin.json").read_text("utf-8"))
@@ -89,7 +83,7 @@ def test_long_origins_are_cut_and_their_queries_are_not_shown(template: Path) ->
     assert f"orlog download {url}" in "".join(refused.split("\n"))
 
 
-def test_garbage_is_collected_and_told(template: Path) -> None:
+def test_garbage_is_collected_and_told(template):
     old = place(template, ARM, "1.0.0", days=40)
     pinned = place(template, ARM, "2.0.0", days=40)
     left = put(beside(old, "unfinished"))
@@ -114,7 +108,7 @@ def test_garbage_is_collected_and_told(template: Path) -> None:
             run("cache", "gc", "--max-size", size)
 
 
-def test_deleting_shows_what_goes_and_asks(template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_shows_what_goes_and_asks(template, monkeypatch):
     folder = place(template, ARM, "1.0.0")
     place(template, ARM, "2.0.0", downloaded=False)
     put(beside(folder, "strange"))
@@ -138,7 +132,7 @@ def test_deleting_shows_what_goes_and_asks(template: Path, monkeypatch: pytest.M
     assert [one.kind for one in cached_versions()] == ["recording"]
 
 
-def test_only_the_version_named_is_deleted(template: Path) -> None:
+def test_only_the_version_named_is_deleted(template):
     place(template, ARM, "1.0.0")
     place(template, ARM, "2.0.0")
     assert f"deleted {ARM}@1.0.0" in run("delete", f"{ARM}@1.0.0", "--yes")
@@ -150,7 +144,7 @@ def test_only_the_version_named_is_deleted(template: Path) -> None:
         run("delete", LEG, "--yes")
 
 
-def pack_of(folder: Path, days: float) -> Path:
+def pack_of(folder, days):
     """Make the pack of a version, last opened so many days ago."""
     dataset = Dataset(folder)
     open_pack(dataset)
@@ -158,7 +152,7 @@ def pack_of(folder: Path, days: float) -> Path:
     return pack_folder(dataset)
 
 
-def test_packs_are_listed(template: Path) -> None:
+def test_packs_are_listed(template):
     assert "packs:" not in run("cache", "list")
     folder = place(template, ARM, "1.0.0")
     pack, view = pack_of(folder, 12), Dataset(folder)[[0]]
@@ -175,7 +169,7 @@ def test_packs_are_listed(template: Path) -> None:
     assert body["packs_bytes"] == first["size_bytes"] + second["size_bytes"] > 0
 
 
-def test_results_of_sweeps_are_counted(home: Path) -> None:
+def test_results_of_sweeps_are_counted(home):
     assert "results:" not in run("cache", "list")
     for key, files in (("a" * 64, ("result.json", "run.json")), ("b" * 64, ("run.json",))):
         (home / "results" / key).mkdir(parents=True)
@@ -186,16 +180,14 @@ def test_results_of_sweeps_are_counted(home: Path) -> None:
     assert body["results"] == {"finished": 1, "begun": 1, "size_bytes": 3000}
 
 
-def test_a_file_that_is_removed_while_results_are_counted_is_left_out(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_removed_while_results_are_counted_is_left_out(home, monkeypatch):
     folder = home / "results" / ("a" * 64)
     folder.mkdir(parents=True)
     for name in ("run.json", ".run.json.unfinished"):
         (folder / name).write_bytes(bytes(1000))
     walk = os.walk
 
-    def walk_beside_a_run(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    def walk_beside_a_run(top):
         for below in walk(top):
             (folder / ".run.json.unfinished").unlink(missing_ok=True)
             yield below
@@ -204,7 +196,7 @@ def test_a_file_that_is_removed_while_results_are_counted_is_left_out(
     assert stored_space() == (0, 1, 1000)
 
 
-def test_packs_are_collected_before_versions(template: Path) -> None:
+def test_packs_are_collected_before_versions(template):
     folders = [place(template, ARM, one, days=40) for one in ("1.0.0", "1.1.0")]
     packs = [pack_of(folders[0], 40), pack_of(folders[1], 20)]
     left = put(beside(packs[0], "unfinished"))
@@ -224,7 +216,7 @@ def test_packs_are_collected_before_versions(template: Path) -> None:
 
 
 @pytest.mark.parametrize("unused", [None, 30])
-def test_packs_have_the_room_that_is_left_by_what_goes_anyway(template: Path, unused: int | None) -> None:
+def test_packs_have_the_room_that_is_left_by_what_goes_anyway(template, unused):
     pack = pack_of(place(template, ARM, "1.0.0", days=3), 3)
     old = place(template, LEG, "1.0.0", days=40)
     gone = put(beside(old, "unfinished"), size=3_000_000)
@@ -242,7 +234,7 @@ def test_packs_have_the_room_that_is_left_by_what_goes_anyway(template: Path, un
     assert not gone.exists()
 
 
-def test_a_pack_that_cannot_go_does_not_keep_versions(template: Path) -> None:
+def test_a_pack_that_cannot_go_does_not_keep_versions(template):
     folders = [place(template, ARM, one, days=40) for one in ("1.0.0", "1.1.0")]
     packs = [pack_of(folder, 40) for folder in folders]
     lock = beside(packs[0], "lock")
@@ -259,7 +251,7 @@ def test_a_pack_that_cannot_go_does_not_keep_versions(template: Path) -> None:
     assert packs[0].exists()
 
 
-def test_names_in_records_are_shown_as_they_are(template: Path) -> None:
+def test_names_in_records_are_shown_as_they_are(template):
     record = pack_of(place(template, ARM, "1.0.0"), 3) / "pack.json"
     for name, shown in (("lab/[/x]", "lab/[/x]"), ("\x1b[2Jarm", r"\x1b[2Jarm")):
         body = json.loads(record.read_text()) | {"name": name}
@@ -267,7 +259,7 @@ def test_names_in_records_are_shown_as_they_are(template: Path) -> None:
         assert shown in run("cache", "list")
 
 
-def test_deleting_a_version_takes_its_pack_along(template: Path) -> None:
+def test_deleting_a_version_takes_its_pack_along(template):
     folders = [place(template, ARM, one) for one in ("1.0.0", "2.0.0")]
     packs = [pack_of(folder, 3) for folder in folders]
     told = run("delete", f"{ARM}@1.0.0", "--yes")

@@ -1,38 +1,35 @@
 """What can be downloaded, listed and shown by name; nothing here needs a network."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import orlog
+from orlog import publish_dataset
 from orlog.cli import app
 from orlog.datasets.home.registries import add_registry
-from orlog.datasets.publish.publish import publish_dataset
 from orlog.errors import NotFoundError
 from orlog.manifests.shipped import shipped_names
 
 MINI = "pointmaze/umaze-mini-v1"
 
 
-def run(*arguments: object) -> tuple[str, str]:
+def run(*arguments):
     """Run a command that must succeed; return what it wrote to stdout and to stderr."""
     found = CliRunner().invoke(app, list(map(str, arguments)))
     assert found.exit_code == 0, found.output
     return found.stdout, found.stderr
 
 
-def names(*arguments: object) -> list[str]:
+def names(*arguments):
     found = json.loads(run("list", *arguments, "--json")[0])
     return [one["name"] for one in found["datasets"]]
 
 
-def test_remote_lists_everything_that_can_be_downloaded() -> None:
+def test_remote_lists_everything_that_can_be_downloaded():
     assert names("--remote") == sorted(shipped_names())
     assert names("--remote", "mujoco", "--benchmark", "minari", "--search", "Hopper") == [
         "minari/mujoco/hopper/expert-v0",
@@ -45,7 +42,7 @@ def test_remote_lists_everything_that_can_be_downloaded() -> None:
     assert names("--remote", "ogbench/cube-*-play-v0", "--search", "double") == ["ogbench/cube-double-play-v0"]
 
 
-def test_a_line_says_version_size_license_and_what_is_here() -> None:
+def test_a_line_says_version_size_license_and_what_is_here():
     out, _ = run("list", "--remote", "neorl2/pipeline")
     (line,) = [line for line in out.splitlines() if line.startswith("neorl2/")]
     assert line.split() == ["neorl2/pipeline-v0", "1.0.0", "-", "CC-BY-4.0", "not", "here"]
@@ -56,18 +53,18 @@ def test_a_line_says_version_size_license_and_what_is_here() -> None:
     assert "is found for qq, benchmark d4rl" in run("list", "qq", "--all", "--benchmark=d4rl")[1]
 
 
-def test_what_no_format_reads_is_told() -> None:
+def test_what_no_format_reads_is_told():
     assert "cannot be read" in run("list", "--remote", "rlds/locomotion/ant")[0]
     (one,) = orlog.list_datasets("rlds/locomotion/ant", remote=True)
     assert one.problem == "orlog does not read envlogger"
 
 
-def test_lines_fit_a_terminal_of_80_columns() -> None:
+def test_lines_fit_a_terminal_of_80_columns():
     lines = run("list", "--remote", "d4rl/", "--benchmark", "minari")[0].splitlines()
     assert max(len(line) for line in lines if line.startswith("minari/")) <= 80
 
 
-def test_a_size_that_upstream_rounds_is_shown_and_what_nobody_knows_is_said_once() -> None:
+def test_a_size_that_upstream_rounds_is_shown_and_what_nobody_knows_is_said_once():
     out, err = run("list", "--remote", "minari/d4rl/*")
     lines = out.splitlines()
     (door,) = [line for line in lines if line.startswith("minari/d4rl/door/cloned-v2")]
@@ -81,7 +78,7 @@ def test_a_size_that_upstream_rounds_is_shown_and_what_nobody_knows_is_said_once
     assert "about 1.1 GB" in run("show", "minari/D4RL/door/cloned-v2")[0]
 
 
-def test_second_places_are_said_to_be_equal_only_where_a_checksum_shows_it() -> None:
+def test_second_places_are_said_to_be_equal_only_where_a_checksum_shows_it():
     told = "not known to have equal bytes"
     assert told in run("show", "dsrl/OfflineCarCircle-v0")[0]
     out, _ = run("show", "d4rl/hopper-medium-v2")
@@ -89,7 +86,7 @@ def test_second_places_are_said_to_be_equal_only_where_a_checksum_shows_it() -> 
     assert told not in out
 
 
-def test_a_folder_of_the_hub_is_listed_with_the_line_that_brings_it() -> None:
+def test_a_folder_of_the_hub_is_listed_with_the_line_that_brings_it():
     line = "hf download --repo-type dataset lerobot/pusht --local-dir pusht"
     (listed,) = orlog.list_datasets("lerobot/pusht-v0", remote=True)
     assert listed.command is None
@@ -100,7 +97,7 @@ def test_a_folder_of_the_hub_is_listed_with_the_line_that_brings_it() -> None:
         orlog.load_dataset("lerobot/pusht-v0", download=True)
 
 
-def test_python_returns_the_same_lists() -> None:
+def test_python_returns_the_same_lists():
     found = orlog.list_datasets("/hopper", remote=True, benchmark="d4rl", search="medium-v")
     assert [one.name for one in found] == [f"d4rl/hopper-medium-v{k}" for k in (0, 1, 2)]
     assert {one.state for one in found} == {"not here"}
@@ -109,7 +106,7 @@ def test_python_returns_the_same_lists() -> None:
     assert all(one.source == "catalogue" for one in orlog.list_datasets())
 
 
-def test_show_says_what_a_download_would_bring() -> None:
+def test_show_says_what_a_download_would_bring():
     body = json.loads(run("show", "ogbench/cube-double-play-v0", "--json")[0])
     assert (body["version"], body["format"], body["license"]) == ("1.0.0", "ogbench-npz", None)
     assert body["size_bytes"] == 297435656 + 29726524
@@ -136,7 +133,7 @@ def test_show_says_what_a_download_would_bring() -> None:
         ("dsrl/OfflineCarButon1Gymnasium-v0", "OfflineCarButton1Gymnasium-v0"),
     ],
 )
-def test_a_wrong_name_gets_the_nearest_ones(wrong: str, right: str) -> None:
+def test_a_wrong_name_gets_the_nearest_ones(wrong, right):
     found = CliRunner().invoke(app, ["show", wrong])
     assert found.exit_code != 0
     if wrong == wrong.lower():
@@ -144,9 +141,7 @@ def test_a_wrong_name_gets_the_nearest_ones(wrong: str, right: str) -> None:
             orlog.load_dataset(wrong, download=True)
 
 
-def test_a_version_published_without_an_audit_says_so_wherever_it_is(
-    mini_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_published_without_an_audit_says_so_wherever_it_is(mini_folder, tmp_path, monkeypatch):
     publish_dataset(mini_folder, str(tmp_path / "lab"), audit=False)
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "other"))
     add_registry("lab", str(tmp_path / "lab"))
@@ -160,7 +155,7 @@ def test_a_version_published_without_an_audit_says_so_wherever_it_is(
     assert "skipped: published without one" in run("show", MINI)[0]
 
 
-def test_show_says_what_a_registry_offers(mini_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_says_what_a_registry_offers(mini_folder, tmp_path, monkeypatch):
     orlog.save_dataset(orlog.load_dataset(mini_folder, episodes=range(3)), "lab/few-v1")
     publish_dataset("lab/few-v1", str(tmp_path / "lab"), audit=False)
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "other"))
@@ -174,7 +169,7 @@ def test_show_says_what_a_registry_offers(mini_folder: Path, tmp_path: Path, mon
     assert "the registry gone does not answer" in err
 
 
-def test_starting_reads_no_table_of_the_catalogue() -> None:
+def test_starting_reads_no_table_of_the_catalogue():
     code = (
         "import sys\n"
         "earlier = {*sys.modules}\n"

@@ -1,14 +1,9 @@
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -19,7 +14,6 @@ from orlog.algos.algorithms import ALGORITHMS
 from orlog.algos.training.runs import read_run
 from orlog.base import terminal
 from orlog.cli import app
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import InvalidNameError
 from orlog.manifests.shipped import recorded_folder
 from tests.command_line import orlog
@@ -35,7 +29,7 @@ COMMANDS = [
 ]
 
 
-def started(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def started(*arguments, cwd=None):
     """Run a command in a process of its own; most tests run it in this one, which is faster."""
     return run_program(
         [sys.executable, "-m", "orlog.cli", *arguments], cwd=cwd, env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
@@ -43,16 +37,16 @@ def started(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize("command", ["", "registry", "cache", "runs", *COMMANDS])
-def test_the_help_of_every_command_has_an_example(command: str) -> None:
+def test_the_help_of_every_command_has_an_example(command):
     found = orlog(*command.split(), "--help")
     assert found.returncode == 0
     assert " ".join(["Example: orlog", *command.split()]) in found.stdout
 
 
-def test_there_are_few_commands_and_each_option_is_explained_once() -> None:
+def test_there_are_few_commands_and_each_option_is_explained_once():
     assert len(COMMANDS) <= 34
-    texts: dict[str, set[str]] = {}
-    root: Any = typer.main.get_command(app)
+    texts = {}
+    root = typer.main.get_command(app)
     for name in COMMANDS:
         command = root
         for word in name.split():
@@ -64,26 +58,26 @@ def test_there_are_few_commands_and_each_option_is_explained_once() -> None:
     assert {text for text, names in texts.items() if len(names) > 1} == set()
 
 
-def test_lines_of_help_end_where_the_terminal_or_a_sentence_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_help_end_where_the_terminal_or_a_sentence_does(monkeypatch):
     monkeypatch.setenv("COLUMNS", "180")
     lines = [line.strip() for line in orlog("verify", "--help").stdout.splitlines()]
     (line,) = (line for line in lines if line.startswith("The place it was downloaded from"))
     assert len(line) > 150
 
 
-def test_no_private_name_of_typer_is_used() -> None:
+def test_no_private_name_of_typer_is_used():
     code = "".join(file.read_text("utf-8") for file in FOLDER.glob("*.py"))
     assert re.findall(r"\b(?:typer|click)\.(?:core|main|models|_\w+)|__mro__", code) == []
 
 
-def test_a_wrong_option_is_a_usage_error() -> None:
+def test_a_wrong_option_is_a_usage_error():
     found = orlog("verify", "--nothing")
     assert (found.returncode, found.stdout) == (2, "")
     assert "Usage: orlog verify [OPTIONS]" in found.stderr
     assert found.stderr.endswith("error: No such option: --nothing.\n")
 
 
-def test_usage_errors_are_not_wrapped_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_errors_are_not_wrapped_in_a_pipe(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     long = "7" * 200 + "x"
     found = run_program([sys.executable, "-m", "orlog.cli", "cache", "gc", "--max-size", long])
@@ -97,13 +91,13 @@ def test_usage_errors_are_not_wrapped_in_a_pipe(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "arguments", [("--version",), ("show", "--help"), ("verify", MINI), ("--debug", "verify", MINI)], ids=" ".join
 )
-def test_a_process_of_its_own_does_the_same(arguments: tuple[str, ...]) -> None:
+def test_a_process_of_its_own_does_the_same(arguments):
     found, expected = started(*arguments), orlog(*arguments)
     assert (found.returncode, found.stdout) == (expected.returncode, expected.stdout)
     assert found.stderr.splitlines()[-1:] == expected.stderr.splitlines()[-1:]
 
 
-def test_a_process_of_its_own_ends_with_the_exit_code_of_damage(mini_folder: Path) -> None:
+def test_a_process_of_its_own_ends_with_the_exit_code_of_damage(mini_folder):
     (mini_folder / "zarr.json").unlink()
     found = started("verify", MINI)
     assert found.returncode == 3
@@ -125,7 +119,7 @@ def test_a_process_of_its_own_ends_with_the_exit_code_of_damage(mini_folder: Pat
         (("reproduce", "sac", MINI), f"choose one of: {', '.join(ALGORITHMS)}"),
     ],
 )
-def test_bad_input_gives_one_clear_line(arguments: tuple[str, ...], message: str) -> None:
+def test_bad_input_gives_one_clear_line(arguments, message):
     found = orlog(*arguments)
     assert found.returncode in ((2,) if arguments[0] == "reproduce" else (1, 3))
     assert message in found.stderr
@@ -133,13 +127,13 @@ def test_bad_input_gives_one_clear_line(arguments: tuple[str, ...], message: str
     assert len(found.stderr.splitlines()) == 1
 
 
-def test_debug_shows_where_an_error_came_from() -> None:
+def test_debug_shows_where_an_error_came_from():
     found = orlog("--debug", "verify", MINI)
     assert "Traceback" in found.stderr
     assert "NotFoundError" in found.stderr
 
 
-def test_list_and_show_tell_what_is_here(mini_folder: Path) -> None:
+def test_list_and_show_tell_what_is_here(mini_folder):
     listed = orlog("list")
     assert listed.returncode == 0
     assert f"{MINI}" in listed.stdout
@@ -151,7 +145,7 @@ def test_list_and_show_tell_what_is_here(mini_folder: Path) -> None:
         assert text in shown.stdout
 
 
-def test_verify_names_a_flipped_bit_a_cut_file_and_a_missing_file(mini_folder: Path) -> None:
+def test_verify_names_a_flipped_bit_a_cut_file_and_a_missing_file(mini_folder):
     assert orlog("verify", MINI).returncode == 0
     values = orlog("verify", MINI, "--values")
     assert values.returncode == 0
@@ -170,7 +164,7 @@ def test_verify_names_a_flipped_bit_a_cut_file_and_a_missing_file(mini_folder: P
         assert f"orlog build {MINI} --replace" in found.stderr
 
 
-def test_verify_prints_one_json_object_for_scripts(mini_folder: Path) -> None:
+def test_verify_prints_one_json_object_for_scripts(mini_folder):
     found = orlog("verify", MINI, "--json", "--values")
     good = json.loads(found.stdout)
     assert (found.returncode, found.stderr, good["problems"]) == (0, "", [])
@@ -209,7 +203,7 @@ def test_verify_prints_one_json_object_for_scripts(mini_folder: Path) -> None:
     assert good["objects"] > 10
 
 
-def test_verify_names_column_and_episodes_and_prints_no_control_characters(mini_folder: Path) -> None:
+def test_verify_names_column_and_episodes_and_prints_no_control_characters(mini_folder):
     (mini_folder / "rewards" / "c.0").unlink()
     (mini_folder / "\x1b[1m").write_text("x")
     found = orlog("verify", MINI)
@@ -218,7 +212,7 @@ def test_verify_names_column_and_episodes_and_prints_no_control_characters(mini_
     assert "\x1b" not in found.stderr
 
 
-def test_a_quick_verification_says_that_it_was_one(mini_folder: Path) -> None:
+def test_a_quick_verification_says_that_it_was_one(mini_folder):
     assert orlog("verify", MINI).returncode == 0
     found = orlog("verify", MINI, "--quick")
     assert found.returncode == 0
@@ -229,7 +223,7 @@ def test_a_quick_verification_says_that_it_was_one(mini_folder: Path) -> None:
     assert "rewards/c.0: missing" in found.stderr
 
 
-def test_an_edited_manifest_is_an_integrity_error(mini_folder: Path) -> None:
+def test_an_edited_manifest_is_an_integrity_error(mini_folder):
     path = mini_folder / "manifest.json"
     path.write_text(path.read_text("utf-8").replace("CC0-1.0", "MIT-0"), "utf-8")
     for command in ("verify", "show"):
@@ -238,7 +232,7 @@ def test_an_edited_manifest_is_an_integrity_error(mini_folder: Path) -> None:
         assert "edited or damaged" in found.stderr
 
 
-def test_a_damaged_copy_in_a_folder_is_not_said_to_be_repaired_by_building(mini_folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_copy_in_a_folder_is_not_said_to_be_repaired_by_building(mini_folder, tmp_path):
     shutil.copytree(mini_folder, tmp_path / "copy")
     (tmp_path / "copy" / "zarr.json").write_text("{}", "utf-8")
     found = orlog("verify", "./copy", cwd=tmp_path)
@@ -247,7 +241,7 @@ def test_a_damaged_copy_in_a_folder_is_not_said_to_be_repaired_by_building(mini_
     assert "copy it from its source again, or run: orlog verify ./copy --repair --mirror URL" in found.stderr
 
 
-def test_a_name_pinned_to_the_recorded_digest_is_built(home: Path) -> None:
+def test_a_name_pinned_to_the_recorded_digest_is_built(home):
     digest = json.loads((recorded_folder(MINI) / "1.0.0.json").read_text("utf-8"))["digest"]
     assert f"run: orlog build {MINI}@{digest[:20]}" in orlog("verify", f"{MINI}@{digest[:20]}").stderr
     assert not home.exists()
@@ -257,7 +251,7 @@ def test_a_name_pinned_to_the_recorded_digest_is_built(home: Path) -> None:
     assert built.returncode == (0 if digest in orlog("show", MINI).stdout.replace("\n", "") else 3)
 
 
-def test_replacing_a_damaged_dataset_restores_it(mini_folder: Path) -> None:
+def test_replacing_a_damaged_dataset_restores_it(mini_folder):
     digest = orlog("verify", MINI).stdout.splitlines()[-1]
     shutil.rmtree(mini_folder / "actions")
     assert orlog("verify", MINI).returncode == 3
@@ -265,7 +259,7 @@ def test_replacing_a_damaged_dataset_restores_it(mini_folder: Path) -> None:
     assert orlog("verify", MINI).stdout.splitlines()[-1] == digest
 
 
-def test_train_evaluate_and_reproduce_by_hand(mini_folder: Path, tmp_path: Path) -> None:
+def test_train_evaluate_and_reproduce_by_hand(mini_folder, tmp_path):
     assert mini_folder.is_dir()
     trained = orlog(
         "train",
@@ -305,7 +299,7 @@ def test_train_evaluate_and_reproduce_by_hand(mini_folder: Path, tmp_path: Path)
         ("expectile", "--set takes name=value"),
     ],
 )
-def test_a_wrong_setting_is_refused(mini_folder: Path, setting: str, message: str) -> None:
+def test_a_wrong_setting_is_refused(mini_folder, setting, message):
     found = orlog("train", "iql", str(mini_folder), "--set", setting)
     assert found.returncode == 1
     assert message in found.stderr
@@ -313,13 +307,7 @@ def test_a_wrong_setting_is_refused(mini_folder: Path, setting: str, message: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [orlog, pytest.param(started, marks=pytest.mark.thorough)])
-def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(
-    start: Callable[..., Any],
-    tmp_path: Path,
-    home: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(start, tmp_path, home, request, monkeypatch):
     empty = tmp_path / "empty"
     empty.mkdir()
     if start is orlog:
@@ -346,8 +334,8 @@ def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(
         assert [line for line in again.stdout.splitlines() if "IQL" in line] == scores
 
 
-def test_a_quickstart_never_writes_into_a_folder_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen: list[Path] = []
+def test_a_quickstart_never_writes_into_a_folder_that_is_there(tmp_path, monkeypatch):
+    chosen = []
     monkeypatch.setattr("orlog.runs.quickstart.quickstart", lambda folder, **_: chosen.append(folder))
     for number in range(3):
         assert orlog("quickstart", "--smoke", cwd=tmp_path).returncode == 0
@@ -374,13 +362,13 @@ def test_a_quickstart_never_writes_into_a_folder_that_is_there(tmp_path: Path, m
     ],
     ids=lambda words: words[0],
 )
-def test_every_command_answers_a_bare_name_with_the_nearest(command: tuple[str, ...]) -> None:
+def test_every_command_answers_a_bare_name_with_the_nearest(command):
     found = orlog(*(word.replace("NAME", "hopper-medium-v2") for word in command))
     assert found.returncode == (2 if command[0] == "reproduce" else 1)
     assert "d4rl/hopper-medium-v2" in found.stderr
 
 
-def test_python_answers_a_bare_name_with_the_nearest() -> None:
+def test_python_answers_a_bare_name_with_the_nearest():
     with pytest.raises(InvalidNameError, match="mean pointmaze/umaze-v1"):
         orlog_package.load_dataset("umaze-v1")
     for name in ("lerobot/pusht_new", "lerobot/pusht"):  # one that is not listed, and one that is
@@ -391,7 +379,7 @@ def test_python_answers_a_bare_name_with_the_nearest() -> None:
     assert "orlog list --remote --search drawer" in orlog("show", "somebody/drawer").stderr
 
 
-def test_a_name_to_store_under_is_answered_with_one_that_is_a_name(mini: Dataset, tmp_path: Path) -> None:
+def test_a_name_to_store_under_is_answered_with_one_that_is_a_name(mini, tmp_path):
     view = mini[range(2)].save(tmp_path / "good.json")
     for given, meant in (("lab/good@1.0.0", "lab/good-v1@1.0.0"), ("lab/Good-v2", "lab/good-v2")):
         refused = orlog("save", str(view), given)
@@ -403,7 +391,7 @@ def test_a_name_to_store_under_is_answered_with_one_that_is_a_name(mini: Dataset
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_settings_are_options_and_recorded_as_settings(mini_folder: Path, tmp_path: Path) -> None:
+def test_settings_are_options_and_recorded_as_settings(mini_folder, tmp_path):
     given = ("--hidden", "4,4", "--expectile=0.8", "--batch-size", "8")
     words = ("train", "iql", str(mini_folder), "--evaluations", "0", "--steps", "2", *given)
     one = orlog(*words, "--out", str(tmp_path / "run"), cwd=tmp_path)
@@ -431,7 +419,7 @@ def test_settings_are_options_and_recorded_as_settings(mini_folder: Path, tmp_pa
         (("--cost-limit", "20"), "No such option: --cost-limit; settings of the algorithm are"),
     ],
 )
-def test_a_misspelt_option_is_answered_with_the_nearest_option_or_setting(words: tuple[str, ...], near: str) -> None:
+def test_a_misspelt_option_is_answered_with_the_nearest_option_or_setting(words, near):
     found = orlog("train", "iql", MINI, *words)
     assert found.returncode == 2
     assert near in found.stderr
@@ -440,7 +428,7 @@ def test_a_misspelt_option_is_answered_with_the_nearest_option_or_setting(words:
 
 
 @pytest.mark.usefixtures("mini")
-def test_a_view_of_nothing_is_written_only_if_asked(tmp_path: Path) -> None:
+def test_a_view_of_nothing_is_written_only_if_asked(tmp_path):
     path = tmp_path / "none.json"
     command = ("save", MINI, str(path), "--where", "returns > 1e9")
     assert orlog(*command).returncode == 1
@@ -450,7 +438,7 @@ def test_a_view_of_nothing_is_written_only_if_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), [("notes.txt", "hello"), ("notes.json", "{}")])
-def test_a_file_that_is_no_view_is_a_wrong_use(tmp_path: Path, name: str, text: str) -> None:
+def test_a_file_that_is_no_view_is_a_wrong_use(tmp_path, name, text):
     (tmp_path / name).write_text(text, "utf-8")
     found = orlog("show", name, cwd=tmp_path)
     assert found.returncode == 2

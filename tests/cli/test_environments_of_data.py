@@ -1,17 +1,11 @@
 """Commands on datasets that name no environment, or one with arguments of its own."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import gymnasium
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from orlog.cli import app
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.environments import own_arguments
 from orlog.errors import NotFoundError, SimulatorError
 from tests.episodes import record_episodes, whole_episode
@@ -19,7 +13,7 @@ from tests.episodes import record_episodes, whole_episode
 NAME = "lab/pendulum-v1"
 
 
-def pendulum(env: gymnasium.Env[Any, Any] | None) -> Dataset:
+def pendulum(env):
     """Return a few recorded steps, which may name the environment."""
     with gymnasium.make("Pendulum-v1") as plain:
         observation_space, action_space = plain.observation_space, plain.action_space
@@ -41,7 +35,7 @@ def pendulum(env: gymnasium.Env[Any, Any] | None) -> Dataset:
     )
 
 
-def command(*arguments: str) -> str:
+def command(*arguments):
     """Return what a command prints, or raise what it raised."""
     result = CliRunner().invoke(app, arguments)
     if result.exception is not None:
@@ -50,7 +44,7 @@ def command(*arguments: str) -> str:
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def elsewhere(monkeypatch, tmp_path):
     """Return the folder of a dataset from another machine, whose pendulum has a gravity of its own."""
     with gymnasium.make("Pendulum-v1", g=5.0) as env:
         folder = pendulum(env).folder
@@ -58,9 +52,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def test_without_an_environment_training_is_refused_unless_no_score_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_environment_training_is_refused_unless_no_score_is_asked_for(tmp_path, monkeypatch):
     pendulum(None)
     out = tmp_path / "work"
     out.mkdir()
@@ -77,7 +69,7 @@ def test_without_an_environment_training_is_refused_unless_no_score_is_asked_for
     assert "evaluations=" not in str(caught.value)
 
 
-def test_arguments_from_elsewhere_are_used_with_consent_only(elsewhere: Path, tmp_path: Path) -> None:
+def test_arguments_from_elsewhere_are_used_with_consent_only(elsewhere, tmp_path):
     run, data = tmp_path / "run", str(elsewhere)
     train = ("train", "bc", data, "--steps", "2", "--evaluations", "1", "--out", str(run))
     evaluate = ("evaluate", str(run), "--dataset", data, "--episodes", "1")
@@ -93,7 +85,7 @@ def test_arguments_from_elsewhere_are_used_with_consent_only(elsewhere: Path, tm
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_was_recorded_here_is_trained_and_scored_without_asking(tmp_path: Path) -> None:
+def test_what_was_recorded_here_is_trained_and_scored_without_asking(tmp_path):
     with gymnasium.make("Pendulum-v1", g=5.0) as env:
         pendulum(env)
     run = str(tmp_path / "run")
@@ -101,7 +93,7 @@ def test_what_was_recorded_here_is_trained_and_scored_without_asking(tmp_path: P
     command("evaluate", run, "--episodes", "1")
 
 
-def test_an_argument_with_the_name_of_a_tuples_mark_is_an_argument() -> None:
+def test_an_argument_with_the_name_of_a_tuples_mark_is_an_argument():
     """A manifest may hold any names; this one marks tuples inside arguments."""
     assert own_arguments("CartPole-v1", {"__tuple__": [1]}) == {"__tuple__": [1]}
     assert own_arguments("CartPole-v1", {"size": {"__tuple__": [1]}}) == {"size": (1,)}

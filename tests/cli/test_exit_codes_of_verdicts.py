@@ -1,44 +1,38 @@
 """The exit codes of `orlog reproduce`: each outcome has its own, so that scripts need no text."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
 from orlog.base.files import replace_file
-from orlog.datasets.reading.dataset import Dataset
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
 from orlog.runs.references import references_of
-from tests.command_line import Ended, orlog
+from tests.command_line import orlog
 
 pytestmark = pytest.mark.usefixtures("jobs_run_here")
 
-SHORT: tuple[str, ...] = ("--steps", "2", "--episodes", "2", "--evaluations", "1")
-Recorded = Callable[..., None]
+SHORT = ("--steps", "2", "--episodes", "2", "--evaluations", "1")
 
 
 @pytest.fixture
-def ran(mini: Dataset, tmp_path: Path) -> Callable[..., Ended]:
+def ran(mini, tmp_path):
     """Return a function that reproduces BC in a folder, whose runs are trained once."""
     words = ["reproduce", "bc", mini.name, *SHORT, "--seeds", "2", "--out", str(tmp_path / "runs")]
     return lambda *more: orlog(*words, "--resume", *more)
 
 
 @pytest.fixture
-def recorded(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+def recorded(mini, tmp_path, monkeypatch):
     """Return a function that records other scores as the baseline of BC, a seed each."""
     monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
     references = references_of(mini.manifest)
     assert references is not None
     low, high = references.random.mean, references.expert.mean
 
-    def record(*scores: float, first: int = 90) -> None:
+    def record(*scores, first=90):
         found = read_baseline("bc", mini.name)
         assert found is not None
         returns = {
@@ -49,9 +43,7 @@ def recorded(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return record
 
 
-def test_each_verdict_has_an_exit_code(
-    ran: Callable[..., Ended], recorded: Recorded, mini: Dataset, tmp_path: Path
-) -> None:
+def test_each_verdict_has_an_exit_code(ran, recorded, mini, tmp_path):
     first = ran("--record", "--json")
     assert first.returncode == 0, first.stderr  # nothing was recorded, so nothing is wrong
     assert ran("--require-same").returncode == 0
@@ -86,13 +78,11 @@ def test_each_verdict_has_an_exit_code(
     assert result["notes"] == []
 
 
-def _with_a_defect(*_: object, **__: object) -> None:
+def _with_a_defect(*_, **__):
     raise KeyError("a defect")
 
 
-def test_errors_and_damage_are_no_verdicts(
-    ran: Callable[..., Ended], mini: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_and_damage_are_no_verdicts(ran, mini, monkeypatch):
     unknown = orlog("reproduce", "bc", "pointmaze/umaze-nini-v1")
     assert unknown.returncode == 2
     assert f"did you mean {mini.name}" in unknown.stderr
@@ -110,9 +100,7 @@ def test_errors_and_damage_are_no_verdicts(
 
 
 @pytest.mark.usefixtures("recorded")
-def test_a_largest_share_that_so_many_seeds_cannot_show_is_refused_before_any_training(
-    ran: Callable[..., Ended], tmp_path: Path
-) -> None:
+def test_a_largest_share_that_so_many_seeds_cannot_show_is_refused_before_any_training(ran, tmp_path):
     refused = ran("--require-same", "--largest-share", "0.3")
     assert refused.returncode == 2
     assert "--largest-share 0.3 takes 9 seeds, and 2 are asked for" in refused.stderr
@@ -126,7 +114,7 @@ def test_a_largest_share_that_so_many_seeds_cannot_show_is_refused_before_any_tr
     assert "takes 5 seeds, and 3 are asked for, of which 2 have a recorded one" in more.stderr
 
 
-def test_a_dataset_that_is_not_here_is_built_as_in_sweeps(home: Path, tmp_path: Path) -> None:
+def test_a_dataset_that_is_not_here_is_built_as_in_sweeps(home, tmp_path):
     words = ["reproduce", "bc", "pointmaze/umaze-mini-v1", *SHORT, "--seeds", "1"]
     found = orlog(*words, "--out", str(tmp_path / "runs"))
     assert found.returncode == 0, found.stderr

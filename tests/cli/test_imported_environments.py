@@ -1,10 +1,7 @@
 """Environments that a module of the user's registers: named by `--import`, never by data."""
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,7 +20,7 @@ ROWS = 40
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     """Return the current folder, with a module and data of its environment."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("ORLOG_IMPORT", raising=False)
@@ -45,14 +42,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(folder, *words):
     """Run a command in a process of its own, where nothing is registered yet."""
     environment = {name: text for name, text in os.environ.items() if name != "ORLOG_IMPORT"}
     return run_program([sys.executable, "-m", "orlog.cli", *words], cwd=folder, env=environment | {"COLUMNS": "200"})
 
 
 @pytest.mark.slow
-def test_the_first_lines_work_as_written_and_in_worker_processes(here: Path) -> None:
+def test_the_first_lines_work_as_written_and_in_worker_processes(here):
     given = ("import", "data.npz", "lab/grid-v1", "--environment", "lab/Grid-v0")
     assert command(*given).returncode == 1  # nothing is registered here
     made = run(here, *given, "--import", "my_envs")
@@ -73,7 +70,7 @@ def test_the_first_lines_work_as_written_and_in_worker_processes(here: Path) -> 
     assert [one["seed"] for one in json.loads(found.stdout)["runs"]] == [0, 1]
 
 
-def test_the_module_is_recorded_beside_the_id_and_never_imported_for_that(here: Path) -> None:
+def test_the_module_is_recorded_beside_the_id_and_never_imported_for_that(here):
     import_modules(["my_envs"])
     folder = orlog.import_dataset("data.npz", "lab/grid-v1", environment="lab/Grid-v0")
     body = json.loads((folder / "manifest.json").read_text())
@@ -85,7 +82,7 @@ def test_the_module_is_recorded_beside_the_id_and_never_imported_for_that(here: 
     (here / "my_envs.py").unlink()
 
 
-def test_an_export_takes_the_module_of_the_environment_that_it_writes(here: Path) -> None:
+def test_an_export_takes_the_module_of_the_environment_that_it_writes(here):
     import_modules(["my_envs"])
     orlog.import_dataset("data.npz", "lab/grid-v1", environment="lab/Grid-v0")
     del sys.modules["my_envs"], os.environ["ORLOG_IMPORT"], gymnasium.registry["lab/Grid-v0"]
@@ -101,7 +98,7 @@ def test_an_export_takes_the_module_of_the_environment_that_it_writes(here: Path
     gymnasium.make(spec).reset()
 
 
-def test_an_environment_variable_says_the_same(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_variable_says_the_same(here, monkeypatch):
     monkeypatch.setenv("ORLOG_IMPORT", "my_envs")
     orlog.import_dataset(here / "data.npz", "lab/grid-v1", environment="lab/Grid-v0")
     monkeypatch.chdir("/")
@@ -119,7 +116,7 @@ def test_an_environment_variable_says_the_same(here: Path, monkeypatch: pytest.M
     ],
 )
 @pytest.mark.usefixtures("here")
-def test_a_module_that_fails_says_why(text: str, kind: type[Exception], message: str) -> None:
+def test_a_module_that_fails_says_why(text, kind, message):
     Path("bad_envs.py").write_text(text)
     with pytest.raises(kind, match=message):
         import_modules(["bad_envs"])
@@ -127,7 +124,7 @@ def test_a_module_that_fails_says_why(text: str, kind: type[Exception], message:
         import_modules(["no_such"])
 
 
-def test_runs_without_an_evaluation_are_left_out_and_named(here: Path) -> None:
+def test_runs_without_an_evaluation_are_left_out_and_named(here):
     data = orlog.import_dataset(here / "data.npz", "lab/pen-v1", environment="Pendulum-v1")
     for seed in range(3):
         orlog.train("bc", data, seed=seed, out=f"runs/{seed}", steps=1, evaluations=0)
@@ -143,14 +140,14 @@ def test_runs_without_an_evaluation_are_left_out_and_named(here: Path) -> None:
     assert [one["seed"] for one in json.loads(every.stdout)["runs"]] == [0, 1, 2]
 
 
-def test_one_message_names_all_that_a_download_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_message_names_all_that_a_download_needs(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(MissingExtraError, match=r'"orlog\[d4rl\]"') as caught:
         orlog.download_dataset("d4rl/hopper-medium-v2")
     assert caught.value.install == "orlog[d4rl]"
 
 
-def test_commands_of_a_run_name_the_modules_that_it_imported(here: Path) -> None:
+def test_commands_of_a_run_name_the_modules_that_it_imported(here):
     import_modules(["my_envs"])
     data = orlog.import_dataset(here / "data.npz", "lab/grid-v1", environment="lab/Grid-v0")
     run = orlog.train("bc", data, out="runs/a", steps=2, evaluations=1)

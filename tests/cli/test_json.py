@@ -1,12 +1,9 @@
 """What the commands print for scripts: one JSON document on stdout, words for people on stderr."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +12,6 @@ import orlog
 from orlog.cli import app
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.recipe import catalogue
 from tests.training import train_run
 
@@ -27,7 +23,7 @@ LISTED = {
 }
 
 
-def run(*arguments: object) -> tuple[str, str]:
+def run(*arguments):
     """Run a command that must succeed; return what it wrote to stdout and to stderr."""
     found = CliRunner().invoke(app, list(map(str, arguments)))
     if found.exception is not None:
@@ -35,7 +31,7 @@ def run(*arguments: object) -> tuple[str, str]:
     return found.stdout, found.stderr
 
 
-def parsed(*arguments: object) -> Any:
+def parsed(*arguments):
     """Return the JSON document that a command prints, with the keys of its row in docs/json.md."""
     out, err = run(*arguments, "--json")
     assert err == ""
@@ -46,7 +42,7 @@ def parsed(*arguments: object) -> Any:
     return body
 
 
-def test_what_is_listed_says_where_it_would_come_from(mini_folder: Path) -> None:
+def test_what_is_listed_says_where_it_would_come_from(mini_folder):
     body = parsed("list")
     assert set(body) == {"folder", "datasets", "unreachable"}
     assert body["folder"] == str(mini_folder.parents[2])
@@ -63,7 +59,7 @@ def test_what_is_listed_says_where_it_would_come_from(mini_folder: Path) -> None
     assert "manifest" in damaged[0]["problem"]
 
 
-def test_all_lists_the_names_of_d4rl_without_a_network() -> None:
+def test_all_lists_the_names_of_d4rl_without_a_network():
     rows = parsed("list", "--all")["datasets"]
     names = [one["name"] for one in rows]
     assert names == sorted(set(names))
@@ -81,7 +77,7 @@ def test_all_lists_the_names_of_d4rl_without_a_network() -> None:
     assert "orlog list --all kitchen" in run("list", "kitchen")[1]
 
 
-def test_a_registry_that_does_not_answer_is_named_and_the_rest_is_listed(tmp_path: Path) -> None:
+def test_a_registry_that_does_not_answer_is_named_and_the_rest_is_listed(tmp_path):
     (tmp_path / "lab").mkdir()
     for name in ("lab/arm-v1", "d4rl/bullet-hopper-medium-v0"):
         entry = foreign_file_entry(url="https://data.example.org/arm.hdf5", format="d4rl-hdf5")
@@ -98,7 +94,7 @@ def test_a_registry_that_does_not_answer_is_named_and_the_rest_is_listed(tmp_pat
     assert sources["d4rl/hopper-medium-v1"] == "d4rl"
 
 
-def test_all_that_is_known_of_a_dataset(mini: Dataset, tmp_path: Path) -> None:
+def test_all_that_is_known_of_a_dataset(mini, tmp_path):
     body = parsed("show", MINI)
     assert set(body) == {
         "name",
@@ -147,7 +143,7 @@ def test_all_that_is_known_of_a_dataset(mini: Dataset, tmp_path: Path) -> None:
     assert {one["algorithm"] for one in elsewhere["baselines"]} >= {"bc", "cql", "iql"}
 
 
-def test_differences_and_disk_space(mini: Dataset) -> None:
+def test_differences_and_disk_space(mini):
     with orlog.DatasetWriter.append(mini) as writer:
         writer.add_episode(mini[0])
     assert parsed("verify", f"{MINI}@1.0.0")["problems"] == []
@@ -158,7 +154,7 @@ def test_differences_and_disk_space(mini: Dataset) -> None:
     assert sorted(one["version"] for one in versions) == ["1.0.0", "1.1.0"]
 
 
-def test_a_policy_that_is_evaluated(mini: Dataset, tmp_path: Path) -> None:
+def test_a_policy_that_is_evaluated(mini, tmp_path):
     train_run("bc", mini, tmp_path / "run", seed=3, steps=5, evaluations=0)
     body = parsed("evaluate", tmp_path / "run", "--episodes", "2")
     assert (body["algorithm"], body["dataset"], body["seed"]) == ("bc", MINI, 3)
@@ -172,7 +168,7 @@ def test_a_policy_that_is_evaluated(mini: Dataset, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_what_was_trained(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_trained(mini, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     few = ("--steps", "3", "--evaluations", "0", "--json")
     for seeds, folders in ((("--seed", "4"), ["seed-4"]), (("--seeds", "0-1"), ["seed-0", "seed-1"])):
@@ -189,7 +185,7 @@ def test_what_was_trained(mini: Dataset, tmp_path: Path, monkeypatch: pytest.Mon
     assert [one["step"] for one in body["runs"]] == [3]
 
 
-def test_registries(tmp_path: Path) -> None:
+def test_registries(tmp_path):
     add_registry("lab", str(tmp_path))
     asked = json.loads(run("registry", "list", "--json")[0])["registries"]
     assert [one["name"] for one in asked[:2]] == ["lab", "d4rl"]
@@ -197,7 +193,7 @@ def test_registries(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_a_quickstart(tmp_path: Path) -> None:
+def test_a_quickstart(tmp_path):
     out, err = run("quickstart", "--smoke", "--workers", "1", "--out", tmp_path / "q", "--json")
     body = json.loads(out)
     assert sorted(one["algorithm"] for one in body["results"]) == ["bc", "cql", "iql"]
@@ -205,7 +201,7 @@ def test_a_quickstart(tmp_path: Path) -> None:
     assert "every byte as in the manifest" in err
 
 
-def test_a_listing_says_when_a_dataset_was_last_opened_and_does_not_open_it(mini_folder: Path) -> None:
+def test_a_listing_says_when_a_dataset_was_last_opened_and_does_not_open_it(mini_folder):
     os.utime(mini_folder, (1e9, 1e9))
     assert " days ago" in run("list", MINI)[0]
     (one,) = parsed("list", MINI)["datasets"]
@@ -216,7 +212,7 @@ def test_a_listing_says_when_a_dataset_was_last_opened_and_does_not_open_it(mini
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("jobs_run_here")
-def test_a_reproduction(mini: Dataset, tmp_path: Path) -> None:
+def test_a_reproduction(mini, tmp_path):
     options = ["--seeds", 2, "--steps", 1000, "--episodes", 8, "--workers", 1, "--out", tmp_path]
     body = parsed("reproduce", "bc", MINI, *options)
     assert [one["seed"] for one in body["seeds"]] == [0, 1]

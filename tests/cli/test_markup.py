@@ -1,10 +1,7 @@
 """Names, paths and texts that look like markup are printed as they are, by every command."""
 
-from __future__ import annotations
-
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -80,7 +77,7 @@ RUNS = {
 
 
 @pytest.fixture
-def folder(built_mini: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(built_mini, tmp_path, monkeypatch):
     """Return a folder to work in; like that of the home, its name looks like markup."""
     shutil.copytree(built_mini, tmp_path / HOME / "datasets" / MINI / "1.0.0")
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / HOME))
@@ -89,7 +86,7 @@ def folder(built_mini: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return folder
 
 
-def run_each(expected: dict[str, str], folder: Path) -> None:
+def run_each(expected, folder):
     missing = {}
     for line, text in expected.items():
         found = orlog(*line.split(), cwd=folder)
@@ -100,17 +97,17 @@ def run_each(expected: dict[str, str], folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_commands_about_data(folder: Path) -> None:
+def test_commands_about_data(folder):
     run_each(DATA, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("jobs_run_here")
-def test_commands_about_runs(folder: Path) -> None:
+def test_commands_about_runs(folder):
     run_each(RUNS, folder)
 
 
-def test_no_command_is_left_out() -> None:
+def test_no_command_is_left_out():
     commands = {
         f"{group} {command.name or getattr(command.callback, '__name__', '')}".strip()
         for group, commands in [
@@ -129,7 +126,7 @@ def test_no_command_is_left_out() -> None:
     assert left_out == {"quickstart", "open"}
 
 
-def test_neither_lines_nor_tables_nor_labels_are_markup() -> None:
+def test_neither_lines_nor_tables_nor_labels_are_markup():
     text = "[bold]a[/bold] [/x] :smile: [red]"
     for one in (console, errors):
         with one.capture() as printed:

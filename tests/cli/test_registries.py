@@ -1,11 +1,6 @@
 """The commands about registries and keys, as a user runs them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from orlog.cli.registries import registries
@@ -17,7 +12,7 @@ URL = "https://data.example.org/registry"
 KEY = f"ed25519:{'ab' * 32}"
 
 
-def run(commands: typer.Typer, *arguments: object) -> str:
+def run(commands, *arguments):
     """Run a command that must succeed; return what it printed as one line."""
     found = CliRunner().invoke(commands, list(map(str, arguments)), env={"COLUMNS": "200"})
     if found.exception is not None:
@@ -25,7 +20,7 @@ def run(commands: typer.Typer, *arguments: object) -> str:
     return " ".join(found.output.split())
 
 
-def test_registries_are_added_listed_and_removed(tmp_path: Path) -> None:
+def test_registries_are_added_listed_and_removed(tmp_path):
     assert "orlog registry add" in run(registries, "list")
     signed = ("--key", KEY, "--mirror", "s3://bucket/[red]", "--mirror", "s3://other")
     assert run(registries, "add", "lab", f"{URL}/", *signed) == f"added lab: {URL} (signed)"
@@ -42,14 +37,14 @@ def test_registries_are_added_listed_and_removed(tmp_path: Path) -> None:
     assert [one.name for one in read_registries()] == ["near"]
 
 
-def test_errors_are_those_of_the_functions() -> None:
+def test_errors_are_those_of_the_functions():
     with pytest.raises(ValueError, match="no transport"):
         run(registries, "add", "lab", "htps://data.example.org")
     with pytest.raises(NotFoundError, match="no registry is called 'lab'"):
         run(registries, "remove", "lab")
 
 
-def test_a_key_is_made_and_shown(tmp_path: Path) -> None:
+def test_a_key_is_made_and_shown(tmp_path):
     path = tmp_path / "lab.pem"
     told = run(registries, "key", path, "--new")
     assert f"private key: {path}" in told

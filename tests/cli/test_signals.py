@@ -1,18 +1,14 @@
 """Ctrl-C and SIGTERM, sent to real commands while they import, work, and wait for other processes."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.reading.dataset import Dataset
 from tests.command_line import orlog
 
 # As the command `orlog`: processes that it starts import this file too. At its moment it stands still.
@@ -57,7 +53,7 @@ NAMES = {CTRL_C: "Ctrl-C", SIGTERM: "SIGTERM"}
 AT_ONCE = "orlog.datasets.loading"
 
 
-def stopped(words: str, moment: str, number: signal.Signals, folder: Path) -> tuple[str, str]:
+def stopped(words, moment, number, folder):
     """Send a signal to a command at a moment, as a terminal does; return what stands, and what goes on."""
     (folder / "command.py").write_text(COMMAND, "utf-8")
     with subprocess.Popen(
@@ -84,7 +80,7 @@ def stopped(words: str, moment: str, number: signal.Signals, folder: Path) -> tu
 
 
 @pytest.fixture
-def folder(mini_folder: Path, tmp_path: Path) -> Path:
+def folder(mini_folder, tmp_path):
     """Return a folder with a run of one step, in which commands are given."""
     words = f"train bc {mini_folder} --steps 1 --evaluations 0 --out run"
     found = orlog(*words.split(), cwd=tmp_path)
@@ -109,9 +105,7 @@ def folder(mini_folder: Path, tmp_path: Path) -> Path:
         ("list", "orlog.datasets.listing", CTRL_C, "what was finished stays"),
     ],
 )
-def test_a_command_that_is_stopped_says_what_stands_and_how_to_go_on(
-    words: str, moment: str, number: signal.Signals, stands: str, folder: Path
-) -> None:
+def test_a_command_that_is_stopped_says_what_stands_and_how_to_go_on(words, moment, number, stands, folder):
     what, on = stopped(words, moment, number, folder)
     assert stands in what
     assert on == f"orlog {words}"
@@ -120,7 +114,7 @@ def test_a_command_that_is_stopped_says_what_stands_and_how_to_go_on(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("jobs_run_here")  # of the command that goes on
-def test_a_reproduction_that_is_stopped_while_it_trains_goes_on(mini: Dataset, tmp_path: Path) -> None:
+def test_a_reproduction_that_is_stopped_while_it_trains_goes_on(mini, tmp_path):
     words = f"reproduce bc {mini.name} --seeds 2 --steps 20 --evaluations 1 --episodes 1 --out r"
     what, on = stopped(words, "progress", CTRL_C, tmp_path)
     assert "last checkpoints" in what
@@ -130,7 +124,7 @@ def test_a_reproduction_that_is_stopped_while_it_trains_goes_on(mini: Dataset, t
 
 
 @pytest.mark.parametrize("module", ["typer", "numpy", "orlog.cli.options"])
-def test_ctrl_c_while_the_command_line_is_imported_is_one_line(module: str) -> None:
+def test_ctrl_c_while_the_command_line_is_imported_is_one_line(module):
     command = [sys.executable, "-X", "importtime", "-m", "orlog.cli", "list"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None

@@ -1,9 +1,6 @@
 """The commands about versions, views and containers, as a user runs them."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -11,15 +8,15 @@ import pytest
 from typer.testing import CliRunner
 
 import orlog
+from orlog import Dataset
 from orlog.cli import app
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, SchemaError, VersionExistsError
 from tests import command_line
 
 MINI = "pointmaze/umaze-mini-v1"
 
 
-def run(*arguments: str, cwd: Path, code: int = 0) -> str:
+def run(*arguments, cwd, code=0):
     """Run a command; return what it printed, errors last, as one line."""
     found = command_line.orlog(*arguments, cwd=cwd)
     assert found.returncode == code, found.stderr
@@ -27,7 +24,7 @@ def run(*arguments: str, cwd: Path, code: int = 0) -> str:
 
 
 @pytest.fixture
-def appended(mini: Dataset) -> Dataset:
+def appended(mini):
     """Return version 1.1.0 of the small dataset, with two episodes more."""
     changes = "two episodes again"
     with orlog.DatasetWriter.append(mini, changes=changes) as writer:
@@ -36,7 +33,7 @@ def appended(mini: Dataset) -> Dataset:
     return orlog.load_dataset(MINI)
 
 
-def test_a_lock_pins_and_moves_on_purpose(mini: Dataset, tmp_path: Path) -> None:
+def test_a_lock_pins_and_moves_on_purpose(mini, tmp_path):
     assert "pins nothing" in run("lock", cwd=tmp_path)
     assert "new" in run("lock", MINI, cwd=tmp_path)
     with orlog.DatasetWriter.append(mini) as writer:
@@ -49,7 +46,7 @@ def test_a_lock_pins_and_moves_on_purpose(mini: Dataset, tmp_path: Path) -> None
     assert "here" in run("lock", cwd=tmp_path)
 
 
-def test_versions_are_listed_compared_and_marked(mini: Dataset, appended: Dataset, tmp_path: Path) -> None:
+def test_versions_are_listed_compared_and_marked(mini, appended, tmp_path):
     shown = run("show", MINI, cwd=tmp_path)
     assert "1.1.0 (shown)" in shown
     assert "two episodes again" in shown
@@ -72,7 +69,7 @@ def test_versions_are_listed_compared_and_marked(mini: Dataset, appended: Datase
     assert "name the version" in run("mark", MINI, "good", cwd=tmp_path, code=1)
 
 
-def test_a_view_is_saved_shown_verified_and_stored(mini: Dataset, tmp_path: Path) -> None:
+def test_a_view_is_saved_shown_verified_and_stored(mini, tmp_path):
     arguments = ("--where", "returns > 1", "--top", "50", "--episodes", "1:")
     run("save", MINI, "good.json", *arguments, cwd=tmp_path)
     view = mini.filter_episodes("returns > 1").top_episodes(50)[1:]
@@ -92,7 +89,7 @@ def test_a_view_is_saved_shown_verified_and_stored(mini: Dataset, tmp_path: Path
     assert "rewards/c.0: damaged" in run("verify", "./good.json", cwd=tmp_path, code=3)
 
 
-def test_a_version_is_converted_and_back(mini: Dataset, tmp_path: Path) -> None:
+def test_a_version_is_converted_and_back(mini, tmp_path):
     run("save", MINI, "one-file", "--container", "hdf5", cwd=tmp_path)
     assert sorted(path.name for path in (tmp_path / "one-file").iterdir()) == ["data.h5", "manifest.json"]
     told = run("diff", MINI, "./one-file", cwd=tmp_path)
@@ -103,7 +100,7 @@ def test_a_version_is_converted_and_back(mini: Dataset, tmp_path: Path) -> None:
     assert "is in the zarr container" in run("save", MINI, "again", cwd=tmp_path, code=1)
 
 
-def test_a_view_does_not_write_over_other_files(mini: Dataset, tmp_path: Path) -> None:
+def test_a_view_does_not_write_over_other_files(mini, tmp_path):
     code = tmp_path / "settings.json"
     code.write_text("{}\n")
     command = ["save", MINI, "--episodes", "0:2"]
@@ -119,9 +116,7 @@ def test_a_view_does_not_write_over_other_files(mini: Dataset, tmp_path: Path) -
     assert orlog.load_dataset(path).digest == mini[:3].digest
 
 
-def test_a_view_is_published_as_itself_or_not_at_all(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_view_is_published_as_itself_or_not_at_all(mini, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     view = mini[:14]
     view.save("good.json")
@@ -152,21 +147,21 @@ def test_a_view_is_published_as_itself_or_not_at_all(
     assert published.lineage[0].digest == mini.digest
 
 
-def test_what_is_here_is_listed_alone(mini: Dataset, tmp_path: Path) -> None:
+def test_what_is_here_is_listed_alone(mini, tmp_path):
     names = [one["name"] for one in json.loads(run("list", "--here", "--json", cwd=tmp_path))["datasets"]]
     assert mini.name in names
     assert "classic/pendulum-mixed-v1" not in names
     run("list", "--here", "--all", cwd=tmp_path, code=2)
 
 
-def test_a_file_that_is_no_view_says_how_data_are_read(tmp_path: Path) -> None:
+def test_a_file_that_is_no_view_says_how_data_are_read(tmp_path):
     (tmp_path / "rows.json").write_text('{"rows": [1, 2]}')
     ended = command_line.orlog("show", str(tmp_path / "rows.json"))
     assert ended.returncode == 2
     assert "orlog import" in ended.stderr
 
 
-def test_what_was_built_is_checked_before_it_is_called_identical(mini_folder: Path) -> None:
+def test_what_was_built_is_checked_before_it_is_called_identical(mini_folder):
     repaired = command_line.orlog("verify", MINI, "--repair")
     assert (repaired.returncode, "no damage found" in repaired.stdout) == (0, True)
     shard = mini_folder / "rewards" / "c.0"
@@ -183,12 +178,12 @@ def test_what_was_built_is_checked_before_it_is_called_identical(mini_folder: Pa
 
 
 @pytest.mark.parametrize("words", [["--repair", "--quick"], ["--mirror", "file:///x"], ["--in-place", "--repair"]])
-def test_options_of_a_repair_go_together(words: list[str], tmp_path: Path) -> None:
+def test_options_of_a_repair_go_together(words, tmp_path):
     run("verify", MINI, *words, cwd=tmp_path, code=2)
 
 
 @pytest.mark.usefixtures("home")
-def test_a_version_that_is_taken_is_answered_with_the_line_that_works(tmp_path: Path) -> None:
+def test_a_version_that_is_taken_is_answered_with_the_line_that_works(tmp_path):
     for number in (1, 2):
         np.savez(
             tmp_path / f"{number}.npz",

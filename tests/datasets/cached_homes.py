@@ -1,14 +1,10 @@
 """Small homes for the tests of the cache: versions made from one tiny recording."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import shutil
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +20,7 @@ DAY = 86_400.0
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 
 
-def record_template(home: Path) -> Path:
+def record_template(home):
     """Record a version of a few kilobytes in a home of its own; return its folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORLOG_HOME", str(home))
@@ -37,21 +33,12 @@ def record_template(home: Path) -> Path:
         return writer.folder
 
 
-def place(
-    template: Path,
-    name: str,
-    version: str,
-    *,
-    partial: bool = False,
-    downloaded: bool = True,
-    days: float = 0.0,
-    linked: bool = False,
-) -> Path:
+def place(template, name, version, *, partial=False, downloaded=True, days=0.0, linked=False):
     """Put the template under another name into this test's home, last opened so many days ago."""
     own = datasets_folder() / name / version
     folder = partial_folder(own) if partial else own
     shutil.copytree(template, folder, copy_function=os.link if linked else shutil.copy2)
-    body: dict[str, Any] = json.loads((template / MANIFEST_FILE).read_text("utf-8"))
+    body = json.loads((template / MANIFEST_FILE).read_text("utf-8"))
     body.pop("digest")
     body.update(name=name, version=version)
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -67,7 +54,7 @@ def place(
     return folder
 
 
-def write_origin_of(folder: Path, registry: str = "lab") -> None:
+def write_origin_of(folder, registry="lab"):
     origin = {
         "origin_version": 1,
         "digest": read_manifest(folder / MANIFEST_FILE).digest,
@@ -78,7 +65,7 @@ def write_origin_of(folder: Path, registry: str = "lab") -> None:
     origin_file(folder).write_text(json.dumps(origin), "utf-8")
 
 
-def put(folder: Path, days: float = 0.0, size: int = 1000) -> Path:
+def put(folder, days=0.0, size=1000):
     """Make a folder with a file, last changed so many days ago."""
     folder.mkdir(parents=True)
     (folder / "file").write_bytes(b"x" * size)
@@ -87,16 +74,16 @@ def put(folder: Path, days: float = 0.0, size: int = 1000) -> Path:
     return folder
 
 
-def age(path: Path, days: float) -> None:
+def age(path, days):
     then = time.time() - days * DAY
     os.utime(path, (then, then))
 
 
-def beside(folder: Path, kind: str) -> Path:
+def beside(folder, kind):
     return folder.with_name(f".{folder.name}.{kind}")
 
 
-def snapshot(*folders: Path) -> dict[str, tuple[int, int]]:
+def snapshot(*folders):
     """Return size and time of change of every file below folders."""
     return {
         str(path): (path.lstat().st_size, path.lstat().st_mtime_ns)

@@ -5,25 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import pytest
 
+from orlog import publish_dataset
 from orlog.datasets.home.registries import add_registry
-from orlog.datasets.publish.publish import publish_dataset
 from tests.clocks import Clock
 from tests.servers import FileServer
 
 MINI = "pointmaze/umaze-mini-v1"
 
-Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
-Replace: TypeAlias = Callable[[Path, str, bytes], None]
-
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     """Let downloads wait by a clock that goes on only by what they wait."""
     clock = Clock()
     for module in ("http", "transfer"):
@@ -32,10 +28,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def reseal() -> Reseal:
+def reseal():
     """Return a function that changes the manifest in a folder and makes its digest fit."""
 
-    def change_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    def change_manifest(folder, change):
         path = folder / "manifest.json"
         body = json.loads(path.read_text("utf-8"))
         change(body)
@@ -49,13 +45,13 @@ def reseal() -> Reseal:
 
 
 @pytest.fixture
-def replace_object(reseal: Reseal) -> Replace:
+def replace_object(reseal):
     """Return a function that puts other bytes in an object's place, listed as if they belonged."""
 
-    def replace(folder: Path, path: str, data: bytes) -> None:
+    def replace(folder, path, data):
         (folder / path).write_bytes(data)
 
-        def change(body: dict[str, Any]) -> None:
+        def change(body):
             (item,) = (item for item in body["objects"] if item["path"] == path)
             item.update(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
@@ -73,7 +69,7 @@ class Served(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def registry_folder(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def registry_folder(built_mini, tmp_path_factory):
     """Return a registry that holds the small dataset; do not write to it."""
     folder = tmp_path_factory.mktemp("registry")
     publish_dataset(built_mini, str(folder))
@@ -81,7 +77,7 @@ def registry_folder(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def served(registry_folder: Path, tmp_path: Path, home: Path) -> Iterator[Served]:
+def served(registry_folder, tmp_path, home):
     """Serve a copy of the registry, known on this machine as `lab`."""
     folder = tmp_path / "registry"
     shutil.copytree(registry_folder, folder)

@@ -1,20 +1,15 @@
 """Samples of any spaces: as columns, as samples again, and recorded."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.reading.dataset import Dataset
 
 LENGTHS = (3, 1, 4)
 """Steps of the episodes: the last one ended the task, the others were cut off, or one just stops."""
 
 
-def stacked(space: spaces.Space[Any], count: int) -> Any:
+def stacked(space, count):
     """Return samples as columns."""
     if isinstance(space, spaces.Dict):
         return {key: stacked(part, count) for key, part in space.items()}
@@ -23,7 +18,7 @@ def stacked(space: spaces.Space[Any], count: int) -> Any:
     return np.stack([space.sample() for _ in range(count)])
 
 
-def rows_of(space: spaces.Space[Any], columns: Any, rows: int) -> list[Any]:
+def rows_of(space, columns, rows):
     """Return samples from columns, in the way their documentation tells."""
     if isinstance(space, spaces.Dict):
         parts = {key: rows_of(part, columns[key], rows) for key, part in space.items()}
@@ -37,14 +32,7 @@ def rows_of(space: spaces.Space[Any], columns: Any, rows: int) -> list[Any]:
     return list(columns)
 
 
-def record_samples(
-    name: str,
-    observations: spaces.Space[Any],
-    actions: spaces.Space[Any],
-    *,
-    stops: bool = True,
-    infos: tuple[str, ...] = ("place",),
-) -> Dataset:
+def record_samples(name, observations, actions, *, stops=True, infos=("place",)):
     """Record three episodes, of which the second may just stop, with some of the infos here."""
     observations.seed(0)
     actions.seed(0)

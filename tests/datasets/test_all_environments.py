@@ -1,7 +1,5 @@
 """Every environment that the installed packages register is recorded, read and made again."""
 
-from __future__ import annotations
-
 import collections
 import concurrent.futures
 import itertools
@@ -10,7 +8,6 @@ import os
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import pytest
@@ -24,7 +21,7 @@ SHARES = 8
 OF_A_KIND = 3
 
 
-def run_share(ids: list[str], folder: Path) -> list[Any]:
+def run_share(ids, folder):
     """Return what became of some environments in a process of their own."""
     results = folder / f"{uuid.uuid4().hex}.json"
     command = [sys.executable, "-m", "tests.environment_records", str(results), *ids]
@@ -34,13 +31,12 @@ def run_share(ids: list[str], folder: Path) -> list[Any]:
     env = {**os.environ, "TMPDIR": str(own)}
     done = run_program(command, cwd=ROOT, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
-    found: list[Any] = json.loads(results.read_text())
-    return found
+    return json.loads(results.read_text())
 
 
-def some_of_each_kind(ids: list[str]) -> list[str]:
+def some_of_each_kind(ids):
     """Return a few environments of each class and kind of observation, or all before a release."""
-    groups: dict[object, list[str]] = collections.defaultdict(list)
+    groups = collections.defaultdict(list)
     for one in ids:
         spec = gymnasium.spec(one)
         groups[str(spec.entry_point), spec.kwargs.get("obs_type")].append(one)
@@ -50,7 +46,7 @@ def some_of_each_kind(ids: list[str]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_every_environment_that_can_be_made_is_recorded_and_made_again(tmp_path: Path) -> None:
+def test_every_environment_that_can_be_made_is_recorded_and_made_again(tmp_path):
     for package in PACKAGES:
         pytest.importorskip(package)
     ids = some_of_each_kind(register_all())

@@ -1,7 +1,5 @@
 """Servers that want fewer requests: ours, a real nginx and a real Apache, with compression on."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import shutil
@@ -9,7 +7,6 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +18,6 @@ from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.download.transfer import Mirror, TransferOptions, fetch_object
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import TransferError
-from tests.clocks import Clock
 from tests.datasets.download.test_transfer import object_of, place
 from tests.servers import COMES, Fault, FileServer
 
@@ -36,7 +32,7 @@ PORTS = range(20_000, 30_000)
 
 
 @pytest.fixture
-def public_folder(registry_folder: Path) -> Iterator[Path]:
+def public_folder(registry_folder):
     """Return a folder with a copy of the registry that any user of this machine may read."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -46,14 +42,14 @@ def public_folder(registry_folder: Path) -> Iterator[Path]:
         yield folder
 
 
-def download(url: str) -> None:
+def download(url):
     source = source_of_url(f"{url}/{MINI}/1.0.0", patience=PATIENT)
     folder = download_version(source, TransferOptions(patience=PATIENT))
     assert verify_folder(folder)[1] == []
 
 
 @contextlib.contextmanager
-def running(command: list[str], port: int, folder: Path) -> Iterator[str]:
+def running(command, port, folder):
     """Run a server until the block ends, and give its address."""
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -72,7 +68,7 @@ def running(command: list[str], port: int, folder: Path) -> Iterator[str]:
         process.wait()
 
 
-def is_free(port: int, held: contextlib.ExitStack) -> bool:
+def is_free(port, held):
     """Return whether nobody has a port, after which no other test takes it as long as the lock is held."""
     lock = FileLock(Path(tempfile.gettempdir()) / f"orlog-port-{port}.lock", blocking=False)
     with contextlib.suppress(Timeout, OSError):
@@ -83,13 +79,13 @@ def is_free(port: int, held: contextlib.ExitStack) -> bool:
 
 
 @contextlib.contextmanager
-def free_port() -> Iterator[int]:
+def free_port():
     with contextlib.ExitStack() as held:
         yield next(port for port in PORTS if is_free(port, held))
 
 
 @contextlib.contextmanager
-def nginx(folder: Path, limits: str, limit: str) -> Iterator[str]:
+def nginx(folder, limits, limit):
     program = shutil.which("nginx")
     if program is None:
         pytest.skip("needs nginx")
@@ -125,7 +121,7 @@ http {{
 
 
 @contextlib.contextmanager
-def apache(folder: Path, rules: str) -> Iterator[str]:
+def apache(folder, rules):
     program = shutil.which("apache2")
     if program is None or not (MODULES / "mod_rewrite.so").exists():
         pytest.skip("needs apache2")
@@ -156,7 +152,7 @@ SetOutputFilter DEFLATE
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_limits_requests_gives_the_whole_version(registry_folder: Path, status: int) -> None:
+def test_a_server_that_limits_requests_gives_the_whole_version(registry_folder, status):
     with FileServer(registry_folder) as server:
         server.rate, server.rate_status = RATE, status
         download(server.url)
@@ -166,21 +162,21 @@ def test_a_server_that_limits_requests_gives_the_whole_version(registry_folder: 
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_nginx_that_limits_requests_gives_the_whole_version(public_folder: Path, status: int) -> None:
+def test_nginx_that_limits_requests_gives_the_whole_version(public_folder, status):
     zone = f"limit_req_zone $binary_remote_addr zone=all:1m rate={RATE}r/s;"
     limit = f"limit_req zone=all; limit_req_status {status};"
     with nginx(public_folder, zone, limit) as url:
         download(url)
 
 
-def test_nginx_that_limits_connections_gives_the_whole_version(public_folder: Path) -> None:
+def test_nginx_that_limits_connections_gives_the_whole_version(public_folder):
     zone = "limit_conn_zone $binary_remote_addr zone=all:1m;"
     # Each object takes a moment, so that requests meet.
     with nginx(public_folder, zone, "limit_conn all 1; limit_rate 1m;") as url:
         download(url)
 
 
-def test_apache_that_refuses_every_second_request_gives_the_whole_version(public_folder: Path) -> None:
+def test_apache_that_refuses_every_second_request_gives_the_whole_version(public_folder):
     (public_folder / "answers").write_text("objects no|yes\n", "utf-8")
     rules = f"""
 RewriteEngine On
@@ -193,7 +189,7 @@ RewriteRule .* - [R=503,L]
         download(url)
 
 
-def test_nothing_new_for_a_while_is_the_end(tmp_path: Path, clock: Clock) -> None:
+def test_nothing_new_for_a_while_is_the_end(tmp_path, clock):
     place(tmp_path / "served")
     patience = Patience(attempts=2, timeout=COMES, idle=0.3, first_wait=0.01, longest_wait=0.05)
     with FileServer(tmp_path / "served") as server:
@@ -206,7 +202,7 @@ def test_nothing_new_for_a_while_is_the_end(tmp_path: Path, clock: Clock) -> Non
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_an_object_is_waited_for_while_others_come(tmp_path: Path, clock: Clock, status: int) -> None:
+def test_an_object_is_waited_for_while_others_come(tmp_path, clock, status):
     place(tmp_path / "served")
     patience = Patience(attempts=2, timeout=COMES, idle=0.5, first_wait=0.01, longest_wait=0.05)
     with FileServer(tmp_path / "served") as server:
@@ -215,7 +211,7 @@ def test_an_object_is_waited_for_while_others_come(tmp_path: Path, clock: Clock,
         server.faults = [late]
         place(tmp_path / "served", b"other", "other")
 
-        def others(_: int) -> None:
+        def others(_):
             """Bring another object each time that the first one waits."""
             late.times = 0 if clock.now - began > 2 * patience.idle else None
             other = object_of(b"other", "other")

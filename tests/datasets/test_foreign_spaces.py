@@ -1,7 +1,5 @@
 """Spaces and keys that environments of other packages have."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
@@ -46,20 +44,20 @@ KEYS = (
     "plain_key-1.0",
 )
 
-BOOL: Any = np.bool_
+BOOL = np.bool_
 
 
 class Words(spaces.Space[Any]):
     """A space of a type of its own, whose samples are what it is given."""
 
-    def __init__(self, samples: list[Any]) -> None:
+    def __init__(self, samples):
         super().__init__(None, None)
         self.samples = samples
 
-    def sample(self, mask: Any = None, probability: Any = None) -> Any:  # noqa: ARG002
+    def sample(self, mask=None, probability=None):  # noqa: ARG002
         return self.samples[int(self.np_random.integers(len(self.samples)))]
 
-    def contains(self, x: Any) -> bool:
+    def contains(self, x):
         return x in self.samples
 
 
@@ -73,7 +71,7 @@ class Words(spaces.Space[Any]):
         ([0.5], spaces.Box(-np.inf, np.inf, (), np.float64)),
     ],
 )
-def test_an_unknown_space_is_stored_as_what_its_samples_are(samples: list[Any], expected: spaces.Space[Any]) -> None:
+def test_an_unknown_space_is_stored_as_what_its_samples_are(samples, expected):
     found = storable_space(spaces.Tuple([Words(samples), spaces.Discrete(2)]))
     assert found == spaces.Tuple([expected, spaces.Discrete(2)])
     again = space_from_json(space_to_json(found))
@@ -85,7 +83,7 @@ def test_an_unknown_space_is_stored_as_what_its_samples_are(samples: list[Any], 
     assert space_to_json(again) == space_to_json(found)
 
 
-def test_samples_of_dicts_tuples_and_text_are_found() -> None:
+def test_samples_of_dicts_tuples_and_text_are_found():
     found = storable_space(Words([{"a": ("put", 1)}, {"a": ("näher", 2)}]))
     assert isinstance(found, spaces.Dict)
     pair = found["a"]
@@ -100,17 +98,17 @@ def test_samples_of_dicts_tuples_and_text_are_found() -> None:
 @pytest.mark.parametrize(
     "samples", [[object()], [None], [1, "a"], [np.zeros(2), np.zeros(3)], [{1: 2}], [{"a": None}], [[1]]]
 )
-def test_samples_that_are_nothing_known_are_refused(samples: list[Any]) -> None:
+def test_samples_that_are_nothing_known_are_refused(samples):
     with pytest.raises(SchemaError, match=r"Words space cannot be stored"):
         storable_space(Words(samples * 4))
 
 
-def test_an_unknown_space_without_samples_is_refused() -> None:
+def test_an_unknown_space_without_samples_is_refused():
     with pytest.raises(SchemaError, match=r"Space space cannot be stored"):
         storable_space(gymnasium.Space((2,), np.float32))
 
 
-def test_looking_at_a_space_does_not_draw_from_it() -> None:
+def test_looking_at_a_space_does_not_draw_from_it():
     space = Words(list(range(1000)))
     space.seed(5)
     storable_space(space)
@@ -120,12 +118,12 @@ def test_looking_at_a_space_does_not_draw_from_it() -> None:
 
 
 @pytest.mark.parametrize("original", ["x" * 300, 5, None, ["a"]])
-def test_an_original_type_that_is_no_name_is_refused(original: object) -> None:
+def test_an_original_type_that_is_no_name_is_refused(original):
     with pytest.raises(SchemaError):
         space_from_json({"type": "Discrete", "n": 2, "start": 0, "original": original})
 
 
-def test_any_key_of_a_dict_is_stored_and_comes_back() -> None:
+def test_any_key_of_a_dict_is_stored_and_comes_back():
     space = spaces.Dict({key: spaces.Dict({"x y": spaces.Discrete(5)}) for key in KEYS})
     assert space_from_json(space_to_json(space)) == space
     names = [name for name, _ in leaf_spaces(space, "observations")]
@@ -147,7 +145,7 @@ def test_any_key_of_a_dict_is_stored_and_comes_back() -> None:
         assert list(view[0].observations) == ["bottom burner"]
 
 
-def test_batches_have_the_keys_of_the_space() -> None:
+def test_batches_have_the_keys_of_the_space():
     space = spaces.Dict({"bottom burner": spaces.Box(0, 255, (2, 2), np.uint8)})
     record_episodes(
         "lab/keys-v1",
@@ -160,7 +158,7 @@ def test_batches_have_the_keys_of_the_space() -> None:
     assert list(batch.observations) == ["bottom burner"]
 
 
-def test_a_name_that_is_too_long_is_refused_before_anything_is_recorded() -> None:
+def test_a_name_that_is_too_long_is_refused_before_anything_is_recorded():
     with pytest.raises(SchemaError, match=r"lab/long-v1"):
         orlog.DatasetWriter(
             "lab/long-v1",
@@ -180,7 +178,7 @@ def test_a_name_that_is_too_long_is_refused_before_anything_is_recorded() -> Non
         "Pong-v4",
     ],
 )
-def test_one_environment_of_each_kind_is_recorded_and_made_again(environment_id: str) -> None:
+def test_one_environment_of_each_kind_is_recorded_and_made_again(environment_id):
     with make(environment_id) as env:
         steps = run_randomly(env)
         record(env, steps, "lab/kind-v1")
@@ -200,7 +198,7 @@ def test_one_environment_of_each_kind_is_recorded_and_made_again(environment_id:
         assert str(original_type(space["mission"])).endswith("MissionSpace")
 
 
-def test_a_tuple_among_arguments_stays_one() -> None:
+def test_a_tuple_among_arguments_stays_one():
     with gymnasium.make("CartPole-v1", sutton_barto_reward=(True, [1, (2,)])) as env:
         record(env, run_randomly(env), "lab/tuple-v1")
     dataset = orlog.load_dataset("lab/tuple-v1")
@@ -211,11 +209,11 @@ def test_a_tuple_among_arguments_stays_one() -> None:
         assert env.spec.kwargs["sutton_barto_reward"] == (True, [1, (2,)])
 
 
-def test_the_type_that_a_space_was_is_shown() -> None:
+def test_the_type_that_a_space_was_is_shown():
     with make("MiniGrid-Empty-5x5-v0") as env:
         record(env, run_randomly(env), "lab/grid-v1")
     shown = CliRunner().invoke(app, ["show", "lab/grid-v1"]).output
-    space: Any = orlog.load_dataset("lab/grid-v1").observation_space
+    space = orlog.load_dataset("lab/grid-v1").observation_space
     charset = space["mission"].characters
     assert "\n" in charset
     (observations,) = [line for line in shown.splitlines() if line.startswith("observations  ")]
@@ -223,7 +221,7 @@ def test_the_type_that_a_space_was_is_shown() -> None:
     assert "was a minigrid." in " ".join(shown.split())
 
 
-def test_an_environment_is_made_in_a_process_that_did_not_import_its_package() -> None:
+def test_an_environment_is_made_in_a_process_that_did_not_import_its_package():
     code = (
         "from orlog.datasets.worlds.environments import make_environment\n"
         "for one in ('ALE/Pong-v5', 'MiniGrid-Empty-5x5-v0'):\n"

@@ -1,7 +1,5 @@
 """What people see of data: lines of characters, figures, and a dataset in a notebook."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 import gymnasium
@@ -14,7 +12,6 @@ from hypothesis.extra import numpy as arrays
 import orlog
 from orlog.datasets.looking.leaves import as_picture, dimensions_of, is_frame
 from orlog.datasets.looking.sparklines import LEVELS, MISSING, counts_between, course, histogram, spread
-from orlog.datasets.reading.dataset import Dataset
 from tests.command_line import orlog as run_orlog
 from tests.episodes import whole_episode
 
@@ -22,7 +19,7 @@ NUMBERS = arrays.arrays(np.float64, st.integers(1, 200), elements=st.floats(allo
 
 
 @given(NUMBERS, st.integers(1, 90))
-def test_any_numbers_become_one_line(values: np.ndarray, width: int) -> None:
+def test_any_numbers_become_one_line(values, width):
     drawn = course(values, width)
     assert len(drawn) == min(width, len(values))
     assert {*drawn} <= {*LEVELS, MISSING}
@@ -31,7 +28,7 @@ def test_any_numbers_become_one_line(values: np.ndarray, width: int) -> None:
     assert len(spread(values, width)) in (0, 1, width)
 
 
-def test_a_course_rises_and_falls_as_its_numbers_do() -> None:
+def test_a_course_rises_and_falls_as_its_numbers_do():
     assert course(np.arange(8.0), 8) == LEVELS
     assert course(np.repeat(np.arange(8.0), 5), 8) == LEVELS
     assert course(np.array([2.0, np.nan, 2.0]), 9) == f"{LEVELS[0]}{MISSING}{LEVELS[0]}"
@@ -43,7 +40,7 @@ def test_a_course_rises_and_falls_as_its_numbers_do() -> None:
     st.lists(st.integers(-3, 0), min_size=1, max_size=9),
     st.integers(1, 90),
 )
-def test_numbers_that_differ_in_the_last_digit_are_all_counted(largest: float, below: list[int], bins: int) -> None:
+def test_numbers_that_differ_in_the_last_digit_are_all_counted(largest, below, bins):
     values = np.array([largest + one * np.spacing(np.nextafter(largest, 0)) for one in below])
     low, high = float(values.min()), float(values.max())
     assert counts_between(values, low, high, bins).sum() == len(values)
@@ -55,7 +52,7 @@ def test_numbers_that_differ_in_the_last_digit_are_all_counted(largest: float, b
     st.integers(1, 60),
     st.sampled_from([1.0, 0.5]),
 )
-def test_bins_of_whole_numbers_hold_equally_many_of_them(numbers: list[int], most: int, unit: float) -> None:
+def test_bins_of_whole_numbers_hold_equally_many_of_them(numbers, most, unit):
     values = np.array(numbers) * unit
     drawn = histogram(values, most)
     assert drawn.counts.sum() == len(values)
@@ -69,7 +66,7 @@ def test_bins_of_whole_numbers_hold_equally_many_of_them(numbers: list[int], mos
         assert [places.count(place) for place in range(len(drawn.counts))] == drawn.counts.tolist()
 
 
-def test_means_of_the_largest_numbers_are_drawn() -> None:
+def test_means_of_the_largest_numbers_are_drawn():
     most = np.finfo(np.float64).max
     assert course(np.repeat([-most, most], 3), 2) == f"{LEVELS[0]}{LEVELS[-1]}"
     assert course(np.array([0.0, 0.0, np.inf, -np.inf, 1.0, 1.0]), 3) == (f"{LEVELS[0]}{MISSING}{LEVELS[-1]}")
@@ -89,7 +86,7 @@ def test_means_of_the_largest_numbers_are_drawn() -> None:
         ((64, 64, 64), np.uint8, None),
     ],
 )
-def test_frames_are_told_from_numbers(shape: tuple[int, ...], dtype: type, shown: tuple[int, ...] | None) -> None:
+def test_frames_are_told_from_numbers(shape, dtype, shown):
     assert is_frame(np.dtype(dtype), shape) == (shown is not None)
     if shown is not None:
         picture = as_picture(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
@@ -100,27 +97,27 @@ def test_frames_are_told_from_numbers(shape: tuple[int, ...], dtype: type, shown
 class Checked(HTMLParser):
     """Counts tags that are open, and keeps all names of tags and values of attributes."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
-        self.open: list[str] = []
-        self.tags: set[str] = set()
+        self.open = []
+        self.tags = set()
         self.values = ""
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.open.append(tag)
         self.tags.add(tag)
         self.values += " ".join(f"{name}={value}" for name, value in attrs if name != "xmlns")
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag, attrs):
         self.handle_starttag(tag, attrs)
         self.open.pop()
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
 
-def test_a_notebook_shows_totals_and_pictures_and_runs_nothing() -> None:
+def test_a_notebook_shows_totals_and_pictures_and_runs_nothing():
     writer = orlog.DatasetWriter(
         "lab/seen-v1",
         observation_space=gymnasium.spaces.Box(0, 255, (16, 16, 3), np.uint8),
@@ -139,7 +136,7 @@ def test_a_notebook_shows_totals_and_pictures_and_runs_nothing() -> None:
     assert "1 episode" in text or "episodes" in text
 
 
-def test_figures_show_every_dimension_of_an_episode(mini: Dataset) -> None:
+def test_figures_show_every_dimension_of_an_episode(mini):
     pytest.importorskip("matplotlib")
     episode = mini[0]
     figure = episode.plot()
@@ -152,7 +149,7 @@ def test_figures_show_every_dimension_of_an_episode(mini: Dataset) -> None:
     assert len(mini.plot().axes) >= 3
 
 
-def test_an_episode_is_shown_in_the_terminal(mini: Dataset) -> None:
+def test_an_episode_is_shown_in_the_terminal(mini):
     name = mini.name
     shown = run_orlog("show", name, "--episode", "0")
     assert shown.returncode == 0, shown.stderr
@@ -167,7 +164,7 @@ def test_an_episode_is_shown_in_the_terminal(mini: Dataset) -> None:
     assert '"return"' in run_orlog("show", name, "--episode", "-1", "--json").stdout
 
 
-def test_a_notebook_shows_paths_through_the_maze_of_the_data(mini: Dataset) -> None:
+def test_a_notebook_shows_paths_through_the_maze_of_the_data(mini):
     checked = Checked(mini._repr_html_())
     assert checked.open == []
     assert "polyline" in checked.tags

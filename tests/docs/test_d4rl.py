@@ -6,13 +6,8 @@ finds in the files. The server has them under the paths of the real one, and the
 in place of the real one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import h5py
@@ -20,22 +15,20 @@ import msgspec
 import numpy as np
 import pytest
 
+from orlog import load_dataset
 from orlog.datasets import listing
 from orlog.datasets.download import sources
-from orlog.datasets.loading import load_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests import shipped
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.index import Index
 from tests.command_line import orlog
 from tests.servers import FileServer
 
-Body = dict[str, Any]
 STEPS = 60
 EPISODE = 20
 
 
-def rows(dataset: str, steps: int = STEPS, *, timeouts: bool = True) -> Body:
+def rows(dataset, steps=STEPS, *, timeouts=True):
     """Return the columns that all of D4RL's files have."""
     one = benchmark_environment(dataset)
     assert one is not None
@@ -52,12 +45,12 @@ def rows(dataset: str, steps: int = STEPS, *, timeouts: bool = True) -> Body:
     return body
 
 
-def locomotion_v0(dataset: str) -> Body:
+def locomotion_v0(dataset):
     """`gym_mujoco`: nothing but the columns."""
     return rows(dataset)
 
 
-def locomotion(dataset: str) -> Body:
+def locomotion(dataset):
     """`mujoco/collect_data.py`: states, log-probabilities, and the weights of the policy."""
     body = rows(dataset)
     body["next_observations"] = np.roll(body["observations"], -1, axis=0)
@@ -71,11 +64,11 @@ def locomotion(dataset: str) -> Body:
     return {**body, **weights(body)}
 
 
-def weights(body: Body) -> Body:
+def weights(body):
     """The policy of `metadata`, of three layers."""
     size = (body["observations"].shape[1], body["actions"].shape[1])
     shapes = {"fc0": (8, size[0]), "fc1": (8, 8), "last_fc": (size[1], 8)}
-    found: Body = {
+    found = {
         "metadata/policy/nonlinearity": np.bytes_("relu"),
         "metadata/policy/output_distribution": np.bytes_("tanh_gaussian"),
     }
@@ -85,17 +78,17 @@ def weights(body: Body) -> Body:
     return found
 
 
-def replay(dataset: str) -> Body:
+def replay(dataset):
     """`mujoco/convert_buffer.py`: every number a double, and no weights."""
     body = {key: values for key, values in locomotion(dataset).items() if "policy" not in key}
     return doubles(body)
 
 
-def doubles(body: Body) -> Body:
+def doubles(body):
     return {key: values.astype("float64") if values.dtype == np.float32 else values for key, values in body.items()}
 
 
-def with_goal(dataset: str) -> Body:
+def with_goal(dataset):
     """`generate_ant_maze_datasets.py`, `generate_maze2d_datasets.py`: goal and state as infos."""
     body = rows(dataset)
     rng = np.random.default_rng(2)
@@ -107,12 +100,12 @@ def with_goal(dataset: str) -> Body:
     return body
 
 
-def maze2d_v0(dataset: str) -> Body:
+def maze2d_v0(dataset):
     """The first maze2d files: without timeouts."""
     return {key: values for key, values in with_goal(dataset).items() if key != "timeouts"}
 
 
-def hand_v0(dataset: str) -> Body:
+def hand_v0(dataset):
     """`hand_dapg`: positions and velocities as infos."""
     body = rows(dataset)
     size = {"hammer": 33, "relocate": 36}.get(dataset.split("/")[1].split("-")[0], 30)
@@ -121,13 +114,13 @@ def hand_v0(dataset: str) -> Body:
     return body
 
 
-def hand_cloned_v0(dataset: str) -> Body:
+def hand_cloned_v0(dataset):
     """All doubles but the actions."""
     body = hand_v0(dataset)
     return {**doubles(body), "actions": body["actions"]}
 
 
-def hand(dataset: str) -> Body:
+def hand(dataset):
     """`hand_dapg_demos.py`: and where the objects are that an episode places."""
     places = {
         "door": {"door_body_pos": 3},
@@ -141,7 +134,7 @@ def hand(dataset: str) -> Body:
     return body
 
 
-def hand_cloned(dataset: str) -> Body:
+def hand_cloned(dataset):
     """`hand_dapg_combined.py`: and the weights of the cloned policy, the other way around."""
     body = hand(dataset)
     body["metadata/algorithm"] = np.bytes_("BC")
@@ -149,7 +142,7 @@ def hand_cloned(dataset: str) -> Body:
     return {**body, **kept}
 
 
-def hand_expert(dataset: str) -> Body:
+def hand_expert(dataset):
     """`hand_dapg_jax.py`: and the mean and log-deviation of the policy."""
     body = hand(dataset)
     for key in ("action_mean", "action_log_std"):
@@ -158,7 +151,7 @@ def hand_expert(dataset: str) -> Body:
     return {**body, **weights(body)}
 
 
-def kitchen(dataset: str) -> Body:
+def kitchen(dataset):
     """`generate_kitchen_datasets.py`: flags that are floats, and infos that are one column."""
     body = rows(dataset, timeouts=False)
     body["terminals"] = (np.arange(STEPS) % EPISODE == EPISODE - 1).astype("float32")
@@ -166,17 +159,17 @@ def kitchen(dataset: str) -> Body:
     return body
 
 
-def flow(dataset: str) -> Body:
+def flow(dataset):
     """`flow_idm.py`: nothing but the four columns."""
     return rows(dataset, 1200, timeouts=False)
 
 
-def bullet_maze(dataset: str) -> Body:
+def bullet_maze(dataset):
     """`generate_maze2d_bullet_datasets.py`."""
     return with_goal(dataset)
 
 
-def fourrooms() -> Body:
+def fourrooms():
     """`generate_minigrid_fourroom_data.py`: actions that are choices, kept as floats."""
     rng = np.random.default_rng(4)
     return {
@@ -193,12 +186,12 @@ def fourrooms() -> Body:
 class Upstream:
     """A server with files under the paths that D4RL's server has them, which the index names."""
 
-    def __init__(self, folder: Path, server: FileServer) -> None:
+    def __init__(self, folder, server):
         self.folder, self.server = folder, server
         self.index = shipped.shipped_index("d4rl")
         self.real = self.index
 
-    def has(self, dataset: str, body: Body) -> Path:
+    def has(self, dataset, body):
         """Let the server have a dataset's file; the index knows its checksum if the real one does."""
         version, entry = "1.0.1", self.real.foreign[dataset]["1.0.1"]
         path = self.folder / urlsplit(entry.url).path.lstrip("/")
@@ -217,7 +210,7 @@ class Upstream:
 
 
 @pytest.fixture
-def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
+def upstream(tmp_path, monkeypatch):
     (tmp_path / "served").mkdir()
     monkeypatch.chdir(tmp_path)
     with FileServer(tmp_path / "served") as server:
@@ -227,19 +220,19 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstre
         yield one
 
 
-def run(*arguments: str) -> str:
+def run(*arguments):
     ended = orlog(*arguments)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout + ended.stderr
 
 
-def download(upstream: Upstream, dataset: str, body: Body) -> Dataset:
+def download(upstream, dataset, body):
     upstream.has(dataset, body)
     run("download", dataset)
     return load_dataset(dataset)
 
 
-def test_the_lines_of_the_readme(upstream: Upstream) -> None:
+def test_the_lines_of_the_readme(upstream):
     """With `--steps` and `--episodes`, since a million steps take hours."""
     upstream.has("d4rl/hopper-medium-v2", locomotion("d4rl/hopper-medium-v2"))
     run("download", "d4rl/hopper-medium-v2")
@@ -259,7 +252,7 @@ def test_the_lines_of_the_readme(upstream: Upstream) -> None:
     assert body["normalized_score"] == pytest.approx(expected, rel=1e-9)
 
 
-SCORED: dict[str, Callable[[str], Body]] = {
+SCORED = {
     "d4rl/walker2d-medium-v0": locomotion_v0,
     "d4rl/ant-expert-v2": locomotion,
     "d4rl/halfcheetah-medium-replay-v1": replay,
@@ -274,7 +267,7 @@ SCORED: dict[str, Callable[[str], Body]] = {
     "d4rl/hammer-expert-v1": hand_expert,
     "d4rl/kitchen-mixed-v0": kitchen,
 }
-UNSCORED: dict[str, Callable[[str], Body]] = {
+UNSCORED = {
     "d4rl/bullet-hopper-medium-v0": locomotion_v0,
     "d4rl/bullet-maze2d-umaze-v0": bullet_maze,
     "d4rl/flow-merge-random-v0": flow,
@@ -283,7 +276,7 @@ UNSCORED: dict[str, Callable[[str], Body]] = {
 }
 
 
-def marked(datasets: dict[str, Callable[[str], Body]], *thorough: str) -> list[Any]:
+def marked(datasets, *thorough):
     """Return the names as parameters; the slow and the repetitive ones run in `make test-all`."""
     return [pytest.param(one, marks=pytest.mark.thorough) if one.split("/")[1] in thorough else one for one in datasets]
 
@@ -302,14 +295,14 @@ def marked(datasets: dict[str, Callable[[str], Body]], *thorough: str) -> list[A
         "kitchen-mixed-v0",
     ),
 )
-def test_each_layout_is_downloaded_trained_and_scored(upstream: Upstream, dataset: str) -> None:
+def test_each_layout_is_downloaded_trained_and_scored(upstream, dataset):
     body = SCORED[dataset](dataset)
     here = download(upstream, dataset, body)
     one = benchmark_environment(dataset)
     assert one is not None
     assert here.manifest.benchmark == dataset
     assert here.environment == one.record is not None
-    assert here.action_space.low.tolist() == [-1] * one.actions.size  # type: ignore[attr-defined]
+    assert here.action_space.low.tolist() == [-1] * one.actions.size
     infos = {key for key in body if key.startswith("infos")}
     columns = {name for name in here.columns if name.startswith("infos/")}
     assert columns == {key if "/" in key else "infos/infos" for key in infos}
@@ -326,7 +319,7 @@ def test_each_layout_is_downloaded_trained_and_scored(upstream: Upstream, datase
 @pytest.mark.parametrize(
     "dataset", marked(UNSCORED, "carla-lane-v0", "bullet-maze2d-umaze-v0", "flow-ring-controller-v0")
 )
-def test_what_cannot_be_scored_is_trained(upstream: Upstream, dataset: str) -> None:
+def test_what_cannot_be_scored_is_trained(upstream, dataset):
     body = UNSCORED[dataset](dataset)
     here = download(upstream, dataset, body)
     one = benchmark_environment(dataset)
@@ -343,7 +336,7 @@ def test_what_cannot_be_scored_is_trained(upstream: Upstream, dataset: str) -> N
     assert "Traceback" not in ended.stderr
 
 
-def test_choices_are_kept_as_choices(upstream: Upstream) -> None:
+def test_choices_are_kept_as_choices(upstream):
     dataset = "d4rl/minigrid-fourrooms-v0"
     body = fourrooms()
     here = download(upstream, dataset, body)
@@ -363,7 +356,7 @@ def test_choices_are_kept_as_choices(upstream: Upstream) -> None:
     np.testing.assert_array_equal(load_dataset(other)[0].actions, here[0].actions)
 
 
-def test_a_dataset_without_a_checksum_is_trusted_at_first_and_says_so(upstream: Upstream) -> None:
+def test_a_dataset_without_a_checksum_is_trusted_at_first_and_says_so(upstream):
     """65 of D4RL's files have no published checksum; 8 names share a file that has one."""
     upstream.has("d4rl/maze2d-umaze-v0", maze2d_v0("d4rl/maze2d-umaze-v0"))
     said = run("download", "d4rl/maze2d-umaze-v0")
@@ -373,10 +366,10 @@ def test_a_dataset_without_a_checksum_is_trusted_at_first_and_says_so(upstream: 
     assert upstream.real.foreign[long]["1.0.1"].sha256 == upstream.real.foreign[short]["1.0.1"].sha256
 
 
-def test_a_file_of_ones_own_is_imported_like_one_of_d4rl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_ones_own_is_imported_like_one_of_d4rl(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def write(name: str, body: Body) -> Path:
+    def write(name, body):
         with h5py.File(tmp_path / name, "w") as file:
             for key, values in body.items():
                 file[key] = values

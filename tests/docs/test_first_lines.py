@@ -1,9 +1,6 @@
 """The lines that a user tries first, as they are written, on small data under the same names."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -11,10 +8,9 @@ import pytest
 
 import orlog
 from orlog.algos.training.runs import read_run
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.environments import make_environment
 from tests.command_line import orlog as orlog_command
-from tests.docs.test_d4rl import Upstream, run, with_goal
+from tests.docs.test_d4rl import run, with_goal
 from tests.docs.test_d4rl import upstream as upstream
 from tests.episodes import record_episodes, whole_episode
 from tests.first_lines import run_lines
@@ -29,7 +25,7 @@ class MyMethod(BC):
 """
 
 
-def maze(name: str, environment_id: str) -> Dataset:
+def maze(name, environment_id):
     """Record two short episodes of random actions in a maze."""
     with (
         make_environment(environment_id, {}) as env,
@@ -51,7 +47,7 @@ def maze(name: str, environment_id: str) -> Dataset:
     return orlog.load_dataset(name)
 
 
-def breakout() -> None:
+def breakout():
     """Write an episode of frames and choices."""
     rng = np.random.default_rng(0)
     record_episodes(
@@ -71,7 +67,7 @@ def breakout() -> None:
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.usefixtures("jobs_run_here")
-def test_the_first_lines_work_as_they_are_written(upstream: Upstream, tmp_path: Path) -> None:
+def test_the_first_lines_work_as_they_are_written(upstream, tmp_path):
     maze("pointmaze/large-v1", "PointMaze_Large-v3")
     said = run("train", "fql", "pointmaze/large-v1", "--seeds", "0-3", "--device", "cpu", *FEW)
     assert said.count("finished") == 4
@@ -112,12 +108,12 @@ def test_the_first_lines_work_as_they_are_written(upstream: Upstream, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.usefixtures("jobs_run_here")
-def test_the_lines_that_the_wheel_is_tried_with_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lines_that_the_wheel_is_tried_with_work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ORLOG_IMPORT", "")
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def run_here(words: list[str]) -> tuple[int, str]:
+    def run_here(words):
         ended = orlog_command(*words, cwd=tmp_path)
         return ended.returncode, ended.stdout + ended.stderr
 

@@ -1,7 +1,5 @@
 """The page `docs/folders.md`: each of its lines works as written, from a folder with such files."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -39,7 +37,7 @@ LINES = [
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def files(tmp_path, monkeypatch):
     """Make the files that the page names, in the current folder."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
@@ -112,7 +110,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_a_lone_arrow_file_becomes_a_table_as_the_page_says() -> None:
+def test_a_lone_arrow_file_becomes_a_table_as_the_page_says():
     (code,) = re.findall(r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     exec(code, {})
     line = next(one for one in LINES if one.startswith("orlog import logs.parquet"))
@@ -121,7 +119,7 @@ def test_a_lone_arrow_file_becomes_a_table_as_the_page_says() -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_every_line_of_the_page_works_as_written() -> None:
+def test_every_line_of_the_page_works_as_written():
     assert len(LINES) > 10
     for line in LINES:
         words = [

@@ -1,7 +1,5 @@
 """Every example of a format runs in an empty folder."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 
@@ -14,15 +12,13 @@ EXAMPLES = sorted((ROOT / "examples" / "formats").glob("*.py"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_the_example_of_a_format_runs(
-    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_of_a_format_runs(example, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(example), run_name="__main__")
     assert "episodes" in capsys.readouterr().out
 
 
-def test_every_format_has_an_example_and_a_row_in_the_docs() -> None:
+def test_every_format_has_an_example_and_a_row_in_the_docs():
     rows = (ROOT / "docs" / "formats.md").read_text("utf-8")
     for name in formats():
         assert name in {example.stem for example in EXAMPLES}, name

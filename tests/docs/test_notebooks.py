@@ -1,13 +1,10 @@
 """The notebooks run from top to bottom, in a kernel of this environment and an empty folder."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import jupytext
 import pytest
@@ -24,7 +21,7 @@ CASES = [
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def kernel(tmp_path, monkeypatch):
     """Return the name of a kernel of the Python that runs the tests, whatever kernels the user has."""
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     spec = {"argv": command, "display_name": "tests", "language": "python"}
@@ -41,7 +38,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("source", CASES)
-def test_the_notebooks_run(source: Path, kernel: str, tmp_path: Path) -> None:
+def test_the_notebooks_run(source, kernel, tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     notebook = jupytext.read(source, fmt="py:percent")
@@ -49,13 +46,13 @@ def test_the_notebooks_run(source: Path, kernel: str, tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as sockets:  # tmp_path is longer than their names may be
         # Not ports: until the kernel opens those that were free, a server of another test may have one.
         config = Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}})
-        options: dict[str, Any] = {"kernel_name": kernel, "resources": where, "config": config}
+        options = {"kernel_name": kernel, "resources": where, "config": config}
         NotebookClient(notebook, startup_timeout=LONGEST_S, timeout=LONGEST_S, **options).execute()
     drawn = [cell for cell in notebook.cells if cell.source.endswith(".plot()")]
     assert all("image/png" in cell.outputs[-1].data for cell in drawn)
 
 
-def test_every_notebook_is_a_page_of_the_site() -> None:
-    build: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "build_site.py"))
+def test_every_notebook_is_a_page_of_the_site():
+    build = runpy.run_path(str(ROOT / "docs" / "build_site.py"))
     pages = {name for name in build["MOVED"] if name.startswith("notebooks/")}
     assert pages == {f"notebooks/{source.name}" for source in NOTEBOOKS}

@@ -1,7 +1,5 @@
 """The page of results, followed from an empty folder: a first home writes a file, and a second one confirms it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from tests.docs.test_task_pages import DOCS, commands
 SHORTER = {"train": ("--evaluations", "1", "--curve-episodes", "2"), "evaluate": ("--episodes", "5")}
 
 
-def follow(*words: str) -> str:
+def follow(*words):
     """Run a command of the page, shorter than it stands there, and return what it printed."""
     given = ["200" if before == "--steps" else word for before, word in zip(("", *words), (*words, ""), strict=True)][
         :-1
@@ -24,16 +22,14 @@ def follow(*words: str) -> str:
 
 
 @pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("empty", "mini_folder", "jobs_run_here")
-def test_a_newcomer_writes_a_file_and_a_second_home_confirms_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_newcomer_writes_a_file_and_a_second_home_confirms_it(tmp_path, monkeypatch):
     lines = list(commands("results.md"))
     assert [words[0] for words in lines] == ["build", "train", "evaluate", "compare", "reproduce"]
     said = [follow(*words) for words in lines[:4]]
@@ -49,7 +45,7 @@ def test_a_newcomer_writes_a_file_and_a_second_home_confirms_it(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("empty", "mini_folder", "jobs_run_here")
-def test_a_method_of_ones_own_is_written_and_run_again() -> None:
+def test_a_method_of_ones_own_is_written_and_run_again():
     lesson = (DOCS / "algorithm-in-30-lines.md").read_text("utf-8")
     Path("mine.py").write_text(lesson.partition("```python\n")[2].partition("```")[0])
     name = "./mine.py:Mine"

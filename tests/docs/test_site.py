@@ -1,14 +1,11 @@
 """The documentation site: it builds without a warning, holds every page, and asks nobody else."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re
 import runpy
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +17,7 @@ from tests.programs import run_program
 from tests.tool_environments import tool_python
 
 ROOT = Path(__file__).parents[2]
-BUILD: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "build_site.py"))
+BUILD = runpy.run_path(str(ROOT / "docs" / "build_site.py"))
 PAGES = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
 ELSEWHERE = re.compile(
     r"""<(?:script|link|img|source|iframe|video|use)\b[^>]*\s(?:src|srcset|href)=["']?(?:https?:)?//|"""
@@ -29,20 +26,20 @@ ELSEWHERE = re.compile(
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("built") / "site"
     BUILD["main"](folder)
     return folder
 
 
-def test_every_page_is_in_the_menu() -> None:
+def test_every_page_is_in_the_menu():
     menu = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
     pages = [*PAGES, *BUILD["MOVED"].values()]
     assert [page for page in pages if f" {page}\n" not in menu] == []
 
 
 @pytest.mark.thorough
-def test_the_site_has_every_page_and_asks_no_other_host(site: Path) -> None:
+def test_the_site_has_every_page_and_asks_no_other_host(site):
     for page in [*PAGES, *BUILD["MOVED"].values()]:
         assert (site / page).with_suffix(".html").is_file(), page
     for manifest in recorded_manifests():
@@ -50,13 +47,13 @@ def test_the_site_has_every_page_and_asks_no_other_host(site: Path) -> None:
     asks_nobody(site)
 
 
-def asks_nobody(site: Path) -> None:
+def asks_nobody(site):
     for file in [*site.rglob("*.html"), *site.rglob("*.css")]:
         assert not ELSEWHERE.search(file.read_text("utf-8")), file.name
 
 
 @pytest.mark.thorough
-def test_every_benchmark_has_a_page_with_its_names_files_and_scores(site: Path) -> None:
+def test_every_benchmark_has_a_page_with_its_names_files_and_scores(site):
     menu = (site / "index.html").read_text("utf-8")
     for key in {*SHIPPED, *(one for one in BENCHMARKS if published_scores(one))}:
         page = (site / "benchmarks" / f"{key}.html").read_text("utf-8")
@@ -74,7 +71,7 @@ def test_every_benchmark_has_a_page_with_its_names_files_and_scores(site: Path) 
 
 
 @pytest.mark.thorough
-def test_every_dataset_has_its_baselines_as_a_figure(site: Path) -> None:
+def test_every_dataset_has_its_baselines_as_a_figure(site):
     for manifest in recorded_manifests():
         page = (site / "datasets" / f"{manifest.name}.html").read_text("utf-8")
         assert f"orlog open {manifest.name}" in re.sub(r"<[^>]*>", "", page)
@@ -87,7 +84,7 @@ def test_every_dataset_has_its_baselines_as_a_figure(site: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_mkdocs_material_builds_the_same_site(site: Path, tmp_path: Path) -> None:
+def test_mkdocs_material_builds_the_same_site(site, tmp_path):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     python, other = tool_python(*project["dependency-groups"]["docs-fallback"]), tmp_path / "site"
     done = run_program(
@@ -101,7 +98,7 @@ def test_mkdocs_material_builds_the_same_site(site: Path, tmp_path: Path) -> Non
     assert "iframe-worker" in (other / "index.html").read_text("utf-8")
 
 
-def test_every_public_name_is_documented_in_one_place() -> None:
+def test_every_public_name_is_documented_in_one_place():
     pages = [page.read_text("utf-8") for page in (ROOT / "docs" / "reference").glob("*.md")]
     written = re.findall(r"^(?:::: orlog\.(?!errors$)|`orlog\.)([\w.]+)", "\n".join(pages), re.MULTILINE)
     assert sorted(name for name in written if "." not in name) == sorted(orlog.__all__)
@@ -115,14 +112,14 @@ def test_every_public_name_is_documented_in_one_place() -> None:
 
 
 @pytest.mark.thorough
-def test_every_public_name_stands_in_the_site_once(site: Path) -> None:
+def test_every_public_name_stands_in_the_site_once(site):
     built = "".join(page.read_text("utf-8") for page in (site / "reference").glob("*.html"))
     for name in {*orlog.__all__} - {"__version__"}:
         assert built.count(f' id="orlog.{name}"') == 1, name
 
 
 @pytest.mark.slow
-def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
+def test_a_link_that_leads_nowhere_fails_the_build(tmp_path):
     BUILD["copy_pages"](tmp_path)
     BUILD["copy_sources"](tmp_path)
     with (tmp_path / "docs" / "ope.md").open("a", encoding="utf-8") as page:
@@ -133,8 +130,8 @@ def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_search_finds_words_in_a_site_opened_from_its_folder(site: Path, chromium: Any) -> None:
-    asked: list[str] = []
+def test_search_finds_words_in_a_site_opened_from_its_folder(site, chromium):
+    asked = []
     page = chromium.new_page()
     page.set_default_timeout(300_000)  # whatever hangs is not waited for
     page.on("request", lambda request: asked.append(request.url))
@@ -146,7 +143,7 @@ def test_search_finds_words_in_a_site_opened_from_its_folder(site: Path, chromiu
     assert all(url.startswith("file:") for url in asked)
 
 
-def test_a_folder_that_holds_no_site_is_not_replaced(tmp_path: Path) -> None:
+def test_a_folder_that_holds_no_site_is_not_replaced(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine", "utf-8")
     with pytest.raises(SystemExit, match="holds no site"):
         BUILD["main"](tmp_path)

@@ -3,11 +3,8 @@
 `docs/folders.md` has a test of its own.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import gymnasium
@@ -15,7 +12,7 @@ import numpy as np
 import pytest
 
 import orlog
-from tests.docs.test_d4rl import Upstream, run, with_goal
+from tests.docs.test_d4rl import run, with_goal
 from tests.docs.test_d4rl import upstream as upstream
 from tests.docs.test_first_lines import FEW, maze
 from tests.episodes import record_episodes, whole_episode
@@ -31,7 +28,7 @@ SMALLER = {
 """Options that make of hours seconds, and answer questions."""
 
 
-def commands(page: str) -> Iterator[list[str]]:
+def commands(page):
     """Yield the words of each command in the plain blocks of a page, without `orlog` and comments."""
     text = (DOCS / page).read_text("utf-8").replace("\\\n", " ")
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
@@ -40,7 +37,7 @@ def commands(page: str) -> Iterator[list[str]]:
             yield shlex.split(line.partition(" # ")[0])[1:]
 
 
-def follow(words: list[str], places: Mapping[str, str] | None = None) -> str:
+def follow(words, places=None):
     """Run a command with other words where the page says an address, and return what it printed."""
     given = [(places or {}).get(word, word) for word in words]
     return run(*given, *SMALLER.get(given[0], ()))
@@ -48,7 +45,7 @@ def follow(words: list[str], places: Mapping[str, str] | None = None) -> str:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("jobs_run_here", "mini_folder")
-def test_the_first_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_ten_minutes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     maze("pointmaze/umaze-v1", "PointMaze_UMaze-v3")
     said = [follow(words) for words in commands("first-ten-minutes.md")]
@@ -61,7 +58,7 @@ def test_the_first_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("jobs_run_here")
-def test_iql_on_antmaze(upstream: Upstream) -> None:
+def test_iql_on_antmaze(upstream):
     name = "d4rl/antmaze-medium-play-v2"
     upstream.has(name, with_goal(name))
     said = {" ".join(words): follow(words) for words in commands("iql-on-antmaze.md")}
@@ -73,7 +70,7 @@ def test_iql_on_antmaze(upstream: Upstream) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("jobs_run_here")
-def test_an_algorithm_in_30_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_algorithm_in_30_lines(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (DOCS / "algorithm-in-30-lines.md").read_text("utf-8")
     (tmp_path / "mine.py").write_text(page.partition("```python\n")[2].partition("```")[0], "utf-8")
@@ -87,7 +84,7 @@ def test_an_algorithm_in_30_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def arm(tmp_path, monkeypatch):
     """Record lab/arm-v1; return what goes to the home of another person."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
@@ -112,7 +109,7 @@ def arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
 
 
 @pytest.mark.thorough
-def test_publishing_for_a_lab(arm: Callable[[str], None], tmp_path: Path) -> None:
+def test_publishing_for_a_lab(arm, tmp_path):
     (tmp_path / "registry").mkdir()
     places = {"/data/shared/registry": "registry"}
     followed = 0

@@ -1,9 +1,6 @@
 """Fixtures of executors: clusters of this machine are started one after the other."""
 
-from __future__ import annotations
-
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +8,7 @@ from filelock import FileLock
 
 
 @pytest.fixture(autouse=True)
-def one_cluster_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
+def one_cluster_at_a_time(request):
     """Let a test that starts a cluster wait for those of other processes: Ray finds any that runs here."""
     if request.node.get_closest_marker("thorough") is None:
         yield

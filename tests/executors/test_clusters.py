@@ -1,14 +1,10 @@
 """Executors of clusters: a real cluster of Ray on this machine, and submitit's local executor."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 import pytest
 
 from orlog.algos.training.runs import read_run
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError
 from orlog.runs.jobs import find_executor
 from orlog.runs.results import finished_results
@@ -130,47 +126,45 @@ else:
 
 
 @pytest.fixture
-def kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def kills(tmp_path, monkeypatch):
     """Let every process import a job that kills its own."""
     (tmp_path / "kills.py").write_text(KILLS, "utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
 @pytest.mark.thorough
-def test_a_cluster_of_ray_that_loses_a_node_ends_every_job_once(mini: Dataset, tmp_path: Path) -> None:
+def test_a_cluster_of_ray_that_loses_a_node_ends_every_job_once(mini, tmp_path):
     run_tool(tool_python("ray==2.60.0"), RAY, mini.name, folder=tmp_path)
     assert sorted(read_run(folder).seed for folder in finished_results()) == [*range(4)]
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("kills")
-def test_ray_tells_of_a_job_that_kills_its_process_and_of_a_cluster_that_does_not_answer(tmp_path: Path) -> None:
+def test_ray_tells_of_a_job_that_kills_its_process_and_of_a_cluster_that_does_not_answer(tmp_path):
     run_tool(tool_python("ray==2.60.0"), RAY_ERRORS, folder=tmp_path)
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("kills")
-def test_submitit_runs_a_sweep_and_a_killed_job_ends_no_other(mini: Dataset, tmp_path: Path) -> None:
+def test_submitit_runs_a_sweep_and_a_killed_job_ends_no_other(mini, tmp_path):
     run_tool(tool_python("submitit==1.5.4"), SUBMITIT, mini.name, folder=tmp_path)
     assert sorted(read_run(folder).seed for folder in finished_results()) == [0, 1]
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("home")
-def test_a_job_that_slurm_refuses_is_told_in_its_words(tmp_path: Path) -> None:
+def test_a_job_that_slurm_refuses_is_told_in_its_words(tmp_path):
     run_tool(tool_python("submitit==1.5.4"), REFUSED, folder=tmp_path)
 
 
 @pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("slurm", "submitit")])
-def test_an_executor_whose_package_is_missing_names_it(
-    name: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_executor_whose_package_is_missing_names_it(name, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=rf"run: pip install {package}$"):
         [*find_executor(name)(abs, [1], workers=1, running=print)]
 
 
-def test_an_option_that_an_executor_does_not_have_is_refused() -> None:
+def test_an_option_that_an_executor_does_not_have_is_refused():
     with pytest.raises(ValueError, match="executor processes has no option 'address'; it has none"):
         find_executor("processes", address="auto")
     for option, message in (

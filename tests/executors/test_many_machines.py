@@ -1,20 +1,17 @@
 """What several processes or machines read gives what one gives; Ray reads datasets where they are."""
 
-from __future__ import annotations
-
 import functools
 import sys
-from pathlib import Path
 
 import pytest
 
 import orlog
+from orlog import publish_dataset
 from orlog.algos.fitted_q_evaluation import FQESettings
 from orlog.base import jobs
 from orlog.datasets.audit import audit as audits
 from orlog.datasets.home.registries import add_registry
-from orlog.datasets.publish.publish import publish_dataset
-from orlog.datasets.reading.dataset import Dataset, episode_ranges
+from orlog.datasets.reading.dataset import episode_ranges
 from orlog.datasets.recording.saving import convert_dataset
 from orlog.errors import MissingExtraError, SchemaError
 from tests.command_line import orlog as run
@@ -29,20 +26,18 @@ NAME = "lab/parts-v1"
 
 
 @pytest.fixture
-def small_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_jobs(monkeypatch):
     """Let small datasets be several jobs."""
     monkeypatch.setattr(audits, "JOB_BYTES", 2**18)
 
 
 @pytest.mark.usefixtures("small_jobs")
-def test_an_audit_finds_the_same_with_two_workers_and_where_one_is_killed(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_audit_finds_the_same_with_two_workers_and_where_one_is_killed(mini, tmp_path, monkeypatch):
     ranges = len(episode_ranges(mini, audits.JOB_BYTES))
     assert ranges > 4
     expected = orlog.audit(mini)
     assert expected.findings
-    steps: list[int] = []
+    steps = []
     killing = functools.partial(jobs.do_jobs, execute=functools.partial(killing_once, tmp_path))
     monkeypatch.setattr(audits, "do_jobs", killing)
     found = orlog.audit(mini, workers=2, progress=lambda done, _: steps.append(done))
@@ -55,32 +50,32 @@ def test_an_audit_finds_the_same_with_two_workers_and_where_one_is_killed(
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("small_jobs")
-def test_an_audit_of_a_view_with_three_workers(mini: Dataset) -> None:
+def test_an_audit_of_a_view_with_three_workers(mini):
     view = mini.filter_episodes("lengths > 20")[::-1]
     assert orlog.audit(view, workers=3) == orlog.audit(view)
 
 
 @pytest.mark.thorough
-def test_checkpoints_are_judged_by_jobs_as_here(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_are_judged_by_jobs_as_here(mini, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small = {"hidden": [4], "batch_size": 8}
     options = {"steps": 20, "evaluations": 2, "keep_checkpoints": True, "settings": small}
-    run_of = orlog.train("bc", mini, **options)  # type: ignore[arg-type]
+    run_of = orlog.train("bc", mini, **options)
     settings = FQESettings(hidden=(4,), batch_size=8, steps=5, fits=2)
     judge = functools.partial(orlog.evaluate_off_policy, [run_of.folder], episodes=1, settings=settings)
-    done: list[tuple[int, int]] = []
+    done = []
     expected = judge().to_json()
     assert judge(workers=2, progress=lambda now, of: done.append((now, of))).to_json() == expected
     assert done == [(10, 20), (20, 20)]
 
 
-def test_commands_take_executors_and_refuse_what_does_not_fit() -> None:
+def test_commands_take_executors_and_refuse_what_does_not_fit():
     assert run("build", "x/y-v1", "--executor", "nonsense").returncode == 1
     shown = run("build", "x/y-v1", "--executor", "processes", "--executor-option", "time=1")
     assert "the executor processes has no option 'time'; it has none" in shown.stderr
 
 
-def test_what_hands_over_to_ray_names_its_extra(mini: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_hands_over_to_ray_names_its_extra(mini, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r'pip install "ray\[data\]"'):
         mini.to_ray()
@@ -182,9 +177,7 @@ assert len(digests) == 1
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("home")
-def test_a_cluster_of_ray_imports_and_reads_what_is_elsewhere(
-    mini: Dataset, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_cluster_of_ray_imports_and_reads_what_is_elsewhere(mini, tmp_path, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("author")))
         folder = tmp_path_factory.mktemp("converted") / "store"
@@ -202,12 +195,12 @@ def test_a_cluster_of_ray_imports_and_reads_what_is_elsewhere(
 
 
 @pytest.mark.thorough
-def test_submitit_imports_as_one_process_does(tmp_path: Path) -> None:
+def test_submitit_imports_as_one_process_does(tmp_path):
     test_lerobot.write(tmp_path / "frames", "v2.1")
     run_tool(tool_python("submitit==1.5.4"), SUBMITIT, tmp_path / "frames", folder=tmp_path)
 
 
-def test_an_empty_view_is_not_handed_over(mini: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_view_is_not_handed_over(mini, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", sys)
     monkeypatch.setitem(sys.modules, "ray.data", sys)
     with pytest.raises(SchemaError, match="there is no episode to hand over"):

@@ -1,11 +1,8 @@
 """An algorithm is one file: put into the package's folder, or anywhere else, it does what others do."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -17,7 +14,6 @@ from orlog.algos.settings import check_for_any_form, make_config
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import read_run, run_folder
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError, StoppedError
 from tests.episodes import whole_episode
 from tests.training import train_run
@@ -79,7 +75,7 @@ class DiscreteBC:
 
 
 @pytest.fixture
-def poles() -> Dataset:
+def poles():
     """Return a few episodes of CartPole, whose actions are discrete."""
     rng = np.random.default_rng(0)
     with gymnasium.make("CartPole-v1") as env, orlog.DatasetWriter("lab/poles-v1", environment=env) as writer:
@@ -96,7 +92,7 @@ def poles() -> Dataset:
 
 
 @pytest.fixture
-def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def added(tmp_path, monkeypatch):
     """Return the name of an algorithm whose file is in a folder that was added to the package's."""
     package = importlib.import_module("orlog.algos")
     folder = tmp_path / "more"
@@ -107,7 +103,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "discrete_bc"
 
 
-def test_a_file_is_listed_and_imported_only_when_it_is_used(added: str) -> None:
+def test_a_file_is_listed_and_imported_only_when_it_is_used(added):
     assert added in list(ALGORITHMS)
     assert list(ALGORITHMS) == sorted(ALGORITHMS)
     assert added in ALGORITHMS
@@ -116,10 +112,10 @@ def test_a_file_is_listed_and_imported_only_when_it_is_used(added: str) -> None:
     assert make_config(added, {"n_steps": "5"}).n_steps == 5
 
 
-def test_a_file_trains_resumes_and_evaluates(added: str, poles: Dataset, tmp_path: Path) -> None:
+def test_a_file_trains_resumes_and_evaluates(added, poles, tmp_path):
     whole, half = tmp_path / "whole", tmp_path / "half"
 
-    def run(folder: Path, **options: Any) -> None:
+    def run(folder, **options):
         train_run(added, poles, folder, seed=3, steps=6, evaluations=2, **options)
 
     run(whole)
@@ -136,22 +132,20 @@ def test_a_file_trains_resumes_and_evaluates(added: str, poles: Dataset, tmp_pat
     assert all(1 <= one <= 500 for one in evaluation.returns)
 
 
-def test_a_setting_of_the_run_is_not_another(added: str, poles: Dataset, tmp_path: Path) -> None:
+def test_a_setting_of_the_run_is_not_another(added, poles, tmp_path):
     with pytest.raises(ValueError, match=r"seed is an option of its own, .*: use seed="):
         train_run(added, poles, tmp_path, seed=0, steps=1, settings={"seed": 1})
 
 
 @pytest.mark.parametrize("form", ["a file", "a class", "a module"])
-def test_a_file_from_elsewhere_is_named_or_given_as_its_class(
-    form: str, poles: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_from_elsewhere_is_named_or_given_as_its_class(form, poles, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "my_method", raising=False)
     (tmp_path / "my_method.py").write_text(SOURCE, "utf-8")
-    algorithm: Any = {"a file": "./my_method.py:DiscreteBC", "a module": "my_method:DiscreteBC"}.get(
-        form
-    ) or find_algorithm("./my_method.py:DiscreteBC")
+    algorithm = {"a file": "./my_method.py:DiscreteBC", "a module": "my_method:DiscreteBC"}.get(form) or find_algorithm(
+        "./my_method.py:DiscreteBC"
+    )
     folder = run_folder("runs", algorithm, poles, 0)
     assert folder == Path("runs/DiscreteBC/lab/poles-v1/seed-0")
     record = train_run(algorithm, poles, folder, seed=0, steps=2, evaluations=1)
@@ -174,12 +168,12 @@ def test_a_file_from_elsewhere_is_named_or_given_as_its_class(
         ("orlog.algos.bc:Nothing", "has no class Nothing"),
     ],
 )
-def test_what_is_not_there_is_named(name: str, words: str) -> None:
+def test_what_is_not_there_is_named(name, words):
     with pytest.raises(ValueError, match=words):
         find_algorithm(name)
 
 
-def test_a_class_that_declares_too_little_is_refused() -> None:
+def test_a_class_that_declares_too_little_is_refused():
     class Method:
         CONFIG = object
 
@@ -189,9 +183,7 @@ def test_a_class_that_declares_too_little_is_refused() -> None:
         find_algorithm("orlog.algos.bc:cloning_loss")
 
 
-def test_spaces_that_an_algorithm_does_not_take_are_named(
-    added: str, poles: Dataset, mini: Dataset, tmp_path: Path
-) -> None:
+def test_spaces_that_an_algorithm_does_not_take_are_named(added, poles, mini, tmp_path):
     with pytest.raises(SchemaError, match=rf"edac takes actions that are a Box, found Discrete\(2\); .*{added}"):
         train_run("edac", poles, tmp_path, seed=0, steps=1)
     with pytest.raises(SchemaError, match=r"takes actions that are a Discrete space, found Box"):
@@ -199,7 +191,7 @@ def test_spaces_that_an_algorithm_does_not_take_are_named(
 
 
 @pytest.fixture
-def two_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def two_forms(tmp_path, monkeypatch):
     """Return the name of an added algorithm with a form for continuous and one for discrete actions."""
     package = importlib.import_module("orlog.algos")
     folder = tmp_path / "forms"
@@ -214,9 +206,7 @@ def two_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "linear"
 
 
-def test_the_action_space_chooses_the_form_and_records_keep_the_name(
-    two_forms: str, poles: Dataset, mini: Dataset, tmp_path: Path
-) -> None:
+def test_the_action_space_chooses_the_form_and_records_keep_the_name(two_forms, poles, mini, tmp_path):
     assert two_forms in ALGORITHMS
     assert f"{two_forms}_discrete" not in ALGORITHMS
     for dataset, form in ((mini, "Linear"), (poles, "LinearDiscrete")):
@@ -239,7 +229,7 @@ def test_the_action_space_chooses_the_form_and_records_keep_the_name(
         check_for_any_form(two_forms, {"expectile": 2})
 
 
-def test_actions_that_no_form_takes_are_refused_with_the_forms_that_there_are(two_forms: str) -> None:
+def test_actions_that_no_form_takes_are_refused_with_the_forms_that_there_are(two_forms):
     space = gymnasium.spaces.MultiBinary(3)
     with pytest.raises(
         SchemaError, match=r"linear takes actions that are a Box or a Discrete space, found MultiBinary\(3\)\."

@@ -1,20 +1,18 @@
 """What a new audit check and a new aggregate of scores take: a function and one entry of a table."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 import orlog
 from orlog.datasets.audit.audit import CHECKS
-from orlog.datasets.audit.findings import Check, Facts, Finding, Seen
+from orlog.datasets.audit.findings import Finding, Seen
 from orlog.normalize.statistics import AGGREGATES, compare_methods
 from tests.command_line import orlog as run
 
 MINI = "pointmaze/umaze-mini-v1"
 
 
-def check_returns_to_zero(facts: Facts) -> Check:
+def check_returns_to_zero(facts):
     """Find rewards of exactly zero."""
     seen = Seen(facts.dataset)
     while (piece := (yield seen)) is not None:
@@ -24,7 +22,7 @@ def check_returns_to_zero(facts: Facts) -> Check:
 
 
 @pytest.mark.usefixtures("mini_folder")
-def test_a_check_is_part_of_every_audit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_is_part_of_every_audit(monkeypatch):
     monkeypatch.setitem(CHECKS, "zeros", check_returns_to_zero)
     zeros = int(np.count_nonzero(orlog.load_dataset(MINI).column("rewards") == 0))
     assert zeros > 0
@@ -34,11 +32,11 @@ def test_a_check_is_part_of_every_audit(monkeypatch: pytest.MonkeyPatch) -> None
     assert f"{zeros} rewards are zero" in " ".join(run("audit", MINI).stdout.split())
 
 
-def worst_seed(scores: np.ndarray) -> np.ndarray:
+def worst_seed(scores):
     return np.asarray(scores.mean(-1).min(-1))
 
 
-def test_an_aggregate_is_compared_with_an_interval_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_aggregate_is_compared_with_an_interval_like_any_other(monkeypatch):
     monkeypatch.setitem(AGGREGATES, "worst seed", worst_seed)
     rng = np.random.default_rng(0)
     scores = {

@@ -1,17 +1,13 @@
 """An executor is one file: put into the package's folder, it runs jobs by its name."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
 from orlog.algos.training.options import TrainOptions
-from orlog.datasets.reading.dataset import Dataset
-from orlog.runs.jobs import Job, find_executor, make_jobs, run_jobs
+from orlog.runs.jobs import find_executor, make_jobs, run_jobs
 from orlog.runs.reproducing import summarize
 
 SOURCE = '''
@@ -31,7 +27,7 @@ def execute(function, jobs, *, workers, running):
 
 
 @pytest.fixture
-def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def added(tmp_path, monkeypatch):
     """Return the name of an executor whose file is in a folder that was added to the package's."""
     package = importlib.import_module("orlog.executors")
     folder = tmp_path / "more"
@@ -42,13 +38,13 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "here"
 
 
-def two_jobs(mini: Dataset, folder: Path) -> list[Job]:
+def two_jobs(mini, folder):
     return make_jobs("bc", mini, folder, seeds=(0, 1), episodes=1, options=TrainOptions(steps=2, evaluations=0))
 
 
-def test_a_file_runs_jobs_by_its_name(added: str, mini: Dataset, tmp_path: Path) -> None:
+def test_a_file_runs_jobs_by_its_name(added, mini, tmp_path):
     jobs = two_jobs(mini, tmp_path / "runs")
-    seen: list[tuple[int, int]] = []
+    seen = []
     run_jobs(jobs, workers=3, executor=added, progress=lambda job, step: seen.append((job.seed, step)))
     assert seen == [(1, 0), (1, 2), (0, 0), (0, 2)]
     assert list(summarize(jobs).seeds) == [0, 1]
@@ -56,7 +52,7 @@ def test_a_file_runs_jobs_by_its_name(added: str, mini: Dataset, tmp_path: Path)
     assert module.processes == [(os.getpid(), 3)] * 2
 
 
-def test_a_function_is_an_executor_too_and_errors_of_jobs_are_raised(added: str, mini: Dataset, tmp_path: Path) -> None:
+def test_a_function_is_an_executor_too_and_errors_of_jobs_are_raised(added, mini, tmp_path):
     jobs = two_jobs(mini, tmp_path / "runs")
     jobs[0].folder.mkdir(parents=True)
     (jobs[0].folder / "run.json").write_text("{}", "utf-8")
@@ -64,6 +60,6 @@ def test_a_function_is_an_executor_too_and_errors_of_jobs_are_raised(added: str,
         run_jobs(jobs, workers=1, executor=find_executor(added))
 
 
-def test_an_unknown_executor_lists_what_there_is(added: str, mini: Dataset, tmp_path: Path) -> None:
+def test_an_unknown_executor_lists_what_there_is(added, mini, tmp_path):
     with pytest.raises(ValueError, match=f"no executor 'cloud'; choose one of: {added}, processes"):
         run_jobs(two_jobs(mini, tmp_path), workers=1, executor="cloud")

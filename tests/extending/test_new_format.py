@@ -1,11 +1,8 @@
 """A format is one file: it is listed, imported and linked without a change anywhere else."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +71,7 @@ FORMAT = Format(
 
 
 @pytest.fixture(autouse=True)
-def format_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def format_file(tmp_path, monkeypatch):
     """Put the format into a folder on the package's path, and two files to read here."""
     folder = tmp_path / "more"
     folder.mkdir()
@@ -88,7 +85,7 @@ def format_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     sys.modules.pop("orlog.datasets.formats.numbers", None)
 
 
-def test_it_is_listed() -> None:
+def test_it_is_listed():
     assert {"d4rl", "numbers"} <= formats().keys()
     found = find_format("numbers-text", "lab/x")
     assert choose_format([Path("a.txt")], "numbers", "lab/x") is found
@@ -99,7 +96,7 @@ def test_it_is_listed() -> None:
         find_format("other", "lab/x")
 
 
-def test_several_files_are_imported_as_one_version() -> None:
+def test_several_files_are_imported_as_one_version():
     folder = orlog.import_dataset(["a.numbers", "b.numbers"], "lab/numbers-v1")
     dataset = orlog.load_dataset("lab/numbers-v1")
     assert (dataset.folder, dataset.total_episodes) == (folder, 2)
@@ -112,7 +109,7 @@ def test_several_files_are_imported_as_one_version() -> None:
     assert orlog.verify_store(folder)[1] == []
 
 
-def test_the_command_line_imports_it_and_shows_what_it_found() -> None:
+def test_the_command_line_imports_it_and_shows_what_it_found():
     looked = run("import", "a.numbers", "b.numbers", "lab/numbers-v1", "--dry-run")
     with pytest.raises(NotFoundError):
         orlog.load_dataset("lab/numbers-v1")
@@ -125,7 +122,7 @@ def test_the_command_line_imports_it_and_shows_what_it_found() -> None:
     assert "numbers" in run("import", "--list").stdout
 
 
-def test_what_would_be_lost_is_said_before_it_is_exported() -> None:
+def test_what_would_be_lost_is_said_before_it_is_exported():
     orlog.import_dataset(["a.numbers", "b.numbers"], "lab/numbers-v1")
     with pytest.raises(SchemaError, match=r"numbers cannot hold all of it: It has no rewards\. Give"):
         orlog.export_dataset("lab/numbers-v1", "out", to="numbers")
@@ -139,7 +136,7 @@ def test_what_would_be_lost_is_said_before_it_is_exported() -> None:
         orlog.export_dataset("lab/numbers-v1", "more", to="number")
 
 
-def test_pickles_and_options_without_use_are_refused() -> None:
+def test_pickles_and_options_without_use_are_refused():
     Path("data.pkl").write_bytes(pickle.dumps(None))
     with pytest.raises(ValueError, match=r"(?s)is a pickle.*save_rows"):
         orlog.import_dataset("data.pkl", "lab/x-v1")
@@ -150,7 +147,7 @@ def test_pickles_and_options_without_use_are_refused() -> None:
 
 
 @pytest.mark.parametrize("terminals", [True, False])
-def test_a_pickle_is_converted_by_the_lines_of_the_message(terminals: bool) -> None:
+def test_a_pickle_is_converted_by_the_lines_of_the_message(terminals):
     episodes = [
         {
             "observations": np.random.default_rng(count).normal(size=(count, 2)),
@@ -173,12 +170,12 @@ def test_a_pickle_is_converted_by_the_lines_of_the_message(terminals: bool) -> N
     assert ends == [(terminals, not terminals), (False, True), (False, True)]
 
 
-def test_a_folder_is_no_file() -> None:
+def test_a_folder_is_no_file():
     with pytest.raises(ValueError, match="no known format"):
         orlog.import_dataset("more", "lab/x-v1")
 
 
-def test_a_registry_lists_a_file_of_it(tmp_path: Path) -> None:
+def test_a_registry_lists_a_file_of_it(tmp_path):
     (tmp_path / "registry").mkdir()
     url = f"file://{tmp_path}/a.numbers"
     entry = foreign_file_entry(url=url, format="numbers-text")
@@ -189,7 +186,7 @@ def test_a_registry_lists_a_file_of_it(tmp_path: Path) -> None:
     assert dataset.lineage[0].operation.startswith(f"read numbers-text from {url}")
 
 
-def test_a_version_is_imported_once_and_only_from_files_that_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_is_imported_once_and_only_from_files_that_hold(monkeypatch):
     digest = orlog.load_dataset(orlog.import_dataset("a.numbers", "lab/numbers-v1")).digest
     with pytest.raises(VersionExistsError):
         orlog.import_dataset("b.numbers", "lab/numbers-v1")
@@ -206,7 +203,7 @@ def test_a_version_is_imported_once_and_only_from_files_that_hold(monkeypatch: p
         with pytest.raises(error, match=message):
             orlog.import_dataset(files, "lab/other-v1")
 
-    def change(_done: int, _total: int) -> None:
+    def change(_done, _total):
         Path("a.numbers").write_text("1\n2\n3\n4\n", "utf-8")
 
     with pytest.raises(IntegrityError, match="changed while it was read"):
@@ -214,6 +211,6 @@ def test_a_version_is_imported_once_and_only_from_files_that_hold(monkeypatch: p
     assert not Path("other/datasets/lab/other-v1/1.0.0").exists()
 
 
-def test_d4rl_is_one_file() -> None:
+def test_d4rl_is_one_file():
     with pytest.raises(SchemaError, match=r"is one file, but 2 are given"):
         orlog.import_dataset(["a.numbers", "b.numbers"], "lab/numbers-v1", format="d4rl")

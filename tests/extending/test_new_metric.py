@@ -3,12 +3,8 @@
 Costs are one such metric; the area under a front is another, over runs with several weights, added by a test.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -18,10 +14,9 @@ from gymnasium import spaces
 import orlog
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import read_evaluation
-from orlog.datasets.reading.dataset import Dataset
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
-from orlog.normalize.metrics import METRICS, EpisodeOutcomes, Metric, Number, numbers_of
+from orlog.normalize.metrics import METRICS, Metric, Number, numbers_of
 from orlog.runs.comparing import find_runs, tables_of
 from orlog.runs.jobs import make_jobs, run_jobs
 from orlog.runs.reproducing import summarize
@@ -41,28 +36,28 @@ class Costly(gymnasium.Env[np.ndarray, np.ndarray]):
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Box(-1, 1, (1,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed, options=options)
         self.steps = 0
         return self._observe(), {}
 
-    def step(self, action: np.ndarray) -> Any:
+    def step(self, action):
         self.steps += 1
         cost = 10 * abs(float(action[0])) + 1
         info = {"energy": cost, "objectives": np.array([self.steps, float(action[0])])}
         return self._observe(), -cost, False, self.steps == 5, info
 
-    def _observe(self) -> np.ndarray:
+    def _observe(self):
         return self.np_random.uniform(-1, 1, 2).astype(np.float32)
 
 
 @pytest.fixture
-def costly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dataset]:
+def costly(tmp_path, monkeypatch):
     """Return a dataset with costs, whose environment tells them, in an empty current folder."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    made: Any = Costly
+    made = Costly
     gymnasium.register("lab/Costly-v0", made, max_episode_steps=5)
     with orlog.record(gymnasium.make("lab/Costly-v0"), NAME, infos=["energy"], roles={"infos/energy": "cost"}) as env:
         env.action_space.seed(0)
@@ -74,7 +69,7 @@ def costly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dataset]
     del gymnasium.registry["lab/Costly-v0"]
 
 
-def test_costs_are_kept_printed_and_compared(costly: Dataset) -> None:
+def test_costs_are_kept_printed_and_compared(costly):
     for seed in (0, 1):
         orlog.train("bc", costly, settings=SMALL, steps=3, evaluations=1, seed=seed)
     done = orlog.evaluate(Path("runs") / "bc" / NAME / "seed-0", episodes=6)
@@ -111,7 +106,7 @@ def test_costs_are_kept_printed_and_compared(costly: Dataset) -> None:
     assert measured["counted"][0] == str(first)
 
 
-def test_an_environment_that_does_not_tell_costs_is_named(costly: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_that_does_not_tell_costs_is_named(costly, monkeypatch):
     made = orlog.train("bc", costly, settings=SMALL, steps=2, evaluations=0)
     tell = Costly.step
     monkeypatch.setattr(Costly, "step", lambda self, action: (*tell(self, action)[:4], {}))
@@ -121,9 +116,7 @@ def test_an_environment_that_does_not_tell_costs_is_named(costly: Dataset, monke
     assert "warning: lab/costly-v1: the environment's info" in run("evaluate", str(made.folder)).stderr
 
 
-def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(
-    costly: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(costly, tmp_path, monkeypatch):
     monkeypatch.setattr("orlog.base.jobs.ProcessPool", pool_in_this_process)
     monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
     jobs = make_jobs("bc", costly, "jobs", seeds=(0, 1), episodes=3, options=TrainOptions(steps=2, evaluations=1))
@@ -145,7 +138,7 @@ def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(
     assert row.split().count(f"{result.numbers[0].value:.1f}") == 2  # here, and as recorded
 
 
-def area(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
+def area(runs):
     """Return the area that the mean objectives of runs with several weights dominate, from the origin."""
     points = sorted((tuple(run.metrics["area"].mean(0)) for run in runs), reverse=True)
     area = height = 0.0
@@ -156,9 +149,7 @@ def area(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
     return [Number(metric="area", name="area", value=area, note=f"{weights} weights")]
 
 
-def test_a_metric_may_be_over_all_objectives_of_runs_with_several_weights(
-    costly: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_metric_may_be_over_all_objectives_of_runs_with_several_weights(costly, monkeypatch):
     added = Metric(summarize=area, combine="sum", infos=("objectives",))
     monkeypatch.setitem(METRICS, "area", added)
     results = []

@@ -1,10 +1,6 @@
 """A recipe is one file: it is listed, built and measured without a change anywhere else."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -100,7 +96,7 @@ DATASETS = {
 
 
 @pytest.fixture(autouse=True)
-def recipe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def recipe_file(tmp_path, monkeypatch):
     """Put the recipe into a folder on the package's path."""
     folder = tmp_path / "more"
     folder.mkdir()
@@ -111,12 +107,12 @@ def recipe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     sys.modules.pop("orlog.datasets.worlds.swings", None)
 
 
-def test_it_is_listed() -> None:
+def test_it_is_listed():
     assert {"swings/small-v1", "pointmaze/umaze-v1"} <= catalogue().keys()
     assert "swings/small-v1" in run("list").stdout
 
 
-def test_it_is_built() -> None:
+def test_it_is_built():
     folder = orlog.build_dataset("swings/small-v1")
     dataset = orlog.load_dataset("swings/small-v1")
     assert (dataset.folder, dataset.total_steps, dataset.total_episodes) == (folder, 400, 2)
@@ -126,7 +122,7 @@ def test_it_is_built() -> None:
     assert orlog.verify_store(folder)[1] == []
 
 
-def test_its_references_are_measured() -> None:
+def test_its_references_are_measured():
     orlog.build_dataset("swings/small-v1")
     found = measure_references(orlog.load_dataset("swings/small-v1"), episodes=3)
     assert isinstance(found, ReferenceReturns)
@@ -134,7 +130,7 @@ def test_its_references_are_measured() -> None:
     assert len(found.random.returns) == len(found.expert.returns) == 3
 
 
-def test_without_an_expert_no_references_are_measured() -> None:
+def test_without_an_expert_no_references_are_measured():
     orlog.build_dataset("swings/plain-v1")
     with pytest.raises(NotFoundError, match="no recipe is known that has an expert"):
         measure_references(orlog.load_dataset("swings/plain-v1"), episodes=3)

@@ -1,14 +1,8 @@
 """A new kind of batch is one file: a module outside orlog that orlog's frame runs unchanged."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +10,6 @@ import torch
 from torch.utils.data import DataLoader
 
 import orlog
-from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.weights import weighted
 
@@ -72,7 +65,7 @@ def pairs(data, batch_size=4, *, seed, start=0, noise=0.0, infos=(), rank=0, ran
 
 
 @pytest.fixture(scope="module")
-def pairs_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+def pairs_module(tmp_path_factory):
     folder = tmp_path_factory.mktemp("module")
     (folder / "pair_batches.py").write_text(SOURCE, "utf-8")
     sys.path.insert(0, str(folder))
@@ -82,19 +75,16 @@ def pairs_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleTyp
 
 
 @pytest.fixture(scope="module")
-def arrays(built_mini: Path) -> Arrays:
+def arrays(built_mini):
     return orlog.load_arrays(orlog.load_dataset(built_mini))
 
 
-def numbers(batches: Iterator[object], count: int) -> list[list[object]]:
+def numbers(batches, count):
     """Return the next batches as lists of numbers."""
-    return [
-        [one.observations.tolist(), one.others.tolist()]  # type: ignore[attr-defined]
-        for one in itertools.islice(batches, count)
-    ]
+    return [[one.observations.tolist(), one.others.tolist()] for one in itertools.islice(batches, count)]
 
 
-def test_it_is_a_stream_and_any_batch_of_it_can_be_asked_for(pairs_module: ModuleType, arrays: Arrays) -> None:
+def test_it_is_a_stream_and_any_batch_of_it_can_be_asked_for(pairs_module, arrays):
     stream = pairs_module.pairs(arrays, seed=0)
     assert isinstance(stream, Batches)
     found = numbers(iter(stream), 5)
@@ -105,19 +95,19 @@ def test_it_is_a_stream_and_any_batch_of_it_can_be_asked_for(pairs_module: Modul
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_workers_give_the_same_batches(pairs_module: ModuleType, arrays: Arrays, workers: int) -> None:
+def test_workers_give_the_same_batches(pairs_module, arrays, workers):
     stream = pairs_module.pairs(arrays, seed=0)
     loader = DataLoader(stream, batch_size=None, num_workers=workers)
     assert numbers(iter(loader), 5) == numbers(iter(stream), 5)
 
 
-def test_ranks_share_each_batch(pairs_module: ModuleType, arrays: Arrays) -> None:
+def test_ranks_share_each_batch(pairs_module, arrays):
     whole = pairs_module.pairs(arrays, seed=0).batch(3)
     parts = [pairs_module.pairs(arrays, seed=0, rank=one, ranks=2).batch(3) for one in range(2)]
     assert torch.equal(torch.cat([one.others for one in parts]), whole.others)
 
 
-def test_a_state_continues_it_and_is_refused_by_other_settings(pairs_module: ModuleType, arrays: Arrays) -> None:
+def test_a_state_continues_it_and_is_refused_by_other_settings(pairs_module, arrays):
     stream = pairs_module.pairs(arrays, seed=0)
     batches = iter(stream)
     numbers(batches, 3)
@@ -130,7 +120,7 @@ def test_a_state_continues_it_and_is_refused_by_other_settings(pairs_module: Mod
         pairs_module.pairs(arrays, seed=0, noise=0.5).load_state_dict(state)
 
 
-def test_it_gives_infos_though_it_knows_nothing_of_them(pairs_module: ModuleType, built_mini: Path) -> None:
+def test_it_gives_infos_though_it_knows_nothing_of_them(pairs_module, built_mini):
     dataset = orlog.load_dataset(built_mini)
     both = ("behavior_goal", "episodes/seeds")
     stream = pairs_module.pairs(dataset, seed=0, infos=both)
@@ -150,15 +140,13 @@ def test_it_gives_infos_though_it_knows_nothing_of_them(pairs_module: ModuleType
         assert batch.infos["episodes/seeds"].tolist() == [seed for _, seed in found]
 
 
-def flat(observations: Any) -> np.ndarray:
+def flat(observations):
     """Return observations of a Dict side by side, sorted by key, as batches have them."""
     values = [np.asarray(observations[key], np.float32) for key in sorted(observations)]
     return np.concatenate(values, axis=1)
 
 
-def test_names_mixtures_and_weights_work_as_with_every_kind(
-    pairs_module: ModuleType, built_mini: Path, arrays: Arrays
-) -> None:
+def test_names_mixtures_and_weights_work_as_with_every_kind(pairs_module, built_mini, arrays):
     by_path = pairs_module.pairs(built_mini, seed=0)
     assert numbers(iter(by_path), 2) == numbers(iter(pairs_module.pairs(arrays, seed=0)), 2)
     first = weighted(arrays, torch.eye(1, arrays.total_steps)[0].numpy())

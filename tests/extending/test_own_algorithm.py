@@ -1,7 +1,5 @@
 """The page about an algorithm of one's own: its example trains, and broken files are explained."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.util
@@ -10,9 +8,7 @@ import random
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +21,6 @@ from orlog.algos.bc import BC
 from orlog.algos.networks import Scaling
 from orlog.algos.training.checkpoint import checkpoint_metadata
 from orlog.algos.training.options import TrainOptions
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError
 from orlog.runs.jobs import make_jobs, run_jobs
 from orlog.runs.seeds import seed_folders, train_seeds
@@ -38,7 +33,7 @@ SCALING = Scaling(obs_mean=torch.zeros(3), obs_std=torch.ones(3), action_low=-to
 
 
 @pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def empty(tmp_path, monkeypatch):
     """Return the current folder, which holds the example and nothing else."""
     folder = tmp_path / "work"
     folder.mkdir()
@@ -52,7 +47,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def cocoa(empty: Path) -> Any:
+def cocoa(empty):
     """Return the example as a module."""
     spec = importlib.util.spec_from_file_location("cocoa", empty / "cocoa.py")
     assert spec is not None
@@ -63,7 +58,7 @@ def cocoa(empty: Path) -> Any:
     return module
 
 
-def test_the_code_of_the_page_is_the_example() -> None:
+def test_the_code_of_the_page_is_the_example():
     spec = importlib.util.spec_from_file_location("write", ROOT / "docs" / "write_examples.py")
     assert spec is not None
     assert spec.loader is not None
@@ -74,7 +69,7 @@ def test_the_code_of_the_page_is_the_example() -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_page_train_and_score_it(mini: Dataset, empty: Path) -> None:
+def test_the_commands_of_the_page_train_and_score_it(mini, empty):
     assert mini.folder.is_dir()
     lines = [line for line in PAGE.splitlines() if line.startswith("orlog ")]
     assert [line.split()[1] for line in lines] == ["build", "train", "evaluate"]
@@ -89,7 +84,7 @@ def test_the_commands_of_the_page_train_and_score_it(mini: Dataset, empty: Path)
     assert (empty / "runs/COCOA/pointmaze/umaze-mini-v1/seed-0/run.json").is_file()
 
 
-SMALL: dict[str, Any] = {
+SMALL = {
     "hidden": [8, 8],
     "model_hidden": [8],
     "anchor_hidden": [8],
@@ -103,8 +98,8 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.mark.slow
-def test_a_run_that_stopped_in_any_phase_goes_on_to_the_bit(cocoa: Any, mini: Dataset, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"seed": 0, "steps": 9, "settings": SMALL, "evaluations": 0}
+def test_a_run_that_stopped_in_any_phase_goes_on_to_the_bit(cocoa, mini, tmp_path):
+    options = {"seed": 0, "steps": 9, "settings": SMALL, "evaluations": 0}
     train_run(cocoa.COCOA, mini, tmp_path / "whole", **options)
     for stop in (2, 5, 8):
         folder, calls = tmp_path / str(stop), iter([False] * (stop - 1) + [True] * 99)
@@ -117,12 +112,12 @@ def test_a_run_that_stopped_in_any_phase_goes_on_to_the_bit(cocoa: Any, mini: Da
             np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def make(cocoa: Any, **settings: Any) -> Any:
+def make(cocoa, **settings):
     small = {key: tuple(one) if isinstance(one, list) else one for key, one in SMALL.items()}
     return cocoa.COCOA(cocoa.COCOAConfig(**{**small, **settings}), SCALING, seed=0)
 
 
-def test_features_are_products_of_differences_and_anchors(cocoa: Any) -> None:
+def test_features_are_products_of_differences_and_anchors(cocoa):
     made = make(cocoa, horizon=2)
     observations = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -137,9 +132,9 @@ def test_features_are_products_of_differences_and_anchors(cocoa: Any) -> None:
         torch.testing.assert_close(made.policy(observations), network.head(features))
 
 
-def test_anchors_come_to_lie_among_the_datas_states(cocoa: Any) -> None:
+def test_anchors_come_to_lie_among_the_datas_states(cocoa):
     # The data's states are near 0, and an action moves a state by a tenth of itself.
-    quick: dict[str, Any] = {"anchor_learning_rate": 5e-3, "model_steps": 250, "anchor_steps": 250}
+    quick = {"anchor_learning_rate": 5e-3, "model_steps": 250, "anchor_steps": 250}
     made = make(cocoa, model_hidden=(32,), anchor_hidden=(32,), **quick)
     generator = torch.Generator().manual_seed(0)
     for _ in range(500):
@@ -155,7 +150,7 @@ def test_anchors_come_to_lie_among_the_datas_states(cocoa: Any) -> None:
     assert (made.anchors.find(away).norm(dim=1) < away.norm(dim=1) - 0.04).all()
 
 
-BROKEN: dict[str, tuple[Callable[[str], str], str]] = {
+BROKEN = {
     "a class that is not there": (
         lambda text: text.replace("class COCOA(CQL)", "class Cocoa(CQL)"),
         r"has no class COCOA; it has COCOAConfig, Anchors, Transductive, Policy, Critics, Cocoa\.",
@@ -200,7 +195,7 @@ BROKEN: dict[str, tuple[Callable[[str], str], str]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_file_is_explained_in_one_line(what: str, mini: Dataset, empty: Path) -> None:
+def test_a_broken_file_is_explained_in_one_line(what, mini, empty):
     assert mini.folder.is_dir()
     change, words = BROKEN[what]
     text = (empty / "cocoa.py").read_text("utf-8")
@@ -216,7 +211,7 @@ def test_a_broken_file_is_explained_in_one_line(what: str, mini: Dataset, empty:
     assert (empty / "runs").exists() == (what == "an error in an update")
 
 
-def test_a_file_without_its_class_is_answered_with_the_classes_that_it_has(empty: Path) -> None:
+def test_a_file_without_its_class_is_answered_with_the_classes_that_it_has(empty):
     with pytest.raises(ValueError, match=r"names no class; add :CLASS, .*COCOA; it has COCOAConfig"):
         find_algorithm("./cocoa.py")
     assert "cocoa" not in sys.modules
@@ -274,12 +269,12 @@ class Elsewhere(Raw):
 """
 
 
-def global_states() -> str:
+def global_states():
     numbers = np.random.get_state(legacy=False)  # noqa: NPY002 (the global one is meant)
     return f"{torch.get_rng_state().tolist()} {numbers} {random.getstate()}"
 
 
-def test_a_class_that_seeds_nothing_gives_equal_checkpoints(mini: Dataset, empty: Path) -> None:
+def test_a_class_that_seeds_nothing_gives_equal_checkpoints(mini, empty):
     (empty / "my_method.py").write_text(RAW, "utf-8")
     words = ["train", "my_method.py:Raw", mini.name, "--seed", "0", "--steps", "12"]
     words += ["--curve-episodes", "1"]
@@ -303,10 +298,10 @@ def test_a_class_that_seeds_nothing_gives_equal_checkpoints(mini: Dataset, empty
     assert before != global_states()  # as drawn above, and not as seeded
 
 
-def test_a_stopped_run_of_a_class_that_seeds_nothing_goes_on_to_the_bit(mini: Dataset, empty: Path) -> None:
+def test_a_stopped_run_of_a_class_that_seeds_nothing_goes_on_to_the_bit(mini, empty):
     (empty / "my_method.py").write_text(RAW, "utf-8")
     raw = find_algorithm("my_method.py:Raw")
-    options: dict[str, Any] = {"seed": 0, "steps": 12, "evaluations": 2, "curve_episodes": 1}
+    options = {"seed": 0, "steps": 12, "evaluations": 2, "curve_episodes": 1}
     before = global_states()
     train_run(raw, mini, "whole", **options)
     for stop in (3, 6, 11):
@@ -323,7 +318,7 @@ def test_a_stopped_run_of_a_class_that_seeds_nothing_goes_on_to_the_bit(mini: Da
     assert command("train", "--resume", "my_method.py:Raw", "whole").returncode == 0
 
 
-def test_other_processes_are_told_where_a_file_is(empty: Path) -> None:
+def test_other_processes_are_told_where_a_file_is(empty):
     (empty / "my_method.py").write_text(RAW, "utf-8")
     whole = f"{empty}/my_method.py:Raw"
     assert anywhere("my_method.py:Raw") == anywhere(f"../{empty.name}/my_method.py:Raw") == whole
@@ -333,12 +328,12 @@ def test_other_processes_are_told_where_a_file_is(empty: Path) -> None:
     assert anywhere(BC) is BC
 
 
-def test_jobs_in_other_folders_find_the_file_and_the_folder_of_the_run(mini: Dataset, empty: Path) -> None:
+def test_jobs_in_other_folders_find_the_file_and_the_folder_of_the_run(mini, empty):
     (empty / "my_method.py").write_text(RAW, "utf-8")
     other = empty / "other"
     other.mkdir()
 
-    def execute(function: Any, jobs: Any, **_: object) -> Iterator[tuple[int, Any]]:
+    def execute(function, jobs, **_):
         for index, job in enumerate(jobs):
             sys.modules.pop("my_method", None)
             with contextlib.chdir(other):
@@ -357,18 +352,16 @@ def test_jobs_in_other_folders_find_the_file_and_the_folder_of_the_run(mini: Dat
     assert not [*other.iterdir()]
 
 
-def test_a_class_that_draws_elsewhere_is_named(mini: Dataset, empty: Path) -> None:
+def test_a_class_that_draws_elsewhere_is_named(mini, empty):
     (empty / "my_method.py").write_text(RAW, "utf-8")
     with pytest.warns(UserWarning, match="chosen differs"):
         orlog.train("my_method.py:Elsewhere", mini, out="one", steps=1, evaluations=0)
 
 
-def test_a_checkpoint_of_an_own_class_without_generators_is_read(
-    mini: Dataset, empty: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_of_an_own_class_without_generators_is_read(mini, empty, monkeypatch):
     (empty / "my_method.py").write_text(RAW, "utf-8")
     raw = find_algorithm("my_method.py:Raw")
-    options: dict[str, Any] = {"seed": 0, "steps": 12, "evaluations": 0}
+    options = {"seed": 0, "steps": 12, "evaluations": 0}
     calls = iter([False] * 5 + [True] * 99)
     with monkeypatch.context() as patch:
         patch.setattr("orlog.algos.training.runs.is_own", lambda _kind: False)

@@ -1,7 +1,5 @@
 """The page about a format of one's own: its commands run, and broken files are explained."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -27,14 +25,14 @@ LOGS = [
 
 
 @pytest.fixture(autouse=True)
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty(tmp_path, monkeypatch):
     """Make a folder current that holds the example and logs, and nothing else."""
     shutil.copy(ROOT / "examples" / "jsonl_logs.py", tmp_path)
     monkeypatch.chdir(tmp_path)
     Path("logs.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in LOGS), "utf-8")
 
 
-def test_the_commands_of_the_page_run_and_give_the_logs_back() -> None:
+def test_the_commands_of_the_page_run_and_give_the_logs_back():
     page = (ROOT / "docs" / "your-own-format.md").read_text("utf-8")
     (block,) = re.findall(r"```\n(cp .*?)```", page, re.DOTALL)
     commands = [line.split()[1:] for line in block.splitlines() if line.startswith("orlog")]
@@ -50,7 +48,7 @@ def test_the_commands_of_the_page_run_and_give_the_logs_back() -> None:
     assert lines == [line if line != {"run": "b"} else {"run": "b", "seed": None} for line in LOGS]
 
 
-def test_what_is_wrong_with_logs_or_format_is_one_line() -> None:
+def test_what_is_wrong_with_logs_or_format_is_one_line():
     Path("logs.jsonl").write_text('{"run": "a"}\n{"position": [0, 0], "end": "x"', "utf-8")
     with pytest.raises(SchemaError, match=r"logs\.jsonl, line 2: expected JSON"):
         orlog.import_dataset("logs.jsonl", "lab/x-v1", format="./jsonl_logs.py")

@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import re
 import runpy
 import shlex
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -22,9 +19,7 @@ WITH_PYTHON = [page for page in PAGES if "```python\n" in page.read_text("utf-8"
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
-def test_the_python_of_each_page_runs_from_top_to_bottom(
-    page: Path, mini_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_python_of_each_page_runs_from_top_to_bottom(page, mini_folder, tmp_path, monkeypatch):
     assert mini_folder.is_dir()
     monkeypatch.chdir(tmp_path)
     text = page.read_text("utf-8")
@@ -44,15 +39,15 @@ def test_the_python_of_each_page_runs_from_top_to_bottom(
         assert trained.exit_code == 0, trained.output
 
 
-def test_every_link_in_the_docs_leads_somewhere() -> None:
+def test_every_link_in_the_docs_leads_somewhere():
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
             if not target.startswith("https://"):
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_every_command_in_the_docs_has_options_and_arguments_that_there_are() -> None:
-    root: Any = typer.main.get_command(app)
+def test_every_command_in_the_docs_has_options_and_arguments_that_there_are():
+    root = typer.main.get_command(app)
     seen = 0
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         text = page.read_text("utf-8").replace("\\\n", " ")
@@ -72,13 +67,13 @@ def test_every_command_in_the_docs_has_options_and_arguments_that_there_are() ->
     assert seen > 150
 
 
-def test_the_page_of_the_command_line_is_what_the_commands_say() -> None:
+def test_the_page_of_the_command_line_is_what_the_commands_say():
     page = runpy.run_path(str(ROOT / "docs" / "write_cli.py"))["cli_page"]()
     assert page == (ROOT / "docs" / "cli.md").read_text("utf-8"), "run: make docs"
 
 
 @pytest.mark.thorough  # draws each interval again
-def test_the_tables_of_suites_are_what_the_baselines_give() -> None:
+def test_the_tables_of_suites_are_what_the_baselines_give():
     page = runpy.run_path(str(ROOT / "docs" / "write_suites.py"))["page_with_tables"]()
     assert page == (ROOT / "docs" / "suites.md").read_text("utf-8"), "run: make docs"
 
@@ -98,14 +93,7 @@ def test_the_tables_of_suites_are_what_the_baselines_give() -> None:
         ("score_and_compare.py", ["score of each seed: 6", "67.5, spread 3.8 (std over seeds), 4 seeds"]),
     ],
 )
-def test_the_examples_run(
-    name: str,
-    lines: list[str],
-    mini_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_examples_run(name, lines, mini_folder, tmp_path, monkeypatch, capsys):
     assert mini_folder.is_dir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [name])
@@ -115,14 +103,14 @@ def test_the_examples_run(
         assert line in found
 
 
-def test_the_table_of_methods_has_each_once_and_the_readme_counts_them() -> None:
+def test_the_table_of_methods_has_each_once_and_the_readme_counts_them():
     page = (ROOT / "docs" / "algorithms.md").read_text("utf-8").partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert rows == sorted(ALGORITHMS)
     assert f"[{len(ALGORITHMS)} methods]" in (ROOT / "README.md").read_text("utf-8")
 
 
-def test_the_guide_lists_every_extra() -> None:
+def test_the_guide_lists_every_extra():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     table = (ROOT / "docs" / "guide.md").read_text("utf-8").partition("| extra |")[2]
     rows = [row.split("|")[1] for row in table.partition("\n\n")[0].splitlines()[2:]]

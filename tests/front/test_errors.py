@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import pickle
 
@@ -9,7 +7,7 @@ from orlog import errors
 
 
 @pytest.mark.parametrize("name", [name for name in vars(errors) if name.endswith("Error")])
-def test_every_error_comes_back_whole_from_another_process(name: str) -> None:
+def test_every_error_comes_back_whole_from_another_process(name):
     error = getattr(errors, name)("what went wrong")
     error.install = "orlog[plots]"
     back = pickle.loads(pickle.dumps(error))
@@ -20,6 +18,6 @@ def test_every_error_comes_back_whole_from_another_process(name: str) -> None:
     assert back.exit_code == (3 if is_integrity else 1)
 
 
-def test_a_storage_error_keeps_what_the_disk_said() -> None:
+def test_a_storage_error_keeps_what_the_disk_said():
     error = errors.StorageError("the disk is full.", errno=errno.ENOSPC)
     assert pickle.loads(pickle.dumps(error)).errno == errno.ENOSPC

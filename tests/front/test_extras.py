@@ -1,11 +1,9 @@
 """What the extras of pyproject.toml install."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections import defaultdict
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -13,14 +11,14 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+EXTRAS = PROJECT["optional-dependencies"]
 
 
-def packages_of(extras: list[str]) -> dict[str, Distribution]:
+def packages_of(extras):
     """Return the installed packages that extras bring, with all that these depend on."""
     left = [Requirement(f"orlog[{','.join(extras)}]")]
-    seen: dict[str, set[str]] = {}
-    packages: dict[str, Distribution] = {}
+    seen = {}
+    packages = {}
     while left:
         wanted = left.pop()
         name = canonicalize_name(wanted.name)
@@ -41,7 +39,7 @@ def packages_of(extras: list[str]) -> dict[str, Distribution]:
     return packages
 
 
-def test_no_two_packages_that_extras_install_write_the_same_file() -> None:
+def test_no_two_packages_that_extras_install_write_the_same_file():
     owners = defaultdict(set)
     for name, package in packages_of([*EXTRAS]).items():
         for file in package.files or ():
@@ -51,12 +49,12 @@ def test_no_two_packages_that_extras_install_write_the_same_file() -> None:
     assert {tuple(sorted(names)) for names in owners.values() if len(names) > 1} == set()
 
 
-def test_all_that_one_installs_leaves_out_what_is_heavy_or_abandoned() -> None:
+def test_all_that_one_installs_leaves_out_what_is_heavy_or_abandoned():
     assert not {"gym", "spacy", "textworld"} & {*packages_of(["all"])}
 
 
-def test_every_extra_that_code_and_docs_name_is_there() -> None:
-    named: defaultdict[str, set[str]] = defaultdict(set)
+def test_every_extra_that_code_and_docs_name_is_there():
+    named = defaultdict(set)
     folders = ("algos", "datasets", "docs", "examples", "loaders", "manifests", "normalize")
     files = [ROOT / "README.md", ROOT / "Makefile", ROOT / ".ci/run", *(ROOT / ".github").rglob("*.yml")]
     for folder in (*folders, "notebooks", "src"):

@@ -1,7 +1,5 @@
 """Families of datasets: one table, with its page of the docs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from tests.command_line import orlog as run
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_of_families_has_both_tables() -> None:
+def test_the_page_of_families_has_both_tables():
     page = (ROOT / "docs" / "families.md").read_text("utf-8")
     for family in FAMILIES.values():
         assert f"| `{family.name}` | {family.about} |" in page
@@ -30,7 +28,7 @@ def test_the_page_of_families_has_both_tables() -> None:
         assert row in page, role.name
 
 
-def record(name: str, observations: spaces.Space, actions: spaces.Space, **infos: object) -> None:
+def record(name, observations, actions, **infos):
     with orlog.DatasetWriter(name, observation_space=observations, action_space=actions) as writer:
         for length in (1, 2):
             observation = [observations.sample() for _ in range(length + 1)]
@@ -47,7 +45,7 @@ def record(name: str, observations: spaces.Space, actions: spaces.Space, **infos
             writer.end_episode()
 
 
-def test_a_dataset_is_of_a_family_by_role_space_or_name() -> None:
+def test_a_dataset_is_of_a_family_by_role_space_or_name():
     box, two = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
     record("lab/costly-v1", box, two, cost=1.0)
     record("lab/goal-v1", spaces.Dict(achieved_goal=box, desired_goal=box, observation=box), two)
@@ -82,7 +80,7 @@ def test_a_dataset_is_of_a_family_by_role_space_or_name() -> None:
     assert [one["name"] for one in listed] == ["lab/costly-v1"]
 
 
-def test_what_is_not_here_is_found_by_name_or_by_the_recorded_manifest() -> None:
+def test_what_is_not_here_is_found_by_name_or_by_the_recorded_manifest():
     for family, names in {"safety": "dsrl", "agents": "ogmarl", "goals": "ogbench"}.items():
         remote = {one.name for one in orlog.list_datasets(remote=True, family=family)}
         assert {one for one in shipped_names() if one.startswith(f"{names}/")} <= remote
@@ -97,7 +95,7 @@ def test_what_is_not_here_is_found_by_name_or_by_the_recorded_manifest() -> None
     assert "no dataset is found for hopper, family goals" in nothing.stderr
 
 
-def test_an_unknown_family_names_the_nearest_and_all() -> None:
+def test_an_unknown_family_names_the_nearest_and_all():
     message = r"no family is called 'safetyy'; did you mean safety\? There are safety, agents,"
     with pytest.raises(NotFoundError, match=message):
         orlog.list_datasets(family="safetyy")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ast
 import functools
 import graphlib
@@ -10,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,19 +51,19 @@ ORDER = (
 )
 
 
-def test_no_folder_of_a_room_is_a_regular_package() -> None:
+def test_no_folder_of_a_room_is_a_regular_package():
     assert [path for room in ROOMS for path in (ROOT / room).rglob("__init__.py")] == []
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_each_room_is_linked_into_the_package(room: str) -> None:
+def test_each_room_is_linked_into_the_package(room):
     link = ROOT / "src" / "orlog" / room
     if not link.is_symlink():
         pytest.skip("a checkout without links")
     assert link.resolve() == ROOT / room
 
 
-def package_of(module: str) -> str:
+def package_of(module):
     """Return the package of `ORDER` that a module belongs to."""
     parts = module.removeprefix("orlog").removeprefix(".").split(".")
     for name in (".".join(parts[:3]), ".".join(parts[:2]), parts[0]):
@@ -75,9 +72,9 @@ def package_of(module: str) -> str:
     return "front"
 
 
-def modules() -> dict[str, Path]:
+def modules():
     """Return every module of orlog with its file."""
-    found: dict[Path, Path] = {}
+    found = {}
     for base, folder in ((ROOT, room) for room in ROOMS):
         found |= {path: path.relative_to(base) for path in (base / folder).rglob("*.py")}
     source = ROOT / "src" / "orlog"
@@ -89,7 +86,7 @@ def modules() -> dict[str, Path]:
 
 
 @functools.cache
-def import_statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
+def import_statements(path):
     """Return the imports of a file that are run; what types alone name is none."""
     tree = ast.parse(path.read_text("utf-8"))
     for node in tree.body:
@@ -98,7 +95,7 @@ def import_statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
-def imports_of(path: Path, known: Collection[str]) -> set[str]:
+def imports_of(path, known):
     """Return the modules of orlog that a file imports, at its top or inside a function."""
     found = set()
     for node in import_statements(path):
@@ -112,7 +109,7 @@ def imports_of(path: Path, known: Collection[str]) -> set[str]:
     return {name for name in found if name.split(".")[0] == "orlog"}
 
 
-def test_dependencies_run_one_way() -> None:
+def test_dependencies_run_one_way():
     files = modules()
     for module, path in files.items():
         if module != "orlog":  # the front door, whose imports wait until a name is used
@@ -122,21 +119,21 @@ def test_dependencies_run_one_way() -> None:
                 )
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_circle():
     files = modules()
     graph = {name: imports_of(path, files) for name, path in files.items() if name != "orlog"}
     order = graphlib.TopologicalSorter(graph)
     order.prepare()  # CycleError names the circle
 
 
-def test_the_front_has_no_room_that_is_not_in_the_order() -> None:
+def test_the_front_has_no_room_that_is_not_in_the_order():
     source = ROOT / "src" / "orlog"
     rooms = {path.parent.name for path in source.glob("*/*.py") if not path.parent.is_symlink()}
     assert rooms == {*FRONT} <= {*ORDER}
     assert {path.name for path in source.glob("*.py")} == {"__init__.py", "errors.py"}
 
 
-def test_an_algorithm_sees_batches_only() -> None:
+def test_an_algorithm_sees_batches_only():
     files = modules()
     for module, path in files.items():
         if package_of(module) == "algos":
@@ -144,13 +141,13 @@ def test_an_algorithm_sees_batches_only() -> None:
             assert seen <= {"orlog.loaders.batch"}, module
 
 
-def test_importing_orlog_is_light() -> None:
+def test_importing_orlog_is_light():
     code = "import sys, orlog; print(sorted({'torch', 'numpy', 'zarr', 'gymnasium'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "[]"
 
 
-def test_the_command_line_and_the_names_of_algorithms_are_light() -> None:
+def test_the_command_line_and_the_names_of_algorithms_are_light():
     code = (
         "import sys, orlog.cli; from orlog.algos.algorithms import ALGORITHMS; print(*ALGORITHMS); "
         "print(sorted({'torch', 'zarr', 'gymnasium', 'orlog.algos.bc'} & set(sys.modules)))"
@@ -161,7 +158,7 @@ def test_the_command_line_and_the_names_of_algorithms_are_light() -> None:
     assert imported == "[]"
 
 
-def test_verifying_needs_no_torch(mini_folder: Path) -> None:
+def test_verifying_needs_no_torch(mini_folder):
     code = (
         "import sys, pathlib, orlog; orlog.verify_store(pathlib.Path(sys.argv[1])); "
         "orlog.load_dataset(sys.argv[1])[0]; print('torch' in sys.modules)"
@@ -171,7 +168,7 @@ def test_verifying_needs_no_torch(mini_folder: Path) -> None:
     assert found.stdout.strip() == "False"
 
 
-def test_the_version_is_the_same_in_code_and_package() -> None:
+def test_the_version_is_the_same_in_code_and_package():
     import orlog
 
     table = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -180,24 +177,24 @@ def test_the_version_is_the_same_in_code_and_package() -> None:
     assert f"\nversion: {orlog.__version__}\n" in cited
 
 
-def test_every_public_name_is_importable_and_described() -> None:
+def test_every_public_name_is_importable_and_described():
     import orlog
 
     for name in orlog.__all__:
         value = getattr(orlog, name)
         assert name == "__version__" or value.__doc__, name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        orlog.nothing  # type: ignore[attr-defined]  # noqa: B018 (the access is the test)
+        orlog.nothing  # noqa: B018 (the access is the test)
 
 
-def test_the_tests_that_contributing_names_are_there() -> None:
+def test_the_tests_that_contributing_names_are_there():
     named = re.findall(r"`(\w+(?:/\w+)*/test_\w+\.py)(?:::(\w+))?`", (ROOT / "CONTRIBUTING.md").read_text("utf-8"))
     assert named
     for file, test in named:
         assert f"def {test}" in (ROOT / "tests" / file).read_text("utf-8"), (file, test)
 
 
-def test_opening_a_stored_dataset_imports_nothing_that_builds_or_downloads(built_mini: Path) -> None:
+def test_opening_a_stored_dataset_imports_nothing_that_builds_or_downloads(built_mini):
     code = (
         "import sys, orlog; orlog.load_dataset(sys.argv[1]); "
         "print([name for name in sys.modules if name.startswith(('orlog.datasets.download.', "
@@ -208,7 +205,7 @@ def test_opening_a_stored_dataset_imports_nothing_that_builds_or_downloads(built
     assert found.stdout.strip() == "[]"
 
 
-def test_programs_inside_tests_import_what_is_there() -> None:
+def test_programs_inside_tests_import_what_is_there():
     """No other check reads them: they are strings, and most of them run on the long level only."""
     missing = set()
     for path in [*(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
@@ -220,7 +217,7 @@ def test_programs_inside_tests_import_what_is_there() -> None:
     assert not missing, sorted(missing)
 
 
-def _names_not_there(program: str) -> Iterator[str]:
+def _names_not_there(program):
     try:
         tree = ast.parse(textwrap.dedent(program))
     except SyntaxError:
@@ -232,7 +229,7 @@ def _names_not_there(program: str) -> Iterator[str]:
                     yield f"{node.module}.{name.name}"
 
 
-def _is_there(module: str, name: str) -> bool:
+def _is_there(module, name):
     try:
         return hasattr(importlib.import_module(module), name) or bool(importlib.util.find_spec(f"{module}.{name}"))
     except ModuleNotFoundError:

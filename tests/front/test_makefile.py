@@ -1,7 +1,5 @@
 """What the Makefile does before it installs anything."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -22,7 +20,7 @@ echo "$@" >> "{log}"
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path):
     """Return a folder with the Makefile, an environment, and a Python that only notes what it is to do."""
     for name in ("pyproject.toml", "constraints.txt", "loaders/arrays/_gather.c"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +34,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def made(checkout: Path) -> tuple[str, str]:
+def made(checkout):
     """Run the first rule up to the installation; return what was said, and done to the environment."""
     # Without pip in the environment the rule ends after that.
     found = run_program(
@@ -48,7 +46,7 @@ def made(checkout: Path) -> tuple[str, str]:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-def test_an_environment_of_the_same_python_is_kept(checkout: Path) -> None:
+def test_an_environment_of_the_same_python_is_kept(checkout):
     said, done = made(checkout)
     assert "another Python" not in said
     assert done == "-m venv .venv\n"
@@ -56,7 +54,7 @@ def test_an_environment_of_the_same_python_is_kept(checkout: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 @pytest.mark.parametrize("change", ["other", "gone"])
-def test_an_environment_of_another_python_is_made_anew(checkout: Path, change: str) -> None:
+def test_an_environment_of_another_python_is_made_anew(checkout, change):
     python = checkout / ".venv" / "bin" / "python"
     python.unlink()
     if change == "other":

@@ -1,7 +1,5 @@
 """The oldest packages that orlog says to work with do: `constraints-oldest.txt` names them, and a first hour runs there."""
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib
@@ -36,17 +34,17 @@ save lab/npz-v1 ./converted --container hdf5
 """
 
 
-def pins() -> dict[str, str]:
+def pins():
     lines = OLDEST.read_text("utf-8").splitlines()
     return dict(line.split("==") for line in lines if "==" in line)
 
 
-def test_each_lower_bound_is_that_of_the_file() -> None:
+def test_each_lower_bound_is_that_of_the_file():
     """What is a whole service or simulator (Ray, MuJoCo, S3) is left out."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
     asked = [*project["dependencies"], *extras["formats"], *extras["plots"], *extras["open"]]
-    bounds = dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", one).groups() for one in asked)  # type: ignore[union-attr, misc]
+    bounds = dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", one).groups() for one in asked)
     found = pins()
     assert sorted(found) == sorted(bounds)
     for name, bound in bounds.items():
@@ -54,7 +52,7 @@ def test_each_lower_bound_is_that_of_the_file() -> None:
 
 
 @pytest.mark.thorough
-def test_a_first_hour_works_with_the_oldest_packages(tmp_path: Path) -> None:
+def test_a_first_hour_works_with_the_oldest_packages(tmp_path):
     requirements = [f"{name}=={version}" for name, version in pins().items()]
     python = tool_python(*requirements, alone=True)
     environment = {**os.environ, "ORLOG_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT / "src")}

@@ -4,16 +4,12 @@ The system calls of a command are recorded by strace and repeated on a disk of t
 loses what was not synced. `make test` cuts recordings at some calls; `make test-all` cuts all commands after each of them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -29,7 +25,7 @@ from orlog.runs.results import finished_results
 from orlog.runs.run_folders import verify_run
 from tests.command_line import orlog as command_line
 from tests.levels import THOROUGH
-from tests.power import SURVIVALS, Call, Disk, File, Folder, can_trace, record_calls
+from tests.power import SURVIVALS, Disk, File, Folder, can_trace, record_calls
 
 pytestmark = [
     pytest.mark.slow,
@@ -63,15 +59,15 @@ RNG = np.random.default_rng(0)
 class Place:
     """A folder in which commands run, one after another, and lose power at any of their calls."""
 
-    def __init__(self, root: Path, log: Path) -> None:
+    def __init__(self, root, log):
         self.root, self._log = root, log
         self._environment = {**os.environ, "ORLOG_HOME": str(root / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def run(self, *words: str) -> list[Call]:
+    def run(self, *words):
         """Run a command, which must end well, and return its calls."""
         return record_calls(self.root, self._log, words, self._environment)
 
-    def cut(self, *words: str, state: Callable[[Path], object]) -> None:
+    def cut(self, *words, state):
         """Run a command; cut the power at its calls, and look at what state opens then.
 
         Afterwards the folder is as the command left it.
@@ -99,7 +95,7 @@ class Place:
         left.put("all", 0)
 
 
-def cuts(calls: list[Call]) -> Iterator[tuple[int, str]]:
+def cuts(calls):
     """Return after how many calls to cut, and what survives: all of them, or a few spread over the whole command."""
     changing = [number for number, call in enumerate(calls, 1) if call.name != "lseek"]
     if THOROUGH:
@@ -114,17 +110,17 @@ def cuts(calls: list[Call]) -> Iterator[tuple[int, str]]:
         yield int(rng.choice(stretch)), kinds[place % len(kinds)]
 
 
-def tree(folder: Folder) -> dict[str, object]:
+def tree(folder):
     return {
         name: tree(node) if isinstance(node, Folder) else node.content() if isinstance(node, File) else node
         for name, node in folder.first.items()
     }
 
 
-def waiting(disk: Disk) -> list[str]:
+def waiting(disk):
     """Return what is there and would not survive a power cut."""
 
-    def missing(path: str, whole: Folder, least: Folder) -> Iterator[str]:
+    def missing(path, whole, least):
         for name, node in whole.first.items():
             other, place = least.first.get(name), f"{path}/{name}"
             if isinstance(node, Folder):
@@ -136,7 +132,7 @@ def waiting(disk: Disk) -> list[str]:
     return sorted(path for path in found if not NOT_PROMISED.search(path))
 
 
-def versions(_: Path) -> dict[str, str]:
+def versions(_):
     """Return the digest of each version that opens in the home, with every byte checked."""
     found = {}
     for name in installed_names():
@@ -148,7 +144,7 @@ def versions(_: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(tmp_path, monkeypatch):
     """Return a folder on which nothing was made yet, with a file to import."""
     root = tmp_path / "disk"
     root.mkdir()
@@ -168,7 +164,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(root, tmp_path / "calls.log")
 
 
-def repaired(root: Path) -> bool:
+def repaired(root):
     """Return whether every byte is right; what is damaged is refused."""
     manifest, problems = orlog.verify_store("new/arm-v1")
     if not problems:
@@ -178,7 +174,7 @@ def repaired(root: Path) -> bool:
     return False
 
 
-def published(root: Path) -> dict[str, str]:
+def published(root):
     """Return what another home can have from the folder `shared`, every byte checked."""
     with tempfile.TemporaryDirectory() as home, mock.patch.dict(os.environ, ORLOG_HOME=home):
         try:
@@ -188,7 +184,7 @@ def published(root: Path) -> dict[str, str]:
         return versions(root)
 
 
-def trained(root: Path) -> str:
+def trained(root):
     """Go on with the training, or begin it where nothing of it was left; return what was learned."""
     words = ("--resume", RUN) if (root / RUN / RUN_FILE).exists() else TRAIN[len(ORLOG) + 1 :]
     ended = command_line("train", *words, cwd=root)
@@ -198,23 +194,23 @@ def trained(root: Path) -> str:
     return hash_file(root / RUN / CHECKPOINT_FILE)
 
 
-def scored(root: Path) -> object:
+def scored(root):
     """Return the returns that an evaluation says, after its seals were checked."""
     assert verify_run(root / RUN)[0] == []
     file = root / RUN / "evaluation.json"
     return json.loads(file.read_bytes())["returns"] if file.exists() else None
 
 
-def reproduced(_: Path) -> object:
+def reproduced(_):
     """Return the returns in the results that are kept, after their seals were checked."""
     return {folder.name: read_evaluation(folder).returns for folder in finished_results()}
 
 
-def imported(place: Place) -> None:
+def imported(place):
     assert command_line(*IMPORT[len(ORLOG) :], cwd=place.root).returncode == 0
 
 
-def test_recordings_and_what_comes_of_them(place: Place) -> None:
+def test_recordings_and_what_comes_of_them(place):
     record = (sys.executable, "record.py")
     place.cut(*record, state=versions)
     place.cut(*record, "more", state=versions)
@@ -225,14 +221,14 @@ def test_recordings_and_what_comes_of_them(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_imports_and_deletions(place: Place) -> None:
+def test_imports_and_deletions(place):
     place.cut(*IMPORT, state=versions)
     place.cut(*ORLOG, "delete", "new/arm-v1", "--yes", state=versions)
     assert versions(place.root) == {}
 
 
 @pytest.mark.thorough
-def test_what_is_published_downloaded_and_repaired(place: Place) -> None:
+def test_what_is_published_downloaded_and_repaired(place):
     imported(place)
     publish = ("publish", "new/arm-v1", "shared", "--no-audit")
     place.cut(*ORLOG, *publish, state=published)
@@ -247,19 +243,19 @@ def test_what_is_published_downloaded_and_repaired(place: Place) -> None:
 
 
 @pytest.mark.thorough
-def test_training_and_scores(place: Place) -> None:
+def test_training_and_scores(place):
     imported(place)
     place.cut(*TRAIN, state=trained)
     place.cut(*ORLOG, "evaluate", RUN, "--episodes", "2", state=scored)
 
 
 @pytest.mark.thorough
-def test_results_of_sweeps(place: Place) -> None:
+def test_results_of_sweeps(place):
     imported(place)
     words = ("--datasets", "new/arm-v1", "--algorithms", "bc", "--seeds", "1", "--steps", "4")
     place.cut(*ORLOG, "sweep", *words, "--episodes", "2", "--workers", "1", state=reproduced)
 
 
 @pytest.mark.thorough
-def test_builds(place: Place) -> None:
+def test_builds(place):
     place.cut(*ORLOG, "build", "pointmaze/umaze-mini-v1", state=versions)

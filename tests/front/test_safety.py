@@ -1,11 +1,7 @@
 """The family safety from its commands: limits that are kept, and what is said where there is none."""
 
-from __future__ import annotations
-
 import json
 import warnings
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +14,8 @@ from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import NotFoundError, SchemaError
 from tests.command_line import orlog as run
 
-SMALL: dict[str, Any] = {"hidden": [8], "batch_size": 16}
-ALGORITHMS: dict[str, dict[str, Any]] = {
+SMALL = {"hidden": [8], "batch_size": 16}
+ALGORITHMS = {
     "cpq": {**SMALL, "autoencoder_width": 8, "sampled_actions": 2},
     "cql_lagrangian": {**SMALL, "sampled_actions": 2},
     "percent_bc": {**SMALL, "percent": 100},
@@ -27,7 +23,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_the_lines_of_the_family(home: Path, tmp_path: Path) -> None:
+def test_the_lines_of_the_family(home, tmp_path):
     del home
     assert run("build", "safety/hazard-mixed-v1").returncode == 0
     listed = json.loads(run("list", "--family", "safety", "--json").stdout)["datasets"]
@@ -55,7 +51,7 @@ def test_the_lines_of_the_family(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["percent_bc", "cdt"])
-def test_a_limit_that_no_episode_keeps(name: str, home: Path, tmp_path: Path) -> None:
+def test_a_limit_that_no_episode_keeps(name, home, tmp_path):
     del home
     data = costly([1.0, 2.0])
     settings = {**ALGORITHMS[name], "cost_limit": 2.0}
@@ -64,7 +60,7 @@ def test_a_limit_that_no_episode_keeps(name: str, home: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", [*ALGORITHMS])
-def test_costs_that_are_no_number_of_each_step(name: str, home: Path, tmp_path: Path) -> None:
+def test_costs_that_are_no_number_of_each_step(name, home, tmp_path):
     del home
     data = costly([[1.0, 0.0]])
     with pytest.raises(SchemaError, match=r"one number"):
@@ -73,7 +69,7 @@ def test_costs_that_are_no_number_of_each_step(name: str, home: Path, tmp_path: 
         )
 
 
-def test_costs_of_the_wrong_length_name_column_and_dataset(home: Path) -> None:
+def test_costs_of_the_wrong_length_name_column_and_dataset(home):
     del home
     with (
         pytest.raises(SchemaError, match=r"lab/costly-v1.*cost"),
@@ -83,7 +79,7 @@ def test_costs_of_the_wrong_length_name_column_and_dataset(home: Path) -> None:
 
 
 @pytest.mark.parametrize("environment_id", ["orlog/Hazard-v0", "orlog/Circle-v0"])
-def test_worlds_pass_gymnasiums_check_and_come_again(environment_id: str) -> None:
+def test_worlds_pass_gymnasiums_check_and_come_again(environment_id):
     env = make_environment(environment_id, {})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -103,7 +99,7 @@ def test_worlds_pass_gymnasiums_check_and_come_again(environment_id: str) -> Non
     assert seen[:100] == seen[100:]
 
 
-def test_bolder_episodes_earn_and_cost_more(home: Path) -> None:
+def test_bolder_episodes_earn_and_cost_more(home):
     del home
     for name in ("safety/hazard-mixed-v1", "safety/circle-mixed-v1"):
         recipe = catalogue()[name].recipe
@@ -120,7 +116,7 @@ def test_bolder_episodes_earn_and_cost_more(home: Path) -> None:
 BOX = spaces.Box(-1, 1, (1,), np.float32)
 
 
-def add(writer: orlog.DatasetWriter, costs: np.ndarray) -> None:
+def add(writer, costs):
     writer.add_steps(
         observations=np.zeros((5, 1), np.float32),
         actions=np.zeros((4, 1), np.float32),
@@ -132,7 +128,7 @@ def add(writer: orlog.DatasetWriter, costs: np.ndarray) -> None:
     writer.end_episode()
 
 
-def costly(costs: list[Any]) -> orlog.Dataset:
+def costly(costs):
     """Return data whose episodes of 4 steps have these costs in each step."""
     with orlog.DatasetWriter("lab/costly-v1", observation_space=BOX, action_space=BOX) as writer:
         for one in costs:
@@ -140,7 +136,7 @@ def costly(costs: list[Any]) -> orlog.Dataset:
     return orlog.load_dataset("lab/costly-v1")
 
 
-def test_a_cost_limit_where_there_are_no_costs(mini_folder: Path, tmp_path: Path) -> None:
+def test_a_cost_limit_where_there_are_no_costs(mini_folder, tmp_path):
     for name, settings in ALGORITHMS.items():
         with pytest.raises(NotFoundError, match=r"no info 'cost', and no column with the role cost"):
             orlog.train(

@@ -1,7 +1,5 @@
 """The wheel: what it holds, and that it installs and gives the same bytes where no compiler is."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -44,14 +42,14 @@ print(ds.digest, hashlib.sha256(batch.observations.numpy().tobytes()).hexdigest(
 """
 
 
-def run(*command: str | Path, **environment: str) -> str:
+def run(*command, **environment):
     given = {key: text for key, text in os.environ.items() if key not in ("CC", "PYTHONPATH")}
     done = run_program(command, env=given | environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def built(source: Path, folder: Path, **environment: str) -> Path:
+def built(source, folder, **environment):
     """Build a wheel of a checkout into a folder."""
     options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation")
     run(*PIP, "wheel", *options, "--wheel-dir", folder, source, **environment)
@@ -59,7 +57,7 @@ def built(source: Path, folder: Path, **environment: str) -> Path:
     return wheel
 
 
-def assert_holds(wheel: Path, files: set[Path], *, compiled: bool) -> None:
+def assert_holds(wheel, files, *, compiled):
     """Compare the files of a wheel, which is for Python 3.11 and all later ones, with those of a checkout."""
     assert "-cp311-abi3-" in wheel.name
     links = {Path("src/orlog") / room for room in ROOMS}
@@ -74,7 +72,7 @@ def assert_holds(wheel: Path, files: set[Path], *, compiled: bool) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not is_compiled(), reason="there are no compiled parts to compare with")
-def test_the_wheel_holds_what_is_in_the_checkout_and_gives_the_same_bytes_without_a_compiler(tmp_path: Path) -> None:
+def test_the_wheel_holds_what_is_in_the_checkout_and_gives_the_same_bytes_without_a_compiler(tmp_path):
     source, user = tmp_path / "source", tmp_path / "user"
     listed = run("git", "-C", ROOT, "ls-files", "-z", *ROOMS, "src", *BUILD).split("\0")
     files = {Path(line) for line in listed if line}
@@ -109,7 +107,7 @@ def test_the_wheel_holds_what_is_in_the_checkout_and_gives_the_same_bytes_withou
 
 
 @pytest.mark.thorough
-def test_an_editable_install_needs_no_flag_and_is_a_plain_path(tmp_path: Path) -> None:
+def test_an_editable_install_needs_no_flag_and_is_a_plain_path(tmp_path):
     venv.create(tmp_path / "user", symlinks=True)
     python = tmp_path / "user" / "bin" / "python"
     source = tmp_path / "source"

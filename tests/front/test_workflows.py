@@ -1,7 +1,5 @@
 """Workflows and issue forms are what GitHub takes, as far as this can be known here."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -19,16 +17,16 @@ WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
     ("schema", "files"),
     [("github-workflows", WORKFLOWS), ("github-issue-forms", sorted((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")))],
 )
-def test_they_follow_their_schema(schema: str, files: list[Path]) -> None:
+def test_they_follow_their_schema(schema, files):
     assert files
     python = tool_python("check-jsonschema==0.39.0", alone=True)
-    command: list[str | Path] = [python, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files]
+    command = [python, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files]
     done = run_program(command)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.thorough
-def test_actionlint_finds_nothing() -> None:
+def test_actionlint_finds_nothing():
     found = shutil.which("actionlint")
     if found is None:
         pytest.skip("actionlint is not installed; its releases are on github.com/rhysd/actionlint")

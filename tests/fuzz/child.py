@@ -13,22 +13,19 @@ import sysconfig
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
-
-from tests.fuzz.damage import Step
+from typing import NamedTuple
 
 LONGEST = 60
 MOST_BYTES = 2**29
 
 
-def _make_outside() -> None:
+def _make_outside():
     Path("../new").mkdir()
     Path("../new").rmdir()
 
 
-PROBES: dict[str, Callable[[], object]] = {
+PROBES = {
     "crash": os.abort,
     "large": lambda: b"x" * (MOST_BYTES + 2**26),
     "too large": lambda: bytes(2**40),
@@ -59,21 +56,21 @@ class Child:
         counts: How often each outcome came.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder.resolve()
-        self.counts: dict[str, int] = {}
+        self.counts = {}
         self._start()
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._pipe.close()  # which ends it, unless it hangs
         self._process.join(1)
         self._process.kill()
         self._process.join()
 
-    def check(self, kind: str, data: bytes | Sequence[Step]) -> Answer:
+    def check(self, kind, data):
         """Open a document, or one that some steps make; a process that dies or hangs is replaced.
 
         A kind in `PROBES` does wrong, to see that it is seen.
@@ -82,7 +79,7 @@ class Child:
         self.counts[answer.outcome] = self.counts.get(answer.outcome, 0) + 1
         return answer
 
-    def _ask(self, kind: str, data: bytes | Sequence[Step]) -> Answer:
+    def _ask(self, kind, data):
         try:
             self._pipe.send((kind, data))
             if self._pipe.poll(LONGEST):
@@ -95,7 +92,7 @@ class Child:
         self._start()
         return Answer(outcome, False)
 
-    def _start(self) -> None:
+    def _start(self):
         work = self.folder / f"work-{time.monotonic_ns()}" / "inside"
         work.mkdir(parents=True)
         self._pipe, theirs = multiprocessing.Pipe()
@@ -109,8 +106,8 @@ class Child:
 class _Watch:
     """Notes paths outside of a folder that this process opens, looks at or changes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.escapes: list[str] = []
+    def __init__(self, folder):
+        self.escapes = []
         self.is_on = False
         paths = {*sys.path, *site.getsitepackages(), *sysconfig.get_paths().values(), sys.prefix}
         source = Path(__file__).resolve().parents[2]
@@ -124,19 +121,19 @@ class _Watch:
             setattr(os, name, self._watched(getattr(os, name)))
         sys.addaudithook(self._hear)
 
-    def _watched(self, real: Any) -> Any:
-        def watched(path: Any, *arguments: Any, **options: Any) -> Any:
+    def _watched(self, real):
+        def watched(path, *arguments, **options):
             self._note(real.__name__, path)
             return real(path, *arguments, **options)
 
         return watched
 
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def _hear(self, event, arguments):
         if event == "open" or event.startswith(("os.", "shutil.")):
             for argument in arguments[:2]:
                 self._note(event, argument)
 
-    def _note(self, event: str, path: Any) -> None:
+    def _note(self, event, path):
         if not self.is_on or not isinstance(path, str | bytes | os.PathLike):
             return
         text = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 (it must not look at links)
@@ -145,7 +142,7 @@ class _Watch:
             self.escapes.append(f"{event} {text}")
 
 
-def _serve(pipe: multiprocessing.connection.Connection, work: Path) -> None:
+def _serve(pipe, work):
     os.chdir(work)
     warnings.simplefilter("ignore")
     outside = work.parent / "outside"
@@ -154,7 +151,7 @@ def _serve(pipe: multiprocessing.connection.Connection, work: Path) -> None:
     from orlog.errors import OrlogError
     from tests.fuzz.documents import Workplace
 
-    os.fsync = lambda _: None  # type: ignore[assignment]  # half of the time, and for nothing here
+    os.fsync = lambda _: None  # half of the time, and for nothing here
     place = Workplace(work)
     watch = _Watch(work)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -190,13 +187,13 @@ def _serve(pipe: multiprocessing.connection.Connection, work: Path) -> None:
         pipe.send(answer)
 
 
-def _peak_bytes() -> int:
+def _peak_bytes():
     """Return the most memory that this process had since `_reset_peak`."""
     text = Path("/proc/self/status").read_text()
     return int(text.partition("VmHWM:")[2].split()[0]) * 1024
 
 
-def _reset_peak() -> int:
+def _reset_peak():
     with contextlib.suppress(OSError):  # then it is the most since the process began
         Path("/proc/self/clear_refs").write_text("5")
     return _peak_bytes()

@@ -3,20 +3,16 @@
 A step is three numbers, so that Hypothesis and a fuzzer can both draw, shrink and repeat it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import hashlib
 import json
 import unicodedata
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from orlog.manifests.documents import canonical_json
 
 # What is done to a document: (operation, where, with what), each number taken modulo the choices.
-Step: TypeAlias = tuple[int, int, int]
 
 DEEP = 20_000
 
@@ -24,7 +20,7 @@ DEEP = 20_000
 class Raw:
     """Text that stands in JSON as it is, though it may be none."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         self.text = text
 
 
@@ -32,7 +28,7 @@ class Pairs(list[list[Any]]):
     """The members of a JSON object, as [key, value]; keys may be repeated."""
 
 
-HOSTILE: tuple[Any, ...] = (
+HOSTILE = (
     *(None, True, False, 0, -1, 1, 2, 3, 7, 255, 2**31, 2**32, 2**53, 2**53 + 1, 2**63, 2**64),
     *(10**400, -(2**63), 0.5, 1.0, -0.0, 1e16, 1e308, 5e-324),
     *(Raw("NaN"), Raw("Infinity"), Raw("-Infinity"), Raw("1e400"), Raw("-1e400"), Raw("01")),
@@ -56,7 +52,7 @@ HOSTILE: tuple[Any, ...] = (
 TEXTS = tuple(value for value in HOSTILE if isinstance(value, str))
 
 
-def damaged(data: bytes, steps: Sequence[Step], seal: Callable[[Any], Any] | None = None) -> bytes:
+def damaged(data, steps, seal=None):
     """Return a document after some steps: those on its JSON first, then those on its bytes.
 
     Where there is a `seal`, it makes the digest in the JSON fit again.
@@ -77,7 +73,7 @@ def damaged(data: bytes, steps: Sequence[Step], seal: Callable[[Any], Any] | Non
     return data
 
 
-def _change_json(root: list[Any], steps: list[Step], seal: Callable[[Any], Any] | None) -> bytes:
+def _change_json(root, steps, seal):
     for operation, where, what in steps:
         places = list(_places(root))
         if not places:
@@ -87,9 +83,9 @@ def _change_json(root: list[Any], steps: list[Step], seal: Callable[[Any], Any] 
     return to_text(body if seal is None else seal(body)).encode("utf-8", "surrogatepass")
 
 
-def _places(value: list[Any]) -> Any:
+def _places(value):
     """Yield (list, position) of every value inside; members of objects are pairs in a list."""
-    waiting: list[Any] = [value]
+    waiting = [value]
     while waiting:
         holder = waiting.pop()
         for position, item in enumerate(holder):
@@ -99,34 +95,34 @@ def _places(value: list[Any]) -> Any:
                 waiting.append(inner)
 
 
-def _hostile(what: int) -> Any:
+def _hostile(what):
     return copy.deepcopy(HOSTILE[what % len(HOSTILE)])  # as later steps change it
 
 
-def _get(holder: list[Any], position: int) -> Any:
+def _get(holder, position):
     return holder[position][1] if isinstance(holder, Pairs) else holder[position]
 
 
-def _put(holder: list[Any], position: int, value: Any) -> None:
+def _put(holder, position, value):
     if isinstance(holder, Pairs):
         holder[position] = [holder[position][0], value]
     else:
         holder[position] = value
 
 
-def _replace(holder: list[Any], position: int, what: int, _: Any) -> None:
+def _replace(holder, position, what, _):
     _put(holder, position, _hostile(what))
 
 
-def _delete(holder: list[Any], position: int, _: int, __: Any) -> None:
+def _delete(holder, position, _, __):
     del holder[position]
 
 
-def _repeat(holder: list[Any], position: int, _: int, __: Any) -> None:
+def _repeat(holder, position, _, __):
     holder.insert(position, holder[position])
 
 
-def _copy_from(holder: list[Any], position: int, what: int, places: list[Any]) -> None:
+def _copy_from(holder, position, what, places):
     source, there = places[what % len(places)]
     if there < len(source):
         # As text, or a value could come to hold itself.
@@ -134,7 +130,7 @@ def _copy_from(holder: list[Any], position: int, what: int, places: list[Any]) -
         _put(holder, position, Raw(text))
 
 
-def _rename(holder: list[Any], position: int, what: int, _: Any) -> None:
+def _rename(holder, position, what, _):
     text = TEXTS[what % len(TEXTS)]
     if isinstance(holder, Pairs):
         holder[position] = [text, holder[position][1]]
@@ -142,16 +138,16 @@ def _rename(holder: list[Any], position: int, what: int, _: Any) -> None:
         holder[position] = text
 
 
-def _add(holder: list[Any], position: int, what: int, _: Any) -> None:
+def _add(holder, position, what, _):
     value = _hostile(what)
     holder.insert(position, ["x", value] if isinstance(holder, Pairs) else value)
 
 
-def _bend(holder: list[Any], position: int, what: int, _: Any) -> None:
+def _bend(holder, position, what, _):
     """Change a value a little: another case, another form of Unicode, one more, another type."""
     value = _get(holder, position)
     if isinstance(value, str):
-        changes: list[Any] = [
+        changes = [
             value.upper(),
             value + TEXTS[what // 8 % len(TEXTS)],
             TEXTS[what // 8 % len(TEXTS)] + value,
@@ -168,33 +164,33 @@ def _bend(holder: list[Any], position: int, what: int, _: Any) -> None:
     _put(holder, position, changes[what % len(changes)])
 
 
-def _flip(data: bytes, where: int, what: int) -> bytes:
+def _flip(data, where, what):
     if not data:
         return data
     where %= len(data)
     return data[:where] + bytes([data[where] ^ (1 << what % 8)]) + data[where + 1 :]
 
 
-def _cut(data: bytes, where: int, _: int) -> bytes:
+def _cut(data, where, _):
     return data[:where]
 
 
-def _remove(data: bytes, where: int, what: int) -> bytes:
+def _remove(data, where, what):
     return data[:where] + data[where + what % 64 :]
 
 
-def _insert(data: bytes, where: int, what: int) -> bytes:
+def _insert(data, where, what):
     value = _hostile(what)
     text = value if isinstance(value, str) else to_text(value)
     return data[:where] + text.encode("utf-8", "surrogatepass") + data[where:]
 
 
-def _splice(data: bytes, where: int, what: int) -> bytes:
+def _splice(data, where, what):
     there = what % (len(data) + 1)
     return data[:where] + data[there : there + 100] + data[where:]
 
 
-def _encode(data: bytes, _: int, what: int) -> bytes:
+def _encode(data, _, what):
     text = data.decode("utf-8", "replace")
     forms = ("utf-16", "utf-16-be", "utf-32", "utf-8-sig", "utf-7")
     overlong = (data.replace(b"/", b"\xc0\xaf"), data.replace(b'"', b"\xc0\xa2"), b"\xff" + data)
@@ -202,14 +198,12 @@ def _encode(data: bytes, _: int, what: int) -> bytes:
     return text.encode(forms[what]) if what < len(forms) else overlong[what - len(forms)]
 
 
-ON_JSON: tuple[Callable[..., None], ...] = (
-    *(_replace, _replace, _bend, _bend, _delete, _repeat, _copy_from, _rename, _add),
-)
-ON_BYTES: tuple[Callable[[bytes, int, int], bytes], ...] = (*(_flip, _cut, _remove, _insert, _splice, _encode),)
+ON_JSON = (*(_replace, _replace, _bend, _bend, _delete, _repeat, _copy_from, _rename, _add),)
+ON_BYTES = (*(_flip, _cut, _remove, _insert, _splice, _encode),)
 OPERATIONS = (*ON_JSON, *ON_BYTES)
 
 
-def from_text(data: bytes) -> Any:
+def from_text(data):
     """Return JSON with its objects as pairs; None where it is none."""
     try:
         return json.loads(data, object_pairs_hook=lambda pairs: Pairs(map(list, pairs)))
@@ -217,7 +211,7 @@ def from_text(data: bytes) -> Any:
         return None
 
 
-def to_text(value: Any) -> str:
+def to_text(value):
     """Return JSON, and what stands for what is none."""
     if isinstance(value, Raw):
         return value.text
@@ -228,7 +222,7 @@ def to_text(value: Any) -> str:
     return json.dumps(value)
 
 
-def seal_manifest(body: Any) -> Any:
+def seal_manifest(body):
     """Return the JSON of a manifest with the digest that its content has, if it can have one."""
     if not isinstance(body, Pairs):
         return body
@@ -240,7 +234,7 @@ def seal_manifest(body: Any) -> Any:
     return Pairs([["digest", f"sha256:{hashlib.sha256(text).hexdigest()}"], *rest])
 
 
-def seal_view(body: Any) -> Any:
+def seal_view(body):
     """Return the JSON of a view with the digest that its content has, if it can have one."""
     if not isinstance(body, Pairs):
         return body
@@ -252,7 +246,7 @@ def seal_view(body: Any) -> Any:
     return Pairs([*rest, ["digest", digest]])
 
 
-def _view_digest(body: dict[str, Any]) -> str:
+def _view_digest(body):
     if "dataset" in body:
         return str(body["dataset"].partition("@")[2])
     parents = [_view_digest(parent) for parent in body["parents"]]

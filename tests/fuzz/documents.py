@@ -5,21 +5,16 @@ damaged bytes in the place of one document and opens what depends on it: either 
 OrlogError, or what comes out is right.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import msgspec
 import numpy as np
 
-from orlog.datasets.columns.episode import Episode
+from orlog import Dataset, DatasetWriter, load_dataset, publish_dataset
 from orlog.datasets.download.sources import find_source
 from orlog.datasets.home.records import (
     Source,
@@ -32,20 +27,16 @@ from orlog.datasets.home.records import (
     status_message,
 )
 from orlog.datasets.home.registries import add_registry, read_registries, registries_file, seen_file
-from orlog.datasets.loading import load_dataset
-from orlog.datasets.publish.publish import publish_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.saving import convert_dataset
-from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store.verify import DamageFinder, check_values, verify_folder
 from orlog.datasets.store.version import StoredVersion
-from orlog.manifests.index import Index, index_from_json
+from orlog.manifests.index import index_from_json
 from orlog.manifests.lock import LockedDataset, read_lock, write_lock
 from orlog.manifests.manifest import manifest_from_text
 from orlog.manifests.names import parse_name
 from orlog.manifests.signatures import check_signature, new_key, sign
 from tests.episodes import whole_episode
-from tests.fuzz.damage import Step, damaged, from_text, seal_manifest, seal_view, to_text
+from tests.fuzz.damage import damaged, from_text, seal_manifest, seal_view, to_text
 
 NAME = "tests/tiny-v1"
 KINDS = (
@@ -63,7 +54,7 @@ class Workplace:
         originals: The sound document of each kind.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         os.environ["ORLOG_HOME"] = str(folder / "home")
         os.environ["ORLOG_LOCK"] = "0"
         self.folder = folder
@@ -80,7 +71,7 @@ class Workplace:
         stamps = {"rewards/c.0": stamp_of((self._zarr / "rewards/c.0").stat())}
         remember_files(self._zarr, load_dataset(self._zarr).digest, stamps)
         (record,) = (path for path in (home / "verified").glob("*.json") if b"rewards/c.0" in path.read_bytes())
-        self._documents: dict[str, tuple[Path, Callable[[bytes], None]]] = {
+        self._documents = {
             "manifest": (self._zarr / "manifest.json", self._check_manifest),
             "manifest of parts": (self._parts / "manifest.json", self._check_manifest_of_parts),
             "manifest of hdf5": (self._hdf5 / "manifest.json", self._check_manifest_of_hdf5),
@@ -102,15 +93,15 @@ class Workplace:
         for kind in KINDS:
             self.check(kind, self.originals[kind])
 
-    def damaged(self, kind: str, steps: Sequence[Step]) -> bytes:
+    def damaged(self, kind, steps):
         """Return a document of this kind after some steps."""
         return damaged(self.originals[kind], steps, self.seal_of(kind))
 
-    def seal_of(self, kind: str) -> Callable[[Any], Any] | None:
+    def seal_of(self, kind):
         """Return what makes the digest inside a document of this kind fit; None where none is."""
         return {"view": seal_view}.get(kind, seal_manifest if "manifest" in kind else None)
 
-    def check(self, kind: str, data: bytes) -> None:
+    def check(self, kind, data):
         """Open what depends on a document with other bytes.
 
         Raises:
@@ -125,7 +116,7 @@ class Workplace:
             if kind in getattr(self, "originals", {}):
                 path.write_bytes(self.originals[kind])
 
-    def _make_registry(self) -> Path:
+    def _make_registry(self):
         key = self.folder / "key"
         self._public = new_key(key)
         registry = self.folder / "registry"
@@ -144,16 +135,16 @@ class Workplace:
         self._zarr.with_name(".1.0.0.origin.json").write_text(json.dumps(origin))
         return registry
 
-    def _check_manifest(self, data: bytes) -> None:
+    def _check_manifest(self, data):
         self._check_store(self._zarr, data)
 
-    def _check_manifest_of_parts(self, data: bytes) -> None:
+    def _check_manifest_of_parts(self, data):
         self._check_store(self._parts, data)
 
-    def _check_manifest_of_hdf5(self, data: bytes) -> None:
+    def _check_manifest_of_hdf5(self, data):
         self._check_store(self._hdf5, data)
 
-    def _check_store(self, folder: Path, data: bytes) -> None:
+    def _check_store(self, folder, data):
         manifest = manifest_from_text(data, "here")
         assert manifest_from_text(manifest.to_json(), "again") == manifest
         found, problems = verify_folder(folder)
@@ -167,7 +158,7 @@ class Workplace:
         for name, values in _values_of(dataset).items():
             assert np.array_equal(values, self._values[folder][name]), name
 
-    def _check_object(self, folder: Path, path: str, data: bytes) -> None:
+    def _check_object(self, folder, path, data):
         """Open a store whose manifest takes an object for right."""
         manifest = folder / "manifest.json"
         before = manifest.read_bytes()
@@ -189,16 +180,16 @@ class Workplace:
         finally:
             manifest.write_bytes(before)
 
-    def _check_metadata(self, data: bytes) -> None:
+    def _check_metadata(self, data):
         self._check_object(self._zarr, "rewards/zarr.json", data)
 
-    def _check_offsets(self, data: bytes) -> None:
+    def _check_offsets(self, data):
         self._check_object(self._zarr, "observations/text@offsets/c.0", data)
 
-    def _check_hdf5(self, data: bytes) -> None:
+    def _check_hdf5(self, data):
         self._check_object(self._hdf5, "data.h5", data)
 
-    def _check_index(self, data: bytes) -> None:
+    def _check_index(self, data):
         index = index_from_json(data, "here")
         assert index_from_json(index.to_json(), "again") == index
         seen_file().unlink(missing_ok=True)
@@ -207,57 +198,57 @@ class Workplace:
         digests = {entry.digest for entry in _entries(index)}
         assert source.manifest.digest in digests
 
-    def _check_signature(self, data: bytes) -> None:
+    def _check_signature(self, data):
         signed = self._registry / "index.json"
         key = check_signature(signed.read_bytes(), "index", data, [self._public], "here")
         assert key == self._public
         signatures = re.findall(rb"[0-9a-f]{128}", self.originals["signature"])
         assert any(signature in data for signature in signatures)
 
-    def _check_lock(self, _: bytes) -> None:
+    def _check_lock(self, _):
         entries = read_lock(self.folder / "orlog.lock")
         again = self.folder / "again.lock"
         again.unlink(missing_ok=True)
         write_lock(again, entries)
         assert read_lock(again) == entries
 
-    def _check_registries(self, _: bytes) -> None:
+    def _check_registries(self, _):
         found = read_registries()
         body = {"registries_version": 1, "registries": msgspec.to_builtins(found)}
         registries_file().write_text(json.dumps(body))
         assert read_registries() == found
 
-    def _check_seen(self, _: bytes) -> None:
+    def _check_seen(self, _):
         find_source(parse_name(NAME))
 
-    def _check_origin(self, _: bytes) -> None:
+    def _check_origin(self, _):
         from orlog.datasets.home.records import read_origin
 
         read_origin(self._zarr)
 
-    def _check_verified(self, _: bytes) -> None:
+    def _check_verified(self, _):
         remembered_files(self._zarr, json.loads(self.originals["manifest"])["digest"])
 
-    def _check_view(self, _: bytes) -> None:
+    def _check_view(self, _):
         view = load_dataset(self.folder / "view.json")
         assert len(view.column("rewards")) == view.total_steps
 
-    def _check_history(self, _: bytes) -> None:
+    def _check_history(self, _):
         history = read_history(NAME)
         choose_version(["1.1.0", "1.0.0"], history)
         for version in history:
             status_message(NAME, version, history)
 
 
-def _entries(index: Index) -> list[Any]:
+def _entries(index):
     return [entry for versions in index.datasets.values() for entry in versions.values()]
 
 
-def _values_of(dataset: Dataset) -> dict[str, np.ndarray]:
+def _values_of(dataset):
     return {name: dataset.column(name) for name in dataset.columns}
 
 
-def _write_stores() -> tuple[Path, Path]:
+def _write_stores():
     """Write a version, and one that appends to it; return their folders."""
     spaces = gymnasium.spaces
     observations = spaces.Dict({"goal": spaces.Box(-1, 1, (2,), np.float32), "text": spaces.Text(9)})
@@ -273,7 +264,7 @@ def _write_stores() -> tuple[Path, Path]:
         return first, writer.finish()
 
 
-def _episode(steps: int) -> Episode:
+def _episode(steps):
     return whole_episode(
         {"goal": np.full((steps + 1, 2), 0.5, np.float32), "text": ["a" * (row + 1) for row in range(steps + 1)]},
         np.arange(steps),

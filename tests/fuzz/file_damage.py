@@ -3,24 +3,18 @@
 All randomness comes from the generator given, so that a number says which damage is done.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
 import struct
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
 
 from orlog.datasets.formats.rlds.tfrecords import read_records, write_record
 from tests.fuzz.damage import damaged as damaged_document
-
-Rng: TypeAlias = np.random.Generator
 
 SIZES = (0, 1, 2, 7, 8, 127, 128, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62)
 INTEGERS = (*SIZES, 2**63 - 1, 2**63, 2**64 - 1)
@@ -38,9 +32,7 @@ class Link(str):
     __slots__ = ()
 
 
-def damage_folder(
-    files: Mapping[str, bytes], others: Sequence[bytes], rng: Rng, *, links: bool
-) -> dict[str, bytes | Link | None]:
+def damage_folder(files, others, rng, *, links):
     """Return the files to change, by path: their new bytes, a link, or None for one that is removed.
 
     Args:
@@ -53,7 +45,7 @@ def damage_folder(
     name = names[rng.integers(len(names))]
     if links and len(names) > 1 and rng.random() < 0.06:
         other = names[rng.integers(len(names))]
-        pieces: list[dict[str, bytes | Link | None]] = [
+        pieces = [
             {name: None},
             {name: files[other], other: files[name]},
             {name: files[other]},
@@ -75,25 +67,25 @@ def damage_folder(
 # --- bytes
 
 
-def damage_bytes(data: bytes, others: Sequence[bytes], rng: Rng) -> bytes:
+def damage_bytes(data, others, rng):
     """Return bytes after one to three changes: flips, cuts, blocks moved, zeros, pieces of others."""
     for _ in range(rng.choice((1, 1, 2, 3))):
         data = ON_BYTES[rng.integers(len(ON_BYTES))](bytearray(data or b"\0"), others, rng)
     return data
 
 
-def _block(data: bytearray, rng: Rng) -> slice:
+def _block(data, rng):
     start = int(rng.integers(len(data)))
     return slice(start, start + int(2 ** rng.uniform(0, 10)))
 
 
-def _flip(data: bytearray, _: Sequence[bytes], rng: Rng) -> bytes:
+def _flip(data, _, rng):
     for place in rng.integers(0, len(data), rng.integers(1, 9)):
         data[place] ^= 1 << int(rng.integers(8))
     return bytes(data)
 
 
-def _integer(data: bytearray, _: Sequence[bytes], rng: Rng) -> bytes:
+def _integer(data, _, rng):
     size = int(rng.choice((1, 2, 4, 8)))
     place = int(rng.integers(len(data)))
     value = INTEGERS[rng.integers(len(INTEGERS))] % 2 ** (8 * size)
@@ -101,34 +93,34 @@ def _integer(data: bytearray, _: Sequence[bytes], rng: Rng) -> bytes:
     return bytes(data)
 
 
-def _cut(data: bytearray, _: Sequence[bytes], rng: Rng) -> bytes:
+def _cut(data, _, rng):
     return bytes(data[: int(rng.integers(len(data)))])
 
 
-def _zeros(data: bytearray, _: Sequence[bytes], rng: Rng) -> bytes:
+def _zeros(data, _, rng):
     block = _block(data, rng)
     data[block] = bytes(len(data[block]))
     return bytes(data)
 
 
-def _remove(data: bytearray, _: Sequence[bytes], rng: Rng) -> bytes:
+def _remove(data, _, rng):
     del data[_block(data, rng)]
     return bytes(data)
 
 
-def _repeat(data: bytearray, _: Sequence[bytes], rng: Rng) -> bytes:
+def _repeat(data, _, rng):
     block = _block(data, rng)
     data[block] = data[block] * 2
     return bytes(data)
 
 
-def _swap(data: bytearray, _: Sequence[bytes], rng: Rng) -> bytes:
+def _swap(data, _, rng):
     one, other = _block(data, rng), _block(data, rng)
     data[one], data[other] = data[other], data[one]
     return bytes(data)
 
 
-def _splice(data: bytearray, others: Sequence[bytes], rng: Rng) -> bytes:
+def _splice(data, others, rng):
     piece = others[int(rng.integers(len(others)))]
     start = int(rng.integers(len(piece) + 1))
     data[_block(data, rng)] = piece[start : start + int(2 ** rng.uniform(0, 12))]
@@ -141,7 +133,7 @@ ON_BYTES = (_flip, _flip, _integer, _integer, _cut, _zeros, _remove, _repeat, _s
 # --- structure
 
 
-def damage_structure(name: str, data: bytes, rng: Rng) -> bytes:
+def damage_structure(name, data, rng):
     """Return a file that its library may still read, and that says other things; or other bytes."""
     ending = Path(name).suffix.partition("-")[0]  # a shard's is `.tfrecord-00000-of-00001`
     change = BY_ENDING.get(ending, _no_structure)
@@ -150,11 +142,11 @@ def damage_structure(name: str, data: bytes, rng: Rng) -> bytes:
     return damage_bytes(data, [data], rng)
 
 
-def _no_structure(data: bytes, rng: Rng) -> bytes:
+def _no_structure(data, rng):
     return damage_bytes(data, [data], rng)
 
 
-def _changed(values: np.ndarray, rng: Rng) -> np.ndarray:
+def _changed(values, rng):
     """Return an array of another dtype, shape, length, or with other values."""
     values = np.array(values)
     which = rng.integers(8)
@@ -184,9 +176,9 @@ def _changed(values: np.ndarray, rng: Rng) -> np.ndarray:
 # --- HDF5
 
 
-def _damage_hdf5(data: bytes, rng: Rng) -> bytes:
+def _damage_hdf5(data, rng):
     with h5py.File.in_memory(data) as file:
-        names: list[str] = []
+        names = []
         file.visititems(lambda name, _node: names.append(name))
         name = names[rng.integers(len(names))]
         operation = ON_HDF5[rng.integers(len(ON_HDF5))]
@@ -198,7 +190,7 @@ def _damage_hdf5(data: bytes, rng: Rng) -> bytes:
         return bytes(file.id.get_file_image())
 
 
-def _hdf5_values(file: Any, name: str, rng: Rng) -> None:
+def _hdf5_values(file, name, rng):
     node = file[name]
     stored = {"chunks": node.chunks, "compression": node.compression}
     values = _changed(node[()], rng)
@@ -211,11 +203,11 @@ def _hdf5_values(file: Any, name: str, rng: Rng) -> None:
         file.create_dataset(name, data=values)
 
 
-def _hdf5_kind(file: Any, name: str, rng: Rng) -> None:
+def _hdf5_kind(file, name, rng):
     count = len(file[name])
     del file[name]
     texts = ["a", "\u202e", "x" * 99, "1", ""]
-    kinds: list[Callable[[], object]] = [
+    kinds = [
         lambda: file.create_dataset(name, data=texts[:1] * count, dtype=h5py.string_dtype()),
         lambda: file.create_dataset(name, (count,), h5py.vlen_dtype(np.float32)),
         lambda: file.create_dataset(name, (count,), h5py.ref_dtype),
@@ -229,18 +221,18 @@ def _hdf5_kind(file: Any, name: str, rng: Rng) -> None:
     kinds[rng.integers(len(kinds))]()
 
 
-def _hdf5_move(file: Any, name: str, rng: Rng) -> None:
+def _hdf5_move(file, name, rng):
     to = f"{name.rpartition('/')[0]}/{NAMES[rng.integers(len(NAMES))]}"
     file.move(name, to)
 
 
-def _hdf5_delete(file: Any, name: str, _: Rng) -> None:
+def _hdf5_delete(file, name, _):
     del file[name]
 
 
-def _hdf5_link(file: Any, name: str, rng: Rng) -> None:
+def _hdf5_link(file, name, rng):
     del file[name]
-    links: list[Any] = [
+    links = [
         h5py.SoftLink("/"),
         h5py.SoftLink(f"/{name}"),
         h5py.SoftLink("/nothing"),
@@ -252,7 +244,7 @@ def _hdf5_link(file: Any, name: str, rng: Rng) -> None:
     file[name] = links[rng.integers(len(links))]
 
 
-def _hdf5_elsewhere(file: Any, name: str, rng: Rng) -> None:
+def _hdf5_elsewhere(file, name, rng):
     shape, dtype = file[name].shape, file[name].dtype
     del file[name]
     if rng.random() < 0.5:
@@ -263,7 +255,7 @@ def _hdf5_elsewhere(file: Any, name: str, rng: Rng) -> None:
     file.create_virtual_dataset(name, layout)
 
 
-def _hdf5_claim(file: Any, name: str, rng: Rng) -> None:
+def _hdf5_claim(file, name, rng):
     shape, dtype = file[name].shape, file[name].dtype
     del file[name]
     large = (int(2 ** rng.uniform(8, 44)), *shape[1:])
@@ -275,7 +267,7 @@ def _hdf5_claim(file: Any, name: str, rng: Rng) -> None:
     file.create_dataset(name, large, dtype, chunks=chunks, compression="gzip")
 
 
-def _hdf5_bomb(file: Any, name: str, rng: Rng) -> None:
+def _hdf5_bomb(file, name, rng):
     """Store far more zeros than the file is large."""
     shape, dtype = file[name].shape, file[name].dtype
     del file[name]
@@ -283,10 +275,10 @@ def _hdf5_bomb(file: Any, name: str, rng: Rng) -> None:
     file.create_dataset(name, data=np.zeros(large, dtype), chunks=True, compression="gzip")
 
 
-def _hdf5_filter(file: Any, name: str, rng: Rng) -> None:
+def _hdf5_filter(file, name, rng):
     values = file[name][()]
     del file[name]
-    stored: list[dict[str, Any]] = [
+    stored = [
         {"compression": "lzf"},
         {"fletcher32": True},
         {"scaleoffset": 4},
@@ -299,12 +291,12 @@ def _hdf5_filter(file: Any, name: str, rng: Rng) -> None:
     file.create_dataset(name, data=values, **stored[rng.integers(len(stored))])
 
 
-def _hdf5_attribute(file: Any, name: str, rng: Rng) -> None:
+def _hdf5_attribute(file, name, rng):
     places = [one for one in (file, *(file[part] for part in _parents(name))) if len(one.attrs)]
     attributes = places[rng.integers(len(places))].attrs if places else file[name].attrs
     found = list(attributes) or ["num_samples", "total_steps", "seed"]
     key = found[rng.integers(len(found))]
-    values: list[Any] = [
+    values = [
         *(0, -1, 3, 2.5, np.nan, 2**62, np.uint64(2**63), "text", b"\xff", "", "x" * 9999, True),
         *(np.arange(3), np.zeros(0), np.zeros((2, 2)), h5py.Empty("f4"), ["a", "b"], None),
         *(np.array([b"a"], "S1"), np.zeros(2, [("a", "i4")]), "[" * 3000, "{", "NaN", np.float64(4)),
@@ -316,7 +308,7 @@ def _hdf5_attribute(file: Any, name: str, rng: Rng) -> None:
         attributes[key if rng.random() < 0.8 else "options/a"] = value
 
 
-def _parents(name: str) -> list[str]:
+def _parents(name):
     parts = name.split("/")
     return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
@@ -330,7 +322,7 @@ ON_HDF5 = (
 # --- npz and npy
 
 
-def _damage_npz(data: bytes, rng: Rng) -> bytes:
+def _damage_npz(data, rng):
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = [(item.filename, archive.read(item)) for item in archive.infolist()]
     place = int(rng.integers(len(members)))
@@ -358,7 +350,7 @@ def _damage_npz(data: bytes, rng: Rng) -> bytes:
     return packed.getvalue()
 
 
-def _npy(array: np.ndarray, rng: Rng) -> bytes:
+def _npy(array, rng):
     file = io.BytesIO()
     version = ((1, 0), (1, 0), (2, 0), (3, 0))[rng.integers(4)]
     if rng.random() < 0.2:
@@ -372,11 +364,11 @@ def _npy(array: np.ndarray, rng: Rng) -> bytes:
 class _Runs:
     """What makes a folder outside where it is unpickled."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.mkdir, ("../new",)
 
 
-def _damage_npy(data: bytes, rng: Rng) -> bytes:
+def _damage_npy(data, rng):
     """Change what the header says."""
     (size,) = struct.unpack("<H", data[8:10])
     header, body = data[10 : 10 + size].decode("latin1"), data[10 + size :]
@@ -404,7 +396,7 @@ def _damage_npy(data: bytes, rng: Rng) -> bytes:
 # --- tables
 
 
-def _damage_parquet(data: bytes, rng: Rng) -> bytes:
+def _damage_parquet(data, rng):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -460,7 +452,7 @@ def _damage_parquet(data: bytes, rng: Rng) -> bytes:
     return file.getvalue()
 
 
-def _damage_csv(data: bytes, rng: Rng) -> bytes:
+def _damage_csv(data, rng):
     rows = [line.split(b",") for line in data.split(b"\n")]
     cells = (
         *(b"", b"nan", b"inf", b"-1", b"1e400", b"9" * 400, b"\xff\xfe", b"\0", b'"', b'"a,b"', b"a"),
@@ -488,18 +480,18 @@ def _damage_csv(data: bytes, rng: Rng) -> bytes:
 # --- documents
 
 
-def _damage_json(data: bytes, rng: Rng) -> bytes:
+def _damage_json(data, rng):
     lines = data.split(b"\n")
     place = int(rng.integers(len(lines)))
     steps = [tuple(map(int, rng.integers(0, 2**20, 3))) for _ in range(rng.integers(1, 3))]
-    lines[place] = damaged_document(lines[place], steps)  # type: ignore[arg-type]
+    lines[place] = damaged_document(lines[place], steps)
     return b"\n".join(lines)
 
 
 # --- records of TensorFlow
 
 
-def _damage_tfrecord(data: bytes, rng: Rng) -> bytes:
+def _damage_tfrecord(data, rng):
     """Change a record, or which there are, and give it the right checksums."""
     file = io.BytesIO(data)
     records = [record for _, record in read_records(file, "")]
@@ -517,7 +509,7 @@ def _damage_tfrecord(data: bytes, rng: Rng) -> bytes:
     return out.getvalue()
 
 
-BY_ENDING: dict[str, Callable[[bytes, Rng], bytes]] = {
+BY_ENDING = {
     ".h5": _damage_hdf5,
     ".hdf5": _damage_hdf5,
     ".npz": _damage_npz,

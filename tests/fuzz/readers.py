@@ -18,13 +18,13 @@ import traceback
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
 
 from tests.fuzz.file_damage import Link, damage_folder
-from tests.fuzz.samples import Sample, write_samples
+from tests.fuzz.samples import write_samples
 
 LONGEST = 5.0  # seconds of the processor
 ENDS = 7.0  # the same; a process that takes so long for one input is ended
@@ -52,20 +52,20 @@ class Finding(NamedTuple):
 class _Nowhere:
     """Stands for the container that a version is written into; checks come before it."""
 
-    def __init__(self, *_: object) -> None:
-        self.columns: dict[str, Any] = {}
+    def __init__(self, *_):
+        self.columns = {}
 
-    def add_column(self, spec: Any) -> None:
+    def add_column(self, spec):
         self.columns[spec.name] = _Column()
 
-    def append(self, block: dict[str, np.ndarray]) -> None:
+    def append(self, block):
         for name, values in block.items():
             self.columns[name].rows += len(values)
 
-    def finish(self) -> tuple[list[Any], list[Any]]:
+    def finish(self):
         return [], []
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
@@ -73,7 +73,7 @@ class _Column:
     rows = 0
 
 
-def read_sample(sample: Sample, folder: Path, *, writes: bool) -> None:
+def read_sample(sample, folder, *, writes):
     """Read what a sample has become as `orlog import` does; without writing, unless it is asked for.
 
     Raises:
@@ -98,12 +98,12 @@ def read_sample(sample: Sample, folder: Path, *, writes: bool) -> None:
         raise
 
 
-def _check_told(text: str, sample: Sample) -> None:
+def _check_told(text, sample):
     assert any(path.name in text for path in sample.given), f"names no file: {text[:300]}"
     assert len(text) < LONGEST_MESSAGE, f"a message without end: {text[:300]}"
 
 
-def _read(one: Any, sample: Sample, folder: Path) -> None:
+def _read(one, sample, folder):
     from orlog.datasets.formats._shared.episodes import Asked, write_episodes
 
     sources = [path.name for path in sample.given]
@@ -120,7 +120,7 @@ class Place:
         files: Sound files of each sample, by path.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.samples = write_samples(folder / "samples")
         self.files = {
@@ -143,7 +143,7 @@ class Place:
             for name, data in files.items():
                 (outside / Path(name).name).write_bytes(data)
 
-    def damage(self, name: str, number: int) -> tuple[Sample, dict[str, bytes | Link | None]]:
+    def damage(self, name, number):
         """Return the sample that a number damages, and the damage; below 0, an input that the fuzzer kept."""
         if number < 0:
             data = self.kept[name][-number - 1]
@@ -156,11 +156,11 @@ class Place:
         links = sample.given[0].is_dir()
         return sample, damage_folder(self.files[sample.root], self._pieces, rng, links=links)
 
-    def targets(self, name: str) -> list[tuple[Sample, str]]:
+    def targets(self, name):
         """Return every file of every sample of a format; the first byte of an input picks one."""
         return [(sample, path) for sample in self.samples[name] for path in self.files[sample.root]]
 
-    def check(self, sample: Sample, damage: dict[str, bytes | Link | None], *, writes: bool) -> str:
+    def check(self, sample, damage, *, writes):
         """Read a sample that is damaged; return `right` or the name of the OrlogError."""
         from orlog.errors import OrlogError
 
@@ -177,7 +177,7 @@ class Place:
             shutil.rmtree(store, ignore_errors=True)
 
 
-def _put(root: Path, files: dict[str, Any], only: Any = None) -> None:
+def _put(root, files, only=None):
     for name, data in files.items():
         if only is not None and name not in only:
             continue
@@ -192,27 +192,27 @@ def _put(root: Path, files: dict[str, Any], only: Any = None) -> None:
 class Reader:
     """Reads damaged files in a process of its own, so that a crash or hang there is seen here."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder.resolve()
         self._started = 0
         self._start()
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._pipe.close()
         self._process.join(1)
         self._process.kill()
         self._process.join()
 
-    def read_damaged(self, name: str, numbers: range) -> tuple[dict[str, int], list[Finding]]:
+    def read_damaged(self, name, numbers):
         """Read the files of a format, damaged as each number says.
 
         Returns how often each outcome came, and what must not come.
         """
-        counts: dict[str, int] = {}
-        findings: list[Finding] = []
+        counts = {}
+        findings = []
         while numbers and len(findings) < MOST_FINDINGS:
             self._number.value = numbers.start
             try:
@@ -232,28 +232,26 @@ class Reader:
                 counts[outcome] = counts.get(outcome, 0) + count
         return counts, findings
 
-    def read_sound(self, name: str) -> list[str]:
+    def read_sound(self, name):
         """Read the sound files of a format; return what went wrong."""
         self._pipe.send((name, None))
-        answer: list[str] = self._pipe.recv()
-        return answer
+        return self._pipe.recv()
 
-    def _answer(self) -> tuple[dict[str, int], list[Finding]]:
+    def _answer(self):
         last = None
         while not self._pipe.poll(HANGS):
             if last == self._number.value:
                 raise OSError(f"hangs for {HANGS} seconds")
             last = self._number.value
-        answer: tuple[dict[str, int], list[Finding]] = self._pipe.recv()
-        return answer
+        return self._pipe.recv()
 
-    def _start(self) -> None:
+    def _start(self):
         self._started += 1
         work = self.folder / f"work-{self._started}"
         work.mkdir(parents=True)
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._number: Any = context.Value(ctypes.c_longlong, 0, lock=False)
+        self._number = context.Value(ctypes.c_longlong, 0, lock=False)
         arguments = (theirs, self._number, work)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
@@ -261,20 +259,20 @@ class Reader:
         assert self._pipe.recv() == "ready"
 
 
-def limit_memory() -> None:
+def limit_memory():
     """Let this process take a few times what a reader may."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + 6 * MOST_BYTES, resource.RLIM_INFINITY))
 
 
-def _serve(pipe: multiprocessing.connection.Connection, number: Any, work: Path) -> None:
+def _serve(pipe, number, work):
     import pyarrow as pa
 
     os.chdir(work)
     warnings.simplefilter("ignore")
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    os.fsync = lambda _: None  # type: ignore[assignment]
+    os.fsync = lambda _: None
     place = Place(work)
     limit_memory()
     pipe.send("ready")
@@ -289,7 +287,7 @@ def _serve(pipe: multiprocessing.connection.Connection, number: Any, work: Path)
             pipe.send(_read_all(place, name, numbers, number))
 
 
-def _read_sound(place: Place, name: str) -> list[str]:
+def _read_sound(place, name):
     found = [] if place.samples[name] else ["has no sample in tests/fuzz/samples.py"]
     for sample in place.samples[name]:
         try:
@@ -300,9 +298,9 @@ def _read_sound(place: Place, name: str) -> list[str]:
     return found
 
 
-def _read_all(place: Place, name: str, numbers: range, current: Any) -> tuple[dict[str, int], list[Finding]]:
-    counts: dict[str, int] = {}
-    findings: list[Finding] = []
+def _read_all(place, name, numbers, current):
+    counts = {}
+    findings = []
     for number in numbers:
         current.value = number
         sample, damage = place.damage(name, number)
@@ -329,13 +327,13 @@ def _read_all(place: Place, name: str, numbers: range, current: Any) -> tuple[di
     return counts, findings
 
 
-def _peak_bytes() -> int:
+def _peak_bytes():
     """Return the most memory that this process had since `_reset_peak`."""
     text = Path("/proc/self/status").read_text()
     return int(text.partition("VmHWM:")[2].split()[0]) * 1024
 
 
-def _reset_peak() -> int:
+def _reset_peak():
     with contextlib.suppress(OSError):  # then it is the most since the process began
         Path("/proc/self/clear_refs").write_text("5")
     return _peak_bytes()

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import formats
-from orlog.datasets.reading.dataset import Dataset
 from tests.datasets.formats import (
     test_arrays,
     test_bags,
@@ -61,12 +58,12 @@ class Sample:
     options: Options
 
 
-def _d4rl(root: Path, **options: Any) -> None:
+def _d4rl(root, **options):
     body = test_d4rl.rows_of(*FLAGS, next_observations=True)
     test_d4rl.write(root / "a.hdf5", body, **options)
 
 
-def _minari(root: Path, data_format: str) -> None:
+def _minari(root, data_format):
     """Let minari itself write all its spaces."""
     made = test_minari_arrow.odd(root / "minari", data_format, episodes=2)
     shutil.move(made / "data", root / "data")
@@ -74,7 +71,7 @@ def _minari(root: Path, data_format: str) -> None:
 
 
 MAPPED = {"observation/state": "obs/state", "observation/image": "obs/image", "action": "actions"}
-HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
+HAND_MADE = (
     ("aloha", lambda root: test_layouts.write_aloha(root / "episodes"), NO_OPTIONS),
     (
         "arrays",
@@ -134,9 +131,9 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
 )
 
 
-def write_samples(folder: Path) -> dict[str, list[Sample]]:
+def write_samples(folder):
     """Write the samples of each format into new folders; return them by its module's name."""
-    samples: dict[str, list[Sample]] = {name: [] for name in READERS}
+    samples = {name: [] for name in READERS}
     for number, (name, write, options) in enumerate(HAND_MADE):
         root = folder / f"{name}-{number}"
         root.mkdir(parents=True)
@@ -153,7 +150,7 @@ def write_samples(folder: Path) -> dict[str, list[Sample]]:
     return samples
 
 
-def _sample(name: str, root: Path, options: Options) -> Sample:
+def _sample(name, root, options):
     is_folder = "" in formats()[name].extensions
     place, entries = root, sorted(root.iterdir())
     while is_folder and len(entries) == 1 and entries[0].is_dir():  # the folder that holds all
@@ -163,7 +160,7 @@ def _sample(name: str, root: Path, options: Options) -> Sample:
     return Sample(name, root, given, options)
 
 
-def _small_dataset(folder: Path) -> Dataset:
+def _small_dataset(folder):
     """Return two episodes, one that ended and one that was cut off, which all formats can hold."""
     folder.mkdir()
     np.savez(folder / "small.npz", **test_npz.flat(5, [2, 4]), qpos=np.zeros((5, 2)))

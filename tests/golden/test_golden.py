@@ -4,32 +4,27 @@ It covers imports and exports of samples, batches, updates, views and an interru
 the files again after a change that moves them on purpose; the changelog says what moved and why.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete
 
 import orlog
 from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders.goals import GoalMixture
 from orlog.loaders.weights import weighted, weights_by_return
 from tests.algos import plain
 from tests.algos.conftest import *  # noqa: F403 (its fixtures)
-from tests.algos.plain import BatchesOf, Make
 from tests.algos.test_contract import FORMS
 from tests.datasets.formats.test_contract import KINDS, VECTOR, WRITTEN
 from tests.datasets.formats.test_minari import ACTIONS, ODD
@@ -42,7 +37,7 @@ LIBRARIES = ("h5py", "numpy", "pyarrow", "zarr", "protobuf", "av", "pillow")
 """What writes the bytes of exports."""
 
 transitions = orlog.transitions
-SAMPLERS: dict[str, Callable[[Dataset], Iterable[Any]]] = {
+SAMPLERS = {
     "transitions": lambda ds: transitions(ds, 32, seed=1),
     "transitions from batch 7": lambda ds: transitions(ds, 32, seed=1, start=7),
     "transitions of rank 1 of 3": lambda ds: transitions(ds, 33, seed=1, rank=1, ranks=3),
@@ -71,11 +66,11 @@ SAMPLERS: dict[str, Callable[[Dataset], Iterable[Any]]] = {
 }
 
 
-def digest(value: object) -> str:
+def digest(value):
     """Return the start of the SHA-256 of arrays, bytes, or what JSON can say."""
     total = hashlib.sha256()
 
-    def add(part: object) -> None:
+    def add(part):
         if isinstance(part, torch.Tensor):
             part = part.detach().cpu().numpy()
         if isinstance(part, np.ndarray):
@@ -98,7 +93,7 @@ def digest(value: object) -> str:
     return total.hexdigest()[:16]
 
 
-def check(name: str, values: dict[str, Any]) -> None:
+def check(name, values):
     """Compare values with the golden ones of a file, or write them."""
     path = FOLDER / f"{name}.json"
     if WRITES:
@@ -106,7 +101,7 @@ def check(name: str, values: dict[str, Any]) -> None:
     assert values == json.loads(path.read_text("utf-8"))
 
 
-def meaning(dataset: Dataset) -> dict[str, str]:
+def meaning(dataset):
     """Return digests of what a version says, without how its bytes are stored and where they are from."""
     body = json.loads(dataset.manifest.to_json())
     for part in [body, *body.get("parts", [])]:
@@ -117,7 +112,7 @@ def meaning(dataset: Dataset) -> dict[str, str]:
     return {"columns": digest(columns), "spaces": digest(spaces), "manifest": digest(body)}
 
 
-def test_imports(tmp_path: Path) -> None:
+def test_imports(tmp_path):
     for space in (ODD, ACTIONS):
         space.seed(0)
     found = {}
@@ -136,17 +131,17 @@ def test_imports(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_exports(tmp_path: Path) -> None:
+def test_exports(tmp_path):
     libraries = {name: version(name) for name in LIBRARIES}
     kept = json.loads((FOLDER / "exports.json").read_text("utf-8")) if not WRITES else {}
     if not WRITES and kept["libraries"] != libraries:
         pytest.skip("other versions of libraries write other bytes")
-    found: dict[str, Any] = {"libraries": libraries}
+    found = {"libraries": libraries}
     recorded = {kind: record_samples(f"golden/{kind}-v1", *spaces) for kind, spaces in KINDS.items()}
     for name, one in WRITTEN.items():
         for kind in [kind for kind in KINDS if kind in one.kinds]:
             folder = tmp_path / f"{name}-{kind}"
-            rate: dict[str, Any] = {"rate": 10} if name == "lerobot" else {}
+            rate = {"rate": 10} if name == "lerobot" else {}
             orlog.export_dataset(recorded[kind], folder, to=name, lossy=True, **rate)
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             content = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
@@ -154,7 +149,7 @@ def test_exports(tmp_path: Path) -> None:
     check("exports", found)
 
 
-def test_batches(mini: Dataset) -> None:
+def test_batches(mini):
     found = {name: digest([*itertools.islice(sample(mini), 3)]) for name, sample in SAMPLERS.items()}
     for kind, spaces in KINDS.items():
         small = record_samples(f"golden/{kind}-v1", *spaces)
@@ -166,11 +161,11 @@ def test_batches(mini: Dataset) -> None:
     check("batches", found)
 
 
-def test_an_interrupted_recording(home: Path) -> None:
+def test_an_interrupted_recording(home):
     """Its process was killed after three episodes, of which the first was acknowledged."""
     folder = home / "datasets" / "golden" / "interrupted-v1" / ".1.0.0.recording"
     shutil.copytree(FOLDER / "interrupted", folder)
-    spaces: dict[str, Space[Any]] = {"state": VECTOR, "frame": Box(0, 255, (2, 2, 3), np.uint8)}
+    spaces = {"state": VECTOR, "frame": Box(0, 255, (2, 2, 3), np.uint8)}
     with orlog.DatasetWriter(
         "golden/interrupted-v1",
         observation_space=Dict(spaces),
@@ -182,7 +177,7 @@ def test_an_interrupted_recording(home: Path) -> None:
     check("recordings", meaning(orlog.load_dataset("golden/interrupted-v1")))
 
 
-def test_views(mini: Dataset, tmp_path: Path) -> None:
+def test_views(mini, tmp_path):
     views = {
         "where": mini.filter_episodes("returns > 20"),
         "part": mini[3:40:2],
@@ -200,7 +195,7 @@ def test_views(mini: Dataset, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("in_float64")
-def test_updates(make: Make, batches_of: BatchesOf) -> None:
+def test_updates(make, batches_of):
     found = {}
     for name, form in FORMS.items():
         algorithm = make(form, seed=0)

@@ -1,42 +1,26 @@
 """Fixtures for the loaders: small datasets that are really written and really read."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from orlog.datasets.columns.episode import Columns, Episode
+from orlog import Dataset
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.columns.values import Block
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import make_manifest
 from orlog.manifests.manifest import MANIFEST_FILE
 from tests.episodes import whole_episode
 
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
-
 
 @pytest.fixture(scope="session")
-def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
+def write(tmp_path_factory):
     """Return a function that writes episodes into a new store and opens it."""
     root = tmp_path_factory.mktemp("small")
     numbers = itertools.count()
 
-    def write_dataset(
-        episodes: Sequence[Episode],
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        checked: bool = True,
-    ) -> Dataset:
+    def write_dataset(episodes, observation_space, action_space, *, checked=True):
         folder = root / str(next(numbers))
         schema = Schema(observation_space=observation_space, action_space=action_space)
         writer = EpisodeWriter(folder, schema, "tests/small-v1@1.0.0")
@@ -61,7 +45,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
     return write_dataset
 
 
-def unchecked_block(schema: Schema, episode: Episode, number: int) -> Block:
+def unchecked_block(schema, episode, number):
     """Return the rows of an episode whose flags may make no sense."""
     where, steps = f"episode {number}", len(episode)
     block = schema.step_rows(
@@ -77,17 +61,10 @@ def unchecked_block(schema: Schema, episode: Episode, number: int) -> Block:
 
 
 @pytest.fixture(scope="session")
-def make() -> Make:
+def make():
     """Return a function that makes a random episode of given spaces, length and end."""
 
-    def make_episode(
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        length: int,
-        end: str,
-        rng: np.random.Generator,
-    ) -> Episode:
+    def make_episode(observation_space, action_space, *, length, end, rng):
         observations = random_rows(observation_space, length + 1, rng)
         actions = random_rows(action_space, length, rng)
         return whole_episode(observations, actions, rng.normal(size=length), end=end)
@@ -95,7 +72,7 @@ def make() -> Make:
     return make_episode
 
 
-def random_rows(space: gymnasium.Space[Any], rows: int, rng: np.random.Generator) -> Columns:
+def random_rows(space, rows, rng):
     """Return random rows of a space of Box, Discrete, Text and Dict."""
     if isinstance(space, spaces.Dict):
         return {key: random_rows(value, rows, rng) for key, value in sorted(space.items())}

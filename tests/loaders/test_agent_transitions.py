@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pickle
-from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -17,15 +15,12 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
+from orlog import Episode
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.agent_transitions import AgentBatch, load_agents
 from orlog.loaders.members import member_arrays, of_each
 from tests.episodes import whole_episode
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
 
 AGENTS = ("a", "a-b", "c_2")
 WIDTHS = {"a": 2, "a-b": 3, "c_2": 1}
@@ -42,19 +37,19 @@ class Kind:
     legal: str  # none, infos, after, both, observed
 
 
-def width_of(kind: Kind, agent: str) -> int:
+def width_of(kind, agent):
     return 2 if kind.equal else WIDTHS[agent]
 
 
-def choices_of(kind: Kind, agent: str) -> int:
+def choices_of(kind, agent):
     return 3 if kind.equal else CHOICES[agent]
 
 
-def spaces_of(kind: Kind) -> tuple[spaces.Dict, spaces.Dict]:
-    observed: dict[str, Any] = {}
-    acted: dict[str, Any] = {}
+def spaces_of(kind):
+    observed = {}
+    acted = {}
     for agent in AGENTS:
-        box: Any = spaces.Box(-99, 99, (width_of(kind, agent),), np.float32)
+        box = spaces.Box(-99, 99, (width_of(kind, agent),), np.float32)
         if kind.legal == "observed":
             flags = spaces.Box(0, 1, (choices_of(kind, agent),), np.int8)
             box = spaces.Dict({"action_mask": flags, "seen": box})
@@ -69,11 +64,11 @@ def spaces_of(kind: Kind) -> tuple[spaces.Dict, spaces.Dict]:
     return spaces.Dict(observed), spaces.Dict(acted)
 
 
-def episode_of(kind: Kind, length: int, number: int, acts: np.ndarray) -> Episode:
+def episode_of(kind, length, number, acts):
     rng = np.random.default_rng(number)
-    observations: dict[str, Any] = {}
-    actions: dict[str, Any] = {}
-    infos: dict[str, Any] = {"state": rng.normal(size=(length, 2)).astype(np.float32)}
+    observations = {}
+    actions = {}
+    infos = {"state": rng.normal(size=(length, 2)).astype(np.float32)}
     for place, agent in enumerate(AGENTS):
         size, choices = width_of(kind, agent), choices_of(kind, agent)
         seen = rng.normal(size=(length + 1, size)).astype(np.float32)
@@ -108,7 +103,7 @@ KINDS = st.builds(
 )
 
 
-def drawn(write: Write, kind: Kind, lengths: list[int], seed: int) -> Dataset:
+def drawn(write, kind, lengths, seed):
     rng = np.random.default_rng(seed)
     episodes = []
     for number, length in enumerate(lengths):
@@ -118,16 +113,16 @@ def drawn(write: Write, kind: Kind, lengths: list[int], seed: int) -> Dataset:
     return write(episodes, *spaces_of(kind))
 
 
-def flat(seen: Any, row: int) -> np.ndarray:
+def flat(seen, row):
     parts = [seen["action_mask"][row], seen["seen"][row]] if isinstance(seen, dict) else [seen[row]]
     return np.concatenate(parts).astype(np.float32)
 
 
-def padded(values: np.ndarray, size: int) -> np.ndarray:
+def padded(values, size):
     return np.concatenate([values, np.zeros(size - len(values), values.dtype)])
 
 
-def legal_at(kind: Kind, episode: Episode, agent: str, step: int) -> np.ndarray:
+def legal_at(kind, episode, agent, step):
     """Return what an agent may do before a step, or after the last one."""
     choices, own = choices_of(kind, agent), f"agents/{agent}/"
     everything = np.ones(choices, bool)
@@ -140,12 +135,12 @@ def legal_at(kind: Kind, episode: Episode, agent: str, step: int) -> np.ndarray:
     return everything
 
 
-def slow_item(kind: Kind, episode: Episode, step: int) -> dict[str, Any]:
+def slow_item(kind, episode, step):
     """Return one item of a batch."""
     width = max(len(flat(episode.observations[agent], 0)) for agent in AGENTS)
-    found: dict[str, list[Any]] = {}
+    found = {}
 
-    def put(name: str, value: Any) -> None:
+    def put(name, value):
         found.setdefault(name, []).append(value)
 
     for agent in AGENTS:
@@ -180,8 +175,8 @@ def slow_item(kind: Kind, episode: Episode, step: int) -> dict[str, Any]:
     start=st.integers(0, 70),
 )
 def test_every_item_is_what_a_slow_loop_finds_in_the_steps_of_plain_transitions(
-    write: Write, kind: Kind, lengths: list[int], size: int, seed: int, start: int
-) -> None:
+    write, kind, lengths, size, seed, start
+):
     dataset = drawn(write, kind, lengths, seed)
     places = [(one, step) for one, length in enumerate(lengths) for step in range(length)]
     stream = orlog.agent_transitions(dataset, size, seed=seed, start=start, infos=("state",))
@@ -211,9 +206,7 @@ def test_every_item_is_what_a_slow_loop_finds_in_the_steps_of_plain_transitions(
     seed=st.integers(0, 9),
     rewards=st.sampled_from(["own", "team"]),
 )
-def test_the_part_of_each_agent_is_an_episode_of_its_own(
-    write: Write, kind: Kind, lengths: list[int], seed: int, rewards: Any
-) -> None:
+def test_the_part_of_each_agent_is_an_episode_of_its_own(write, kind, lengths, seed, rewards):
     dataset = drawn(write, kind, lengths, seed)
     arrays = member_arrays(load_agents(dataset, infos=("state",)), rewards=rewards, infos=["state"])
     limited = not kind.continuous and (kind.legal != "none" or not kind.equal)
@@ -272,12 +265,12 @@ def test_the_part_of_each_agent_is_an_episode_of_its_own(
 PLAIN = Kind(equal=True, continuous=False, legal="infos")
 
 
-def test_any_batch_rank_worker_and_place_has_the_same(write: Write) -> None:
+def test_any_batch_rank_worker_and_place_has_the_same(write):
     dataset = drawn(write, PLAIN, [5, 3, 9, 2], 1)
     stream = orlog.agent_transitions(dataset, 4, seed=1)
     whole = list(itertools.islice(stream, 70))
 
-    def check(one: AgentBatch, other: AgentBatch) -> None:
+    def check(one, other):
         for field in dataclasses.fields(one):
             if field.name != "infos":
                 assert torch.equal(getattr(one, field.name), getattr(other, field.name)), field.name
@@ -288,7 +281,7 @@ def test_any_batch_rank_worker_and_place_has_the_same(write: Write) -> None:
         check(one, other)
     halves = [orlog.agent_transitions(dataset, 4, seed=1, rank=rank, ranks=2) for rank in (0, 1)]
     for one, *parts in zip(whole[:5], *halves, strict=False):
-        both: dict[str, Any] = {
+        both = {
             field.name: torch.cat([getattr(part, field.name) for part in parts])
             for field in dataclasses.fields(one)
             if field.name != "infos"
@@ -301,7 +294,7 @@ def test_any_batch_rank_worker_and_place_has_the_same(write: Write) -> None:
     check(next(iter(again)), whole[0])
 
 
-def test_actions_of_several_choices_and_columns_of_one_name_are_given_side_by_side(write: Write) -> None:
+def test_actions_of_several_choices_and_columns_of_one_name_are_given_side_by_side(write):
     dataset = drawn(write, PLAIN, [4, 2], 0)
     batch = next(iter(orlog.transitions(dataset, 3, seed=0, infos=("agents/*/acts",))))
     agents = next(iter(orlog.agent_transitions(dataset, 3, seed=0)))
@@ -318,7 +311,7 @@ def test_actions_of_several_choices_and_columns_of_one_name_are_given_side_by_si
 # --- what is refused
 
 
-def test_an_empty_set_of_legal_actions_names_agent_episode_and_step(write: Write) -> None:
+def test_an_empty_set_of_legal_actions_names_agent_episode_and_step(write):
     episodes = [episode_of(PLAIN, 4, number, np.ones((4, 3), bool)) for number in range(3)]
     legal = episodes[1].infos["agents/c_2/legals"]
     legal[2] = 0
@@ -330,7 +323,7 @@ def test_an_empty_set_of_legal_actions_names_agent_episode_and_step(write: Write
     orlog.agent_transitions(write(episodes, *spaces_of(PLAIN)), seed=0)
 
 
-def test_data_of_one_agent_and_arrays_that_were_loaded_otherwise_are_refused(write: Write) -> None:
+def test_data_of_one_agent_and_arrays_that_were_loaded_otherwise_are_refused(write):
     one = spaces.Box(-1, 1, (2,), np.float32)
     seen = np.zeros((3, 2), np.float32)
     flags = np.zeros(2, bool)
@@ -354,7 +347,7 @@ def test_data_of_one_agent_and_arrays_that_were_loaded_otherwise_are_refused(wri
         (spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2), r"agent b has actions in MultiBinary\(2\)"),
     ],
 )
-def test_spaces_that_no_batch_can_hold_name_the_agent(write: Write, observed: Any, acted: Any, words: str) -> None:
+def test_spaces_that_no_batch_can_hold_name_the_agent(write, observed, acted, words):
     observations = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": observed})
     actions = spaces.Dict({"a": spaces.Discrete(2), "b": acted})
     episode = whole_episode(
@@ -368,7 +361,7 @@ def test_spaces_that_no_batch_can_hold_name_the_agent(write: Write, observed: An
         orlog.agent_transitions(write([episode], observations, actions), seed=0)
 
 
-def test_what_agents_do_not_have_of_their_own_is_the_teams(write: Write) -> None:
+def test_what_agents_do_not_have_of_their_own_is_the_teams(write):
     episode = episode_of(PLAIN, 4, 0, np.ones((4, 3), bool))
     infos = {key: value for key, value in episode.infos.items() if key.endswith("acts")}
     dataset = write([dataclasses.replace(episode, infos=infos)], *spaces_of(PLAIN))

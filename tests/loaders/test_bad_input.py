@@ -1,23 +1,16 @@
 """What every kind of sampling says of input that cannot be right."""
 
-from __future__ import annotations
-
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
-from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.arrays.statistics import load_statistics
 from orlog.loaders.d4rl import d4rl_arrays, qlearning_dataset, sequence_dataset, transitions_dataset
 from orlog.loaders.transforms import (
@@ -30,9 +23,6 @@ from orlog.loaders.transforms import (
 )
 from orlog.loaders.weights import weighted, weights_by_episode, weights_by_return
 
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
-
 ROBOT = spaces.Dict(
     {
         "arm": spaces.Box(-np.inf, np.inf, (3,), np.float64),
@@ -44,7 +34,7 @@ ACTION = spaces.Box(-2, 3, (2,), np.float32)
 LENGTHS = (3, 5, 4)
 SIZE = 6
 
-KINDS: dict[str, Callable[..., Any]] = {
+KINDS = {
     "transitions": orlog.transitions,
     "n steps": lambda data, **more: orlog.transitions(data, **{"n_steps": 2, **more}),
     "sequences": lambda data, **more: orlog.sequences(data, **{"length": 2, **more}),
@@ -61,27 +51,27 @@ OF_ARRAYS = [kind for kind in KINDS if kind != "streamed"]
 WITH_BATCH = [kind for kind in KINDS if kind != "prioritized"]
 
 
-def start(kind: str, data: object, **more: Any) -> Iterator[Any]:
+def start(kind, data, **more):
     return iter(KINDS[kind](data, **{"batch_size": SIZE, "seed": 0, **more}))
 
 
-def robot_episodes(make: Make, lengths: Sequence[int] = LENGTHS) -> list[Episode]:
+def robot_episodes(make, lengths=LENGTHS):
     rng = np.random.default_rng(4)
-    space: gymnasium.Space[Any] = ROBOT
+    space = ROBOT
     return [make(space, ACTION, length=length, end="cut", rng=rng) for length in lengths]
 
 
 @pytest.fixture(scope="module")
-def robot(write: Write, make: Make) -> Dataset:
+def robot(write, make):
     return write(robot_episodes(make), ROBOT, ACTION)
 
 
 @pytest.fixture(scope="module")
-def arrays(robot: Dataset) -> Arrays:
+def arrays(robot):
     return read_arrays(robot)
 
 
-def broken(write: Write, make: Make, column: str, step: int, value: float) -> Dataset:
+def broken(write, make, column, step, value):
     """Return a dataset with one number replaced in its second episode."""
     episodes = robot_episodes(make)
     if column.startswith("observations/"):
@@ -94,7 +84,7 @@ def broken(write: Write, make: Make, column: str, step: int, value: float) -> Da
     return write(episodes, ROBOT, ACTION)
 
 
-NUMBERS: list[tuple[type[Exception], dict[str, Any], str]] = [
+NUMBERS = [
     (TypeError, {"batch_size": 2.0}, "batch_size must be an integer, found float 2.0"),
     (TypeError, {"batch_size": True}, "batch_size must be an integer, found bool True"),
     (TypeError, {"batch_size": "8"}, "batch_size must be an integer, found str '8'"),
@@ -114,7 +104,7 @@ NUMBERS: list[tuple[type[Exception], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrong_numbers_and_data_are_refused_by_name(robot: Dataset, kind: str) -> None:
+def test_wrong_numbers_and_data_are_refused_by_name(robot, kind):
     for error, wrong, message in NUMBERS:
         with pytest.raises(error, match=message):
             start(kind, robot, **wrong)
@@ -129,7 +119,7 @@ def test_wrong_numbers_and_data_are_refused_by_name(robot: Dataset, kind: str) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_integers_of_numpy_are_taken(robot: Dataset, kind: str) -> None:
+def test_integers_of_numpy_are_taken(robot, kind):
     found = next(start(kind, robot, batch_size=np.int64(SIZE), seed=np.int32(5), start=np.uint8(1)))
     expected = next(start(kind, robot, seed=5, start=1))
     assert torch.equal(found.rewards, expected.rewards)
@@ -152,19 +142,17 @@ def test_integers_of_numpy_are_taken(robot: Dataset, kind: str) -> None:
         ("goals", {"value_goals": 0.5}, "each a GoalMixture, found 0.5"),
     ],
 )
-def test_settings_of_another_type_are_refused_by_name(
-    arrays: Arrays, robot: Dataset, kind: str, wrong: dict[str, Any], message: str
-) -> None:
+def test_settings_of_another_type_are_refused_by_name(arrays, robot, kind, wrong, message):
     with pytest.raises(TypeError, match=message):
         start(kind, robot if kind == "streamed" else arrays, **wrong)
 
 
-def test_a_stream_of_compressed_files_takes_no_arrays(arrays: Arrays) -> None:
+def test_a_stream_of_compressed_files_takes_no_arrays(arrays):
     with pytest.raises(TypeError, match=r"dataset must be .* a Dataset, found Arrays"):
         start("streamed", arrays)
 
 
-def test_d4rls_functions_of_no_episode_give_no_step(robot: Dataset) -> None:
+def test_d4rls_functions_of_no_episode_give_no_step(robot):
     empty = robot.select_columns(["observations/arm"]).filter_episodes("lengths > 1000")
     assert len(qlearning_dataset(empty)["rewards"]) == 0
     assert len(transitions_dataset(empty)["rewards"]) == 0
@@ -172,7 +160,7 @@ def test_d4rls_functions_of_no_episode_give_no_step(robot: Dataset) -> None:
 
 
 @pytest.mark.parametrize("kind", WITH_BATCH)
-def test_batches_are_numbered_from_0(robot: Dataset, kind: str) -> None:
+def test_batches_are_numbered_from_0(robot, kind):
     stream = KINDS[kind](robot, batch_size=SIZE, seed=0)
     with pytest.raises(ValueError, match="numbered from 0, found -1"):
         stream.batch(-1)
@@ -180,7 +168,7 @@ def test_batches_are_numbered_from_0(robot: Dataset, kind: str) -> None:
         stream.batch(1.0)
 
 
-def test_what_is_no_state_is_refused(arrays: Arrays) -> None:
+def test_what_is_no_state_is_refused(arrays):
     with pytest.raises(TypeError, match="expected a state that state_dict returned, found NoneType"):
         orlog.transitions(arrays, SIZE, seed=0).load_state_dict(None)
 
@@ -190,9 +178,7 @@ PLACES = [("observations/arm", 5), ("observations/wheel", 0), ("actions", 2), ("
 
 @pytest.mark.parametrize(("column", "step"), PLACES)
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
-def test_a_number_that_is_not_finite_is_refused_with_its_place_unless_it_is_allowed(
-    write: Write, make: Make, column: str, step: int, value: float
-) -> None:
+def test_a_number_that_is_not_finite_is_refused_with_its_place_unless_it_is_allowed(write, make, column, step, value):
     dataset = broken(write, make, column, step, value)
     place = rf"tests/small-v1: .* in column {column}, episode 1, step {step};.*"
     switch = r"orlog\.load_arrays\(ds, allow_non_finite=True\), whose result every sampling"
@@ -211,29 +197,25 @@ def test_a_number_that_is_not_finite_is_refused_with_its_place_unless_it_is_allo
     next(start("streamed", dataset, allow_non_finite=True))
 
 
-def test_a_number_that_float32_cannot_hold_is_refused_as_infinite_ones_are(write: Write, make: Make) -> None:
+def test_a_number_that_float32_cannot_hold_is_refused_as_infinite_ones_are(write, make):
     dataset = broken(write, make, "observations/arm", 1, 1e39)
     with pytest.raises(SchemaError, match=r"column observations/arm, episode 1, step 1;"):
         read_arrays(dataset)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_rewards_that_are_not_finite_are_not_compared(write: Write, make: Make, value: float) -> None:
+def test_rewards_that_are_not_finite_are_not_compared(write, make, value):
     dataset = broken(write, make, "rewards", 3, value)
     allowed = orlog.load_arrays(dataset, allow_non_finite=True)
     message = rf"small-v1: column rewards of episode 1 sums to {value}, and 1 of 3 returns"
-    compared: list[Callable[[Arrays], object]] = [
-        weights_by_return,
-        scale_rewards_by_return_range,
-        lambda data: start("preferences", data),
-    ]
+    compared = [weights_by_return, scale_rewards_by_return_range, lambda data: start("preferences", data)]
     for compare in compared:
         with pytest.raises(SchemaError, match=message):
             compare(allowed)
     assert next(start("preferences", allowed, label="none")).labels.isnan().all()
 
 
-def test_statistics_name_column_episode_and_step(write: Write, make: Make) -> None:
+def test_statistics_name_column_episode_and_step(write, make):
     allowed = orlog.load_arrays(broken(write, make, "actions", 2, math.inf), allow_non_finite=True)
     message = r"small-v1: column actions is not finite at step 5 .* \(episode 1, step 2\)"
     for compute in (load_statistics, normalize_observations):
@@ -242,14 +224,14 @@ def test_statistics_name_column_episode_and_step(write: Write, make: Make) -> No
 
 
 @pytest.mark.parametrize("kind", ["sequences", "chunks", "preferences"])
-def test_a_window_longer_than_every_episode_is_refused_with_the_longest(arrays: Arrays, kind: str) -> None:
+def test_a_window_longer_than_every_episode_is_refused_with_the_longest(arrays, kind):
     with pytest.raises(ValueError, match=r"small-v1: .*6.* longest .*5"):
         start(kind, arrays, length=6)
     next(start(kind, arrays, length=5))
 
 
 @pytest.mark.parametrize("kind", ["transitions", "frame stacks", "prioritized", "streamed"])
-def test_more_steps_than_any_episode_has_are_those_it_has(arrays: Arrays, robot: Dataset, kind: str) -> None:
+def test_more_steps_than_any_episode_has_are_those_it_has(arrays, robot, kind):
     data = robot if kind == "streamed" else arrays
     batch = next(start(kind, data, n_steps=1000, discount=0.5, batch_size=64))
     longest = float(batch.discounts.min())
@@ -266,9 +248,9 @@ def test_more_steps_than_any_episode_has_are_those_it_has(arrays: Arrays, robot:
         (["a"] * 12, "small-v1: weights must be one row of numbers"),
     ],
 )
-def test_weights_of_steps_are_refused_with_dataset_and_place(arrays: Arrays, weights: list[Any], message: str) -> None:
+def test_weights_of_steps_are_refused_with_dataset_and_place(arrays, weights, message):
     with pytest.raises(ValueError, match=message):
-        weighted(arrays, weights)  # type: ignore[arg-type]
+        weighted(arrays, weights)
 
 
 @pytest.mark.parametrize(
@@ -280,12 +262,12 @@ def test_weights_of_steps_are_refused_with_dataset_and_place(arrays: Arrays, wei
         (["a", "b", "c"], r"for each of the 3 episodes, found shape \(3,\) of <U1"),
     ],
 )
-def test_weights_of_episodes_are_refused_by_episode(arrays: Arrays, weights: list[Any], message: str) -> None:
+def test_weights_of_episodes_are_refused_by_episode(arrays, weights, message):
     with pytest.raises(ValueError, match=rf"small-v1: .*{message}"):
-        weights_by_episode(arrays, weights)  # type: ignore[arg-type]
+        weights_by_episode(arrays, weights)
 
 
-def test_a_tiny_temperature_leaves_the_best_alone(arrays: Arrays) -> None:
+def test_a_tiny_temperature_leaves_the_best_alone(arrays):
     weights = weights_by_return(arrays, temperature=1e-320)
     assert sorted(set(weights.tolist())) == [0, 1]
 
@@ -301,9 +283,7 @@ def test_a_tiny_temperature_leaves_the_best_alone(arrays: Arrays) -> None:
         scale_rewards_by_return_range,
     ],
 )
-def test_what_takes_arrays_refuses_a_dataset_with_what_gives_them(
-    robot: Dataset, change: Callable[[Any], object]
-) -> None:
+def test_what_takes_arrays_refuses_a_dataset_with_what_gives_them(robot, change):
     with pytest.raises(TypeError, match=r"orlog.load_arrays gives them, found Dataset"):
         change(robot)
 
@@ -324,9 +304,7 @@ def test_what_takes_arrays_refuses_a_dataset_with_what_gives_them(
         ),
     ],
 )
-def test_transforms_make_no_number_that_is_not_finite(
-    arrays: Arrays, change: Callable[[Arrays], object], message: str
-) -> None:
+def test_transforms_make_no_number_that_is_not_finite(arrays, change, message):
     before = arrays.rows.clone()
     with pytest.raises(ValueError, match=message):
         change(arrays)
@@ -334,22 +312,21 @@ def test_transforms_make_no_number_that_is_not_finite(
 
 
 @pytest.mark.parametrize("limit", [0, -1, 2.5])
-def test_a_limit_of_d4rls_environments_is_a_number_of_steps(limit: Any) -> None:
+def test_a_limit_of_d4rls_environments_is_a_number_of_steps(limit):
     flat = {name: np.zeros((3, 1)) for name in ("observations", "actions")}
     rewards = {name: np.zeros(3) for name in ("rewards", "terminals")}
     with pytest.raises((ValueError, TypeError), match=r"max_episode_steps must be .*, found"):
         qlearning_dataset({**flat, **rewards}, max_episode_steps=limit)
 
 
-def test_d4rls_functions_refuse_what_is_neither_dataset_nor_arrays(arrays: Arrays) -> None:
-    wrong: Any
+def test_d4rls_functions_refuse_what_is_neither_dataset_nor_arrays(arrays):
     for wrong in (3, arrays):
         for function in (qlearning_dataset, transitions_dataset, d4rl_arrays):
             with pytest.raises(TypeError, match=r"must be a dataset.*, found"):
                 function(wrong)
 
 
-def test_weights_and_d4rls_functions_take_names_and_paths(robot: Dataset) -> None:
+def test_weights_and_d4rls_functions_take_names_and_paths(robot):
     read = orlog.load_arrays(robot)
     expected = weights_by_return(read)
     assert np.array_equal(weights_by_return(robot.folder), expected)
@@ -376,14 +353,12 @@ def test_weights_and_d4rls_functions_take_names_and_paths(robot: Dataset) -> Non
         (orlog.load_arrays, {"where": "nmap"}, "where must be .* did you mean mmap"),
     ],
 )
-def test_a_misspelled_word_names_the_nearest(
-    robot: Dataset, sample: Callable[..., object], settings: dict[str, Any], message: str
-) -> None:
+def test_a_misspelled_word_names_the_nearest(robot, sample, settings, message):
     with pytest.raises(ValueError, match=message):
         sample(robot, **settings)
 
 
 @pytest.mark.parametrize("where", [None, 3])
-def test_a_place_is_a_text(robot: Dataset, where: Any) -> None:
+def test_a_place_is_a_text(robot, where):
     with pytest.raises(TypeError, match="small-v1: where must be a text such as 'auto', found"):
         orlog.load_arrays(robot, where)

@@ -1,18 +1,15 @@
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
 import pytest
 
-from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.best_episodes import best_transitions
 from orlog.loaders.weights import step_probabilities
 
 
 @pytest.mark.parametrize("percent", [1.0, 10.0, 33.0, 100.0])
-def test_the_episodes_are_those_of_the_view_and_their_steps_equally_likely(mini: Dataset, percent: float) -> None:
+def test_the_episodes_are_those_of_the_view_and_their_steps_equally_likely(mini, percent):
     best = mini.top_episodes(percent)
     stream = best_transitions(mini, 64, percent=percent, seed=0)
     chances = step_probabilities(stream.arrays)
@@ -23,7 +20,7 @@ def test_the_episodes_are_those_of_the_view_and_their_steps_equally_likely(mini:
         assert {row.tobytes() for row in batch.observations.numpy()} <= inside
 
 
-def test_a_share_that_is_none_is_refused(mini: Dataset) -> None:
+def test_a_share_that_is_none_is_refused(mini):
     for percent in (0.0, 101.0):
         with pytest.raises(ValueError, match=r"percent must lie in \[1, 100\]"):
             best_transitions(mini, percent=percent, seed=0)

@@ -1,10 +1,5 @@
 """Chunks of actions, of any spaces, against a slow loop."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
-
 import numpy as np
 import pytest
 import torch
@@ -13,18 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import combine_datasets
+from orlog import action_chunks, combine_datasets
 from orlog.loaders.arrays.arrays import read_arrays
-from orlog.loaders.batch import Batch
-from orlog.loaders.chunks import ChunkSampler, action_chunks
+from orlog.loaders.chunks import ChunkSampler
 from orlog.loaders.weights import weighted
 from tests.batches import columns
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-2, 3, (2,), np.float32)
@@ -34,11 +23,11 @@ STRUCTURES = st.lists(
 )
 
 
-def parts(observations: Any) -> dict[str, Any]:
+def parts(observations):
     return observations if isinstance(observations, dict) else {"": observations}
 
 
-def slow_chunks(dataset: Dataset, length: int, discount: float) -> Iterator[dict[str, Any]]:
+def slow_chunks(dataset, length, discount):
     """Yield the chunk that starts at each step, in order."""
     for episode in dataset:
         actions = np.asarray(episode.actions)
@@ -66,7 +55,7 @@ def slow_chunks(dataset: Dataset, length: int, discount: float) -> Iterator[dict
             yield found
 
 
-def flatten(batch: Batch) -> dict[str, torch.Tensor]:
+def flatten(batch):
     found = {name: getattr(batch, name) for name in columns(batch)}
     for name in ("observations", "next_observations"):
         found |= {f"{name}/{key}": one for key, one in parts(found.pop(name)).items()}
@@ -80,9 +69,7 @@ def flatten(batch: Batch) -> dict[str, torch.Tensor]:
     spaces_=st.sampled_from([(BOX, ACTION), (CAMERA, ACTION), (BOX, spaces.Discrete(5))]),
     data=st.data(),
 )
-def test_every_chunk_is_the_one_of_a_slow_loop(
-    write: Write, make: Make, structure: list[tuple[int, str]], discount: float, spaces_: Any, data: st.DataObject
-) -> None:
+def test_every_chunk_is_the_one_of_a_slow_loop(write, make, structure, discount, spaces_, data):
     length = data.draw(st.integers(1, max(steps for steps, _ in structure)))
     rng = np.random.default_rng(len(structure))
     episodes = [make(*spaces_, length=steps, end=end, rng=rng) for steps, end in structure]
@@ -103,7 +90,7 @@ def test_every_chunk_is_the_one_of_a_slow_loop(
     assert torch.equal(arrays.rows, before)
 
 
-def test_one_action_is_a_transition_and_lengths_are_told_apart(mini: Dataset) -> None:
+def test_one_action_is_a_transition_and_lengths_are_told_apart(mini):
     one = action_chunks(mini, 64, seed=0, length=1, discount=0.9).batch(3)
     assert one.valid.all()
     assert one.actions.shape == (64, 1, 2)
@@ -114,7 +101,7 @@ def test_one_action_is_a_transition_and_lengths_are_told_apart(mini: Dataset) ->
         four.load_state_dict(five.state_dict())
 
 
-def test_a_stream_begins_where_it_is_told_and_respects_weights(mini: Dataset) -> None:
+def test_a_stream_begins_where_it_is_told_and_respects_weights(mini):
     whole = iter(action_chunks(mini, 8, seed=1))
     for _ in range(5):
         next(whole)
@@ -135,6 +122,6 @@ def test_a_stream_begins_where_it_is_told_and_respects_weights(mini: Dataset) ->
 
 
 @pytest.mark.parametrize("wrong", [{"length": 0}, {"discount": 1.1}, {"discount": -0.1}, {"discount": np.nan}])
-def test_numbers_out_of_range_are_refused(mini: Dataset, wrong: dict[str, Any]) -> None:
+def test_numbers_out_of_range_are_refused(mini, wrong):
     with pytest.raises(ValueError, match=r"length must be >= 1 and discount in \[0, 1\]"):
         action_chunks(mini, 8, seed=0, **wrong)

@@ -1,7 +1,5 @@
 """Counts of transitions are those of a slow loop, also in a weighted mixture."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 
@@ -24,7 +22,7 @@ EPISODES = st.lists(
 )
 
 
-def record(name: str, episodes: list[tuple[list[tuple[int, int]], bool]]) -> orlog.Dataset:
+def record(name, episodes):
     """Store episodes of (state, action) pairs, whose last state is 2."""
     with orlog.DatasetWriter(
         name, observation_space=spaces.Discrete(3, start=2), action_space=spaces.Discrete(2)
@@ -48,10 +46,10 @@ names = (f"lab/counted{number}-v1" for number in itertools.count())
 
 @settings(max_examples=scaled(60))
 @given(EPISODES)
-def test_counts_are_those_of_a_slow_loop(episodes: list[tuple[list[tuple[int, int]], bool]]) -> None:
+def test_counts_are_those_of_a_slow_loop(episodes):
     arrays = orlog.load_arrays(record(next(names), episodes))
-    counts: dict[tuple[int, ...], int] = collections.Counter()
-    rewards: dict[tuple[int, ...], float] = collections.defaultdict(float)
+    counts = collections.Counter()
+    rewards = collections.defaultdict(float)
     for steps, ended in episodes:
         states = [*(state for state, _ in steps), 2]
         for index, (state, action) in enumerate(steps):
@@ -67,7 +65,7 @@ def test_counts_are_those_of_a_slow_loop(episodes: list[tuple[list[tuple[int, in
     np.testing.assert_allclose(found.rewards, [rewards[key] / counts[key] for key in keys], rtol=1e-6)
 
 
-def test_weights_count_and_every_batch_is_the_same() -> None:
+def test_weights_count_and_every_batch_is_the_same():
     arrays = orlog.load_arrays(record("lab/few-v1", [([(2, 0), (3, 1), (4, 0)], True)]))
     heavy = weighted(arrays, np.array([0.0, 1.0, 2.0]))
     found = count_transitions(heavy)
@@ -78,7 +76,7 @@ def test_weights_count_and_every_batch_is_the_same() -> None:
     assert first.counts.tolist() == second.counts.tolist() == stream.batch(7).counts.tolist()
 
 
-def test_states_that_are_not_numbered_are_refused() -> None:
+def test_states_that_are_not_numbered_are_refused():
     with orlog.DatasetWriter(
         "lab/box-v1", observation_space=spaces.Box(-1, 1, (2,)), action_space=spaces.Discrete(2)
     ) as writer:

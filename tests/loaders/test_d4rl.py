@@ -6,12 +6,7 @@ called with `seeded_arrays(..)` and an object with `_max_episode_steps = 7` as t
 `digest_of` was taken of what they returned.
 """
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -19,16 +14,10 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.d4rl import d4rl_arrays, qlearning_dataset, sequence_dataset, transitions_dataset
 from tests.datasets.formats.test_d4rl import read, write
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
-Plain: TypeAlias = dict[str, np.ndarray]
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-2, 3, (2,), np.float32)
@@ -57,7 +46,7 @@ THEIRS = {
 }
 
 
-def seeded_arrays(seed: int, *, rows: int, timeouts: bool, dtype: str) -> Plain:
+def seeded_arrays(seed, *, rows, timeouts, dtype):
     """Return arrays as in D4RL's files, of a generator whose words are fixed for good."""
     words = np.random.Philox(key=seed).random_raw(rows * 8).reshape(rows, 8)
     numbers = (words >> np.uint64(11)) * 2.0**-51 - 2.0
@@ -72,7 +61,7 @@ def seeded_arrays(seed: int, *, rows: int, timeouts: bool, dtype: str) -> Plain:
     return arrays
 
 
-def digest_of(parts: Iterable[Mapping[str, np.ndarray]]) -> str:
+def digest_of(parts):
     """Return the SHA-256 of names, dtypes, shapes and bytes of some dicts of arrays."""
     digest = hashlib.sha256()
     for part in parts:
@@ -84,7 +73,7 @@ def digest_of(parts: Iterable[Mapping[str, np.ndarray]]) -> str:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("timeouts", [True, False])
-def test_results_are_those_of_d4rl_bit_for_bit(timeouts: bool, dtype: str) -> None:
+def test_results_are_those_of_d4rl_bit_for_bit(timeouts, dtype):
     arrays = seeded_arrays(5, rows=500, timeouts=timeouts, dtype=dtype)
     found = {
         "qlearning": digest_of([qlearning_dataset(arrays, max_episode_steps=LIMIT)]),
@@ -94,7 +83,7 @@ def test_results_are_those_of_d4rl_bit_for_bit(timeouts: bool, dtype: str) -> No
     assert found == THEIRS[timeouts, dtype]
 
 
-def slow_qlearning(arrays: Plain, *, keep_ends: bool) -> list[tuple[Any, ...]]:
+def slow_qlearning(arrays, *, keep_ends):
     """Return D4RL's transitions, one at a time."""
     found = []
     for row in range(len(arrays["rewards"]) - 1):
@@ -118,7 +107,7 @@ def slow_qlearning(arrays: Plain, *, keep_ends: bool) -> list[tuple[Any, ...]]:
     keep_ends=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_results_are_those_of_a_slow_version(flags: list[tuple[bool, bool]], keep_ends: bool, seed: int) -> None:
+def test_results_are_those_of_a_slow_version(flags, keep_ends, seed):
     rng = np.random.default_rng(seed)
     arrays = {
         "observations": rng.normal(size=(len(flags), 3)).astype(np.float32),
@@ -147,7 +136,7 @@ def test_results_are_those_of_a_slow_version(flags: list[tuple[bool, bool]], kee
             np.testing.assert_array_equal(piece[name], values[rows], strict=True)
 
 
-def three_episodes(write: Write, make: Make) -> Dataset:
+def three_episodes(write, make):
     """Return episodes of 3, 2 and 4 steps that end in each of the three ways."""
     rng = np.random.default_rng(0)
     ends = [(3, "truncation"), (2, "termination"), (4, "cut")]
@@ -155,11 +144,11 @@ def three_episodes(write: Write, make: Make) -> Dataset:
     return write(episodes, BOX, ACTION)
 
 
-def test_arrays_are_the_steps_without_final_observations(write: Write, make: Make) -> None:
+def test_arrays_are_the_steps_without_final_observations(write, make):
     dataset = three_episodes(write, make)
     arrays = d4rl_arrays(dataset)
     assert list(arrays) == ["observations", "actions", "rewards", "terminals", "timeouts"]
-    rows: list[np.ndarray] = []
+    rows = []
     for episode in dataset:
         assert isinstance(episode.observations, np.ndarray)
         rows += [*episode.observations[:-1]]
@@ -169,7 +158,7 @@ def test_arrays_are_the_steps_without_final_observations(write: Write, make: Mak
     assert len(list(sequence_dataset(dataset))) == 3
 
 
-def test_where_d4rl_differs_from_what_happened(write: Write, make: Make) -> None:
+def test_where_d4rl_differs_from_what_happened(write, make):
     dataset = three_episodes(write, make)
     real = transitions_dataset(dataset)
     assert len(real["rewards"]) == 9
@@ -192,7 +181,7 @@ def test_where_d4rl_differs_from_what_happened(write: Write, make: Make) -> None
     assert np.flatnonzero(wrong & ~with_ends["terminals"]).tolist() == [2]  # the next episode's
 
 
-def test_infos_and_nested_spaces_are_flat_columns(mini: Dataset) -> None:
+def test_infos_and_nested_spaces_are_flat_columns(mini):
     arrays = d4rl_arrays(mini)
     assert all(len(values) == mini.total_steps for values in arrays.values())
     found = qlearning_dataset(mini)
@@ -200,7 +189,7 @@ def test_infos_and_nested_spaces_are_flat_columns(mini: Dataset) -> None:
     assert found["observations"].dtype == np.float32
 
 
-def test_arrays_that_do_not_fit_are_refused() -> None:
+def test_arrays_that_do_not_fit_are_refused():
     arrays = seeded_arrays(0, rows=9, timeouts=False, dtype="float32")
     with pytest.raises(ValueError, match="give max_episode_steps"):
         qlearning_dataset(arrays)
@@ -213,7 +202,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         qlearning_dataset(arrays, max_episode_steps=5)
 
 
-def test_what_has_no_fixed_shape_is_refused_by_name(write: Write, make: Make) -> None:
+def test_what_has_no_fixed_shape_is_refused_by_name(write, make):
     rng = np.random.default_rng(0)
     space = spaces.Dict({"text": spaces.Text(5), "place": BOX})
     dataset = write([make(space, ACTION, length=3, end="cut", rng=rng)], space, ACTION)
@@ -222,17 +211,17 @@ def test_what_has_no_fixed_shape_is_refused_by_name(write: Write, make: Make) ->
 
 
 @pytest.fixture
-def from_file(tmp_path: Path) -> Callable[[Plain], Dataset]:
+def from_file(tmp_path):
     """Return a function that writes D4RL's arrays into a file and reads that into a dataset."""
 
-    def read_back(arrays: Plain) -> Dataset:
+    def read_back(arrays):
         path = write(tmp_path / "file.hdf5", arrays)
         return read(path, tmp_path / "store")[0]
 
     return read_back
 
 
-def arrays_of_a_file(*, rows: int, last: str) -> Plain:
+def arrays_of_a_file(*, rows, last):
     arrays = seeded_arrays(3, rows=rows, timeouts=True, dtype="float32")
     before = np.append(True, (arrays["terminals"] | arrays["timeouts"])[:-1])
     arrays["timeouts"] &= ~before  # episodes of one step that timed out are not read
@@ -242,14 +231,14 @@ def arrays_of_a_file(*, rows: int, last: str) -> Plain:
 
 
 @pytest.mark.parametrize("last", ["terminals", "timeouts", "cut"])
-def test_transitions_of_a_file_are_d4rls(from_file: Callable[[Plain], Dataset], last: str) -> None:
+def test_transitions_of_a_file_are_d4rls(from_file, last):
     arrays = arrays_of_a_file(rows=500, last=last)
     dataset = from_file(arrays)
     assert dataset.total_steps < 500
     assert digest_of([qlearning_dataset(dataset)]) == digest_of([qlearning_dataset(arrays)])
 
 
-def test_last_steps_that_were_never_read_are_missing_with_a_warning(from_file: Callable[[Plain], Dataset]) -> None:
+def test_last_steps_that_were_never_read_are_missing_with_a_warning(from_file):
     arrays = arrays_of_a_file(rows=500, last="timeouts")
     dataset = from_file(arrays)
     lost = int((arrays["timeouts"] & ~arrays["terminals"]).sum())

@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -14,23 +10,18 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.utils.data import DataLoader
 
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import combine_datasets
+from orlog import combine_datasets, episodes
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
-from orlog.loaders.episodes import EpisodeBatch, EpisodeSampler, PackedEpisodeBatch, episodes
+from orlog.loaders.episodes import EpisodeBatch, EpisodeSampler, PackedEpisodeBatch
 from tests.batches import columns
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
 
 OBS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-1, 1, (2,), np.float32)
 STRUCTURES = st.lists(st.integers(1, 9), min_size=1, max_size=7)
 
 
-def random_arrays(lengths: Sequence[int], seed: int) -> Arrays:
+def random_arrays(lengths, seed):
     """Return random rows; those of final observations end in zeros, as they do in a dataset."""
     rng = np.random.default_rng(seed)
     rows = torch.from_numpy(rng.normal(size=(sum(lengths) + len(lengths), 8)).astype(np.float32))
@@ -39,7 +30,7 @@ def random_arrays(lengths: Sequence[int], seed: int) -> Arrays:
     return Arrays(rows=rows, lengths=np.array(lengths), obs_dim=3, action_dim=2, digest="sha256:" + "0" * 64)
 
 
-def rows_of(arrays: Arrays, lengths: Sequence[int], episode: int) -> torch.Tensor:
+def rows_of(arrays, lengths, episode):
     """Return the rows of an episode, with that of its final observation."""
     first = sum(lengths[:episode]) + episode
     return arrays.rows[first : first + lengths[episode] + 1]
@@ -47,7 +38,7 @@ def rows_of(arrays: Arrays, lengths: Sequence[int], episode: int) -> torch.Tenso
 
 @settings(deadline=None, max_examples=scaled(60))
 @given(structure=STRUCTURES, seed=st.integers(0, 2**32), data=st.data())
-def test_padded_episodes_are_those_of_a_slow_loop(structure: list[int], seed: int, data: st.DataObject) -> None:
+def test_padded_episodes_are_those_of_a_slow_loop(structure, seed, data):
     arrays = random_arrays(structure, seed)
     chosen = data.draw(st.lists(st.integers(0, len(structure) - 1), min_size=1, max_size=6))
     batch = EpisodeSampler(arrays).gather(torch.tensor(chosen))
@@ -74,7 +65,7 @@ def test_padded_episodes_are_those_of_a_slow_loop(structure: list[int], seed: in
 
 @settings(deadline=None, max_examples=scaled(60))
 @given(structure=STRUCTURES, seed=st.integers(0, 2**32), data=st.data())
-def test_packed_episodes_are_those_of_a_slow_loop(structure: list[int], seed: int, data: st.DataObject) -> None:
+def test_packed_episodes_are_those_of_a_slow_loop(structure, seed, data):
     arrays = random_arrays(structure, seed)
     chosen = data.draw(st.lists(st.integers(0, len(structure) - 1), min_size=1, max_size=6))
     batch = EpisodeSampler(arrays, layout="packed").gather(torch.tensor(chosen))
@@ -96,7 +87,7 @@ def test_packed_episodes_are_those_of_a_slow_loop(structure: list[int], seed: in
     assert batch.offsets.dtype == batch.timesteps.dtype == torch.int64
 
 
-def test_episodes_of_images_and_integers_by_key(write: Write, make: Make) -> None:
+def test_episodes_of_images_and_integers_by_key(write, make):
     rng = np.random.default_rng(3)
     plain = spaces.Dict({"goal": spaces.Discrete(5), "position": OBS})
     space = spaces.Dict({"camera": spaces.Box(0, 255, (4, 3), np.uint8), **plain.spaces})
@@ -134,7 +125,7 @@ def test_episodes_of_images_and_integers_by_key(write: Write, make: Make) -> Non
     assert padded.actions.dtype == torch.int64
 
 
-def test_padding_holds_no_number_of_another_episode() -> None:
+def test_padding_holds_no_number_of_another_episode():
     structure = [2, 5, 3]
     arrays = random_arrays(structure, 0)
     arrays.rows[3:9] = torch.nan  # the second episode
@@ -144,7 +135,7 @@ def test_padding_holds_no_number_of_another_episode() -> None:
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "steps"])
-def test_episodes_are_as_likely_as_asked(weighting: Any) -> None:
+def test_episodes_are_as_likely_as_asked(weighting):
     structure = [1, 8, 3, 20, 2]
     sampler = EpisodeSampler(random_arrays(structure, 0), weighting=weighting)
     chosen = sampler.choose(np.random.default_rng(1).random((40_000, 1)))
@@ -154,7 +145,7 @@ def test_episodes_are_as_likely_as_asked(weighting: Any) -> None:
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "steps"])
-def test_a_mixture_keeps_its_weights(write: Write, make: Make, weighting: Any) -> None:
+def test_a_mixture_keeps_its_weights(write, make, weighting):
     rng = np.random.default_rng(6)
     small, large = (
         write([make(OBS, ACTION, length=n, end="cut", rng=rng) for n in lengths], OBS, ACTION)
@@ -171,7 +162,7 @@ def test_a_mixture_keeps_its_weights(write: Write, make: Make, weighting: Any) -
     assert stats.chisquare(np.bincount(chosen.numpy()), expected).pvalue > 0.001
 
 
-def test_a_view_has_its_own_episodes(write: Write, make: Make) -> None:
+def test_a_view_has_its_own_episodes(write, make):
     rng = np.random.default_rng(7)
     written = [make(OBS, ACTION, length=n, end="cut", rng=rng) for n in (4, 2, 6)]
     view = write(written, OBS, ACTION)[[2, 0]]
@@ -182,7 +173,7 @@ def test_a_view_has_its_own_episodes(write: Write, make: Make) -> None:
     np.testing.assert_array_equal(batch.observations[1, :5], np.asarray(written[0].observations))
 
 
-def test_both_layouts_choose_the_same_episodes() -> None:
+def test_both_layouts_choose_the_same_episodes():
     arrays = random_arrays([1, 8, 3], 0)
     padded = episodes(arrays, 4, seed=2)
     packed = episodes(arrays, 4, seed=2, layout="packed")
@@ -192,14 +183,14 @@ def test_both_layouts_choose_the_same_episodes() -> None:
     packed.load_state_dict(padded.state_dict())
 
 
-def test_a_loader_that_would_put_batches_into_batches_says_what_to_give() -> None:
+def test_a_loader_that_would_put_batches_into_batches_says_what_to_give():
     stream = episodes(random_arrays([4, 7, 1], 0), 5, seed=1)
     for size in (1, 32):
         with pytest.raises(TypeError, match=r"EpisodeBatch: a stream gives whole batches.*batch_size=None"):
             next(iter(DataLoader(stream, batch_size=size)))
 
 
-def test_workers_give_the_stream_of_the_direct_loop() -> None:
+def test_workers_give_the_stream_of_the_direct_loop():
     stream = episodes(random_arrays([4, 7, 1], 0), 5, seed=1)
     direct = list(itertools.islice(stream, 66))
     for workers in (0, 2):
@@ -216,6 +207,6 @@ def test_workers_give_the_stream_of_the_direct_loop() -> None:
         ({"weighting": "returns"}, "'uniform' or 'steps', found 'returns'"),
     ],
 )
-def test_other_names_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_other_names_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         episodes(random_arrays([2], 0), seed=0, **wrong)

@@ -1,18 +1,10 @@
 """Equal settings give one stream: its key holds what decides a draw, each number in one form."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 import orlog
-from orlog.datasets.reading.dataset import Dataset
-from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.goals import GoalMixture
 from orlog.loaders.transforms import Normalizer, clip_actions, normalize_observations, scale_rewards
 from orlog.loaders.weights import weighted
@@ -21,32 +13,31 @@ GEOMETRIC = GoalMixture(trajectory=1, geometric=True)
 
 
 @pytest.fixture(scope="module")
-def arrays(built_mini: Path) -> Arrays:
+def arrays(built_mini):
     return orlog.load_arrays(orlog.load_dataset(built_mini))
 
 
-def key(stream: Any) -> tuple[object, ...]:
+def key(stream):
     """Return what a stream's state compares."""
     state = stream.state_dict()
     return tuple(state[name] for name in ("kind", "digest", "seed", "batch_size"))
 
 
-def actions_of(stream: Any) -> torch.Tensor:
-    actions: torch.Tensor = stream.batch(1).actions
-    return actions
+def actions_of(stream):
+    return stream.batch(1).actions
 
 
-def of_goals(data: Arrays, *, current: Any = 0.0, trajectory: Any = 1.0, **more: Any) -> Any:
+def of_goals(data, *, current=0.0, trajectory=1.0, **more):
     mixture = GoalMixture(current=current, trajectory=trajectory, geometric=True)
     return orlog.goals(data, 8, seed=0, value_goals=mixture, **more)
 
 
-def of_preferences(data: Arrays, **more: Any) -> Any:
+def of_preferences(data, **more):
     return orlog.preferences(data, 8, seed=0, length=3, **more)
 
 
-def of_priorities(data: Arrays, **more: Any) -> Any:
-    priorities: Any = {name: more.pop(name) for name in ("stratified", "exponent") if name in more}
+def of_priorities(data, **more):
+    priorities = {name: more.pop(name) for name in ("stratified", "exponent") if name in more}
     return orlog.transitions(data, 8, seed=0, **more, prioritized=priorities or True)
 
 
@@ -64,9 +55,7 @@ def of_priorities(data: Arrays, **more: Any) -> Any:
         (of_priorities, [{"n_steps": 2}, {"n_steps": np.int64(2)}, {"n_steps": 2, "discount": 0.5}]),
     ],
 )
-def test_equal_numbers_give_one_stream(
-    arrays: Arrays, make: Callable[..., Any], settings: list[dict[str, Any]]
-) -> None:
+def test_equal_numbers_give_one_stream(arrays, make, settings):
     first, *others = (make(arrays, **one) for one in settings)
     for other in others:
         assert key(other) == key(first)
@@ -87,16 +76,14 @@ def test_equal_numbers_give_one_stream(
         ),
     ],
 )
-def test_equal_numbers_give_one_digest(
-    arrays: Arrays, transform: Callable[..., Arrays], settings: list[dict[str, Any]]
-) -> None:
+def test_equal_numbers_give_one_digest(arrays, transform, settings):
     first, *others = (transform(arrays, **one) for one in settings)
     assert {one.digest for one in others} == {first.digest}
     assert all(torch.equal(one.rows, first.rows) for one in others)
 
 
 @pytest.mark.parametrize("factor", [3, 0.1, 7.3, 1e-200, 1e200])
-def test_a_common_factor_of_weights_changes_nothing(arrays: Arrays, factor: float) -> None:
+def test_a_common_factor_of_weights_changes_nothing(arrays, factor):
     weights = np.random.default_rng(0).random(arrays.total_steps)
     ours, theirs = weighted(arrays, weights), weighted(arrays, factor * weights)
     assert ours.digest == theirs.digest
@@ -106,7 +93,7 @@ def test_a_common_factor_of_weights_changes_nothing(arrays: Arrays, factor: floa
     assert again[0].digest == again[1].digest != ours.digest
 
 
-def test_a_discount_that_decides_no_draw_is_not_compared(mini: Dataset, arrays: Arrays) -> None:
+def test_a_discount_that_decides_no_draw_is_not_compared(mini, arrays):
     for make in (
         lambda discount: orlog.transitions(mini, 8, seed=0, discount=discount, stream=True),
         lambda discount: orlog.transitions(mini, 8, seed=0, n_steps=3, discount=discount, stream=True),
@@ -123,7 +110,7 @@ def test_a_discount_that_decides_no_draw_is_not_compared(mini: Dataset, arrays: 
         assert torch.equal(actions_of(first), actions_of(other))
 
 
-def test_a_discount_that_decides_a_draw_is_compared(arrays: Arrays) -> None:
+def test_a_discount_that_decides_a_draw_is_compared(arrays):
     for make in (
         lambda discount: orlog.goals(arrays, 8, seed=0, value_goals=GEOMETRIC, discount=discount),
         lambda discount: of_preferences(arrays, discount=discount),
@@ -132,7 +119,7 @@ def test_a_discount_that_decides_a_draw_is_compared(arrays: Arrays) -> None:
             make(0.5).load_state_dict(make(0.9).state_dict())
 
 
-def test_streams_of_default_settings_have_the_keys_they_have_always_had(mini: Dataset, arrays: Arrays) -> None:
+def test_streams_of_default_settings_have_the_keys_they_have_always_had(mini, arrays):
     """The streams of later versions too: their batches are compared by these texts."""
     kinds = [
         orlog.transitions(arrays, 8, seed=0),

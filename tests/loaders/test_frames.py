@@ -1,11 +1,6 @@
-from __future__ import annotations
-
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -15,18 +10,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.utils.data import DataLoader
 
-from orlog.datasets.columns.episode import Columns, Episode
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import combine_datasets
+from orlog import combine_datasets, transitions
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf, read_arrays
 from orlog.loaders.frames import FrameSampler
-from orlog.loaders.transitions import transitions
 from tests.batches import columns
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
 
 IMAGE = spaces.Box(0, 255, (4, 3, 1), np.uint8)
 PARTS = spaces.Dict({"goal": spaces.Discrete(5), "arm": spaces.Box(-9, 9, (2,), np.float32)})
@@ -35,7 +24,7 @@ ACTION = spaces.Discrete(4)
 STRUCTURES = st.lists(st.integers(1, 7), min_size=1, max_size=6)
 
 
-def numbered(lengths: Sequence[int]) -> Arrays:
+def numbered(lengths):
     """Return episodes of images of two by two points, each holding its row's number."""
     count = sum(lengths) + len(lengths)
     last_rows = np.cumsum(np.array(lengths) + 1) - 1
@@ -54,18 +43,18 @@ def numbered(lengths: Sequence[int]) -> Arrays:
     )
 
 
-def every_step(arrays: Arrays) -> np.ndarray:
+def every_step(arrays):
     """Return uniform numbers that choose each step once, where there is no mixture."""
     count = arrays.total_steps
     return ((np.arange(count) + 0.5) / count)[:, None]
 
 
-def slow_stack(values: Columns, step: int, stack: int) -> np.ndarray:
+def slow_stack(values, step, stack):
     """Return the last observations up to one of an episode, the first repeated before it."""
     return np.stack([np.asarray(values)[max(0, step - back)] for back in range(stack)][::-1])
 
 
-def robot_episodes(lengths: Sequence[int], make: Make) -> list[Episode]:
+def robot_episodes(lengths, make):
     rng = np.random.default_rng(2)
     made = []
     for number, length in enumerate(lengths):
@@ -73,14 +62,14 @@ def robot_episodes(lengths: Sequence[int], make: Make) -> list[Episode]:
         episode = make(PARTS, ACTION, length=length, end=end, rng=rng)
         images = rng.integers(256, size=(2, length + 1, 4, 3, 1), dtype=np.uint8)
         assert isinstance(episode.observations, dict)
-        observations: Columns = {"camera": images[0], "wrist": images[1], **episode.observations}
+        observations = {"camera": images[0], "wrist": images[1], **episode.observations}
         made.append(dataclasses.replace(episode, observations=observations))
     return made
 
 
 @settings(deadline=None, max_examples=scaled(80))
 @given(structure=STRUCTURES, stack=st.integers(1, 9))
-def test_every_stack_is_the_one_of_a_slow_loop(structure: list[int], stack: int) -> None:
+def test_every_stack_is_the_one_of_a_slow_loop(structure, stack):
     arrays = numbered(structure)
     sampler = FrameSampler(arrays, stack, discount=0.9)
     batch = sampler.gather(sampler.choose(every_step(arrays)))
@@ -110,9 +99,7 @@ def test_every_stack_is_the_one_of_a_slow_loop(structure: list[int], stack: int)
     n_steps=st.integers(1, 9),
     discount=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
 )
-def test_every_stack_over_n_steps_is_the_one_of_a_slow_loop(
-    structure: list[int], stack: int, n_steps: int, discount: float
-) -> None:
+def test_every_stack_over_n_steps_is_the_one_of_a_slow_loop(structure, stack, n_steps, discount):
     arrays = numbered(structure)
     sampler = FrameSampler(arrays, stack, n_steps=n_steps, discount=discount)
     batch = sampler.gather(sampler.choose(every_step(arrays)))
@@ -136,7 +123,7 @@ def test_every_stack_over_n_steps_is_the_one_of_a_slow_loop(
     assert batch.observations.shape == batch.next_observations.shape == (item, stack, 2, 2, 1)
 
 
-def test_parts_that_are_not_stacked_are_those_after_n_steps_too(write: Write, make: Make) -> None:
+def test_parts_that_are_not_stacked_are_those_after_n_steps_too(write, make):
     episodes = robot_episodes([3, 1, 5], make)
     sampler = FrameSampler(read_arrays(write(episodes, ROBOT, ACTION)), 2, n_steps=3)
     batch = sampler.gather(sampler.choose(every_step(sampler.arrays)))
@@ -151,7 +138,7 @@ def test_parts_that_are_not_stacked_are_those_after_n_steps_too(write: Write, ma
         np.testing.assert_array_equal(found["camera"][item].numpy(), slow_stack(images, stop, 2))
 
 
-def test_the_stream_without_n_steps_has_the_name_it_always_had() -> None:
+def test_the_stream_without_n_steps_has_the_name_it_always_had():
     arrays = numbered([4, 2])
     assert FrameSampler(arrays, 4).kind == "frames 1 stack=4"
     assert FrameSampler(arrays, 4, n_steps=3).kind == "frames 1 stack=4 n_steps=3"
@@ -160,7 +147,7 @@ def test_the_stream_without_n_steps_has_the_name_it_always_had() -> None:
 
 
 @pytest.mark.parametrize("keys", [None, ["wrist"], ["camera", "arm"], ["goal"]])
-def test_images_are_stacked_and_the_rest_is_as_it_is(write: Write, make: Make, keys: list[str] | None) -> None:
+def test_images_are_stacked_and_the_rest_is_as_it_is(write, make, keys):
     episodes = robot_episodes([3, 1, 5], make)
     arrays = read_arrays(write(episodes, ROBOT, ACTION))
     sampler = FrameSampler(arrays, 3, keys=keys)
@@ -183,7 +170,7 @@ def test_images_are_stacked_and_the_rest_is_as_it_is(write: Write, make: Make, k
     assert batch.observations["camera"].dtype == torch.uint8
 
 
-def test_observations_and_next_observations_share_their_frames() -> None:
+def test_observations_and_next_observations_share_their_frames():
     arrays = numbered([5])
     batch = transitions(arrays, 2, stacks=4, seed=0).batch(0)
     assert isinstance(batch.observations, torch.Tensor)
@@ -193,7 +180,7 @@ def test_observations_and_next_observations_share_their_frames() -> None:
     assert len(storage) == 2 * 5 * 2 * 2  # five frames an item, not eight
 
 
-def test_a_single_image_space_and_views(write: Write, make: Make) -> None:
+def test_a_single_image_space_and_views(write, make):
     episodes = robot_episodes([3, 1, 5], make)
     images = []
     for episode in episodes:
@@ -210,7 +197,7 @@ def test_a_single_image_space_and_views(write: Write, make: Make) -> None:
         np.testing.assert_array_equal(batch.observations[item].numpy(), expected)
 
 
-def test_steps_are_drawn_as_a_mixture_says(write: Write, make: Make) -> None:
+def test_steps_are_drawn_as_a_mixture_says(write, make):
     small, large = (write(robot_episodes(lengths, make), ROBOT, ACTION) for lengths in ((2, 3), (9, 8, 7)))
     arrays = read_arrays(combine_datasets([small, large], weights=[0.7, 0.3]))
     sampler = FrameSampler(arrays, 2)
@@ -220,14 +207,14 @@ def test_steps_are_drawn_as_a_mixture_says(write: Write, make: Make) -> None:
     assert stats.chisquare(counts, expected).pvalue > 0.001
 
 
-def test_every_step_is_drawn_as_often_as_any_other() -> None:
+def test_every_step_is_drawn_as_often_as_any_other():
     arrays = numbered([1, 8, 3, 20, 2])
     chosen = FrameSampler(arrays, 2).choose(np.random.default_rng(0).random((40_000, 1)))
     counts = np.bincount(chosen[:, 0].numpy(), minlength=len(arrays.rows))[arrays.step_rows()]
     assert stats.chisquare(counts).pvalue > 0.001
 
 
-def test_workers_give_the_stream_of_the_direct_loop() -> None:
+def test_workers_give_the_stream_of_the_direct_loop():
     stream = transitions(numbered([4, 7, 1]), 5, stacks=3, seed=1)
     direct = list(itertools.islice(stream, 66))
     for workers in (0, 2):
@@ -237,9 +224,9 @@ def test_workers_give_the_stream_of_the_direct_loop() -> None:
                 assert torch.equal(getattr(one, name), getattr(other, name))
 
 
-def test_a_dataset_without_images_is_refused_with_what_it_has(write: Write, make: Make) -> None:
+def test_a_dataset_without_images_is_refused_with_what_it_has(write, make):
     rng = np.random.default_rng(0)
-    flat: gymnasium.Space[Any] = spaces.Box(-9, 9, (2,), np.float32)
+    flat = spaces.Box(-9, 9, (2,), np.float32)
     for space, message in ((flat, "one flat vector"), (PARTS, r"its parts are \['arm', 'goal'\]")):
         dataset = write([make(space, ACTION, length=3, end="cut", rng=rng)], space, ACTION)
         with pytest.raises(SchemaError, match=rf"tests/small-v1.*no observation is an .*{message}"):
@@ -256,7 +243,7 @@ def test_a_dataset_without_images_is_refused_with_what_it_has(write: Write, make
         ({"stacked": ["camer"]}, r"found 'camer' in stacked; did you mean camera"),
     ],
 )
-def test_wrong_settings_are_refused(write: Write, make: Make, wrong: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_refused(write, make, wrong, message):
     arrays = read_arrays(write(robot_episodes([3], make), ROBOT, ACTION))
     with pytest.raises(ValueError, match=message):
         transitions(arrays, **{"stacks": 2, "seed": 0, **wrong})

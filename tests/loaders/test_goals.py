@@ -1,10 +1,5 @@
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
-from typing import Any, TypeAlias
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -14,17 +9,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import combine_datasets
+from orlog import combine_datasets, goals
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.batch import GoalBatch
-from orlog.loaders.goals import GoalMixture, GoalSampler, goals
+from orlog.loaders.goals import GoalMixture, GoalSampler
 from orlog.loaders.sampling.streams import BLOCK
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
 
 ACTION = spaces.Box(-1, 1, (2,), np.float32)
 GOAL_SPACE = spaces.Dict(
@@ -53,7 +43,7 @@ MIXTURES = st.tuples(st.lists(st.integers(0, 3), min_size=4, max_size=4).filter(
 )
 
 
-def numbered(lengths: list[int]) -> Arrays:
+def numbered(lengths):
     """Return episodes whose observations are the numbers of their rows, terminated at the end."""
     steps = np.arange(sum(lengths)) + np.repeat(np.arange(len(lengths)), lengths)
     rows = torch.zeros(sum(lengths) + len(lengths), 1 + 1 + 3)
@@ -64,17 +54,16 @@ def numbered(lengths: list[int]) -> Arrays:
     return Arrays(rows=rows, lengths=np.array(lengths), obs_dim=1, action_dim=1, digest="none", name="tests")
 
 
-def one_tensor(value: torch.Tensor | dict[str, torch.Tensor]) -> torch.Tensor:
+def one_tensor(value):
     assert isinstance(value, torch.Tensor)
     return value
 
 
-def rows_of(observations: torch.Tensor | dict[str, torch.Tensor]) -> np.ndarray:
-    numbers: np.ndarray = one_tensor(observations).squeeze(1).numpy().astype(np.int64)
-    return numbers
+def rows_of(observations):
+    return one_tensor(observations).squeeze(1).numpy().astype(np.int64)
 
 
-def tensors(batch: GoalBatch) -> dict[str, torch.Tensor]:
+def tensors(batch):
     """Return every tensor of a batch by name."""
     found = {}
     for name in GoalBatch.__dataclass_fields__:
@@ -84,14 +73,12 @@ def tensors(batch: GoalBatch) -> dict[str, torch.Tensor]:
     return found
 
 
-def same(one: GoalBatch, other: GoalBatch) -> bool:
+def same(one, other):
     ours, theirs = tensors(one), tensors(other)
     return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
-def slow_probabilities(
-    lengths: list[int], mixture: GoalMixture, discount: float, row: int, final_goals: bool = False
-) -> dict[int, float]:
+def slow_probabilities(lengths, mixture, discount, row, final_goals=False):
     """Return the probability of each goal of the state of a row, by summing over all there is."""
     first = 0
     steps, ends = [], {}
@@ -130,14 +117,8 @@ def slow_probabilities(
     seed=st.integers(0, 2**64),
 )
 def test_every_item_is_a_transition_with_possible_goals(
-    lengths: list[int],
-    value_goals: GoalMixture,
-    actor_goals: GoalMixture,
-    discount: float,
-    negative: bool,
-    final_goals: bool,
-    seed: int,
-) -> None:
+    lengths, value_goals, actor_goals, discount, negative, final_goals, seed
+):
     arrays = numbered(lengths)
     batch = goals(
         arrays,
@@ -177,7 +158,7 @@ def test_every_item_is_a_transition_with_possible_goals(
     ids=["uniform", "geometric", "final", "random", "current", "ogbench", "all"],
 )
 @pytest.mark.parametrize("final_goals", [False, True])
-def test_goals_are_as_likely_as_they_should_be(mixture: GoalMixture, final_goals: bool) -> None:
+def test_goals_are_as_likely_as_they_should_be(mixture, final_goals):
     lengths, discount, items = [4, 1, 9, 3], 0.7, 200_000
     sampler = GoalSampler(
         numbered(lengths), value_goals=mixture, actor_goals=mixture, discount=discount, final_goals=final_goals
@@ -196,7 +177,7 @@ def test_goals_are_as_likely_as_they_should_be(mixture: GoalMixture, final_goals
         assert stats.chisquare(pairs[possible], expected[possible]).pvalue > 0.001
 
 
-def ogbench_goals(rng: np.random.Generator, ends: np.ndarray, steps: np.ndarray, mixture: GoalMixture) -> np.ndarray:
+def ogbench_goals(rng, ends, steps, mixture):
     """Return goals as `GCDataset.sample_goals` of OGBench draws them (impls/utils/datasets.py).
 
     Steps and goals are numbers of steps; `ends` is the last step of each step's episode.
@@ -209,7 +190,7 @@ def ogbench_goals(rng: np.random.Generator, ends: np.ndarray, steps: np.ndarray,
     return np.where(rng.random(len(steps)) < mixture.current, steps, chosen)
 
 
-def test_value_goals_are_reached_as_often_as_in_ogbench_whose_episodes_are_truncated() -> None:
+def test_value_goals_are_reached_as_often_as_in_ogbench_whose_episodes_are_truncated():
     """Every value goal is the state of some item, so that mask 0 teaches its value."""
     lengths, items = [60, 100, 40], 200_000
     arrays = numbered(lengths)
@@ -234,7 +215,7 @@ def test_value_goals_are_reached_as_often_as_in_ogbench_whose_episodes_are_trunc
         assert stats.chi2_contingency(table).pvalue > 0.001
 
 
-def test_final_goals_give_the_stream_of_the_first_kind() -> None:
+def test_final_goals_give_the_stream_of_the_first_kind():
     sampler = GoalSampler(numbered([5]), final_goals=True)
     assert sampler.kind.startswith("goals 1 value=(0.2, 0.5, 0.0, 0.3, geometric 0.99) actor=(")
     assert GoalSampler(numbered([5])).kind == sampler.kind.replace("goals 1", "goals 2")
@@ -243,7 +224,7 @@ def test_final_goals_give_the_stream_of_the_first_kind() -> None:
     assert (chosen == 5).any()
 
 
-def test_value_and_actor_goals_are_independent() -> None:
+def test_value_and_actor_goals_are_independent():
     mixture = GoalMixture(trajectory=0.5, random=0.5)
     sampler = GoalSampler(numbered([5]), value_goals=mixture, actor_goals=mixture)
     chosen = sampler.choose(np.random.default_rng(4).random((100_000, sampler.draws))).numpy()
@@ -254,7 +235,7 @@ def test_value_and_actor_goals_are_independent() -> None:
 
 
 @pytest.mark.parametrize("geometric", [False, True])
-def test_the_largest_and_smallest_numbers_choose_the_nearest_and_farthest(geometric: bool) -> None:
+def test_the_largest_and_smallest_numbers_choose_the_nearest_and_farthest(geometric):
     mixture = GoalMixture(current=0.1, trajectory=0.2, random=0.7, geometric=geometric)
     for later in (mixture, GoalMixture(trajectory=1.0, geometric=geometric)):
         sampler = GoalSampler(numbered([3]), value_goals=mixture, actor_goals=later)
@@ -265,7 +246,7 @@ def test_the_largest_and_smallest_numbers_choose_the_nearest_and_farthest(geomet
         assert chosen[2, 1] == 1
 
 
-def test_probabilities_that_sum_to_nearly_one_leave_no_sliver() -> None:
+def test_probabilities_that_sum_to_nearly_one_leave_no_sliver():
     mixture = GoalMixture(current=0.2, trajectory=0.7, final=0.1)
     assert 0.2 + 0.7 + 0.1 < 1
     sampler = GoalSampler(numbered([5]), value_goals=mixture, actor_goals=mixture)
@@ -273,7 +254,7 @@ def test_probabilities_that_sum_to_nearly_one_leave_no_sliver() -> None:
     assert chosen.tolist() == [[0, 4, 4]]
 
 
-def test_blocks_choose_as_one_item_at_a_time() -> None:
+def test_blocks_choose_as_one_item_at_a_time():
     sampler = GoalSampler(numbered([5, 2, 8]))
     uniform = np.random.default_rng(0).random((2**14 + 3, sampler.draws))
     whole = sampler.choose(uniform)
@@ -283,11 +264,9 @@ def test_blocks_choose_as_one_item_at_a_time() -> None:
 
 @settings(deadline=None, max_examples=scaled(20))
 @given(start=st.integers(0, 2 * BLOCK), half=st.integers(1, 5), seed=st.integers(0, 2**64), value_goals=MIXTURES)
-def test_any_start_and_any_ranks_give_the_same_batches(
-    start: int, half: int, seed: int, value_goals: GoalMixture
-) -> None:
+def test_any_start_and_any_ranks_give_the_same_batches(start, half, seed, value_goals):
     arrays = numbered([3, 1, 6])
-    settled: dict[str, Any] = {"seed": seed, "value_goals": value_goals}
+    settled = {"seed": seed, "value_goals": value_goals}
     late = goals(arrays, 2 * half, start=start, **settled)
     whole = goals(arrays, 2 * half, **settled)
     parts = [iter(goals(arrays, 2 * half, start=start, rank=rank, ranks=2, **settled)) for rank in (0, 1)]
@@ -298,7 +277,7 @@ def test_any_start_and_any_ranks_give_the_same_batches(
             assert torch.equal(torch.cat([first[name], second[name]]), tensor)
 
 
-def test_settings_that_change_the_choice_change_the_stream() -> None:
+def test_settings_that_change_the_choice_change_the_stream():
     arrays = numbered([5])
     kinds = [
         GoalSampler(arrays),
@@ -314,13 +293,13 @@ def test_settings_that_change_the_choice_change_the_stream() -> None:
     assert GoalSampler(arrays, value_goals=uniform, discount=0.5).kind == GoalSampler(arrays, value_goals=uniform).kind
 
 
-def dataset_of(write: Write, make: Make, space: gymnasium.Space[Any], lengths: list[int]) -> Dataset:
+def dataset_of(write, make, space, lengths):
     rng = np.random.default_rng(7)
     return write([make(space, ACTION, length=length, end="termination", rng=rng) for length in lengths], space, ACTION)
 
 
 @pytest.mark.parametrize("key", ["achieved_goal", "observation"])
-def test_a_goal_can_be_a_part_of_a_flat_observation(write: Write, make: Make, key: str) -> None:
+def test_a_goal_can_be_a_part_of_a_flat_observation(write, make, key):
     dataset = dataset_of(write, make, GOAL_SPACE, [4, 2])
     whole = goals(dataset, 32, seed=5).batch(0)
     batch = goals(dataset, 32, seed=5, goal_key=key).batch(0)
@@ -336,7 +315,7 @@ def test_a_goal_can_be_a_part_of_a_flat_observation(write: Write, make: Make, ke
     assert {tuple(row) for row in value_goals.tolist()} <= states
 
 
-def test_goals_of_images_are_given_by_key(write: Write, make: Make) -> None:
+def test_goals_of_images_are_given_by_key(write, make):
     dataset = dataset_of(write, make, IMAGES, [4, 2, 5])
     by_state = {}
     for number, episode in enumerate(dataset):
@@ -345,7 +324,7 @@ def test_goals_of_images_are_given_by_key(write: Write, make: Make) -> None:
             state = {key: np.asarray(episode.observations[key])[step] for key in IMAGES}
             by_state[state["state"].tobytes()] = (number, step, state)
 
-    def place(observations: dict[str, torch.Tensor], item: int) -> tuple[int, int]:
+    def place(observations, item):
         """Return the episode and step of an observation, all of whose parts are compared."""
         number, step, state = by_state[observations["state"][item].numpy().tobytes()]
         for key, tensor in observations.items():
@@ -375,8 +354,8 @@ def test_goals_of_images_are_given_by_key(write: Write, make: Make) -> None:
     assert torch.equal(one_tensor(again.value_goals), batch.value_goals["camera"])
 
 
-def test_a_reward_takes_what_was_achieved_and_what_was_wanted(write: Write, make: Make) -> None:
-    def distance(achieved: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+def test_a_reward_takes_what_was_achieved_and_what_was_wanted(write, make):
+    def distance(achieved, wanted):
         return -(achieved - wanted).square().sum(1).double()
 
     dataset = dataset_of(write, make, GOAL_SPACE, [4, 2])
@@ -389,7 +368,7 @@ def test_a_reward_takes_what_was_achieved_and_what_was_wanted(write: Write, make
     assert batch.terminations.any()
 
 
-def test_random_goals_follow_the_weights_of_a_mixture(write: Write, make: Make) -> None:
+def test_random_goals_follow_the_weights_of_a_mixture(write, make):
     one = dataset_of(write, make, GOAL_SPACE, [4, 2])
     other = dataset_of(write, make, GOAL_SPACE, [9, 9, 9])
     mixture = combine_datasets([one, other], weights=[3, 1])
@@ -413,18 +392,18 @@ def test_random_goals_follow_the_weights_of_a_mixture(write: Write, make: Make) 
         {"current": float("nan"), "random": 1.0},
     ],
 )
-def test_probabilities_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
+def test_probabilities_that_are_none_are_refused(wrong):
     with pytest.raises(ValueError, match=r"sum to 1.*found current"):
         GoalMixture(**wrong)
 
 
 @pytest.mark.parametrize("discount", [0.0, 1.0, -1.0, float("nan")])
-def test_a_discount_out_of_range_is_refused(discount: float) -> None:
+def test_a_discount_out_of_range_is_refused(discount):
     with pytest.raises(ValueError, match="discount must be"):
         goals(numbered([3]), 4, seed=0, discount=discount)
 
 
-def test_an_unknown_part_is_refused_with_those_near_it(write: Write, make: Make) -> None:
+def test_an_unknown_part_is_refused_with_those_near_it(write, make):
     dataset = dataset_of(write, make, GOAL_SPACE, [2])
     with pytest.raises(ValueError, match=r"tests/small-v1.*'achieved'.*did you mean achieved_goal"):
         goals(dataset, 4, seed=0, goal_key="achieved")
@@ -434,7 +413,7 @@ def test_an_unknown_part_is_refused_with_those_near_it(write: Write, make: Make)
 
 
 @pytest.mark.parametrize("where", ["ram", "mmap"])
-def test_parts_of_a_flat_vector_are_goals_wherever_it_is(write: Write, make: Make, where: str) -> None:
+def test_parts_of_a_flat_vector_are_goals_wherever_it_is(write, make, where):
     dataset = dataset_of(write, make, GOAL_SPACE, [5, 3, 8])
     expected = goals(dataset, 16, seed=0, goal_key="achieved_goal").batch(3)
     arrays = orlog.load_arrays(dataset, where)
@@ -448,7 +427,7 @@ def test_parts_of_a_flat_vector_are_goals_wherever_it_is(write: Write, make: Mak
     assert torch.equal(observations[at_goal], one_tensor(found.value_goals)[at_goal])
 
 
-def test_a_share_that_rounding_leaves_is_no_share(write: Write, make: Make) -> None:
+def test_a_share_that_rounding_leaves_is_no_share(write, make):
     dataset = dataset_of(write, make, ACTION, [4])
     for tiny in (1e-10, abs(1 - 0.2 - 0.7 - 0.1)):
         value = GoalMixture(current=0.2, trajectory=0.7, final=0.1, random=tiny)
@@ -456,7 +435,7 @@ def test_a_share_that_rounding_leaves_is_no_share(write: Write, make: Make) -> N
         goals(dataset, 64, seed=0, value_goals=value, actor_goals=actor).batch(0)
 
 
-def test_a_reward_that_is_none_is_refused(write: Write, make: Make) -> None:
+def test_a_reward_that_is_none_is_refused(write, make):
     with pytest.raises(ValueError, match=r"shape \(4,\), found \(4, 1\)"):
         goals(numbered([3]), 4, seed=0, reward=lambda achieved, wanted: achieved - wanted).batch(0)
     images = dataset_of(write, make, IMAGES, [2])

@@ -1,14 +1,9 @@
 """Infos in batches of every kind, against slow loops over the episodes."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
 import pickle
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -19,10 +14,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
-from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.arrays.pack_cache import cached_packs
 from orlog.loaders.arrays.packs import open_pack, pack_folder
 from orlog.loaders.best_episodes import best_transitions
@@ -33,8 +26,6 @@ from orlog.loaders.weights import weighted
 from tests.batches import columns
 from tests.episodes import whole_episode
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
 
 FLAT = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 FRAMES = spaces.Dict({"camera": spaces.Box(0, 255, (3, 4, 1), np.uint8), "speed": FLAT})
@@ -62,8 +53,7 @@ DTYPES = {
 }  # of all others, int64
 POLICY = {"policy_goals": (0.0, 1.0, 0.0)}
 
-Kind: TypeAlias = Callable[..., Any]
-KINDS: dict[str, tuple[Kind, dict[str, Any], bool]] = {
+KINDS = {
     "transitions": (orlog.transitions, {}, True),
     "n steps": (orlog.transitions, {"n_steps": 3}, True),
     "next actions": (orlog.transitions, {"next_actions": True}, True),
@@ -86,10 +76,10 @@ KINDS: dict[str, tuple[Kind, dict[str, Any], bool]] = {
 """How each kind is asked for, and whether it takes flat observations."""
 
 
-def episode_of(length: int, end: str, space: spaces.Space[Any], number: int) -> Episode:
+def episode_of(length, end, space, number):
     """Return an episode whose rewards are unlike those of any other step."""
     rng = np.random.default_rng(number)
-    observations: Any = rng.normal(size=(length + 1, 2)).astype(np.float32)
+    observations = rng.normal(size=(length + 1, 2)).astype(np.float32)
     if isinstance(space, spaces.Dict):
         frames = rng.integers(0, 256, (length + 1, 3, 4, 1), np.uint8)
         observations = {"camera": frames, "speed": observations}
@@ -115,18 +105,18 @@ def episode_of(length: int, end: str, space: spaces.Space[Any], number: int) -> 
     )
 
 
-def made(write: Write, structure: list[tuple[int, str]], *, flat: bool = True) -> Dataset:
+def made(write, structure, *, flat=True):
     space = FLAT if flat else FRAMES
     episodes = [episode_of(*one, space, number) for number, one in enumerate(structure)]
     return write(episodes, space, ACTION)
 
 
-def slow_infos(dataset: Dataset, texts: Any) -> dict[float, dict[str, Any]]:
+def slow_infos(dataset, texts):
     """Return the infos of each step by its reward, which no other step has; 0 is no step."""
-    found: dict[float, dict[str, Any]] = {}
+    found = {}
     for episode in dataset:
         for step in range(len(episode)):
-            infos: dict[str, Any] = {
+            infos = {
                 name: np.asarray(values[step]) for name, values in episode.infos.items() if name not in ("said", "any")
             }
             infos["said"] = np.array(texts["infos/said"].index(episode.infos["said"][step]))
@@ -140,7 +130,7 @@ def slow_infos(dataset: Dataset, texts: Any) -> dict[float, dict[str, Any]]:
     return found
 
 
-def rewards_of(kind: str, arrays: Arrays, batch: Any) -> torch.Tensor:
+def rewards_of(kind, arrays, batch):
     """Return the rewards of the steps of a batch, as recorded, in the shape of its infos."""
     if kind in ("n steps", "frames", "chunks", "goals", "subgoals", "states", "substates"):
         steps = torch.from_numpy(arrays.step_rows())
@@ -154,10 +144,10 @@ def rewards_of(kind: str, arrays: Arrays, batch: Any) -> torch.Tensor:
             return rewards
         later = [torch.where(valid, rewards[one] + torch.arange(2), 0) for one, valid in enumerate(batch.valid)]
         return torch.stack(later)
-    return batch.rewards  # type: ignore[no-any-return]
+    return batch.rewards
 
 
-def check(kind: str, arrays: Arrays, expected: dict[float, Any], batch: Any) -> None:
+def check(kind, arrays, expected, batch):
     """Assert that the infos of a batch are those of its steps."""
     rewards = rewards_of(kind, arrays, batch)
     assert list(batch.infos) == list(NAMES)
@@ -174,15 +164,13 @@ def check(kind: str, arrays: Arrays, expected: dict[float, Any], batch: Any) -> 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None, max_examples=scaled(24))
 @given(structure=STRUCTURES, size=st.integers(1, 5), seed=st.integers(0, 9), data=st.data())
-def test_every_kind_gives_the_infos_of_its_steps(
-    write: Write, kind: str, structure: list[tuple[int, str]], size: int, seed: int, data: Any
-) -> None:
+def test_every_kind_gives_the_infos_of_its_steps(write, kind, structure, size, seed, data):
     stream, options, flat = KINDS[kind]
     structure = [(max(3, length), end) for length, end in structure[:1]] + structure[1:]
     dataset = made(write, structure, flat=flat if kind != "streamed" else data.draw(st.booleans()))
     arrays = read_arrays(dataset, infos=data.draw(st.permutations(NAMES)))
     expected = slow_infos(dataset, arrays.texts)
-    given_: Any = dataset if kind == "streamed" else arrays
+    given_ = dataset if kind == "streamed" else arrays
     options = {"batch_size": size, "seed": seed, "start": data.draw(st.integers(0, 70)), **options}
     plain = iter(stream(given_, **options))
     for batch in itertools.islice(stream(given_, infos=NAMES, **options), 3):
@@ -200,7 +188,7 @@ def test_every_kind_gives_the_infos_of_its_steps(
 
 @settings(deadline=None, max_examples=scaled(200))
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5), data=st.data())
-def test_windows_are_the_same_row_by_row_as_on_a_gpu(lengths: list[int], data: Any) -> None:
+def test_windows_are_the_same_row_by_row_as_on_a_gpu(lengths, data):
     count, kind = sum(lengths) + len(lengths), data.draw(st.sampled_from(["right", "left", "all"]))
     finals = np.cumsum(np.array(lengths) + 1) - 1
     source = torch.from_numpy(1 + np.arange(2.0 * count).reshape(count, 2))
@@ -224,11 +212,11 @@ def test_windows_are_the_same_row_by_row_as_on_a_gpu(lengths: list[int], data: A
 
 
 @pytest.fixture(scope="module")
-def dataset(write: Write) -> Dataset:
+def dataset(write):
     return made(write, [(4, "termination"), (6, "truncation"), (3, "cut"), (9, "termination")])
 
 
-STREAMS: dict[str, Callable[..., Any]] = {
+STREAMS = {
     "transitions": orlog.transitions,
     "sequences": lambda data, size, **more: orlog.sequences(data, size, length=4, **more),
     "episodes": orlog.episodes,
@@ -236,14 +224,14 @@ STREAMS: dict[str, Callable[..., Any]] = {
 }
 
 
-def same(one: Any, other: Any) -> None:
+def same(one, other):
     for name, value in one.infos.items():
         assert torch.equal(value, other.infos[name]), name
     assert list(one.infos) == list(other.infos)
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-def test_any_batch_rank_and_worker_has_the_same(dataset: Dataset, kind: str) -> None:
+def test_any_batch_rank_and_worker_has_the_same(dataset, kind):
     arrays = read_arrays(dataset, infos=NAMES)
     stream = STREAMS[kind](arrays, 4, seed=1, infos=NAMES)
     whole = list(itertools.islice(stream, 70))
@@ -260,7 +248,7 @@ def test_any_batch_rank_and_worker_has_the_same(dataset: Dataset, kind: str) -> 
     assert stream.cursor == STREAMS[kind](arrays, 4, seed=1).cursor
 
 
-def test_a_batch_with_infos_goes_elsewhere_as_a_whole(dataset: Dataset) -> None:
+def test_a_batch_with_infos_goes_elsewhere_as_a_whole(dataset):
     batch = orlog.transitions(dataset, 4, seed=0, infos=("cost", "safe")).batch(0)
     assert "infos={'cost': float32[4], 'safe': bool[4]})" in " ".join(repr(batch).split())
     assert "infos" not in repr(orlog.transitions(dataset, 4, seed=0).batch(0))
@@ -270,7 +258,7 @@ def test_a_batch_with_infos_goes_elsewhere_as_a_whole(dataset: Dataset) -> None:
     assert isinstance(hash(batch), int)
 
 
-def equal(found: Arrays, expected: Arrays) -> None:
+def equal(found, expected):
     for name in ("rows", "obs_dim", "ends", "texts", "observation_leaves", "digest", "name"):
         one, other = getattr(found, name), getattr(expected, name)
         assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other, name
@@ -280,14 +268,12 @@ def equal(found: Arrays, expected: Arrays) -> None:
         assert found.others[name].dtype == values.dtype
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
+def files_of(folder):
     return {one.name: one.read_bytes() for one in folder.iterdir()}
 
 
 @pytest.mark.parametrize("names", [NAMES, ("cost",), ("image",), ("episodes/task",), ("said",)])
-def test_a_pack_of_infos_is_what_would_be_in_memory(
-    dataset: Dataset, names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pack_of_infos_is_what_would_be_in_memory(dataset, names, tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path))
     open_pack(dataset)
     before = files_of(pack_folder(dataset))
@@ -319,9 +305,7 @@ def test_a_pack_of_infos_is_what_would_be_in_memory(
         same(one, other)
 
 
-def test_a_damaged_pack_of_infos_is_made_again(
-    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_pack_of_infos_is_made_again(dataset, tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path))
     expected = read_arrays(dataset, infos=("cost", "image"))
     mapped = open_pack(dataset, infos=("cost", "image"))
@@ -337,7 +321,7 @@ def test_a_damaged_pack_of_infos_is_made_again(
         equal(again.infos, dataclasses.replace(expected.infos, digest=again.infos.digest))
 
 
-def test_views_have_their_own_infos(dataset: Dataset) -> None:
+def test_views_have_their_own_infos(dataset):
     view = dataset[[3, 1]]
     found = read_arrays(view, infos=NAMES)
     expected = slow_infos(view, found.texts)
@@ -348,7 +332,7 @@ def test_views_have_their_own_infos(dataset: Dataset) -> None:
     assert set(orlog.transitions(mixed, 8, seed=0, infos=("said",)).batch(0).infos) == {"said"}
 
 
-def test_weights_and_transforms_keep_infos(dataset: Dataset) -> None:
+def test_weights_and_transforms_keep_infos(dataset):
     weights = np.ones(dataset.total_steps)
     arrays = weighted(dataset, weights, infos=("cost",))
     changed = scale_rewards(normalize_observations(arrays), scale=2.0)
@@ -357,14 +341,14 @@ def test_weights_and_transforms_keep_infos(dataset: Dataset) -> None:
     assert set(batch.infos["cost"].tolist()) <= set(everything.astype(np.float32).tolist())
 
 
-def test_arrays_elsewhere_have_their_infos(dataset: Dataset) -> None:
+def test_arrays_elsewhere_have_their_infos(dataset):
     moved = read_arrays(dataset, infos=NAMES).to("meta")
     assert moved.infos is not None
     assert moved.infos.rows.device.type == "meta"
     assert {one.device.type for one in moved.infos.others.values()} == {"meta"}
 
 
-def wrong_infos() -> Iterator[tuple[Any, type[Exception], str]]:
+def wrong_infos():
     yield ("costs",), NotFoundError, r"no info 'costs'; did you mean cost\?"
     yield ("rewards",), NotFoundError, r"It has: .*cost, .*episodes/task"
     yield ("any",), SchemaError, "infos/any may have another length"
@@ -375,15 +359,7 @@ def wrong_infos() -> Iterator[tuple[Any, type[Exception], str]]:
 
 @pytest.mark.parametrize(("infos", "error", "message"), list(wrong_infos()))
 @pytest.mark.parametrize("where", ["ram", "mmap"])
-def test_wrong_infos_are_refused_before_anything_is_read(
-    dataset: Dataset,
-    infos: Any,
-    error: type[Exception],
-    message: str,
-    where: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wrong_infos_are_refused_before_anything_is_read(dataset, infos, error, message, where, tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path))
     with pytest.raises(error, match=message):
         orlog.load_arrays(dataset, where, infos=infos)
@@ -393,7 +369,7 @@ def test_wrong_infos_are_refused_before_anything_is_read(
     assert not (tmp_path / "packs").exists()
 
 
-def test_arrays_without_an_info_say_what_to_call(dataset: Dataset) -> None:
+def test_arrays_without_an_info_say_what_to_call(dataset):
     without = read_arrays(dataset)
     with pytest.raises(SchemaError, match=r"no infos, without 'cost'.*load_arrays\(ds, infos=\('cost',"):
         orlog.transitions(without, 4, seed=0, infos=("cost",))
@@ -402,7 +378,7 @@ def test_arrays_without_an_info_say_what_to_call(dataset: Dataset) -> None:
         orlog.goals(other, 4, seed=0, infos=("safe", "cost"))
 
 
-def test_a_number_that_is_not_finite_is_refused_or_taken(write: Write) -> None:
+def test_a_number_that_is_not_finite_is_refused_or_taken(write):
     episode = episode_of(4, "cut", FLAT, 0)
     episode.infos["cost"][2] = np.nan
     dataset = write([episode], FLAT, ACTION)
@@ -413,7 +389,7 @@ def test_a_number_that_is_not_finite_is_refused_or_taken(write: Write) -> None:
     assert batch.infos["cost"].isnan().tolist() == [[False, False, True, False]]
 
 
-def test_an_integer_that_int64_cannot_hold_is_refused(write: Write) -> None:
+def test_an_integer_that_int64_cannot_hold_is_refused(write):
     episode = episode_of(4, "cut", FLAT, 0)
     episode.infos["large"][1, 1] = 2**63
     dataset = write([episode], FLAT, ACTION)

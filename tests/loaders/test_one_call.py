@@ -1,10 +1,6 @@
 """One call gives all that a transition may come with, as arrays too."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +8,6 @@ import torch
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders.batch import Batch
 from orlog.loaders.weights import weighted, weights_by_episode
 
@@ -21,7 +16,7 @@ LENGTHS = (7, 1, 4, 12)
 
 
 @pytest.fixture
-def frames(home: object) -> Dataset:  # noqa: ARG001
+def frames(home):  # noqa: ARG001
     rng = np.random.default_rng(0)
     with orlog.DatasetWriter("lab/frames-v1", observation_space=FRAMES, action_space=spaces.Discrete(9)) as writer:
         for length in LENGTHS:
@@ -37,7 +32,7 @@ def frames(home: object) -> Dataset:  # noqa: ARG001
     return orlog.load_dataset("lab/frames-v1")
 
 
-def test_all_of_it_in_one_call_is_what_a_slow_loop_finds(frames: Dataset) -> None:
+def test_all_of_it_in_one_call_is_what_a_slow_loop_finds(frames):
     stream = orlog.transitions(
         frames,
         64,
@@ -50,7 +45,7 @@ def test_all_of_it_in_one_call_is_what_a_slow_loop_finds(frames: Dataset) -> Non
         weights="infos/w",
         infos=("w",),
     )
-    known: dict[bytes, tuple[Any, int]] = {}
+    known = {}
     for episode in frames:
         known |= {episode.observations[step].tobytes(): (episode, step) for step in range(len(episode))}
     drawn = set()
@@ -84,7 +79,7 @@ def test_all_of_it_in_one_call_is_what_a_slow_loop_finds(frames: Dataset) -> Non
 
 
 @pytest.mark.parametrize("name", ["infos/w", "w", "episodes/worth"])
-def test_weights_are_a_column_or_numbers(frames: Dataset, name: str) -> None:
+def test_weights_are_a_column_or_numbers(frames, name):
     column = np.concatenate([episode.infos["w"] for episode in frames])
     if name == "episodes/worth":
         column = weights_by_episode(frames, np.array([n % 2 for n in LENGTHS]), per="step")
@@ -109,13 +104,13 @@ def test_weights_are_a_column_or_numbers(frames: Dataset, name: str) -> None:
         ({"to": "jax"}, "to must be"),
     ],
 )
-def test_what_does_not_go_together_is_refused(frames: Dataset, arguments: dict[str, Any], message: str) -> None:
+def test_what_does_not_go_together_is_refused(frames, arguments, message):
     with pytest.raises(ValueError, match=message):
         next(iter(orlog.transitions(frames, 8, seed=0, **arguments)))
 
 
-def test_frames_stacked_while_they_are_streamed_are_those_in_memory(frames: Dataset) -> None:
-    settings: dict[str, Any] = {"stacks": 3, "n_steps": 2, "next_actions": True}
+def test_frames_stacked_while_they_are_streamed_are_those_in_memory(frames):
+    settings = {"stacks": 3, "n_steps": 2, "next_actions": True}
     stream = orlog.transitions(frames, 24, seed=0, stream=True, **settings)  # an epoch
     whole = orlog.transitions(frames, 200, seed=0, **settings).batch(0)
     found = {whole.observations[item].numpy().tobytes(): whole.next_observations[item] for item in range(200)}
@@ -126,7 +121,7 @@ def test_frames_stacked_while_they_are_streamed_are_those_in_memory(frames: Data
         assert torch.equal(batch.next_observations[item], expected)
 
 
-KINDS: dict[str, Callable[..., Any]] = {
+KINDS = {
     "transitions": orlog.transitions,
     "several steps": lambda ds, n, **more: orlog.transitions(ds, n, n_steps=3, **more),
     "prioritized": lambda ds, n, **more: orlog.transitions(ds, n, prioritized=True, **more),
@@ -142,8 +137,8 @@ KINDS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_arrays_have_the_values_of_tensors(mini: Dataset, kind: str) -> None:
-    settings: dict[str, Any] = {"seed": 2, "infos": ("behavior_goal",)}
+def test_arrays_have_the_values_of_tensors(mini, kind):
+    settings = {"seed": 2, "infos": ("behavior_goal",)}
     tensors = next(iter(KINDS[kind](mini, 8, **settings)))
     stream = KINDS[kind](mini, 8, to="numpy", **settings)
     arrays = next(iter(stream))

@@ -1,8 +1,4 @@
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pytest
@@ -12,18 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import combine_datasets
+from orlog import combine_datasets, preferences
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
-from orlog.loaders.preferences import PreferenceBatch, PreferenceSampler, preferences
+from orlog.loaders.preferences import PreferenceBatch, PreferenceSampler
 from orlog.loaders.sampling.streams import BLOCK
 from orlog.loaders.weights import weighted
 from tests.batches import columns
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
 
 OBS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-1, 1, (2,), np.float32)
@@ -32,7 +23,7 @@ LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 LARGEST = float(np.nextafter(1, 0))
 
 
-def arrays_of(lengths: list[int], rewards: list[float] | None = None) -> Arrays:
+def arrays_of(lengths, rewards=None):
     """Return episodes whose observations are the numbers of their rows."""
     steps = np.arange(sum(lengths)) + np.repeat(np.arange(len(lengths)), lengths)
     rows = torch.zeros(sum(lengths) + len(lengths), 1 + 1 + 3)
@@ -43,7 +34,7 @@ def arrays_of(lengths: list[int], rewards: list[float] | None = None) -> Arrays:
     return Arrays(rows=rows, lengths=np.array(lengths), obs_dim=1, action_dim=1, digest="none", name="tests")
 
 
-def slow_segments(lengths: list[int], length: int) -> dict[int, int]:
+def slow_segments(lengths, length):
     """Return the timestep of each row that a segment can start at."""
     found, first = {}, 0
     for steps in lengths:
@@ -52,15 +43,13 @@ def slow_segments(lengths: list[int], length: int) -> dict[int, int]:
     return found
 
 
-def same(one: PreferenceBatch, other: PreferenceBatch) -> bool:
+def same(one, other):
     return all(torch.equal(getattr(one, name), getattr(other, name)) for name in columns(PreferenceBatch))
 
 
 @settings(deadline=None, max_examples=scaled(60))
 @given(lengths=LENGTHS, data=st.data(), discount=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0))
-def test_every_pair_is_of_segments_inside_episodes_with_the_label_of_their_sums(
-    lengths: list[int], data: st.DataObject, discount: float, seed: int
-) -> None:
+def test_every_pair_is_of_segments_inside_episodes_with_the_label_of_their_sums(lengths, data, discount, seed):
     length = data.draw(st.integers(1, max(lengths)))
     quarters = st.integers(-4, 4).map(lambda number: number / 4)  # exact, so that ties happen
     rewards = data.draw(st.lists(quarters, min_size=sum(lengths), max_size=sum(lengths)))
@@ -89,7 +78,7 @@ def test_every_pair_is_of_segments_inside_episodes_with_the_label_of_their_sums(
         assert batch.labels[item] == (0.5 if is_equal else float(sums[1] > sums[0]))
 
 
-def test_every_segment_is_as_likely_in_both_places_and_apart_from_the_other() -> None:
+def test_every_segment_is_as_likely_in_both_places_and_apart_from_the_other():
     lengths, length, items = [4, 1, 7, 3], 3, 100_000
     segments = sorted(slow_segments(lengths, length))
     assert len(segments) == 8
@@ -101,13 +90,13 @@ def test_every_segment_is_as_likely_in_both_places_and_apart_from_the_other() ->
     assert stats.chisquare(counts).pvalue > 0.001
 
 
-def labels_of(uniform: list[list[float]], **teacher: Any) -> list[float]:
+def labels_of(uniform, **teacher):
     """Return labels of segments of one step; the episode has the rewards 0, 1 and 3."""
     sampler = PreferenceSampler(arrays_of([3], [0, 1, 3]), 1, **teacher)
     return sampler.gather(sampler.choose(np.array(uniform))).labels.tolist()
 
 
-def test_a_rational_teacher_answers_as_bradley_and_terry_say() -> None:
+def test_a_rational_teacher_answers_as_bradley_and_terry_say():
     # 0 against 1, so the second is better with probability 1 / (1 + exp(-2)).
     border = 1 / (1 + np.exp(-2.0))
     found = labels_of(
@@ -120,18 +109,18 @@ def test_a_rational_teacher_answers_as_bradley_and_terry_say() -> None:
     assert labels_of([[0, LARGEST, 0.49, 0], [0, LARGEST, 0.51, 0]], rational=0) == [1, 0]
 
 
-def test_mistakes_turn_answers_around_but_not_ties() -> None:
+def test_mistakes_turn_answers_around_but_not_ties():
     uniform = [[0, 0.5, 0, 0.19], [0, 0.5, 0, 0.21], [0.5, 0, 0, 0.19], [0.5, 0.5, 0, 0.19]]
     assert labels_of(uniform, mistake_probability=0.2) == [0, 1, 1, 0.5]
     assert labels_of(uniform) == [1, 1, 0, 0.5]
 
 
-def test_segments_are_equal_up_to_the_margin() -> None:
+def test_segments_are_equal_up_to_the_margin():
     uniform = [[0, 0.5, 0, 0], [0.5, LARGEST, 0, 0], [0, LARGEST, 0, 0]]
     assert labels_of(uniform, equal_margin=1.5) == [0.5, 1, 1]
 
 
-def test_equal_segments_far_apart_are_equal_whatever_lies_between() -> None:
+def test_equal_segments_far_apart_are_equal_whatever_lies_between():
     pattern = [0.1, 0.7, 0.3]
     between = np.random.default_rng(0).normal(size=1000).tolist()
     sampler = PreferenceSampler(arrays_of([1006], [*pattern, *between, *pattern]), 3)
@@ -140,7 +129,7 @@ def test_equal_segments_far_apart_are_equal_whatever_lies_between() -> None:
 
 
 @pytest.mark.parametrize("rational", [None, 0.7])
-def test_shares_of_answers_are_right(rational: float | None) -> None:
+def test_shares_of_answers_are_right(rational):
     sampler = PreferenceSampler(arrays_of([2], [0, 1]), 1, rational=rational, mistake_probability=0.1)
     chosen = sampler.choose(np.random.default_rng(5).random((40_000, 4))).numpy()
     rising = chosen[(chosen[:, 0] == 0) & (chosen[:, 1] == 1)][:, 4]
@@ -149,7 +138,7 @@ def test_shares_of_answers_are_right(rational: float | None) -> None:
     assert stats.binomtest(int((rising == 2).sum()), len(rising), expected).pvalue > 0.001
 
 
-def test_labels_that_were_not_asked_for_are_no_numbers() -> None:
+def test_labels_that_were_not_asked_for_are_no_numbers():
     batch = preferences(arrays_of([5]), 8, seed=0, length=2, label="none").batch(0)
     assert batch.labels.dtype == torch.float32
     assert batch.labels.isnan().all()
@@ -157,9 +146,9 @@ def test_labels_that_were_not_asked_for_are_no_numbers() -> None:
 
 @settings(deadline=None, max_examples=scaled(20))
 @given(start=st.integers(0, 2 * BLOCK), half=st.integers(1, 5), seed=st.integers(0, 2**64))
-def test_any_start_and_any_ranks_give_the_same_batches(start: int, half: int, seed: int) -> None:
+def test_any_start_and_any_ranks_give_the_same_batches(start, half, seed):
     arrays = arrays_of([3, 1, 6], [0.1 * number for number in range(10)])
-    settled: dict[str, Any] = {"seed": seed, "length": 2, "rational": 1.0}
+    settled = {"seed": seed, "length": 2, "rational": 1.0}
     late = preferences(arrays, 2 * half, start=start, **settled)
     whole = preferences(arrays, 2 * half, **settled)
     parts = [iter(preferences(arrays, 2 * half, start=start, rank=rank, ranks=2, **settled)) for rank in (0, 1)]
@@ -171,7 +160,7 @@ def test_any_start_and_any_ranks_give_the_same_batches(start: int, half: int, se
             assert torch.equal(both, getattr(batch, name))
 
 
-def test_settings_that_change_the_choice_change_the_stream() -> None:
+def test_settings_that_change_the_choice_change_the_stream():
     arrays = arrays_of([5])
     kinds = [
         PreferenceSampler(arrays, 2),
@@ -186,7 +175,7 @@ def test_settings_that_change_the_choice_change_the_stream() -> None:
     assert PreferenceSampler(arrays, 2, rational=1.0).kind == kinds[4].kind
 
 
-def test_segments_of_images_are_those_of_their_episodes(write: Write, make: Make) -> None:
+def test_segments_of_images_are_those_of_their_episodes(write, make):
     rng = np.random.default_rng(3)
     dataset = write([make(IMAGES, ACTION, length=length, end="cut", rng=rng) for length in (2, 5, 3)], IMAGES, ACTION)
     episodes = list(dataset)
@@ -211,7 +200,7 @@ def test_segments_of_images_are_those_of_their_episodes(write: Write, make: Make
         np.testing.assert_array_equal(batch.rewards[item, segment].numpy(), episode.rewards[place].astype(np.float32))
 
 
-def test_segments_follow_the_weights_of_a_mixture(write: Write, make: Make) -> None:
+def test_segments_follow_the_weights_of_a_mixture(write, make):
     rng = np.random.default_rng(3)
     one, other = (
         write([make(OBS, ACTION, length=length, end="cut", rng=rng) for length in lengths], OBS, ACTION)
@@ -231,7 +220,7 @@ def test_segments_follow_the_weights_of_a_mixture(write: Write, make: Make) -> N
         preferences(arrays, 4, seed=0, length=5)
 
 
-def test_a_length_that_fits_nowhere_is_refused_with_the_longest() -> None:
+def test_a_length_that_fits_nowhere_is_refused_with_the_longest():
     arrays = arrays_of([3, 7, 2])
     with pytest.raises(ValueError, match=r"^tests: no segment of 8 .* \(number 1\) has 7; choose"):
         preferences(arrays, 4, seed=0, length=8)
@@ -251,20 +240,20 @@ def test_a_length_that_fits_nowhere_is_refused_with_the_longest() -> None:
         {"label": "scripted"},
     ],
 )
-def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    chosen: dict[str, Any] = {"length": 2, **wrong}
+def test_settings_out_of_range_are_refused(wrong):
+    chosen = {"length": 2, **wrong}
     with pytest.raises(ValueError, match=next(iter(wrong))):
         preferences(arrays_of([3]), 4, seed=0, **chosen)
 
 
 @pytest.mark.parametrize("label", ["returns", "none"])
-def test_tensors_have_their_types(label: Literal["returns", "none"]) -> None:
+def test_tensors_have_their_types(label):
     batch = preferences(arrays_of([3]), 4, seed=0, length=2, label=label).batch(0)
     assert batch.timesteps.dtype == torch.int64
     assert batch.labels.dtype == batch.rewards.dtype == batch.actions.dtype == torch.float32
 
 
-def test_weights_that_leave_no_segment_are_refused_with_the_dataset() -> None:
+def test_weights_that_leave_no_segment_are_refused_with_the_dataset():
     arrays = weighted(arrays_of([5, 4]), np.array([0, 0, 0, 0, 1.0, 0, 0, 0, 1]))
     with pytest.raises(ValueError, match="tests: no step of positive weight starts a segment of 3"):
         preferences(arrays, 8, seed=0, length=3)

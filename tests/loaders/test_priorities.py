@@ -1,11 +1,6 @@
-from __future__ import annotations
-
 import copy
 import re
-from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -15,27 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
+from orlog import transitions
 from orlog.loaders import priorities
-from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.batch import Batch
-from orlog.loaders.priorities import Priorities, PrioritizedTransitions, SumTree
+from orlog.loaders.priorities import SumTree
 from orlog.loaders.sampling.draws import draw_uniform
 from orlog.loaders.sampling.steps import TransitionSampler
-from orlog.loaders.transitions import transitions
 from tests.batches import columns
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
 
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 WHOLE = st.lists(st.integers(0, 1000), min_size=1, max_size=700).filter(any)
 
 
 @pytest.fixture
-def arrays(write: Write, make: Make) -> Arrays:
+def arrays(write, make):
     rng = np.random.default_rng(0)
     episodes = [
         make(BOX, BOX, length=length, end=end, rng=rng)
@@ -44,7 +34,7 @@ def arrays(write: Write, make: Make) -> Arrays:
     return read_arrays(write(episodes, BOX, BOX))
 
 
-def slow_choice(values: list[int], share: Fraction) -> int:
+def slow_choice(values, share):
     """Return where a share of the total lies, exactly."""
     target, up_to = share * sum(values), 0
     for place, value in enumerate(values):
@@ -56,7 +46,7 @@ def slow_choice(values: list[int], share: Fraction) -> int:
 
 @settings(max_examples=scaled(60), deadline=None)
 @given(values=WHOLE, top=st.sampled_from([1, 4, 4096]), seed=st.integers(0, 2**32))
-def test_a_tree_chooses_and_changes_as_exact_sums_do(values: list[int], top: int, seed: int) -> None:
+def test_a_tree_chooses_and_changes_as_exact_sums_do(values, top, seed):
     rng = np.random.default_rng(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(priorities, "_TOP", top)  # how many levels there are
@@ -80,7 +70,7 @@ def test_a_tree_chooses_and_changes_as_exact_sums_do(values: list[int], top: int
     values=st.lists(st.one_of(st.just(0.0), st.floats(1e-300, 1e90)), min_size=1, max_size=600).filter(any),
     top=st.sampled_from([1, 4, 4096]),
 )
-def test_a_number_of_zero_is_never_chosen_whatever_rounds(values: list[float], top: int) -> None:
+def test_a_number_of_zero_is_never_chosen_whatever_rounds(values, top):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(priorities, "_TOP", top)
         tree = SumTree(np.array(values))
@@ -88,7 +78,7 @@ def test_a_number_of_zero_is_never_chosen_whatever_rounds(values: list[float], t
     assert (np.array(values)[tree.choose(shares)] > 0).all()
 
 
-def test_sums_are_a_function_of_the_numbers_alone() -> None:
+def test_sums_are_a_function_of_the_numbers_alone():
     rng = np.random.default_rng(0)
     values = rng.exponential(size=100_000)
     tree = SumTree(values)
@@ -102,13 +92,13 @@ def test_sums_are_a_function_of_the_numbers_alone() -> None:
     assert tree.choose(shares).tolist() == again.choose(shares).tolist()
 
 
-def test_a_tree_of_zeros_has_nothing_to_choose() -> None:
+def test_a_tree_of_zeros_has_nothing_to_choose():
     with pytest.raises(ValueError, match="must be positive, found 0"):
         SumTree(np.zeros(20)).choose(np.zeros(3))
 
 
 @pytest.mark.parametrize("stratified", [True, False])
-def test_batches_are_those_of_a_slow_version(arrays: Arrays, stratified: bool) -> None:
+def test_batches_are_those_of_a_slow_version(arrays, stratified):
     stream = transitions(
         arrays, 8, seed=3, n_steps=2, discount=0.9, prioritized={"stratified": stratified, "exponent": 0.7, "beta": 0.3}
     )
@@ -132,7 +122,7 @@ def test_batches_are_those_of_a_slow_version(arrays: Arrays, stratified: bool) -
     np.testing.assert_allclose(stream.priorities, levels, rtol=1e-15)
 
 
-def test_steps_come_as_often_as_priorities_say(arrays: Arrays) -> None:
+def test_steps_come_as_often_as_priorities_say(arrays):
     stream = transitions(arrays, 1000, seed=0, prioritized={"exponent": 1.0})
     stream.update(np.arange(50), np.arange(1.0, 51))
     counts = np.zeros(50)
@@ -142,8 +132,8 @@ def test_steps_come_as_often_as_priorities_say(arrays: Arrays) -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 85  # chi-square, 49 degrees of freedom
 
 
-def test_it_resumes_bit_for_bit_on_any_number_of_ranks(arrays: Arrays) -> None:
-    def train(stream: PrioritizedTransitions, batches: int) -> list[tuple[list[int], list[float]]]:
+def test_it_resumes_bit_for_bit_on_any_number_of_ranks(arrays):
+    def train(stream, batches):
         seen = []
         for _ in range(batches):
             batch = next(stream)
@@ -172,7 +162,7 @@ def test_it_resumes_bit_for_bit_on_any_number_of_ranks(arrays: Arrays) -> None:
             one.update(every, 0.1 + (every * 7 % 13).double())
 
 
-def test_what_makes_no_sense_is_refused(arrays: Arrays) -> None:
+def test_what_makes_no_sense_is_refused(arrays):
     stream = transitions(arrays, 4, seed=0, prioritized=True)
     steps = np.array([0, 1])
     for value in (0.0, -1.0, np.nan, np.inf, 1e101):
@@ -188,10 +178,10 @@ def test_what_makes_no_sense_is_refused(arrays: Arrays) -> None:
     stream.update(np.array([], np.int64), np.array([]))
     assert stream.priorities.tolist() == [1.0] * 50
     for wrong_place in ({"start": -1}, {"ranks": 3}, {"rank": 1}):
-        place: dict[str, Any] = dict(wrong_place)
+        place = dict(wrong_place)
         with pytest.raises(ValueError, match=r"must be|a multiple"):
             transitions(arrays, 4, seed=0, prioritized=True, **place)
-    refused: list[Priorities] = [{"exponent": -1.0}, {"beta": 1.5}]
+    refused = [{"exponent": -1.0}, {"beta": 1.5}]
     for chosen in refused:
         with pytest.raises(ValueError, match="must be in"):
             transitions(arrays, 4, seed=0, prioritized=chosen)
@@ -210,26 +200,26 @@ def test_what_makes_no_sense_is_refused(arrays: Arrays) -> None:
         ({"priorities": np.zeros(50)}, "expected 50 positive priorities"),
     ],
 )
-def test_a_state_of_another_stream_is_refused(arrays: Arrays, change: dict[str, Any], message: str) -> None:
+def test_a_state_of_another_stream_is_refused(arrays, change, message):
     stream = transitions(arrays, 4, seed=0, prioritized=True)
     with pytest.raises(ValueError, match=message):
         stream.load_state_dict(stream.state_dict() | change)
 
 
-def test_a_priority_too_small_for_its_power_is_not_lost(arrays: Arrays) -> None:
+def test_a_priority_too_small_for_its_power_is_not_lost(arrays):
     stream = transitions(arrays, 4, seed=0, prioritized={"exponent": 2.0})
     stream.update(np.arange(50), np.full(50, 1e-300))
     assert next(stream).weights.tolist() == [1.0] * 4
 
 
-def test_a_mixture_is_refused(write: Write, make: Make) -> None:
+def test_a_mixture_is_refused(write, make):
     rng = np.random.default_rng(0)
     parts = [write([make(BOX, BOX, length=3, end="cut", rng=rng)], BOX, BOX) for _ in range(2)]
     with pytest.raises(ValueError, match="its steps have weights already"):
         transitions(orlog.combine_datasets(parts, weights=[1, 2]), 4, seed=0, prioritized=True)
 
 
-def test_batches_of_other_spaces_are_structured(write: Write, make: Make) -> None:
+def test_batches_of_other_spaces_are_structured(write, make):
     rng = np.random.default_rng(0)
     dataset = write([make(BOX, spaces.Discrete(3), length=5, end="cut", rng=rng)], BOX, spaces.Discrete(3))
     batch = next(transitions(dataset, 4, seed=0, prioritized=True))
@@ -239,7 +229,7 @@ def test_batches_of_other_spaces_are_structured(write: Write, make: Make) -> Non
     assert isinstance(next(iter(transitions(flat, 4, seed=0, prioritized=True))), Batch)
 
 
-def test_a_state_goes_through_a_file_that_executes_nothing(arrays: Arrays, tmp_path: Path) -> None:
+def test_a_state_goes_through_a_file_that_executes_nothing(arrays, tmp_path):
     stream = transitions(arrays, 8, seed=0, prioritized=True)
     batch = next(stream)
     stream.update(batch.steps, torch.rand(8, dtype=torch.bfloat16) + 1)

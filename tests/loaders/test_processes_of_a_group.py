@@ -1,7 +1,5 @@
 """Processes of `torch.distributed` take their slices of batches, and go on in another number."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -16,12 +14,11 @@ from torch import distributed
 from torch.multiprocessing.spawn import spawn
 
 import orlog
-from orlog.datasets.reading.dataset import Dataset
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "distributed_training.py"
 
 
-def _check_slices(rank: int, ranks: int, folder: str, meeting: str) -> None:
+def _check_slices(rank, ranks, folder, meeting):
     distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=ranks)
     try:
         arrays = orlog.load_arrays(folder)
@@ -41,17 +38,17 @@ def _check_slices(rank: int, ranks: int, folder: str, meeting: str) -> None:
 
 
 @pytest.mark.slow
-def test_each_process_gets_its_slice(mini_folder: Path, tmp_path: Path) -> None:
+def test_each_process_gets_its_slice(mini_folder, tmp_path):
     arguments = (3, str(mini_folder), str(tmp_path / "meeting"))
-    spawn(_check_slices, arguments, 3)  # type: ignore[no-untyped-call]
+    spawn(_check_slices, arguments, 3)
 
 
-def losses(text: str) -> dict[int, float]:
+def losses(text):
     found = re.findall(r"^step (\d+) loss ([\d.]+)$", text, re.MULTILINE)
     return {int(step): float(loss) for step, loss in found}
 
 
-def kill_all_in(folder: Path) -> None:
+def kill_all_in(folder):
     """Kill every process that works in a folder: those that torchrun starts are in no group of its own."""
     for link in Path("/proc").glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):
@@ -60,13 +57,11 @@ def kill_all_in(folder: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_group_that_is_killed_goes_on_in_another_number_with_the_losses_of_one_process(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_group_that_is_killed_goes_on_in_another_number_with_the_losses_of_one_process(mini, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [str(EXAMPLE), "--dataset", str(mini.folder)]
 
-    def start(folder: str, ranks: int, steps: int) -> subprocess.Popen[str]:
+    def start(folder, ranks, steps):
         (tmp_path / folder).mkdir(exist_ok=True)
         group = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)] if ranks else []
         return subprocess.Popen(

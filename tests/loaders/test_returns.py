@@ -1,17 +1,15 @@
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
 import pytest
 import torch
 
+from orlog import transitions
 from orlog.loaders.arrays.arrays import Arrays, Leaf
 from orlog.loaders.batch import Batch
-from orlog.loaders.transitions import transitions
 
 
-def test_returns_are_those_of_a_slow_loop_and_all_else_is_as_without_them() -> None:
+def test_returns_are_those_of_a_slow_loop_and_all_else_is_as_without_them():
     rng = np.random.default_rng(0)
     lengths = np.array([1, 7, 3, 12])
     rows = torch.from_numpy(rng.normal(size=(27, 3 + 2 + 3)).astype(np.float32))
@@ -34,7 +32,7 @@ def test_returns_are_those_of_a_slow_loop_and_all_else_is_as_without_them() -> N
         transitions(arrays, 16, seed=1, discount=1.1, returns_to_go=True)
 
 
-def test_returns_are_the_same_where_observations_are_frames() -> None:
+def test_returns_are_the_same_where_observations_are_frames():
     rng = np.random.default_rng(0)
     lengths = np.array([1, 7, 3, 12])
     rows = torch.from_numpy(rng.normal(size=(27, 3 + 2 + 3)).astype(np.float32))

@@ -1,7 +1,5 @@
 """Rewards of several objectives become one as a slow loop would weigh them."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -18,7 +16,7 @@ from tests.levels import scaled
 SPACE = spaces.Dict(state=spaces.Box(-9, 9, (1,), np.float32), weights=spaces.Box(0, 1, (2,), np.float32))
 
 
-def record(name: str, lengths: list[int], objectives: object = None) -> orlog.Dataset:
+def record(name, lengths, objectives=None):
     rng = np.random.default_rng(len(lengths))
     with orlog.DatasetWriter(name, observation_space=SPACE, action_space=spaces.Discrete(3)) as writer:
         for length in lengths:
@@ -43,7 +41,7 @@ names = (f"lab/weighed{number}-v1" for number in itertools.count())
 
 @settings(max_examples=scaled(40))
 @given(share=st.floats(0, 1))
-def test_rewards_are_those_of_a_slow_loop_and_weights_are_seen(share: float) -> None:
+def test_rewards_are_those_of_a_slow_loop_and_weights_are_seen(share):
     dataset = record(next(names), [3, 1, 4])
     arrays = orlog.load_arrays(dataset, infos=("objectives",))
     before = arrays.rows.clone()
@@ -61,7 +59,7 @@ def test_rewards_are_those_of_a_slow_loop_and_weights_are_seen(share: float) -> 
     assert same.digest == ready.digest != arrays.digest
 
 
-def test_wrong_weights_and_objectives_are_refused_by_name() -> None:
+def test_wrong_weights_and_objectives_are_refused_by_name():
     data = record("lab/checked-v1", [2, 3])
     for weights, message in (
         ((0.7, 0.2), r"lab/checked-v1: weights must sum to 1, found \[0.7, 0.2\], which sum to 0.9"),
@@ -77,4 +75,4 @@ def test_wrong_weights_and_objectives_are_refused_by_name() -> None:
     with pytest.raises(SchemaError, match="holds one number for each step, expected a vector"):
         orlog.scalarize(flat, weights=(1.0,))
     with pytest.raises(TypeError, match="data must be a dataset"):
-        orlog.scalarize(3, weights=(1.0,))  # type: ignore[arg-type]
+        orlog.scalarize(3, weights=(1.0,))

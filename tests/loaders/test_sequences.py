@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pytest
@@ -14,19 +10,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.utils.data import DataLoader
 
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import combine_datasets
+from orlog import Episode, combine_datasets, sequences
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.arrays.sums import returns_to_go
-from orlog.loaders.batch import SequenceBatch
-from orlog.loaders.sequences import SequenceSampler, sequences
+from orlog.loaders.sequences import SequenceSampler
 from tests.levels import scaled
 from tests.loaders.test_frames import every_step
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
-Padding: TypeAlias = Literal["right", "left"]
 
 OBS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-1, 1, (2,), np.float32)
@@ -37,11 +26,11 @@ CAMERA = spaces.Dict(
         "position": spaces.Box(-np.inf, np.inf, (2, 2), np.float32),
     }
 )
-PADDINGS: tuple[Padding, ...] = ("right", "left")
+PADDINGS = ("right", "left")
 STRUCTURES = st.lists(st.integers(1, 9), min_size=1, max_size=7)
 
 
-def random_episode(length: int, rng: np.random.Generator) -> Episode:
+def random_episode(length, rng):
     ends = np.zeros((2, length), np.bool_)
     ends[rng.integers(2), -1] = rng.integers(2)
     return Episode(
@@ -55,9 +44,9 @@ def random_episode(length: int, rng: np.random.Generator) -> Episode:
     )
 
 
-def pack(episodes: Sequence[Episode]) -> Arrays:
+def pack(episodes):
     """Return the matrix of flat episodes, row by row."""
-    rows: list[list[float]] = []
+    rows = []
     for episode in episodes:
         assert isinstance(episode.observations, np.ndarray)
         assert isinstance(episode.actions, np.ndarray)
@@ -74,9 +63,9 @@ def pack(episodes: Sequence[Episode]) -> Arrays:
     )
 
 
-def slow_window(episode: Episode, step: int, length: int, padding: Padding, discount: float) -> dict[str, Any]:
+def slow_window(episode, step, length, padding, discount):
     """Return one window, slot by slot; columns of dicts as `column/key`."""
-    columns: dict[str, np.ndarray] = {
+    columns = {
         "actions": np.asarray(episode.actions),
         "rewards": episode.rewards,
         "terminations": episode.terminations,
@@ -87,7 +76,7 @@ def slow_window(episode: Episode, step: int, length: int, padding: Padding, disc
     for key, values in parts.items():
         columns[f"observations/{key}"] = np.asarray(values)
         columns[f"next_observations/{key}"] = np.asarray(values)[1:]
-    window: dict[str, list[Any]] = {name: [] for name in columns}
+    window = {name: [] for name in columns}
     window |= {"mask": [], "timesteps": [], "returns_to_go": []}
     begin = step if padding == "right" else step - length + 1
     for place in range(begin, begin + length):
@@ -104,9 +93,9 @@ def slow_window(episode: Episode, step: int, length: int, padding: Padding, disc
     return {name: np.array(values) for name, values in window.items()}
 
 
-def flatten(batch: SequenceBatch) -> dict[str, torch.Tensor]:
+def flatten(batch):
     """Return the columns of a batch, those of dicts as `column/key`."""
-    found: dict[str, torch.Tensor] = {}
+    found = {}
     for field in dataclasses.fields(batch):
         value = getattr(batch, field.name)
         if isinstance(value, dict):
@@ -118,9 +107,7 @@ def flatten(batch: SequenceBatch) -> dict[str, torch.Tensor]:
     return found
 
 
-def check_windows(
-    batch: SequenceBatch, episodes: Sequence[Episode], length: int, padding: Padding, discount: float
-) -> None:
+def check_windows(batch, episodes, length, padding, discount):
     """Check that the batch has the window of every step of the episodes, in order."""
     found = flatten(batch)
     places = [(episode, step) for episode in episodes for step in range(len(episode))]
@@ -146,9 +133,7 @@ def check_windows(
     with_next=st.booleans(),
     data=st.data(),
 )
-def test_every_window_is_the_one_of_a_slow_loop(
-    structure: list[int], padding: Padding, discount: float, with_next: bool, data: st.DataObject
-) -> None:
+def test_every_window_is_the_one_of_a_slow_loop(structure, padding, discount, with_next, data):
     length = data.draw(st.integers(1, max(structure)))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     episodes = [random_episode(steps, rng) for steps in structure]
@@ -171,7 +156,7 @@ def test_every_window_is_the_one_of_a_slow_loop(
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("length", [1, 2, 5])
-def test_windows_of_images_integers_and_several_keys(write: Write, make: Make, padding: Padding, length: int) -> None:
+def test_windows_of_images_integers_and_several_keys(write, make, padding, length):
     rng = np.random.default_rng(3)
     action = spaces.Discrete(4)
     episodes = []
@@ -194,7 +179,7 @@ def test_windows_of_images_integers_and_several_keys(write: Write, make: Make, p
     assert batch.actions.shape == (11, length)
 
 
-def test_windows_of_a_view_are_those_of_its_episodes(write: Write, make: Make) -> None:
+def test_windows_of_a_view_are_those_of_its_episodes(write, make):
     rng = np.random.default_rng(4)
     whole = [make(OBS, ACTION, length=steps, end="cut", rng=rng) for steps in (4, 2, 6, 3)]
     view = write(whole, OBS, ACTION)[[3, 0, 2, 0]]
@@ -205,7 +190,7 @@ def test_windows_of_a_view_are_those_of_its_episodes(write: Write, make: Make) -
         check_windows(batch, [whole[index] for index in (3, 0, 2, 0)], 4, padding, 1.0)
 
 
-def test_types_and_shapes_are_as_documented() -> None:
+def test_types_and_shapes_are_as_documented():
     rng = np.random.default_rng(0)
     arrays = pack([random_episode(steps, rng) for steps in (4, 7)])
     batch = sequences(arrays, 6, length=5, seed=0, with_next=True).batch(3)
@@ -225,7 +210,7 @@ def test_types_and_shapes_are_as_documented() -> None:
     assert sequences(arrays, 6, length=5, seed=0).batch(0).next_observations is None
 
 
-def test_not_a_number_beside_a_window_does_not_leak_into_its_padding() -> None:
+def test_not_a_number_beside_a_window_does_not_leak_into_its_padding():
     rng = np.random.default_rng(0)
     arrays = pack([random_episode(steps, rng) for steps in (3, 3, 3)])
     arrays.rows[4:7] = torch.nan  # the second episode
@@ -236,7 +221,7 @@ def test_not_a_number_beside_a_window_does_not_leak_into_its_padding() -> None:
             assert not values[[0, 1, 2, 6, 7, 8]].isnan().any(), name
 
 
-def test_returns_to_go_are_summed_in_double_precision() -> None:
+def test_returns_to_go_are_summed_in_double_precision():
     rng = np.random.default_rng(5)
     rewards = rng.normal(100, 1, size=30_000).astype(np.float32)
     rows = torch.zeros(30_002 + 1, 5)
@@ -248,7 +233,7 @@ def test_returns_to_go_are_summed_in_double_precision() -> None:
     assert returns_to_go(arrays)[30_000:].tolist() == [0, 3, 0]
 
 
-def test_every_step_is_drawn_as_often_as_any_other() -> None:
+def test_every_step_is_drawn_as_often_as_any_other():
     rng = np.random.default_rng(0)
     structure = [1, 8, 3, 20, 2]
     arrays = pack([random_episode(steps, rng) for steps in structure])
@@ -259,7 +244,7 @@ def test_every_step_is_drawn_as_often_as_any_other() -> None:
     assert stats.chisquare(counts).pvalue > 0.001
 
 
-def test_a_mixture_keeps_its_weights(write: Write, make: Make) -> None:
+def test_a_mixture_keeps_its_weights(write, make):
     rng = np.random.default_rng(6)
     small, large = (
         write([make(OBS, ACTION, length=n, end="cut", rng=rng) for n in lengths], OBS, ACTION)
@@ -274,7 +259,7 @@ def test_a_mixture_keeps_its_weights(write: Write, make: Make) -> None:
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
-def test_workers_give_the_stream_of_the_direct_loop(padding: Padding) -> None:
+def test_workers_give_the_stream_of_the_direct_loop(padding):
     rng = np.random.default_rng(0)
     arrays = pack([random_episode(steps, rng) for steps in (4, 7, 1)])
     stream = sequences(arrays, 5, length=3, seed=1, padding=padding, with_next=True)
@@ -287,7 +272,7 @@ def test_workers_give_the_stream_of_the_direct_loop(padding: Padding) -> None:
                 assert torch.equal(values, expected[name]), name
 
 
-def test_ranks_are_slices_of_the_whole_batch() -> None:
+def test_ranks_are_slices_of_the_whole_batch():
     rng = np.random.default_rng(0)
     arrays = pack([random_episode(steps, rng) for steps in (4, 7, 1)])
     whole = flatten(sequences(arrays, 6, length=3, seed=1).batch(9))
@@ -297,7 +282,7 @@ def test_ranks_are_slices_of_the_whole_batch() -> None:
             assert torch.equal(values, whole[name][2 * rank : 2 * rank + 2]), name
 
 
-def test_a_window_longer_than_every_episode_is_refused_with_the_longest() -> None:
+def test_a_window_longer_than_every_episode_is_refused_with_the_longest():
     rng = np.random.default_rng(0)
     arrays = dataclasses.replace(pack([random_episode(steps, rng) for steps in (4, 7, 1)]), name="tests/small-v1")
     with pytest.raises(ValueError, match=r"tests/small-v1: length 8 is more than the 7 steps"):
@@ -315,14 +300,14 @@ def test_a_window_longer_than_every_episode_is_refused_with_the_longest() -> Non
         ({"padding": "both"}, "'right' or 'left', found 'both'"),
     ],
 )
-def test_settings_out_of_range_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_settings_out_of_range_are_refused(wrong, message):
     arrays = pack([random_episode(3, np.random.default_rng(0))])
-    chosen: dict[str, Any] = {"length": 2, "seed": 0, **wrong}
+    chosen = {"length": 2, "seed": 0, **wrong}
     with pytest.raises(ValueError, match=message):
         sequences(arrays, 4, **chosen)
 
 
-def test_a_state_of_another_length_or_padding_is_refused() -> None:
+def test_a_state_of_another_length_or_padding_is_refused():
     arrays = pack([random_episode(5, np.random.default_rng(0))])
     state = sequences(arrays, 4, length=3, seed=0).state_dict()
     for other in (sequences(arrays, 4, length=2, seed=0), sequences(arrays, 4, length=3, seed=0, padding="left")):

@@ -1,13 +1,9 @@
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os
 import pickle
 import threading
 import tracemalloc
-from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -17,20 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import combine_datasets
+from orlog import Dataset, combine_datasets, transitions
 from orlog.errors import IntegrityError, SchemaError
 from orlog.loaders import streaming
 from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.batch import Batch
 from orlog.loaders.sampling.steps import TransitionSampler
-from orlog.loaders.streaming import StreamedBatches
-from orlog.loaders.transitions import transitions
 from tests.episodes import whole_episode
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
 
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 ACTION = spaces.Box(-2, 3, (1,), np.float32)
@@ -38,7 +28,7 @@ PIXELS = spaces.Dict({"pixels": spaces.Box(0, 255, (16, 16, 3), np.uint8), "stat
 ROW_BYTES = 4 * (2 + 1 + 3)
 
 
-def episodes_of(lengths: list[int], *, pixels: bool = False, seed: int = 0) -> list[Episode]:
+def episodes_of(lengths, *, pixels=False, seed=0):
     """Return episodes whose reward at a step is its number in the dataset."""
     rng = np.random.default_rng(seed)
     episodes = []
@@ -59,23 +49,22 @@ def episodes_of(lengths: list[int], *, pixels: bool = False, seed: int = 0) -> l
 
 
 @pytest.fixture(scope="session")
-def many(write: Write) -> Dataset:
+def many(write):
     """Return a dataset of 40 episodes of 1 to 40 steps."""
     return write(episodes_of(list(range(1, 41))), BOX, ACTION)
 
 
-def steps_of(batch: Any) -> list[int]:
+def steps_of(batch):
     """Return the numbers of a batch's steps, which rewards are."""
-    found: list[int] = batch.rewards.long().tolist()
-    return found
+    return batch.rewards.long().tolist()
 
 
-def first_steps(stream: StreamedBatches, count: int) -> list[int]:
+def first_steps(stream, count):
     """Return the steps of the first batches of a stream."""
     return [step for batch in itertools.islice(stream, count) for step in steps_of(batch)]
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(found, expected):
     """Assert that two batches are the same, bit for bit."""
     torch.testing.assert_close(dataclasses.asdict(found), dataclasses.asdict(expected), rtol=0, atol=0)
 
@@ -87,9 +76,7 @@ def assert_same(found: Any, expected: Any) -> None:
     buffer=st.integers(1, 60 * ROW_BYTES),
     seed=st.integers(0, 2**32),
 )
-def test_each_step_comes_once_an_epoch_with_what_belongs_to_it(
-    write: Write, lengths: list[int], batch_size: int, buffer: int, seed: int
-) -> None:
+def test_each_step_comes_once_an_epoch_with_what_belongs_to_it(write, lengths, batch_size, buffer, seed):
     dataset = write(episodes_of(lengths), BOX, ACTION)
     stream = transitions(dataset, batch_size, seed=seed, buffer_bytes=buffer, stream=True)
     steps = dataset.total_steps
@@ -124,11 +111,11 @@ def test_each_step_comes_once_an_epoch_with_what_belongs_to_it(
 
 @pytest.mark.parametrize("n_steps", [1, 3])
 @pytest.mark.parametrize("pixels", [False, True])
-def test_batches_are_those_of_memory(write: Write, n_steps: int, pixels: bool) -> None:
+def test_batches_are_those_of_memory(write, n_steps, pixels):
     dataset = write(episodes_of([4, 7, 1, 12, 3, 9], pixels=pixels), PIXELS if pixels else BOX, ACTION)
     arrays = read_arrays(dataset)
     sampler = TransitionSampler(arrays, n_steps, 0.9)
-    shared: dict[str, Any] = {"seed": 5, "n_steps": n_steps, "discount": 0.9}
+    shared = {"seed": 5, "n_steps": n_steps, "discount": 0.9}
     stream = transitions(dataset, 11, buffer_bytes=30_000 if pixels else 700, **shared, stream=True)
     assert stream.mixing.blocks > stream.mixing.blocks_in_group
     order = transitions(dataset, 11, buffer_bytes=30_000 if pixels else 700, **shared, stream=True)
@@ -136,7 +123,7 @@ def test_batches_are_those_of_memory(write: Write, n_steps: int, pixels: bool) -
         assert type(batch) is Batch
         assert_same(batch, order.batch(index))
         # Sums of rewards hide the steps: find them by their states.
-        states: Any = batch.observations
+        states = batch.observations
         states = states["state"] if pixels else states
         state_rows = arrays.rows[arrays.step_rows(), :2]
         found = [int((state_rows == state).all(1).int().argmax()) for state in states]
@@ -145,7 +132,7 @@ def test_batches_are_those_of_memory(write: Write, n_steps: int, pixels: bool) -
         torch.testing.assert_close(names, {name: expected[name] for name in names}, rtol=0, atol=0)
 
 
-def test_the_order_depends_on_seed_and_epoch_only(many: Dataset) -> None:
+def test_the_order_depends_on_seed_and_epoch_only(many):
     steps = many.total_steps
     streams = [transitions(many, 10, seed=seed, buffer_bytes=4000, stream=True) for seed in (0, 0, 1)]
     first, again, other = (first_steps(stream, 2 * steps // 10) for stream in streams)
@@ -158,8 +145,8 @@ def test_the_order_depends_on_seed_and_epoch_only(many: Dataset) -> None:
 
 
 @pytest.mark.parametrize("stop", [0, 1, 7, 83, 200])
-def test_going_on_in_the_middle(many: Dataset, stop: int) -> None:
-    def stream(**place: Any) -> Any:
+def test_going_on_in_the_middle(many, stop):
+    def stream(**place):
         return transitions(many, 10, seed=3, buffer_bytes=4000, **place, stream=True)
 
     whole = first_steps(stream(), stop + 30)
@@ -185,14 +172,14 @@ def test_going_on_in_the_middle(many: Dataset, stop: int) -> None:
         (2, "fork"),
     ],
 )
-def test_workers_give_the_same_stream(many: Dataset, workers: int, method: str) -> None:
+def test_workers_give_the_same_stream(many, workers, method):
     stream = pickle.loads(pickle.dumps(transitions(many, 10, seed=3, buffer_bytes=4000, stream=True)))
     loader = DataLoader(stream, batch_size=None, num_workers=workers, multiprocessing_context=method)
     batches = [steps_of(batch) for batch in itertools.islice(loader, 12)]
     assert [step for batch in batches for step in batch] == first_steps(stream, 12)
 
 
-def test_a_state_of_another_stream_is_refused(many: Dataset) -> None:
+def test_a_state_of_another_stream_is_refused(many):
     stream = transitions(many, 10, seed=3, stream=True)
     state = stream.state_dict()
     for other, pattern in (
@@ -208,7 +195,7 @@ def test_a_state_of_another_stream_is_refused(many: Dataset) -> None:
 
 
 @pytest.mark.parametrize("share", [3, 100])
-def test_memory_is_bounded(write: Write, share: int) -> None:
+def test_memory_is_bounded(write, share):
     dataset = write(episodes_of([50] * 240, pixels=True), PIXELS, ACTION)
     rows = dataset.total_steps + dataset.total_episodes
     buffer = rows * (16 * 16 * 3 + ROW_BYTES) // share
@@ -226,7 +213,7 @@ def test_memory_is_bounded(write: Write, share: int) -> None:
 
 
 @pytest.mark.parametrize("share", [2, 1000])
-def test_small_columns_are_held_where_that_takes_little(write: Write, share: int) -> None:
+def test_small_columns_are_held_where_that_takes_little(write, share):
     """A stream is the same whether or not it reads them anew for each block."""
     dataset = write(episodes_of([9, 4, 12, 30], pixels=True), PIXELS, ACTION)
     stream = transitions(dataset, 8, seed=0, buffer_bytes=100_000 // share, stream=True)
@@ -234,15 +221,15 @@ def test_small_columns_are_held_where_that_takes_little(write: Write, share: int
     assert bool(stream._held) == (share == 2)
     assert len(pickle.dumps(stream)) < len(pickle.dumps(dataset)) + 5000
     arrays = read_arrays(dataset)
-    batch: Any = stream.batch(3)
+    batch = stream.batch(3)
     rows = torch.from_numpy(arrays.step_rows()[steps_of(batch)])
-    expected: Any = arrays.observations(rows)
+    expected = arrays.observations(rows)
     for key, values in expected.items():
         torch.testing.assert_close(batch.observations[key], values, rtol=0, atol=0)
 
 
 @pytest.mark.scaled
-def test_mixing_is_as_the_formulas_say(many: Dataset) -> None:
+def test_mixing_is_as_the_formulas_say(many):
     stream = transitions(many, 16, seed=3, buffer_bytes=6000, stream=True)
     mixing = stream.mixing
     steps = many.total_steps
@@ -255,8 +242,8 @@ def test_mixing_is_as_the_formulas_say(many: Dataset) -> None:
     assert mixing.blocks_in_batch <= mixing.blocks_in_group <= mixing.blocks
 
 
-def test_abandoned_iterations_leave_no_thread(many: Dataset) -> None:
-    def threads() -> set[threading.Thread]:
+def test_abandoned_iterations_leave_no_thread(many):
+    def threads():
         return {one for one in threading.enumerate() if one.name.startswith("orlog-stream")}
 
     before = threads()  # streams of other tests may still wait for the garbage collector
@@ -267,7 +254,7 @@ def test_abandoned_iterations_leave_no_thread(many: Dataset) -> None:
     assert threads() <= before
 
 
-def test_errors_come_out_of_the_thread_with_their_place(write: Write) -> None:
+def test_errors_come_out_of_the_thread_with_their_place(write):
     episodes = episodes_of([4] * 10)
     rewards = episodes[7].rewards.copy()
     rewards[2] = np.nan
@@ -293,19 +280,19 @@ def test_errors_come_out_of_the_thread_with_their_place(write: Write) -> None:
         {"ranks": 3},
     ],
 )
-def test_numbers_out_of_range(many: Dataset, wrong: dict[str, Any]) -> None:
-    settings: dict[str, Any] = {"batch_size": 10, "seed": 0}
+def test_numbers_out_of_range(many, wrong):
+    settings = {"batch_size": 10, "seed": 0}
     with pytest.raises(ValueError, match=r"found|rank must be"):
         transitions(many, **(settings | wrong), stream=True)
 
 
-def test_a_weighted_mixture_is_not_streamed(many: Dataset) -> None:
+def test_a_weighted_mixture_is_not_streamed(many):
     mixed = combine_datasets([many, many[:5]], weights=[0.5, 0.5])
     with pytest.raises(SchemaError, match="weighted mixture has no epochs"):
         transitions(mixed, 10, seed=0, stream=True)
 
 
-def test_a_large_block_is_cut_by_the_buffer(many: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_block_is_cut_by_the_buffer(many, monkeypatch):
     one = transitions(many, 10, seed=0, stream=True)
     assert one.mixing.blocks == 1  # of 4 MiB
     monkeypatch.setattr(streaming, "BLOCK_BYTES", 500)
@@ -313,22 +300,22 @@ def test_a_large_block_is_cut_by_the_buffer(many: Dataset, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("n_steps", [1, 2])
-def test_views_of_images_are_streamed(write: Write, n_steps: int) -> None:
+def test_views_of_images_are_streamed(write, n_steps):
     dataset = write(episodes_of([5, 9, 1, 12, 7, 3], pixels=True), PIXELS, ACTION)
     view = combine_datasets([dataset[[4, 1, 2, 3]], dataset[:2], dataset[5:]])
     arrays = read_arrays(view)
     stream = transitions(view, 7, seed=0, n_steps=n_steps, buffer_bytes=30_000, stream=True)
     assert stream.mixing.blocks > stream.mixing.blocks_in_group
-    everything: Any = arrays.observations(torch.from_numpy(arrays.step_rows()))
+    everything = arrays.observations(torch.from_numpy(arrays.step_rows()))
     expected = np.unique(everything["pixels"].flatten(1).numpy(), axis=0)
-    batches: list[Any] = list(itertools.islice(stream, 30))
+    batches = list(itertools.islice(stream, 30))
     found = torch.cat([batch.observations["pixels"] for batch in batches]).flatten(1).numpy()
     for epoch in range(4):
         drawn = found[epoch * view.total_steps : (epoch + 1) * view.total_steps]
         assert (np.unique(drawn, axis=0) == expected).all()
 
 
-def test_batches_keep_their_values_while_memory_is_used_again(write: Write) -> None:
+def test_batches_keep_their_values_while_memory_is_used_again(write):
     dataset = write(episodes_of([5, 9, 1, 12, 7, 3] * 2, pixels=True), PIXELS, ACTION)
     stream = transitions(dataset, 8, seed=0, buffer_bytes=30_000, stream=True)
     batches = list(itertools.islice(stream, 40))
@@ -337,9 +324,7 @@ def test_batches_keep_their_values_while_memory_is_used_again(write: Write) -> N
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_any_number_of_threads_gives_the_same_stream(
-    write: Write, monkeypatch: pytest.MonkeyPatch, threads: int
-) -> None:
+def test_any_number_of_threads_gives_the_same_stream(write, monkeypatch, threads):
     dataset = write(episodes_of([5, 9, 1, 12, 7, 3], pixels=True), PIXELS, ACTION)
     stream = transitions(dataset, 8, seed=0, buffer_bytes=30_000, stream=True)
     expected = list(itertools.islice(stream, 12))
@@ -349,7 +334,7 @@ def test_any_number_of_threads_gives_the_same_stream(
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores are chosen on Linux")
-def test_a_process_on_one_core_decodes_on_one_thread() -> None:
+def test_a_process_on_one_core_decodes_on_one_thread():
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
     try:
@@ -359,7 +344,7 @@ def test_a_process_on_one_core_decodes_on_one_thread() -> None:
 
 
 @pytest.mark.parametrize("place", [0.1, 0.4, 0.7])
-def test_a_damaged_image_ends_the_stream_and_is_named(write: Write, place: float) -> None:
+def test_a_damaged_image_ends_the_stream_and_is_named(write, place):
     dataset = write(episodes_of([9] * 20, pixels=True), PIXELS, ACTION)
     (shard,) = (dataset.folder / "observations" / "pixels").glob("c.*")
     data = bytearray(shard.read_bytes())

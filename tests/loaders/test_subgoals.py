@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,28 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.loaders.goals import GoalMixture, GoalSampler, goals
-from orlog.loaders.subgoals import SubgoalSampler, subgoals
+from orlog import goals, subgoals
+from orlog.loaders.goals import GoalMixture, GoalSampler
+from orlog.loaders.subgoals import SubgoalSampler
 from tests.batches import columns
 from tests.levels import scaled
-from tests.loaders.test_goals import (
-    GOAL_SPACE,
-    LENGTHS,
-    MIXTURES,
-    Make,
-    Write,
-    dataset_of,
-    numbered,
-    one_tensor,
-    rows_of,
-)
+from tests.loaders.test_goals import GOAL_SPACE, LENGTHS, MIXTURES, dataset_of, numbered, one_tensor, rows_of
 
 
 @settings(deadline=None, max_examples=scaled(60))
 @given(lengths=LENGTHS, actor_goals=MIXTURES, steps=st.integers(1, 9), seed=st.integers(0, 2**64))
-def test_every_item_is_what_a_slow_loop_finds(
-    lengths: list[int], actor_goals: GoalMixture, steps: int, seed: int
-) -> None:
+def test_every_item_is_what_a_slow_loop_finds(lengths, actor_goals, steps, seed):
     arrays = numbered(lengths)
     above = GoalSampler(arrays, actor_goals=actor_goals)
     sampler = SubgoalSampler(above, steps=steps)
@@ -61,7 +47,7 @@ def test_every_item_is_what_a_slow_loop_finds(
         assert rows_of(batch.subgoal_observations)[item] == subgoal
 
 
-def test_a_random_goal_ahead_in_the_same_episode_does_not_shorten_the_way() -> None:
+def test_a_random_goal_ahead_in_the_same_episode_does_not_shorten_the_way():
     """OGBench's `HGCDataset` cuts the target off at the goal for later goals only."""
     sampler = SubgoalSampler(GoalSampler(numbered([9]), actor_goals=GoalMixture(random=1)), steps=4)
     chosen = sampler.choose(np.array([[0.12, 0.0, 0.25]]))
@@ -71,10 +57,10 @@ def test_a_random_goal_ahead_in_the_same_episode_does_not_shorten_the_way() -> N
     assert chosen.tolist() == [[1, 1, 2, 5, 2]]
 
 
-def test_batches_are_those_of_goals_and_start_anywhere() -> None:
+def test_batches_are_those_of_goals_and_start_anywhere():
     arrays = numbered([3, 1, 6])
     mixture = GoalMixture(trajectory=0.5, random=0.5)
-    settled: dict[str, Any] = {"seed": 3, "steps": 2, "actor_goals": mixture}
+    settled = {"seed": 3, "steps": 2, "actor_goals": mixture}
     whole = subgoals(arrays, 8, **settled)
     parts = [iter(subgoals(arrays, 8, start=2, rank=rank, ranks=2, **settled)) for rank in (0, 1)]
     for index, batch in enumerate(itertools.islice(subgoals(arrays, 8, start=2, **settled), 4), 2):
@@ -88,7 +74,7 @@ def test_batches_are_those_of_goals_and_start_anywhere() -> None:
     assert whole.cursor.kind != goals(arrays, 8, seed=3, actor_goals=mixture).cursor.kind
 
 
-def test_a_subgoal_is_read_in_both_forms(write: Write, make: Make) -> None:
+def test_a_subgoal_is_read_in_both_forms(write, make):
     dataset = dataset_of(write, make, GOAL_SPACE, [4, 2])
     batch = orlog.subgoals(dataset, 32, seed=5, steps=2, goal_key="achieved_goal").batch(0)
     states = one_tensor(batch.subgoal_observations)
@@ -98,9 +84,9 @@ def test_a_subgoal_is_read_in_both_forms(write: Write, make: Make) -> None:
     assert torch.equal(one_tensor(batch.low_goals), one_tensor(whole.low_goals)[:, :2])
 
 
-def test_steps_must_be_a_positive_integer() -> None:
+def test_steps_must_be_a_positive_integer():
     with pytest.raises(ValueError, match="steps must be >= 1, found 0"):
         subgoals(numbered([3]), 8, seed=0, steps=0)
     with pytest.raises(TypeError, match="steps must be an integer"):
-        subgoals(numbered([3]), 8, seed=0, steps=2.0)  # type: ignore[arg-type]  # the point
+        subgoals(numbered([3]), 8, seed=0, steps=2.0)  # the point
     assert len(subgoals(numbered([3]), 8, seed=0, steps=1).batch(0).actions) == 8

@@ -1,9 +1,6 @@
 """Sums of infos, and windows that have them, against slow loops over the episodes."""
 
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.reading.dataset import Dataset
+from orlog import sequences
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf, with_infos
 from orlog.loaders.arrays.sums import info_numbers, info_sums
 from orlog.loaders.best_episodes import best_transitions
-from orlog.loaders.sequences import sequences, windows_with_sums
+from orlog.loaders.sequences import windows_with_sums
 from orlog.loaders.weights import step_probabilities
 from tests.levels import scaled
 
 BOX = spaces.Box(-1, 1, (1,), np.float32)
 
 
-def made(lengths: list[int], seed: int) -> tuple[Arrays, list[np.ndarray]]:
+def made(lengths, seed):
     """Return arrays with an info `cost`, and its values by episode."""
     rng = np.random.default_rng(seed)
     rows, told, costs = [], [], []
@@ -47,7 +44,7 @@ def made(lengths: list[int], seed: int) -> tuple[Arrays, list[np.ndarray]]:
 
 @settings(max_examples=scaled(60))
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 99), st.integers(1, 4))
-def test_windows_have_what_is_still_to_come(lengths: list[int], seed: int, length: int) -> None:
+def test_windows_have_what_is_still_to_come(lengths, seed, length):
     arrays, costs = made(lengths, seed)
     length = min(length, max(lengths))
     stream = windows_with_sums(arrays, 16, length=length, seed=seed, infos=("cost",), to_go=("cost",))
@@ -73,7 +70,7 @@ def test_windows_have_what_is_still_to_come(lengths: list[int], seed: int, lengt
                 assert batch.infos["cost_to_go"][item, slot] == to_go
 
 
-def test_the_cheaper_an_episode_the_more_often_it_is_drawn() -> None:
+def test_the_cheaper_an_episode_the_more_often_it_is_drawn():
     arrays, costs = made([4, 2, 5, 3], 1)
     sums = np.array([one.sum() for one in costs])
     np.testing.assert_array_equal(info_sums(arrays, "cost"), sums)
@@ -91,7 +88,7 @@ def test_the_cheaper_an_episode_the_more_often_it_is_drawn() -> None:
         windows_with_sums(arrays, length=2, seed=0, infos=("cost",), cheaper=("cost", 0.0))
 
 
-def test_the_best_episodes_within_a_sum() -> None:
+def test_the_best_episodes_within_a_sum():
     arrays, costs = made([4, 2, 5, 3], 1)
     sums = [float(one.sum()) for one in costs]
     limit = sorted(sums)[1]
@@ -103,7 +100,7 @@ def test_the_best_episodes_within_a_sum() -> None:
         best_transitions(arrays, 8, within=("cost", -1.0), seed=0)
 
 
-def record(name: str, cost: Any, roles: dict[str, str] | None = None, info: str = "cost") -> Dataset:
+def record(name, cost, roles=None, info="cost"):
     with orlog.DatasetWriter(name, observation_space=BOX, action_space=BOX, roles=roles or {}) as writer:
         for length in (3, 2):
             writer.add_steps(
@@ -118,7 +115,7 @@ def record(name: str, cost: Any, roles: dict[str, str] | None = None, info: str 
     return orlog.load_dataset(name)
 
 
-def test_a_column_is_found_by_its_role(home: Any) -> None:
+def test_a_column_is_found_by_its_role(home):
     del home
     data = record("lab/heat-v1", 2, {"infos/heat": "cost"}, "heat")
     batch = next(iter(orlog.transitions(data, 4, seed=0, infos=("cost", "heat"))))
@@ -132,7 +129,7 @@ def test_a_column_is_found_by_its_role(home: Any) -> None:
     assert streamed.infos["cost"].tolist() == [0.5] * 4
 
 
-def test_infos_that_are_no_numbers_are_refused(home: Any) -> None:
+def test_infos_that_are_no_numbers_are_refused(home):
     del home
     two = record("lab/two-v1", [1.0, 2.0])
     with pytest.raises(SchemaError, match=r"lab/two-v1: the info cost has values of shape \[2\]"):

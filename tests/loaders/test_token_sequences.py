@@ -1,12 +1,8 @@
 """Token sequences, against a slow loop over the texts of episodes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import string
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.columns.vocabulary import Vocabulary, read_vocabulary, train_vocabulary
-from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.columns.vocabulary import read_vocabulary, train_vocabulary
 from orlog.errors import ManifestError, NotFoundError, SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf, read_arrays
 from orlog.loaders.best_episodes import best_token_sequences
@@ -30,14 +25,13 @@ tokenizers = pytest.importorskip("tokenizers")
 WORDS = st.sampled_from(["go", "go east", "", "a room.\nA door!", "you won?", "ä"])
 STEPS = st.lists(st.tuples(WORDS, WORDS, st.integers(-2, 2)), min_size=1, max_size=6)
 EPISODES = st.lists(st.tuples(STEPS, WORDS, st.booleans()), min_size=1, max_size=5)
-Steps = list[tuple[str, str, int]]
 VOCABULARY = train_vocabulary(["go east", "go east", "a room.\nA door!", "go"] * 3, 270)
 
 
-def arrays_of(episodes: list[tuple[Steps, str, bool]]) -> Arrays:
+def arrays_of(episodes):
     """Return arrays of observations and actions that are texts."""
-    told: dict[str, int] = {}
-    said: dict[str, int] = {}
+    told = {}
+    said = {}
     rows, observed, acted = [], [], []
     for steps, last, ends in episodes:
         for number, (observation, action, reward) in enumerate(steps):
@@ -61,15 +55,13 @@ def arrays_of(episodes: list[tuple[Steps, str, bool]]) -> Arrays:
     )
 
 
-def slow_tokens(
-    episode: tuple[Steps, str, bool], words: Vocabulary, own: list[bool] | None = None
-) -> list[dict[str, Any]]:
+def slow_tokens(episode, words, own=None):
     """Return what each token of an episode is, a step after the other; `own` says which steps are the agent's."""
     steps, last, ends = episode
     own = [True] * len(steps) if own is None else own
-    found: list[dict[str, Any]] = []
+    found = []
 
-    def add(tokens: list[int], step: int, to_go: float, **more: Any) -> None:
+    def add(tokens, step, to_go, **more):
         nothing = {"is_action": False, "decides": False, "rewards": 0.0, "terminations": 0.0}
         common = {**nothing, "timesteps": step, "returns_to_go": to_go, **more}
         found.extend({**common, "tokens": token} for token in tokens)
@@ -94,7 +86,7 @@ def slow_tokens(
 
 @settings(max_examples=scaled(120), deadline=None)
 @given(EPISODES, st.integers(2, 40), st.integers(0, 99))
-def test_every_item_is_what_a_slow_loop_finds(episodes: list[tuple[Steps, str, bool]], length: int, seed: int) -> None:
+def test_every_item_is_what_a_slow_loop_finds(episodes, length, seed):
     sampler = TokenSampler(arrays_of(episodes), length, VOCABULARY)
     uniform = np.random.default_rng(seed).random((9, 1))
     chosen = sampler.choose(uniform)
@@ -126,9 +118,7 @@ def test_every_item_is_what_a_slow_loop_finds(episodes: list[tuple[Steps, str, b
 
 @settings(max_examples=scaled(80), deadline=None)
 @given(EPISODES, st.lists(st.booleans(), min_size=30, max_size=30))
-def test_what_other_speakers_say_is_told_and_what_comes_of_it_is_the_agents(
-    episodes: list[tuple[Steps, str, bool]], of_agent: list[bool]
-) -> None:
+def test_what_other_speakers_say_is_told_and_what_comes_of_it_is_the_agents(episodes, of_agent):
     arrays = arrays_of(episodes)
     said_by = torch.zeros(len(arrays.rows), dtype=torch.int64)
     rows = arrays.step_rows()
@@ -155,7 +145,7 @@ def test_what_other_speakers_say_is_told_and_what_comes_of_it_is_the_agents(
     assert spoken_tokens(arrays, VOCABULARY, "assistant") == tuple(sorted(tokens))
 
 
-def spoken_by(arrays: Arrays, said_by: torch.Tensor, speakers: tuple[str, ...]) -> Arrays:
+def spoken_by(arrays, said_by, speakers):
     """Return arrays with the speaker of each row."""
     infos = dataclasses.replace(
         arrays,
@@ -166,7 +156,7 @@ def spoken_by(arrays: Arrays, said_by: torch.Tensor, speakers: tuple[str, ...]) 
     return dataclasses.replace(arrays, infos=infos)
 
 
-def test_only_steps_of_the_speaker_are_drawn_and_one_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_only_steps_of_the_speaker_are_drawn_and_one_that_is_not_there_is_named(tmp_path):
     text = spaces.Text(80, min_length=0, charset=string.printable)
     roles = {"infos/by": "speaker"}
     with orlog.DatasetWriter("lab/talk-v1", observation_space=text, action_space=text, roles=roles) as writer:
@@ -179,7 +169,7 @@ def test_only_steps_of_the_speaker_are_drawn_and_one_that_is_not_there_is_named(
             infos={"by": ["user", "assistant", "user", "user"]},
         )
         writer.end_episode()
-    options: dict[str, Any] = {"seed": 0, "tokenizer": VOCABULARY, "length": 16}
+    options = {"seed": 0, "tokenizer": VOCABULARY, "length": 16}
     batch = orlog.token_sequences("lab/talk-v1", 64, speaker="assistant", **options).batch(0)
     assert batch.is_action.any(1).all()  # so each begins with the assistant's step or before
     assert set(batch.timesteps[batch.is_action].tolist()) == {1}
@@ -211,7 +201,7 @@ def test_only_steps_of_the_speaker_are_drawn_and_one_that_is_not_there_is_named(
     assert {*run.record.config["spoken"]} == said
 
 
-def record(name: str, said: tuple[str, ...] = ("go 0", "go 1", "go 2")) -> Dataset:
+def record(name, said=("go 0", "go 1", "go 2")):
     """Record an episode of three steps for each text, which the agent says in all of them."""
     text = spaces.Text(80, min_length=0, charset=string.printable)
     with orlog.DatasetWriter(name, observation_space=text, action_space=text) as writer:
@@ -228,7 +218,7 @@ def record(name: str, said: tuple[str, ...] = ("go 0", "go 1", "go 2")) -> Datas
     return orlog.load_dataset(name)
 
 
-def test_a_dataset_trains_its_tokenizer_and_is_sampled_with_it(tmp_path: Path) -> None:
+def test_a_dataset_trains_its_tokenizer_and_is_sampled_with_it(tmp_path):
     games = record("lab/told-v1")
     path = train_tokenizer(games, tmp_path / "tokenizer.json", size=300)
     again = train_tokenizer(games, tmp_path / "again.json", size=300)
@@ -249,7 +239,7 @@ def test_a_dataset_trains_its_tokenizer_and_is_sampled_with_it(tmp_path: Path) -
     assert torch.equal(next(iter(again_at)).tokens, batch.tokens)
 
 
-def test_only_the_best_episodes_are_drawn_and_only_what_is_said_is_spoken() -> None:
+def test_only_the_best_episodes_are_drawn_and_only_what_is_said_is_spoken():
     arrays = read_arrays(record("lab/told-v1"))
     words = train_vocabulary(text_counts(arrays), 300)
     best = best_token_sequences(arrays, 64, seed=0, percent=30, tokenizer=words, length=64)
@@ -262,7 +252,7 @@ def test_only_the_best_episodes_are_drawn_and_only_what_is_said_is_spoken() -> N
     assert spoken_tokens(arrays, words) == tuple(sorted({*said, words.end}))
 
 
-def test_a_tokenizer_is_the_same_for_equal_texts_in_any_order_and_knows_all_bytes() -> None:
+def test_a_tokenizer_is_the_same_for_equal_texts_in_any_order_and_knows_all_bytes():
     one = train_vocabulary(["go east", "look", "go east"], 262)
     assert one is train_vocabulary({"look": 1, "go east": 2}, 262) is read_vocabulary(one.digest)
     texts = ["Größe 你好\n\t!", ""]
@@ -271,7 +261,7 @@ def test_a_tokenizer_is_the_same_for_equal_texts_in_any_order_and_knows_all_byte
         train_vocabulary(["a"], 257)
 
 
-def of_words(*known: str, unknown: bool) -> Any:
+def of_words(*known, unknown):
     """Return a tokenizer that knows some words."""
     names = ["[action]", "[end]", *known, *(["[unk]"] if unknown else [])]
     model = tokenizers.models.WordLevel(
@@ -284,7 +274,7 @@ def of_words(*known: str, unknown: bool) -> Any:
 
 
 @pytest.mark.parametrize("unknown", [True, False])
-def test_a_text_outside_the_vocabulary_names_dataset_episode_and_step(unknown: bool) -> None:
+def test_a_text_outside_the_vocabulary_names_dataset_episode_and_step(unknown):
     games = record("lab/told-v1", said=("go", "go", "jump"))
     known = ["go", "You", "are", "in", "room", ".", "0", "1", "2", "3"]
     words = of_words(*known, unknown=unknown)
@@ -297,17 +287,17 @@ def test_a_text_outside_the_vocabulary_names_dataset_episode_and_step(unknown: b
     assert int(good.is_action.sum()) == 4 * 6
 
 
-def test_a_text_that_has_a_mark_is_refused() -> None:
+def test_a_text_that_has_a_mark_is_refused():
     games = record("lab/told-v1", said=("go [end]",))
     words = train_vocabulary(["go"], 260)
     with pytest.raises(SchemaError, match=r"episode 0, step 0: '\[end\]' in 'go \[end\]' is outside"):
         orlog.token_sequences(games, 4, seed=0, tokenizer=words)
 
 
-def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_tokenizer_is_refused(tmp_path):
     games = record("lab/told-v1")
 
-    def sample(tokenizer: Any, **more: Any) -> None:
+    def sample(tokenizer, **more):
         orlog.token_sequences(games, 4, seed=0, tokenizer=tokenizer, **more)
 
     with pytest.raises(NotFoundError, match=r"none\.json: no tokenizer there"):

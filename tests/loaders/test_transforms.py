@@ -1,13 +1,8 @@
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -16,8 +11,6 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import FormatVersionError, ManifestError, SchemaError
 from orlog.loaders.arrays import statistics as statistics_module
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
@@ -31,7 +24,6 @@ from orlog.loaders.arrays.statistics import (
 from orlog.loaders.batch import Batch
 from orlog.loaders.transforms import (
     Normalizer,
-    Transform,
     clip_actions,
     images_to_float,
     normalize_observations,
@@ -41,16 +33,13 @@ from orlog.loaders.transforms import (
 )
 from tests.levels import scaled
 
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
-
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-2, 3, (2,), np.float32)
 IMAGES = spaces.Box(0, 255, (4, 5, 3), np.uint8)
 
 
 @pytest.fixture
-def arrays(write: Write, make: Make) -> Arrays:
+def arrays(write, make):
     rng = np.random.default_rng(0)
     episodes = [
         make(BOX, ACTION, length=length, end=end, rng=rng)
@@ -60,13 +49,13 @@ def arrays(write: Write, make: Make) -> Arrays:
 
 
 @pytest.fixture
-def images(write: Write, make: Make) -> Arrays:
+def images(write, make):
     rng = np.random.default_rng(0)
     episode = make(IMAGES, spaces.Discrete(3), length=4, end="cut", rng=rng)
     return read_arrays(write([episode], IMAGES, spaces.Discrete(3)))
 
 
-def made_arrays(matrix: np.ndarray, lengths: list[int]) -> Arrays:
+def made_arrays(matrix, lengths):
     """Return arrays of rows of steps: two observations, one action, a reward and two flags."""
     step_rows = np.arange(len(matrix)) + np.repeat(np.arange(len(lengths)), lengths)
     rows = np.zeros((len(matrix) + len(lengths), 6), np.float32)
@@ -75,7 +64,7 @@ def made_arrays(matrix: np.ndarray, lengths: list[int]) -> Arrays:
     return Arrays(rows=torch.from_numpy(rows), lengths=np.array(lengths), obs_dim=2, action_dim=1)
 
 
-def parts_of(arrays: Arrays) -> dict[str, np.ndarray]:
+def parts_of(arrays):
     """Return the packed columns, float64."""
     return {name: arrays.rows[:, at].double().numpy() for name, at in arrays.columns.items()}
 
@@ -88,7 +77,7 @@ def parts_of(arrays: Arrays) -> dict[str, np.ndarray]:
     scale=st.sampled_from([1e-3, 1.0, 1e6]),
     seed=st.integers(0, 2**32),
 )
-def test_statistics_are_the_exact_ones(lengths: list[int], block: int, offset: float, scale: float, seed: int) -> None:
+def test_statistics_are_the_exact_ones(lengths, block, offset, scale, seed):
     rng = np.random.default_rng(seed)
     values = (rng.normal(size=(sum(lengths), 4)) * scale + offset).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
@@ -103,7 +92,7 @@ def test_statistics_are_the_exact_ones(lengths: list[int], block: int, offset: f
     check(found.returns, 0, sums)
 
 
-def check(moments: Moments, place: int, numbers: list[Fraction]) -> None:
+def check(moments, place, numbers):
     """Compare with the moments of exact numbers."""
     mean = sum(numbers) / Fraction(len(numbers))
     variance = sum((number - mean) ** 2 for number in numbers) / len(numbers)
@@ -114,7 +103,7 @@ def check(moments: Moments, place: int, numbers: list[Fraction]) -> None:
     assert moments.high[place] == pytest.approx(float(max(numbers)), rel=1e-13, abs=1e-13 * largest)
 
 
-def test_statistics_of_many_rows_do_not_drift() -> None:
+def test_statistics_of_many_rows_do_not_drift():
     values = np.zeros((300_000, 4), np.float32)
     values[:, 0] = 1e6 + np.arange(len(values)) % 2
     values[:, 1] = np.random.default_rng(0).normal(size=len(values))
@@ -128,9 +117,7 @@ def test_statistics_of_many_rows_do_not_drift() -> None:
     assert found.std[1] == pytest.approx(std, rel=1e-13)
 
 
-def test_statistics_are_kept_with_the_digest_and_read_bit_for_bit(
-    arrays: Arrays, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_statistics_are_kept_with_the_digest_and_read_bit_for_bit(arrays, home, monkeypatch):
     first = load_statistics(arrays)
     path = home / "statistics" / f"{arrays.digest.removeprefix('sha256:')}.json"
     assert statistics_file(arrays.digest) == path
@@ -145,14 +132,12 @@ def test_statistics_are_kept_with_the_digest_and_read_bit_for_bit(
             np.testing.assert_array_equal(kept, made, strict=True)
 
 
-def test_arrays_without_a_digest_are_computed_each_time(arrays: Arrays, home: Path) -> None:
+def test_arrays_without_a_digest_are_computed_each_time(arrays, home):
     load_statistics(dataclasses.replace(arrays, digest=""))
     assert not home.exists()
 
 
-def test_a_home_that_cannot_be_written_keeps_nothing(
-    arrays: Arrays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_that_cannot_be_written_keeps_nothing(arrays, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "file"))
     assert load_statistics(arrays).steps == 20
@@ -171,7 +156,7 @@ def test_a_home_that_cannot_be_written_keeps_nothing(
         ({"rewards": {"mean": [None], "std": [1], "low": [0], "high": [1]}}, "Expected `float`"),
     ],
 )
-def test_kept_statistics_are_checked(arrays: Arrays, change: dict[str, Any], message: str) -> None:
+def test_kept_statistics_are_checked(arrays, change, message):
     load_statistics(arrays)
     path = statistics_file(arrays.digest)
     assert path is not None
@@ -180,7 +165,7 @@ def test_kept_statistics_are_checked(arrays: Arrays, change: dict[str, Any], mes
         load_statistics(arrays)
 
 
-def test_statistics_of_a_newer_orlog_are_refused(arrays: Arrays) -> None:
+def test_statistics_of_a_newer_orlog_are_refused(arrays):
     load_statistics(arrays)
     path = statistics_file(arrays.digest)
     assert path is not None
@@ -191,14 +176,14 @@ def test_statistics_of_a_newer_orlog_are_refused(arrays: Arrays) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_numbers_that_are_not_finite_have_no_statistics(value: float) -> None:
+def test_numbers_that_are_not_finite_have_no_statistics(value):
     values = np.zeros((9, 4), np.float32)
     values[5, 1] = value
     with pytest.raises(SchemaError, match="not finite at step 5 "):
         compute_statistics(made_arrays(values, [4, 5]))
 
 
-def test_normalized_observations_have_mean_0_and_spread_1(arrays: Arrays) -> None:
+def test_normalized_observations_have_mean_0_and_spread_1(arrays):
     before = parts_of(arrays)
     normal = normalize_observations(arrays, epsilon=0.0)
     steps = parts_of(normal)["observations"][arrays.step_rows()]
@@ -223,7 +208,7 @@ def test_normalized_observations_have_mean_0_and_spread_1(arrays: Arrays) -> Non
     assert other.digest == normal.digest
 
 
-def test_an_observation_that_never_changes_stays_finite() -> None:
+def test_an_observation_that_never_changes_stays_finite():
     values = np.ones((6, 4), np.float32)
     normal = normalize_observations(made_arrays(values, [6]))
     assert normal.rows[:6, :2].tolist() == [[0.0, 0.0]] * 6
@@ -231,7 +216,7 @@ def test_an_observation_that_never_changes_stays_finite() -> None:
         normalize_observations(made_arrays(values, [6]), epsilon=0.0)
 
 
-def test_actions_are_clipped(arrays: Arrays) -> None:
+def test_actions_are_clipped(arrays):
     before = parts_of(arrays)
     found = parts_of(clip_actions(arrays, limit=0.5))
     np.testing.assert_array_equal(found["actions"], before["actions"].clip(-0.5, 0.5))
@@ -240,7 +225,7 @@ def test_actions_are_clipped(arrays: Arrays) -> None:
     assert largest.item() == np.float32(1 - 1e-5)
 
 
-def test_rewards_are_scaled_and_shifted_but_not_behind_the_last_step(arrays: Arrays) -> None:
+def test_rewards_are_scaled_and_shifted_but_not_behind_the_last_step(arrays):
     before = parts_of(arrays)["rewards"][arrays.step_rows()]
     changed = scale_rewards(arrays, scale=2.0, shift=-1.0)
     found = parts_of(changed)["rewards"]
@@ -248,7 +233,7 @@ def test_rewards_are_scaled_and_shifted_but_not_behind_the_last_step(arrays: Arr
     assert found[arrays.final_rows].tolist() == [[0.0]] * 3
 
 
-def test_rewards_by_return_range_are_those_of_iql(arrays: Arrays) -> None:
+def test_rewards_by_return_range_are_those_of_iql(arrays):
     rewards = parts_of(arrays)["rewards"][arrays.step_rows(), 0]
     returns = [rewards[:7].sum(), rewards[7:8].sum(), rewards[8:].sum()]
     np.testing.assert_allclose(episode_returns(arrays), returns, rtol=1e-12)
@@ -261,7 +246,7 @@ def test_rewards_by_return_range_are_those_of_iql(arrays: Arrays) -> None:
         scale_rewards_by_return_range(made_arrays(np.ones((3, 4), np.float32), [3]))
 
 
-TRANSFORMS: list[Transform] = [
+TRANSFORMS = [
     normalize_observations,
     functools.partial(clip_actions, limit=0.5),
     functools.partial(scale_rewards, shift=-1.0),
@@ -271,25 +256,25 @@ TRANSFORMS: list[Transform] = [
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_in_place_gives_the_same_in_the_same_memory(arrays: Arrays, transform: Transform) -> None:
+def test_in_place_gives_the_same_in_the_same_memory(arrays, transform):
     kept = arrays.rows.clone()
     apart = transform(arrays)
     assert torch.equal(arrays.rows, kept)
-    with_settings: Any = transform  # the type of a transform says nothing of its settings
-    inside: Arrays = with_settings(arrays, in_place=True)
+    with_settings = transform  # the type of a transform says nothing of its settings
+    inside = with_settings(arrays, in_place=True)
     assert inside.rows is arrays.rows
     assert torch.equal(inside.rows, apart.rows)
     assert inside.digest == apart.digest
 
 
-def test_every_transform_has_a_digest_of_its_own(arrays: Arrays) -> None:
+def test_every_transform_has_a_digest_of_its_own(arrays):
     digests = {arrays.digest, *(transform(arrays).digest for transform in TRANSFORMS)}
     assert len(digests) == 6
     assert all(statistics_file(digest) for digest in digests)
     assert scale_rewards(dataclasses.replace(arrays, digest="")).digest == ""
 
 
-def test_settings_that_make_no_sense_are_refused(arrays: Arrays) -> None:
+def test_settings_that_make_no_sense_are_refused(arrays):
     with pytest.raises(ValueError, match="limit must be positive, found 0"):
         clip_actions(arrays, limit=0)
     with pytest.raises(ValueError, match="must be finite, found nan and 0"):
@@ -303,7 +288,7 @@ def test_settings_that_make_no_sense_are_refused(arrays: Arrays) -> None:
         normalize_observations(arrays, normalizer=other)
 
 
-def test_images_and_integers_are_not_normalized_or_clipped(images: Arrays) -> None:
+def test_images_and_integers_are_not_normalized_or_clipped(images):
     with pytest.raises(SchemaError, match="use images_to_float"):
         normalize_observations(images)
     with pytest.raises(SchemaError, match="actions are integers"):
@@ -313,7 +298,7 @@ def test_images_and_integers_are_not_normalized_or_clipped(images: Arrays) -> No
     assert (len(found.observations.mean), len(found.actions.mean)) == (0, 0)
 
 
-def test_images_become_floats_in_any_batch(images: Arrays) -> None:
+def test_images_become_floats_in_any_batch(images):
     rows = torch.arange(4)
     pixels = images.observations(rows)
     assert isinstance(pixels, torch.Tensor)

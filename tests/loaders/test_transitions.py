@@ -1,14 +1,9 @@
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -17,20 +12,14 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.loading import load_dataset
-from orlog.datasets.reading.dataset import Dataset
+from orlog import load_dataset, transitions
 from orlog.loaders.arrays.arrays import Arrays, Leaf
 from orlog.loaders.batch import Batch
 from orlog.loaders.sampling.draws import draw, stream_key
 from orlog.loaders.sampling.steps import TransitionSampler
 from orlog.loaders.sampling.streams import BLOCK, Batches
-from orlog.loaders.transitions import transitions
 from tests.batches import columns
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
 
 OBS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-1, 1, (2,), np.float32)
@@ -38,25 +27,25 @@ DIGEST = "sha256:" + "0" * 64
 
 
 @pytest.fixture(scope="module")
-def dataset(write: Write, make: Make) -> Dataset:
+def dataset(write, make):
     rng = np.random.default_rng(1)
     ends = itertools.cycle(["termination", "truncation", "cut"])
     episodes = [make(OBS, ACTION, length=length, end=next(ends), rng=rng) for length in (1, 5, 1, 9, 3)]
     return write(episodes, OBS, ACTION)
 
 
-def numbered(steps: int) -> Arrays:
+def numbered(steps):
     """Return transitions of one episode whose observations and rewards are 0, 1, 2, ..."""
     rows = torch.zeros(steps + 1, 1 + 1 + 3)
     rows[:, 0] = rows[:, 2] = torch.arange(steps + 1)
     return Arrays(rows=rows, lengths=np.array([steps]), obs_dim=1, action_dim=1)
 
 
-def same(one: Batch, other: Batch) -> bool:
+def same(one, other):
     return all(torch.equal(getattr(one, name), getattr(other, name)) for name in columns(Batch))
 
 
-def digest_of(stream: Batches[Batch], batches: int) -> str:
+def digest_of(stream, batches):
     total = hashlib.sha256()
     for batch in itertools.islice(stream, batches):
         for name in columns(Batch):
@@ -70,7 +59,7 @@ def digest_of(stream: Batches[Batch], batches: int) -> str:
     batch_size=st.integers(1, 9),
     seed=st.integers(0, 2**70),
 )
-def test_iterating_from_any_start_gives_the_batches_of_that_place(start: int, batch_size: int, seed: int) -> None:
+def test_iterating_from_any_start_gives_the_batches_of_that_place(start, batch_size, seed):
     packed = numbered(101)
     stream = Batches(TransitionSampler(packed), DIGEST, batch_size=batch_size, seed=seed, start=start)
     fresh = Batches(TransitionSampler(packed), DIGEST, batch_size=batch_size, seed=seed)
@@ -79,7 +68,7 @@ def test_iterating_from_any_start_gives_the_batches_of_that_place(start: int, ba
     assert same(next(iter(stream)), fresh.batch(start))
 
 
-def test_starting_late_equals_skipping() -> None:
+def test_starting_late_equals_skipping():
     packed = numbered(50)
     whole = list(itertools.islice(Batches(TransitionSampler(packed), DIGEST, batch_size=3, seed=0), 3 * BLOCK))
     for start in (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK):
@@ -89,7 +78,7 @@ def test_starting_late_equals_skipping() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 7])
-def test_batches_are_slices_of_one_stream_of_draws(batch_size: int) -> None:
+def test_batches_are_slices_of_one_stream_of_draws(batch_size):
     packed = numbered(50)
     stream = Batches(TransitionSampler(packed), DIGEST, batch_size=batch_size, seed=2)
     found = torch.cat([batch.rewards for batch in itertools.islice(stream, BLOCK + 5)])
@@ -97,7 +86,7 @@ def test_batches_are_slices_of_one_stream_of_draws(batch_size: int) -> None:
     assert found.tolist() == expected.tolist()
 
 
-def test_every_batch_holds_rows_of_the_dataset(dataset: Dataset) -> None:
+def test_every_batch_holds_rows_of_the_dataset(dataset):
     known = set()
     for episode in dataset:
         assert isinstance(episode.observations, np.ndarray)
@@ -127,7 +116,7 @@ def test_every_batch_holds_rows_of_the_dataset(dataset: Dataset) -> None:
     assert seen == known  # 320 draws of 19 transitions leave none out
 
 
-def test_next_actions_are_those_of_the_next_step_of_the_same_episode(dataset: Dataset) -> None:
+def test_next_actions_are_those_of_the_next_step_of_the_same_episode(dataset):
     following = {}
     for episode in dataset:
         assert isinstance(episode.observations, np.ndarray)
@@ -152,7 +141,7 @@ def test_next_actions_are_those_of_the_next_step_of_the_same_episode(dataset: Da
     assert torch.equal(next(iter(again)).next_actions, next(iter(stream)).next_actions)
 
 
-def test_next_actions_are_the_same_where_observations_are_frames() -> None:
+def test_next_actions_are_the_same_where_observations_are_frames():
     rng = np.random.default_rng(0)
     lengths = np.array([1, 7, 3, 12])
     rows = torch.from_numpy(rng.normal(size=(27, 3 + 2 + 3)).astype(np.float32))
@@ -170,7 +159,7 @@ def test_next_actions_are_the_same_where_observations_are_frames() -> None:
             assert torch.equal(getattr(batch, name), getattr(other, name))
 
 
-def test_a_new_process_draws_the_same_batches(dataset: Dataset) -> None:
+def test_a_new_process_draws_the_same_batches(dataset):
     script = (
         "import sys, itertools, hashlib, dataclasses, pathlib\n"
         "from orlog.loaders.batch import Batch\n"
@@ -188,7 +177,7 @@ def test_a_new_process_draws_the_same_batches(dataset: Dataset) -> None:
     assert child.stdout.strip() == digest_of(transitions(dataset, 7, seed=3, start=60), 10)
 
 
-def test_batches_are_float32_of_the_asked_size(mini: Dataset) -> None:
+def test_batches_are_float32_of_the_asked_size(mini):
     batch = transitions(mini, seed=0).batch(0)
     for name in columns(Batch):
         tensor = getattr(batch, name)
@@ -197,7 +186,7 @@ def test_batches_are_float32_of_the_asked_size(mini: Dataset) -> None:
     assert batch.rewards.ndim == batch.terminations.ndim == batch.truncations.ndim == 1
 
 
-def test_a_stream_depends_on_seed_and_on_the_dataset(mini_folder: Path) -> None:
+def test_a_stream_depends_on_seed_and_on_the_dataset(mini_folder):
     mini = load_dataset(mini_folder)
     packed = transitions(mini, seed=0).arrays
     streams = [
@@ -208,7 +197,7 @@ def test_a_stream_depends_on_seed_and_on_the_dataset(mini_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"seed": -1}, {"start": -1}])
-def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+def test_numbers_out_of_range_are_refused(wrong):
     chosen = {"batch_size": 4, "seed": 0, "start": 0, **wrong}
     with pytest.raises(ValueError, match="must be"):
         Batches(TransitionSampler(numbered(5)), DIGEST, **chosen)

@@ -1,8 +1,4 @@
-from __future__ import annotations
-
-from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -12,22 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import combine_datasets
+from orlog import combine_datasets, transitions
 from orlog.loaders.arrays.alias import AliasTable, alias_table
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
-from orlog.loaders.transitions import transitions
 from orlog.loaders.weights import step_probabilities, weighted, weights_by_episode, weights_by_return
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
 
 BOX = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
-def steps_of(lengths: list[int], rewards: list[float] | None = None, **more: Any) -> Arrays:
+def steps_of(lengths, rewards=None, **more):
     """Return arrays whose observations number the steps, with one number of action."""
     rows = np.zeros((sum(lengths) + len(lengths), 5), np.float32)
     step_rows = np.arange(sum(lengths)) + np.repeat(np.arange(len(lengths)), lengths)
@@ -37,7 +27,7 @@ def steps_of(lengths: list[int], rewards: list[float] | None = None, **more: Any
     return Arrays(rows=torch.from_numpy(rows), lengths=np.array(lengths), obs_dim=1, action_dim=1, **more)
 
 
-def exact_probabilities(table: AliasTable) -> list[Fraction]:
+def exact_probabilities(table):
     """Return the chances of a table without any rounding."""
     kept = [Fraction(share) for share in table.threshold.tolist()]
     total = list(kept)
@@ -55,7 +45,7 @@ WEIGHTS = st.lists(
 
 @settings(max_examples=scaled(300), deadline=None)
 @given(weights=WEIGHTS)
-def test_a_table_holds_the_weights_to_the_precision_of_float64(weights: list[float]) -> None:
+def test_a_table_holds_the_weights_to_the_precision_of_float64(weights):
     if not any(weights):
         weights[0] = 1.0
     table = alias_table(np.array(weights))
@@ -73,7 +63,7 @@ def test_a_table_holds_the_weights_to_the_precision_of_float64(weights: list[flo
 
 @settings(max_examples=scaled(50), deadline=None)
 @given(weights=WEIGHTS, power=st.integers(-300, 300), seed=st.integers(0, 2**32))
-def test_only_proportions_count_and_choice_is_the_table(weights: list[float], power: int, seed: int) -> None:
+def test_only_proportions_count_and_choice_is_the_table(weights, power, seed):
     values = np.clip(weights, 0, 1e10) + 1.0
     table, same = alias_table(values), alias_table(np.ldexp(values, power))
     assert table.digest == same.digest
@@ -84,13 +74,13 @@ def test_only_proportions_count_and_choice_is_the_table(weights: list[float], po
         assert chosen == (bucket if stays else table.alias[bucket])
 
 
-def test_a_large_table_is_as_exact() -> None:
+def test_a_large_table_is_as_exact():
     weights = np.random.default_rng(0).exponential(size=300_000) ** 5
     found = alias_table(weights).probabilities
     np.testing.assert_allclose(found, weights / weights.sum(), rtol=1e-11, atol=1e-17)
 
 
-def test_weighted_steps_come_as_often_as_their_weights_say() -> None:
+def test_weighted_steps_come_as_often_as_their_weights_say():
     arrays = weighted(steps_of([4, 1, 3]), np.array([0, 1, 2, 3, 0, 5, 0, 9.0]))
     uniform = np.random.default_rng(1).random((200_000, 2))
     counts = np.bincount(arrays.choose_steps(uniform), minlength=8)
@@ -101,7 +91,7 @@ def test_weighted_steps_come_as_often_as_their_weights_say() -> None:
     assert chi_square < 20.5  # 99.9 % of chi-square with 4 degrees of freedom is below 18.5
 
 
-def test_the_stream_draws_by_weight_and_changes_with_it() -> None:
+def test_the_stream_draws_by_weight_and_changes_with_it():
     arrays = steps_of([4, 1, 3])
     weights = np.array([0, 0, 2, 0, 0, 5, 0, 0.0])
     stream = transitions(weighted(arrays, weights), 16, seed=0)
@@ -116,7 +106,7 @@ def test_the_stream_draws_by_weight_and_changes_with_it() -> None:
         other.load_state_dict(stream.state_dict())
 
 
-def test_weights_multiply_those_of_a_mixture(write: Write, make: Make) -> None:
+def test_weights_multiply_those_of_a_mixture(write, make):
     rng = np.random.default_rng(0)
     parts = [write([make(BOX, BOX, length=length, end="cut", rng=rng)], BOX, BOX) for length in (4, 2)]
     arrays = read_arrays(orlog.combine_datasets(parts, weights=[1, 3]))
@@ -128,7 +118,7 @@ def test_weights_multiply_those_of_a_mixture(write: Write, make: Make) -> None:
         weighted(twice, np.array([1, 0, 1, 0, 0, 0]))
 
 
-def test_episodes_weigh_as_wholes_or_by_step() -> None:
+def test_episodes_weigh_as_wholes_or_by_step():
     arrays = steps_of([4, 1, 3])
     share = step_probabilities(weighted(arrays, weights_by_episode(arrays)))
     np.testing.assert_allclose(share, [1 / 12] * 4 + [1 / 3] + [1 / 9] * 3)
@@ -137,7 +127,7 @@ def test_episodes_weigh_as_wholes_or_by_step() -> None:
     assert weights_by_episode(arrays, own, per="step").tolist() == [1] * 4 + [0] + [2] * 3
 
 
-def test_weights_by_return_are_a_softmax_of_its_place_in_the_range() -> None:
+def test_weights_by_return_are_a_softmax_of_its_place_in_the_range():
     arrays = steps_of([1, 2, 1, 1], [10.0, 1, 3, 20, 4])  # returns 10, 4, 20, 4
     found = weights_by_return(arrays, temperature=0.5)
     place = np.array([6 / 16, 0, 0, 1, 0])
@@ -150,7 +140,7 @@ def test_weights_by_return_are_a_softmax_of_its_place_in_the_range() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-300, np.inf])
-def test_no_temperature_makes_weights_that_cannot_be_used(temperature: float) -> None:
+def test_no_temperature_makes_weights_that_cannot_be_used(temperature):
     arrays = steps_of([1, 2, 1], [10.0, 1, 3, 20])
     found = weights_by_return(arrays, temperature=temperature)
     assert found.tolist() == ([0, 0, 0, 1] if temperature < 1 else [1, 1, 1, 1])
@@ -172,26 +162,26 @@ def test_no_temperature_makes_weights_that_cannot_be_used(temperature: float) ->
         (["a", "b", "c", "d", "e"], "one row of numbers"),
     ],
 )
-def test_weights_that_make_no_sense_are_refused(weights: Any, message: str) -> None:
+def test_weights_that_make_no_sense_are_refused(weights, message):
     with pytest.raises(ValueError, match=message):
         weighted(steps_of([2, 3]), np.array(weights))
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
+def test_settings_that_make_no_sense_are_refused():
     arrays = steps_of([2, 3])
     for temperature in (0.0, -1.0, np.nan):
         with pytest.raises(ValueError, match="temperature must be positive"):
             weights_by_return(arrays, temperature=temperature)
     with pytest.raises(ValueError, match="each of the 2 episodes, found shape"):
         weights_by_episode(arrays, np.ones(5))
-    wrong: Any = "steps"
+    wrong = "steps"
     with pytest.raises(ValueError, match="per must be 'episode' or 'step'"):
         weights_by_episode(arrays, per=wrong)
     with pytest.raises(ValueError, match="by must be 'return' or 'rank'"):
         weights_by_return(arrays, by=wrong)
 
 
-def test_a_table_is_the_same_everywhere() -> None:
+def test_a_table_is_the_same_everywhere():
     table = alias_table(np.array([1.0, 2, 3, 0.5, 0, 7.25]))
     assert table.alias.tolist() == [2, 5, 5, 5, 5, 5]
     shares = np.array([24, 48, 41, 12, 0, 55]) / 55  # by hand, from weights * 6 / 13.75
@@ -199,7 +189,7 @@ def test_a_table_is_the_same_everywhere() -> None:
     assert table.digest == "ab405997959853198e9f2258639ff3cfc0c4aeecd38c163c91c662713120ed08"
 
 
-def test_a_mixture_that_ends_in_a_weight_of_zero_is_weighted(write: Write, make: Make) -> None:
+def test_a_mixture_that_ends_in_a_weight_of_zero_is_weighted(write, make):
     rng = np.random.default_rng(0)
     parts = [write([make(BOX, BOX, length=2, end="cut", rng=rng)], BOX, BOX) for _ in range(10)]
     shares = [0.1, 0.7, 0.6, 0.7, 0.2, 0.1, 0.7, 0.1, 0.5, 0.0]  # whose plain sum rounds otherwise

@@ -1,11 +1,7 @@
 """Windows around steps, against a slow loop over the episodes."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
-from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -16,19 +12,13 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
-from orlog.loaders.batch import WindowBatch
 from orlog.loaders.sampling import blocks
 from orlog.loaders.weights import weighted
 from orlog.loaders.windows import WindowSampler, as_offsets
 from tests.batches import columns
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
 
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 CAMERA = spaces.Dict({"camera": spaces.Box(0, 255, (2, 3, 1), np.uint8), "state": BOX})
@@ -39,11 +29,11 @@ STRUCTURES = st.lists(st.tuples(st.integers(1, 7), ENDS), min_size=1, max_size=5
 OFFSETS = st.lists(st.integers(-9, 9), min_size=1, max_size=6, unique=True)
 
 
-def parts(values: Any) -> dict[str, Any]:
+def parts(values):
     return values if isinstance(values, dict) else {"": values}
 
 
-def slow_window(values: Any, step: int, offsets: list[int], count: int, repeats: bool) -> Any:
+def slow_window(values, step, offsets, count, repeats):
     """Return the values around a step of an episode that has `count` of them, and which exist."""
     found, exists = [], []
     for offset in offsets:
@@ -54,8 +44,8 @@ def slow_window(values: Any, step: int, offsets: list[int], count: int, repeats:
     return np.stack(found), np.array(exists)
 
 
-def flatten(batch: WindowBatch) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
+def flatten(batch):
+    found = {}
     for name in columns(batch):
         value = getattr(batch, name)
         if value is not None:
@@ -73,22 +63,15 @@ def flatten(batch: WindowBatch) -> dict[str, np.ndarray]:
     spaces_=st.sampled_from(SPACES),
 )
 def test_every_window_is_the_one_of_a_slow_loop(
-    write: Write,
-    make: Make,
-    structure: list[tuple[int, str]],
-    observations: list[int],
-    actions: list[int],
-    padding: Any,
-    rewards: bool,
-    spaces_: Any,
-) -> None:
+    write, make, structure, observations, actions, padding, rewards, spaces_
+):
     rng = np.random.default_rng(len(structure))
     episodes = [make(*spaces_, length=steps, end=end, rng=rng) for steps, end in structure]
     for number, episode in enumerate(episodes):
         episode.infos["cost"] = 1 + 10 * number + np.arange(len(episode))
     dataset = write(episodes, *spaces_)
     arrays = read_arrays(dataset, infos=("cost", "episodes/lengths"))
-    options: Any = {"observations": observations, "actions": actions}
+    options = {"observations": observations, "actions": actions}
     options |= {"padding": padding, "rewards": rewards}
     sampler, count = WindowSampler(arrays, **options), arrays.total_steps
     chosen = sampler.choose(((np.arange(count) + 0.5) / count)[:, None])
@@ -124,7 +107,7 @@ def test_every_window_is_the_one_of_a_slow_loop(
 
 
 @pytest.fixture(scope="module")
-def arrays() -> Arrays:
+def arrays():
     rng = np.random.default_rng(0)
     lengths = np.array([5, 1, 9])
     rows = torch.from_numpy(rng.normal(size=(18, 7)).astype(np.float32))
@@ -133,8 +116,8 @@ def arrays() -> Arrays:
 
 
 @pytest.mark.parametrize("padding", ["edge", "zero"])
-def test_any_start_rank_and_worker_gives_the_same(arrays: Arrays, padding: Any) -> None:
-    def make(**options: Any) -> Any:
+def test_any_start_rank_and_worker_gives_the_same(arrays, padding):
+    def make(**options):
         return orlog.windows(arrays, 4, seed=3, padding=padding, rewards=True, **options)
 
     whole = list(itertools.islice(make(), 70))
@@ -149,12 +132,12 @@ def test_any_start_rank_and_worker_gives_the_same(arrays: Arrays, padding: Any) 
             assert torch.equal(joined, getattr(whole[index], name))
 
 
-def same(one: WindowBatch, other: WindowBatch) -> None:
+def same(one, other):
     for name in columns(one):
         assert torch.equal(getattr(one, name), getattr(other, name)), name
 
 
-def test_the_steps_are_the_same_for_all_offsets_and_follow_weights(arrays: Arrays) -> None:
+def test_the_steps_are_the_same_for_all_offsets_and_follow_weights(arrays):
     near = orlog.windows(arrays, 64, seed=0, observations=(0,), actions=(0,)).batch(2)
     far = orlog.windows(arrays, 64, seed=0, observations=(3, 0, -2), actions=(5, 0)).batch(2)
     assert torch.equal(parts(near.observations)[""][:, 0], parts(far.observations)[""][:, 1])
@@ -164,7 +147,7 @@ def test_the_steps_are_the_same_for_all_offsets_and_follow_weights(arrays: Array
     assert torch.equal(parts(batch.observations)[""][:, 0], arrays.rows[:1, :3].expand(8, -1))
 
 
-def test_images_are_those_of_stacks(write: Write, make: Make) -> None:
+def test_images_are_those_of_stacks(write, make):
     rng = np.random.default_rng(0)
     dataset = write([make(CAMERA, ACTION, length=6, end="cut", rng=rng)], CAMERA, ACTION)
     batch = orlog.windows(dataset, 32, seed=0, observations=range(-2, 1), actions=(0,)).batch(0)
@@ -192,27 +175,27 @@ def test_images_are_those_of_stacks(write: Write, make: Make) -> None:
         ((2**40,), ValueError, "no episode reaches"),
     ],
 )
-def test_wrong_offsets_are_refused(arrays: Arrays, offsets: Any, error: type[Exception], message: str) -> None:
+def test_wrong_offsets_are_refused(arrays, offsets, error, message):
     with pytest.raises(error, match=message):
         orlog.windows(arrays, 4, seed=0, actions=offsets)
     with pytest.raises(error, match=message.replace("actions", "observations")):
         orlog.windows(arrays, 4, seed=0, observations=offsets)
 
 
-def test_offsets_may_be_of_numpy_and_padding_is_one_of_two(arrays: Arrays) -> None:
+def test_offsets_may_be_of_numpy_and_padding_is_one_of_two(arrays):
     assert as_offsets("actions", np.arange(-1, 2)) == [-1, 0, 1]
     with pytest.raises(ValueError, match="padding must be 'edge' or 'zero', found 'edges'"):
-        orlog.windows(arrays, 4, seed=0, padding="edges")  # type: ignore[arg-type]
+        orlog.windows(arrays, 4, seed=0, padding="edges")
 
 
-def test_final_observations_that_were_never_recorded_are_not_given(arrays: Arrays) -> None:
+def test_final_observations_that_were_never_recorded_are_not_given(arrays):
     lacking = dataclasses.replace(arrays, missing_finals=(1,))
     with pytest.raises(SchemaError, match="an observation after a step would give zeros"):
         orlog.windows(lacking, 4, seed=0, observations=(0, 1))
     orlog.windows(lacking, 4, seed=0, observations=(-1, 0)).batch(0)
 
 
-def test_infos_are_those_of_the_actions(write: Write, make: Make) -> None:
+def test_infos_are_those_of_the_actions(write, make):
     rng = np.random.default_rng(0)
     episode = make(BOX, ACTION, length=4, end="cut", rng=rng)
     episode.infos["cost"] = np.arange(1, 5)

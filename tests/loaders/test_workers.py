@@ -1,7 +1,5 @@
 """Workers that fail, or die, and packs that change below them: the main process says so."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import math
@@ -9,9 +7,6 @@ import pickle
 import re
 import shutil
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -21,14 +16,9 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 from orlog.loaders.arrays.packs import pack_folder
 from tests.programs import run_program
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
 
 STATE = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-2, 3, (2,), np.float32)
@@ -36,7 +26,7 @@ SIZE = 6
 SECONDS = 600  # two processes import torch in it, beside whatever else runs; nothing should wait for its end
 
 
-def error_of(stream: Any, error: type[Exception], message: str) -> str:
+def error_of(stream, error, message):
     """Return what a worker's error says in the main process."""
     batches = DataLoader(stream, batch_size=None, num_workers=1, timeout=SECONDS)
     with pytest.raises(error, match=message) as found:
@@ -85,7 +75,7 @@ except Exception:
 """
 
 
-def notice_a_dead_worker(code: str, *arguments: object) -> None:
+def notice_a_dead_worker(code, *arguments):
     """Assert that a main process of its own gets an exception: no signal, no end, no waiting."""
     command = [sys.executable, "-W", "ignore", "-c", code, *map(str, (*arguments, NOTICED))]
     ended = run_program(command, timeout=SECONDS)
@@ -95,28 +85,24 @@ def notice_a_dead_worker(code: str, *arguments: object) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is deprecated, please do not call:UserWarning")  # torchdata
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.thorough)])
-def test_a_killed_worker_is_noticed_and_the_stream_goes_on(mini: Dataset, method: str, tmp_path: Path) -> None:
+def test_a_killed_worker_is_noticed_and_the_stream_goes_on(mini, method, tmp_path):
     notice_a_dead_worker(KILL, mini.folder, method, tmp_path / "state")
     stream = orlog.transitions(mini, 6, seed=3)
-    again: StatefulDataLoader[Any] = StatefulDataLoader(
-        stream, batch_size=None, num_workers=1, multiprocessing_context=method
-    )
+    again = StatefulDataLoader(stream, batch_size=None, num_workers=1, multiprocessing_context=method)
     again.load_state_dict(pickle.loads((tmp_path / "state").read_bytes()))
     for index, batch in zip((3, 4), again, strict=False):
         assert torch.equal(batch.rewards, stream.batch(index).rewards)
 
 
 @pytest.mark.slow
-def test_a_pack_that_is_cut_short_in_use_ends_the_worker_not_the_main_process(
-    mini: Dataset, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pack_that_is_cut_short_in_use_ends_the_worker_not_the_main_process(mini, caplog):
     orlog.load_arrays(mini, "mmap")
     notice_a_dead_worker(CUT_SHORT, mini.folder, pack_folder(mini) / "rows.f32")
     orlog.load_arrays(mini, "mmap")
     assert re.search(r"rows\.f32: expected \d+ bytes, found 0", caplog.text)
 
 
-def test_numbers_that_are_not_finite_are_named_from_a_worker(write: Write, make: Make) -> None:
+def test_numbers_that_are_not_finite_are_named_from_a_worker(write, make):
     rng = np.random.default_rng(0)
     episodes = [make(STATE, ACTION, length=length, end="cut", rng=rng) for length in (3, 5)]
     actions = np.array(episodes[1].actions)
@@ -128,7 +114,7 @@ def test_numbers_that_are_not_finite_are_named_from_a_worker(write: Write, make:
     error_of(stream, SchemaError, place)
 
 
-def test_a_damaged_file_is_named_from_a_worker(mini: Dataset) -> None:
+def test_a_damaged_file_is_named_from_a_worker(mini):
     shard = max((mini.folder / "actions").rglob("*"), key=lambda path: path.stat().st_size)
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -138,14 +124,14 @@ def test_a_damaged_file_is_named_from_a_worker(mini: Dataset) -> None:
     assert str(mini.folder) in message
 
 
-def test_a_reward_that_fails_in_a_worker_says_what_it_was_given(mini: Dataset) -> None:
+def test_a_reward_that_fails_in_a_worker_says_what_it_was_given(mini):
     stream = orlog.goals(mini, SIZE, seed=0, reward=lambda have, _: have)
     message = r"(?s)shape \(6,\), found \(6, \d\)"
     error_of(stream, ValueError, message)
 
 
 @pytest.mark.thorough
-def test_a_pack_that_is_removed_while_it_is_in_use_is_used_on(mini: Dataset) -> None:
+def test_a_pack_that_is_removed_while_it_is_in_use_is_used_on(mini):
     mapped = orlog.load_arrays(mini, "mmap")
     stream = orlog.transitions(mapped, SIZE, seed=0)
     before = stream.batch(0)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 
 import pytest
@@ -11,14 +9,14 @@ from orlog.manifests.tables import table_file
 COUNTS = {"d4rl": 183, "atari": 57, "dsrl": 38, "neorl2": 8, "ogbench": 85, "ogmarl": 91, "minari": 34}
 
 
-def test_every_dataset_of_every_benchmark_has_a_name_of_its_own() -> None:
+def test_every_dataset_of_every_benchmark_has_a_name_of_its_own():
     assert {key: len(benchmark_datasets(key)) for key in BENCHMARKS} == COUNTS
     names = [dataset.name for key in BENCHMARKS for dataset in benchmark_datasets(key)]
     assert len({name.casefold() for name in names}) == sum(COUNTS.values())
 
 
 @pytest.mark.parametrize("key", BENCHMARKS)
-def test_every_number_of_a_dataset_is_found_by_name_and_equals_its_table(key: str) -> None:
+def test_every_number_of_a_dataset_is_found_by_name_and_equals_its_table(key):
     with table_file(key).open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             parts = [row[column] for column in BENCHMARKS[key].names]
@@ -33,7 +31,7 @@ def test_every_number_of_a_dataset_is_found_by_name_and_equals_its_table(key: st
             assert found.source == row["source"]
 
 
-def test_the_anchors_are_the_benchmarks_own() -> None:
+def test_the_anchors_are_the_benchmarks_own():
     anchors = {
         "d4rl/hopper-medium-v2": (-20.272305, 3234.3),
         "d4rl/antmaze-umaze-v2": (0, 1),
@@ -58,7 +56,7 @@ def test_the_anchors_are_the_benchmarks_own() -> None:
         ("ogmarl/oryx/connector/con-5x5x3a", "ogmarl/oryx/connector/con-5x5x3a"),
     ],
 )
-def test_other_ways_to_write_a_name(written: str, name: str) -> None:
+def test_other_ways_to_write_a_name(written, name):
     assert benchmark_dataset(written).name == name
 
 
@@ -71,12 +69,12 @@ def test_other_ways_to_write_a_name(written: str, name: str) -> None:
         ("ogbench/cube-double-plays-v0", "ogbench/cube-double-play-v0"),
     ],
 )
-def test_an_unknown_name_is_refused_with_the_nearest(written: str, meant: str) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest(written, meant):
     assert find_benchmark_dataset(written) is None
     with pytest.raises(NotFoundError, match=f"^{written}: no dataset .* Did you mean {meant}"):
         benchmark_dataset(written)
 
 
-def test_an_unknown_benchmark_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_benchmark_is_refused_with_the_known_ones():
     with pytest.raises(NotFoundError, match="no benchmark is named 'd5rl'; there are d4rl, atari"):
         benchmark_datasets("d5rl")

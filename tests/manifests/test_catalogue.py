@@ -1,8 +1,3 @@
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -10,7 +5,6 @@ from orlog.datasets.formats.formats import formats
 from orlog.datasets.formats.ogbench import find_task
 from orlog.datasets.listing import NOT_READ
 from orlog.manifests.benchmarks import as_listed, find_benchmark_dataset
-from orlog.manifests.index import ForeignEntry
 from orlog.manifests.shipped import SHIPPED, records_folder, shipped_index, shipped_names
 from orlog.manifests.tables import read_table
 from tools.write_catalogue import CATALOGUE, catalogue_index, write_catalogue
@@ -31,13 +25,13 @@ COUNTS = {
 }
 
 
-def entries(benchmark: str) -> Iterator[tuple[str, ForeignEntry]]:
+def entries(benchmark):
     for name, versions in shipped_index(benchmark).foreign.items():
         for entry in versions.values():
             yield name, entry
 
 
-def test_every_benchmark_has_all_its_datasets_under_its_own_name() -> None:
+def test_every_benchmark_has_all_its_datasets_under_its_own_name():
     assert {one: len(shipped_index(one).foreign) for one in CATALOGUE} == COUNTS
     files = {path.stem for path in (records_folder() / "foreign").iterdir()}
     assert files == {*SHIPPED, "d4rl-superseded"}
@@ -50,7 +44,7 @@ def test_every_benchmark_has_all_its_datasets_under_its_own_name() -> None:
             assert entry.description, name
 
 
-def test_what_ships_is_made_from_the_tables_of_this_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ships_is_made_from_the_tables_of_this_repository(tmp_path, monkeypatch):
     shipped = records_folder() / "foreign"
     (tmp_path / "foreign").mkdir()
     monkeypatch.setattr("tools.write_catalogue.records_folder", lambda: tmp_path)
@@ -59,7 +53,7 @@ def test_what_ships_is_made_from_the_tables_of_this_repository(tmp_path: Path, m
     assert made == {path.name: path.read_bytes() for path in shipped.iterdir()}
 
 
-def test_a_dataset_that_is_listed_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_that_is_listed_twice_is_refused(monkeypatch):
     entry = next(iter(shipped_index("dsrl").foreign.values()))["1.0.0"]
     other = msgspec.structs.replace(entry, description="Another.")
     monkeypatch.setitem(CATALOGUE, "dsrl", lambda _: iter([("a-v0", entry), ("a", other)]))
@@ -67,7 +61,7 @@ def test_a_dataset_that_is_listed_twice_is_refused(monkeypatch: pytest.MonkeyPat
         catalogue_index("dsrl")
 
 
-def test_addresses_are_those_of_the_tables_that_ship() -> None:
+def test_addresses_are_those_of_the_tables_that_ship():
     columns = {"dsrl": ["url"], "neorl2": ["train_url", "val_url"], "ogbench": ["url", "val_url"]}
     for benchmark, names in columns.items():
         in_table = [tuple(row[name] for name in names) for row in read_table(benchmark)]
@@ -82,7 +76,7 @@ def test_addresses_are_those_of_the_tables_that_ship() -> None:
     assert {entry.url for _, entry in entries("ogmarl")} == urls
 
 
-def test_sizes_and_checksums_are_known_of_these() -> None:
+def test_sizes_and_checksums_are_known_of_these():
     known = {one: sum(all(file.has_checksum for file in entry.each) for _, entry in entries(one)) for one in CATALOGUE}
     assert known == {
         "d4rl": 118 + 24,
@@ -102,7 +96,7 @@ def test_sizes_and_checksums_are_known_of_these() -> None:
     assert (entry.size_bytes, (entry.sha256 or "")[:8]) == (45491992, "2e90c445")
 
 
-def test_second_places_are_named_of_these() -> None:
+def test_second_places_are_named_of_these():
     named = {
         one: sum(
             all(file.mirrors for file in versions[max(versions)].each)
@@ -121,7 +115,7 @@ def test_second_places_are_named_of_these() -> None:
     assert not shipped_index("d4rl").foreign["d4rl/halfcheetah-medium-v0"]["1.0.1"].mirrors
 
 
-def test_a_fact_that_came_later_is_another_version_so_that_digests_stay() -> None:
+def test_a_fact_that_came_later_is_another_version_so_that_digests_stay():
     for name in ("mimicgen/core/stack_d0-v0", "robomimic/can/ph/low_dim-v15"):
         versions = shipped_index(name.partition("/")[0]).foreign[name]
         old, new = versions["1.0.0"], versions["1.0.1"]
@@ -129,7 +123,7 @@ def test_a_fact_that_came_later_is_another_version_so_that_digests_stay() -> Non
         assert changed == ({"sha256"} if "mimicgen" in name else {"license"})
 
 
-def test_rounded_sizes_are_known_of_these() -> None:
+def test_rounded_sizes_are_known_of_these():
     known = {
         one: sum(
             any(entry.about_bytes is not None for entry in versions.values())
@@ -145,7 +139,7 @@ def test_rounded_sizes_are_known_of_these() -> None:
     }
 
 
-def test_a_listed_dataset_is_one_of_its_benchmark() -> None:
+def test_a_listed_dataset_is_one_of_its_benchmark():
     for benchmark in ("d4rl", "dsrl", "neorl2", "ogbench", "ogmarl"):
         for name, _ in entries(benchmark):
             assert find_benchmark_dataset(name) is not None or "-singletask-" in name, name
@@ -155,7 +149,7 @@ def test_a_listed_dataset_is_one_of_its_benchmark() -> None:
     assert pipeline.anchors == (-296.0, 751.0)
 
 
-def test_single_tasks_of_ogbench_are_its_files_with_the_rewards_of_a_task() -> None:
+def test_single_tasks_of_ogbench_are_its_files_with_the_rewards_of_a_task():
     index = shipped_index("ogbench").foreign
     plain = index["ogbench/scene-play-v0"]["1.0.0"]
     default = index["ogbench/scene-play-singletask-v0"]["1.0.0"]
@@ -184,6 +178,6 @@ def test_single_tasks_of_ogbench_are_its_files_with_the_rewards_of_a_task() -> N
         ("Lab/Robot-v1", "Lab/Robot-v1"),
     ],
 )
-def test_names_are_found_as_their_benchmark_writes_them(typed: str, listed: str) -> None:
+def test_names_are_found_as_their_benchmark_writes_them(typed, listed):
     assert as_listed(typed) == listed
     assert listed in shipped_names() or listed == typed or "@" in listed

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections import Counter
 
@@ -15,14 +13,14 @@ from orlog.manifests.tables import read_table
 ENVIRONMENTS = {one.name: one for one in benchmark_environments()}
 
 
-def test_every_dataset_of_d4rl_has_one_environment() -> None:
+def test_every_dataset_of_d4rl_has_one_environment():
     counts = Counter(name for one in ENVIRONMENTS.values() for name in one.datasets)
     assert len(counts) == 183
     assert set(counts.values()) == {1}
     assert counts.keys() >= shipped_index("d4rl").foreign.keys()
 
 
-def test_horizons_and_urls_are_those_of_the_table() -> None:
+def test_horizons_and_urls_are_those_of_the_table():
     table = {f"d4rl/{row['dataset_id']}": row for row in read_table("d4rl")}
     index = shipped_index("d4rl").foreign
     assert table.keys() == index.keys()
@@ -35,7 +33,7 @@ def test_horizons_and_urls_are_those_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_an_entry_says_what_to_score_in_or_why_not(name: str) -> None:
+def test_an_entry_says_what_to_score_in_or_why_not(name):
     one = ENVIRONMENTS[name]
     assert (one.counterpart is None) == bool(one.reason)
     assert (one.counterpart is None) == (not one.differences)
@@ -51,7 +49,7 @@ def test_an_entry_says_what_to_score_in_or_why_not(name: str) -> None:
 KINDS = ("hopper", "ant", "maze2d-open-dense-v0", "antmaze-umaze-v2", "pen-longhorizon-v1")
 
 
-def check(name: str) -> None:
+def check(name):
     one = ENVIRONMENTS[name]
     assert one.record is not None
     with make_environment(one.record.id, one.record.kwargs) as env:
@@ -67,17 +65,17 @@ def check(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_counterpart_is_made(name: str) -> None:
+def test_a_counterpart_is_made(name):
     check(name)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name, one in ENVIRONMENTS.items() if one.counterpart])
-def test_all_counterparts_are_made(name: str) -> None:
+def test_all_counterparts_are_made(name):
     check(name)
 
 
-def test_an_id_of_orlog_is_registered_when_it_is_used_and_no_other() -> None:
+def test_an_id_of_orlog_is_registered_when_it_is_used_and_no_other():
     gymnasium.registry.pop("orlog/maze2d-large-v1", None)
     make_environment("orlog/maze2d-large-v1", {}).close()
     assert "orlog/maze2d-large-v1" in gymnasium.registry
@@ -87,7 +85,7 @@ def test_an_id_of_orlog_is_registered_when_it_is_used_and_no_other() -> None:
         assert counterpart(unknown) is None
 
 
-def test_a_name_that_no_benchmark_has_has_no_environment() -> None:
+def test_a_name_that_no_benchmark_has_has_no_environment():
     assert benchmark_environment("d4rl/hopper-medium-v2") is ENVIRONMENTS["hopper"]
     assert benchmark_environment("hopper-medium-v2") is None
     assert benchmark_environment("lab/hopper-v1") is None

@@ -1,11 +1,7 @@
 """Croissant of a version, as mlcroissant reads it."""
 
-from __future__ import annotations
-
 import json
 import warnings
-from pathlib import Path
-from typing import Any
 
 import mlcroissant
 import numpy as np
@@ -17,7 +13,7 @@ from tests.command_line import orlog as run
 from tests.episodes import record_episodes, whole_episode
 
 
-def record() -> None:
+def record():
     record_episodes(
         "lab/arm-v1",
         [whole_episode(np.array([[0, np.nan], [0, 2]], np.float32), np.zeros(1, int))],
@@ -29,11 +25,11 @@ def record() -> None:
     )
 
 
-def test_mlcroissant_reads_it_without_errors_and_finds_each_object(tmp_path: Path) -> None:
+def test_mlcroissant_reads_it_without_errors_and_finds_each_object(tmp_path):
     record()
     done = run("show", "lab/arm-v1", "--croissant")
     assert "rai:dataBiases" in done.stderr
-    body: dict[str, Any] = json.loads(done.stdout)
+    body = json.loads(done.stdout)
     dataset = orlog.load_dataset("lab/arm-v1")
     for item in body["distribution"]:
         assert hash_file(dataset.folder / item["contentUrl"]) == item["sha256"]

@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import itertools
 import json
-from collections.abc import Sequence
-from typing import Any
 
 import blake3
 import gymnasium
@@ -13,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests import diff
-from orlog.manifests.diff import DatasetDiff, Difference, EpisodeRange, MovedEpisodes, diff_datasets, diff_manifests
+from orlog.manifests.diff import Difference, EpisodeRange, diff_datasets, diff_manifests
 from orlog.manifests.manifest import (
     Column,
     EnvironmentRecord,
@@ -28,11 +23,10 @@ from orlog.manifests.manifest import (
 from orlog.manifests.spaces import space_to_json
 from tests.levels import scaled
 
-Rows = dict[str, Any]
 SPACE = space_to_json(gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32))
 
 
-def episode(length: int = 3, *, number: int = 0, notes: Sequence[Sequence[str]] = ()) -> Rows:
+def episode(length=3, *, number=0, notes=()):
     """Return the rows of an episode; `notes` are some texts for each of its first steps."""
     texts = [list(one) for one in notes] + [[] for _ in range(length - len(notes))]
     words = [word for one in texts for word in one]
@@ -51,7 +45,7 @@ def episode(length: int = 3, *, number: int = 0, notes: Sequence[Sequence[str]] 
     }
 
 
-def joined(episodes: list[Rows]) -> Rows:
+def joined(episodes):
     columns = {}
     for name in episodes[0]:
         pieces = [one[name] for one in episodes]
@@ -62,16 +56,16 @@ def joined(episodes: list[Rows]) -> Rows:
     return columns
 
 
-def blake3_of(values: np.ndarray) -> str:
+def blake3_of(values):
     return blake3.blake3(np.ascontiguousarray(values).tobytes()).hexdigest()
 
 
 class Stored:
     """A dataset in memory, with the part of `Dataset` that a comparison uses."""
 
-    def __init__(self, episodes: list[Rows], parts: tuple[int, ...] = (), **fields: Any) -> None:
-        self.operation: object | None = None
-        self.read: dict[str, int] = {}
+    def __init__(self, episodes, parts=(), **fields):
+        self.operation = None
+        self.read = {}
         self._columns = joined(episodes)
         edges = [0, *np.cumsum(parts or [len(episodes)]).tolist()]
         blocks = [joined(episodes[i:j]) for i, j in itertools.pairwise(edges)]
@@ -120,31 +114,29 @@ class Stored:
         )
 
     @property
-    def episode_lengths(self) -> np.ndarray:
-        lengths: np.ndarray = self._columns["episodes/lengths"]
-        return lengths
+    def episode_lengths(self):
+        return self._columns["episodes/lengths"]
 
-    def column(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
-        rows: np.ndarray = self._columns[name][start:stop]
+    def column(self, name, start=0, stop=None):
+        rows = self._columns[name][start:stop]
         assert rows.nbytes <= max(diff.BLOCK_BYTES, rows[:1].nbytes)
         self.read[name] = self.read.get(name, 0) + len(rows)
         return rows
 
 
 @pytest.fixture(autouse=True, params=[2**24, 24], ids=["large blocks", "tiny blocks"])
-def block_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+def block_bytes(request, monkeypatch):
     monkeypatch.setattr(diff, "BLOCK_BYTES", request.param)
-    size: int = request.param
-    return size
+    return request.param
 
 
-def with_value(rows: Rows, name: str, value: Any) -> Rows:
+def with_value(rows, name, value):
     values = rows[name].copy()
     values[-1] = value
     return {**rows, name: values}
 
 
-def found(one: DatasetDiff) -> dict[str, list[Any]]:
+def found(one):
     return {
         "changed": [str(part) for part in one.changed],
         "added": [str(part) for part in one.added],
@@ -153,11 +145,11 @@ def found(one: DatasetDiff) -> dict[str, list[Any]]:
     }
 
 
-NOTHING: dict[str, list[Any]] = {"changed": [], "added": [], "removed": [], "moved": []}
+NOTHING = {"changed": [], "added": [], "removed": [], "moved": []}
 FIVE = [episode(2 + number, number=number) for number in range(5)]
 
 
-def test_equal_datasets_differ_in_nothing_and_are_not_read() -> None:
+def test_equal_datasets_differ_in_nothing_and_are_not_read():
     first, second = Stored(FIVE), Stored(FIVE)
     result = diff_datasets(first, second)
     assert found(result) == NOTHING
@@ -166,7 +158,7 @@ def test_equal_datasets_differ_in_nothing_and_are_not_read() -> None:
     assert first.read == second.read == {}
 
 
-def test_a_changed_value_is_found_by_reading_its_column_alone() -> None:
+def test_a_changed_value_is_found_by_reading_its_column_alone():
     changed = [*FIVE[:3], with_value(FIVE[3], "rewards", 9.0), FIVE[4]]
     first, second = Stored(FIVE), Stored(changed)
     result = diff_datasets(first, second)
@@ -187,27 +179,27 @@ def test_a_changed_value_is_found_by_reading_its_column_alone() -> None:
         ("episodes/task@values", 0),
     ],
 )
-def test_every_kind_of_column_is_compared(name: str, value: Any) -> None:
+def test_every_kind_of_column_is_compared(name, value):
     changed = [with_value(FIVE[0], name, value), *FIVE[1:4], with_value(FIVE[4], name, value)]
     result = diff_datasets(Stored(FIVE), Stored(changed))
     assert found(result) == {**NOTHING, "changed": ["0", "4"]}
     assert result.changed_columns == {name: 2}
 
 
-def test_not_a_number_equals_itself() -> None:
+def test_not_a_number_equals_itself():
     rows = with_value(FIVE[0], "rewards", np.nan)
     result = diff_datasets(Stored([rows, FIVE[1]]), Stored([rows, with_value(FIVE[1], "rewards", np.nan)]))
     assert found(result) == {**NOTHING, "changed": ["1"]}
 
 
-def test_appended_episodes_are_added_and_nothing_else() -> None:
+def test_appended_episodes_are_added_and_nothing_else():
     result = diff_datasets(Stored(FIVE[:3]), Stored(FIVE))
     assert found(result) == {**NOTHING, "added": ["3 to 4"]}
     assert result.is_append
     assert result.unchanged == 3
 
 
-def test_an_appended_part_needs_no_reading() -> None:
+def test_an_appended_part_needs_no_reading():
     first, second = Stored(FIVE[:3]), Stored(FIVE, (3, 2))
     result = diff_datasets(first, second)
     assert found(result) == {**NOTHING, "added": ["3 to 4"]}
@@ -217,7 +209,7 @@ def test_an_appended_part_needs_no_reading() -> None:
     assert third.read == {}
 
 
-def test_equal_values_in_other_parts_do_not_differ() -> None:
+def test_equal_values_in_other_parts_do_not_differ():
     first, second = Stored(FIVE), Stored(FIVE, (3, 2))
     assert any(one.kind == "values" for one in diff_manifests(first.manifest, second.manifest))
     result = diff_datasets(first, second)
@@ -240,20 +232,20 @@ def test_equal_values_in_other_parts_do_not_differ() -> None:
         ([9, 8, 7], {"changed": ["0 to 2"], "removed": ["3 to 4"]}),
     ],
 )
-def test_episodes_that_moved_are_told_from_others(after: list[int], expected: dict[str, list[Any]]) -> None:
+def test_episodes_that_moved_are_told_from_others(after, expected):
     pool = {number: episode(2 + number % 5, number=number) for number in range(10)}
     result = diff_datasets(Stored([pool[n] for n in range(5)]), Stored([pool[n] for n in after]))
     assert found(result) == {**NOTHING, **expected}
 
 
-def test_equal_columns_do_not_make_two_changes_a_move() -> None:
+def test_equal_columns_do_not_make_two_changes_a_move():
     first = [episode(number=1), episode(number=2)]
     second = [{**first[0], "rewards": np.ones(3)}, {**first[1], "rewards": np.full(3, 2.0)}]
     swapped = [{**second[0], "rewards": np.full(3, 2.0)}, {**second[1], "rewards": np.ones(3)}]
     assert found(diff_datasets(Stored(second), Stored(swapped))) == {**NOTHING, "changed": ["0 to 1"]}
 
 
-def test_values_are_seen_to_shift_between_episodes() -> None:
+def test_values_are_seen_to_shift_between_episodes():
     first = [episode(notes=[["a"]]), episode(notes=[["bc"]]), episode(notes=[["de"]])]
     second = [episode(notes=[["ab"]]), episode(notes=[["cd"]]), episode(notes=[["e"]])]
     result = diff_datasets(Stored(first), Stored(second))
@@ -261,15 +253,15 @@ def test_values_are_seen_to_shift_between_episodes() -> None:
     assert result.changed_columns == {"infos/notes@values@offsets": 2, "infos/notes@values@values": 3}
 
 
-def test_texts_that_only_shift_in_the_store_are_equal() -> None:
+def test_texts_that_only_shift_in_the_store_are_equal():
     first = [episode(notes=[["a"]]), episode(notes=[["bc", ""], [], ["def"]]), episode()]
     second = [episode(notes=[["longer"], ["and more"]]), *first[1:]]
     result = diff_datasets(Stored(first), Stored(second))
     assert found(result) == {**NOTHING, "changed": ["0"]}
 
 
-def test_columns_that_only_one_has_or_that_changed_type() -> None:
-    def changed(rows: Rows) -> Rows:
+def test_columns_that_only_one_has_or_that_changed_type():
+    def changed(rows):
         rows = {**rows, "infos/new": np.zeros(len(rows["rewards"]), np.int8)}
         rows["rewards"] = rows["rewards"].astype(np.float32)
         del rows["episodes/seeds"]
@@ -286,7 +278,7 @@ def test_columns_that_only_one_has_or_that_changed_type() -> None:
     ]
 
 
-def test_metadata_is_compared_by_dotted_paths() -> None:
+def test_metadata_is_compared_by_dotted_paths():
     old = EnvironmentRecord(id="Maze-v3", kwargs={"size": 1}, max_episode_steps=None, versions={"mujoco": "3.3"})
     new = msgspec.structs.replace(old, kwargs={"size": True}, versions={"mujoco": "3.4", "b": "1"})
     first = Stored(FIVE, environment=old).manifest
@@ -300,7 +292,7 @@ def test_metadata_is_compared_by_dotted_paths() -> None:
     ]
 
 
-def test_a_digest_never_changes_without_a_difference() -> None:
+def test_a_digest_never_changes_without_a_difference():
     manifest = Stored(FIVE).manifest
     for field, value in {
         "license": "MIT",
@@ -315,7 +307,7 @@ def test_a_digest_never_changes_without_a_difference() -> None:
         assert difference.name.startswith(field)
 
 
-def test_a_result_becomes_json() -> None:
+def test_a_result_becomes_json():
     result = diff_datasets(Stored(FIVE[:3]), Stored([FIVE[1], FIVE[0], *FIVE[2:]]))
     body = json.loads(json.dumps(result.to_json()))
     assert body["added"] == [{"start": 3, "stop": 5}]
@@ -324,13 +316,13 @@ def test_a_result_becomes_json() -> None:
     assert body["before"].startswith("tests/diff-v0@1.0.0 (sha256:")
 
 
-def test_ranges_read_well() -> None:
+def test_ranges_read_well():
     assert str(EpisodeRange(3, 4)) == "3"
     assert str(EpisodeRange(3, 8)) == "3 to 7"
     assert len(EpisodeRange(3, 8)) == 5
 
 
-def test_a_view_is_refused() -> None:
+def test_a_view_is_refused():
     view = Stored(FIVE)
     view.operation = {"top": {"percent": 10, "by": "returns"}}
     with pytest.raises(ValueError, match=r"tests/diff-v0@1\.0\.0 .* a view cannot be compared"):
@@ -342,7 +334,7 @@ NUMBERS = st.lists(st.integers(0, 7), min_size=1, max_size=8)
 
 @settings(max_examples=scaled(100), deadline=None)
 @given(before=NUMBERS, after=NUMBERS, cut=st.integers(0, 7), large=st.booleans())
-def test_every_episode_is_in_one_place(before: list[int], after: list[int], cut: int, large: bool) -> None:
+def test_every_episode_is_in_one_place(before, after, cut, large):
     # Numbers differ in their length, in their actions, or in their texts.
     pool = [
         episode(1 + (number & 1), number=number & 2, notes=[["ab", "c"] if number & 4 else ["abc"]])
@@ -367,13 +359,13 @@ def test_every_episode_is_in_one_place(before: list[int], after: list[int], cut:
     assert not gone & new
 
 
-def indices(one: EpisodeRange) -> range:
+def indices(one):
     return range(one.start, one.stop)
 
 
-def pieces(one: MovedEpisodes) -> tuple[EpisodeRange, EpisodeRange]:
+def pieces(one):
     return one.before, one.after
 
 
-def test_a_stored_dataset_equals_itself(mini: Dataset) -> None:
+def test_a_stored_dataset_equals_itself(mini):
     assert found(diff_datasets(mini, mini)) == NOTHING

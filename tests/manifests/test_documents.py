@@ -1,23 +1,16 @@
 """Small JSON files are replaced in one step, also by several processes at once."""
 
-from __future__ import annotations
-
 import json
 import os
-from pathlib import Path
-
-import pytest
 
 from orlog.manifests.documents import write_json
 
 
-def test_a_process_that_writes_meanwhile_leaves_either_file_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_writes_meanwhile_leaves_either_file_whole(tmp_path, monkeypatch):
     path = tmp_path / "evaluation.json"
-    others: list[int] = []
+    others = []
 
-    def while_it_waits_for_the_disk(_: int) -> None:
+    def while_it_waits_for_the_disk(_):
         if others:
             return
         others.append(os.fork())

@@ -1,11 +1,6 @@
 """The index of a registry: what is right comes back, all else is a typed error."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,20 +11,20 @@ from orlog.manifests.shipped import records_folder
 
 DIGEST = "sha256:" + "a" * 64
 ENTRY = {"digest": DIGEST, "size_bytes": 10, "episodes": 2, "steps": 5}
-BODY: dict[str, Any] = {
+BODY = {
     "index_version": 1,
     "serial": 7,
     "datasets": {"lab/arm-v1": {"1.0.0": ENTRY, "0.9.0": ENTRY}, "lab/a/b-v2": {"1.0.0": ENTRY}},
 }
 
 
-def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
+def changed(change):
     body = json.loads(json.dumps(BODY))
     change(body)
     return json.dumps(body).encode()
 
 
-def test_an_index_comes_back_and_equal_indexes_have_equal_bytes() -> None:
+def test_an_index_comes_back_and_equal_indexes_have_equal_bytes():
     index = index_from_json(json.dumps(BODY).encode(), "here")
     assert index.serial == 7
     assert index.entry("lab/arm-v1", "0.9.0") == IndexEntry(digest=DIGEST, size_bytes=10, episodes=2, steps=5)
@@ -40,7 +35,7 @@ def test_an_index_comes_back_and_equal_indexes_have_equal_bytes() -> None:
     assert json.loads(index.to_json()) == BODY
 
 
-def test_a_version_is_added_once_and_never_changed(built_mini: Path) -> None:
+def test_a_version_is_added_once_and_never_changed(built_mini):
     manifest = read_manifest(built_mini / "manifest.json")
     index = index_from_json(json.dumps(BODY).encode(), "here")
     more = index.with_version(manifest)
@@ -65,7 +60,7 @@ def test_a_version_is_added_once_and_never_changed(built_mini: Path) -> None:
 FILE = ForeignEntry(url="https://data.example/a.hdf5", format="d4rl-hdf5", md5="a" * 32)
 
 
-def test_foreign_files_are_listed_beside_versions(built_mini: Path) -> None:
+def test_foreign_files_are_listed_beside_versions(built_mini):
     index = index_from_json(json.dumps(BODY).encode(), "here")
     more = index.with_foreign("lab/arm-v1", "2.0.0", FILE)
     assert (more.serial, more.datasets) == (8, index.datasets)
@@ -101,13 +96,13 @@ def test_foreign_files_are_listed_beside_versions(built_mini: Path) -> None:
         "sources/größe/a.hdf5",
     ],
 )
-def test_urls_and_paths_inside_the_registry_are_taken(url: str) -> None:
+def test_urls_and_paths_inside_the_registry_are_taken(url):
     entry = ForeignEntry(url=url, format="d4rl-hdf5")
     (file,) = entry.each
     assert (entry.place, file.url) == (url, url)
 
 
-FOREIGN: dict[str, Any] = {"url": "https://data.example/a.hdf5", "format": "d4rl-hdf5"}
+FOREIGN = {"url": "https://data.example/a.hdf5", "format": "d4rl-hdf5"}
 
 
 @pytest.mark.parametrize(
@@ -142,19 +137,16 @@ FOREIGN: dict[str, Any] = {"url": "https://data.example/a.hdf5", "format": "d4rl
         {"more": 1},
     ],
 )
-def test_what_is_no_foreign_file_is_refused(change: dict[str, Any]) -> None:
+def test_what_is_no_foreign_file_is_refused(change):
     body = {**BODY, "foreign": {"lab/x-v1": {"1.0.0": {**FOREIGN, **change}}}}
     with pytest.raises(ManifestError, match=r"^https://there: "):
         index_from_json(json.dumps(body).encode(), "https://there")
 
 
-SEVERAL: dict[str, Any] = {
-    "files": [{"path": "data/a.npz", "url": "https://data.example/x/data/a.npz"}],
-    "format": "npz",
-}
+SEVERAL = {"files": [{"path": "data/a.npz", "url": "https://data.example/x/data/a.npz"}], "format": "npz"}
 
 
-def test_a_dataset_of_several_files_is_listed_with_their_places() -> None:
+def test_a_dataset_of_several_files_is_listed_with_their_places():
     files = (
         ForeignFile(path="data/a.npz", url="https://data.example/x/data/a.npz", size_bytes=7),
         ForeignFile(path="b.npz", url="https://data.example/x/b.npz", mirrors=("b.npz",)),
@@ -202,7 +194,7 @@ def test_a_dataset_of_several_files_is_listed_with_their_places() -> None:
         ),
     ],
 )
-def test_what_are_no_foreign_files_is_refused(change: dict[str, Any]) -> None:
+def test_what_are_no_foreign_files_is_refused(change):
     body = {**BODY, "foreign": {"lab/x-v1": {"1.0.0": SEVERAL}}}
     index_from_json(json.dumps(body).encode(), "there")
     body["foreign"]["lab/x-v1"]["1.0.0"] = {**SEVERAL, **change}
@@ -210,7 +202,7 @@ def test_what_are_no_foreign_files_is_refused(change: dict[str, Any]) -> None:
         index_from_json(json.dumps(body).encode(), "there")
 
 
-def test_shipped_indexes_are_written_the_same() -> None:
+def test_shipped_indexes_are_written_the_same():
     """Fields that were added later stay out of entries that do not have them."""
     for path in (records_folder() / "foreign").glob("*.json"):
         data = path.read_bytes()
@@ -228,7 +220,7 @@ def test_shipped_indexes_are_written_the_same() -> None:
         {"lab/x-v1": {"1.0.0": {"url": FOREIGN["url"]}}},
     ],
 )
-def test_names_of_foreign_files_are_checked(foreign: Any) -> None:
+def test_names_of_foreign_files_are_checked(foreign):
     with pytest.raises(ManifestError, match=r"^there: "):
         index_from_json(json.dumps({**BODY, "foreign": foreign}).encode(), "there")
 
@@ -260,7 +252,7 @@ def test_names_of_foreign_files_are_checked(foreign: Any) -> None:
         lambda body: body["datasets"]["lab/arm-v1"]["1.0.0"].pop("steps"),
     ],
 )
-def test_what_is_not_an_index_is_refused(change: Callable[[dict[str, Any]], object]) -> None:
+def test_what_is_not_an_index_is_refused(change):
     with pytest.raises(ManifestError, match=r"^https://there: "):
         index_from_json(changed(change), "https://there")
 
@@ -281,12 +273,12 @@ def test_what_is_not_an_index_is_refused(change: Callable[[dict[str, Any]], obje
     ],
     ids=range(10),
 )
-def test_bytes_that_are_no_index_are_refused(data: bytes) -> None:
+def test_bytes_that_are_no_index_are_refused(data):
     with pytest.raises(ManifestError, match=r"^there: "):
         index_from_json(data, "there")
 
 
-def test_a_newer_index_says_so() -> None:
+def test_a_newer_index_says_so():
     with pytest.raises(FormatVersionError, match="index_version 2 is newer"):
         index_from_json(changed(lambda body: body.update(index_version=2, more=1)), "there")
     with pytest.raises(FormatVersionError, match="pip install --upgrade orlog"):

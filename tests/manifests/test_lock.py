@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import json
 import os
 import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +18,7 @@ OTHER = LockedDataset(version="2.1.0", digest=f"sha256:{'cd' * 32}")
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     monkeypatch.delenv("ORLOG_LOCK", raising=False)
     folder = tmp_path / "project"
     (folder / "code" / "deep").mkdir(parents=True)
@@ -30,13 +27,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def lock(project: Path) -> Path:
+def lock(project):
     path = project / "orlog.lock"
     write_lock(path, {NAME: PIN})
     return path
 
 
-def test_the_file_is_sorted_indented_and_ends_in_a_newline(lock: Path) -> None:
+def test_the_file_is_sorted_indented_and_ends_in_a_newline(lock):
     write_lock(lock, {"a/b-v0": OTHER})
     text = lock.read_text("utf-8")
     assert text == (
@@ -48,7 +45,7 @@ def test_the_file_is_sorted_indented_and_ends_in_a_newline(lock: Path) -> None:
     assert read_lock(lock) == {"a/b-v0": OTHER, NAME: PIN}
 
 
-def test_equal_pins_give_equal_bytes_in_any_order(project: Path) -> None:
+def test_equal_pins_give_equal_bytes_in_any_order(project):
     first, second = project / "first.lock", project / "second.lock"
     write_lock(first, {NAME: PIN, "a/b-v0": OTHER})
     write_lock(second, {"a/b-v0": OTHER})
@@ -57,7 +54,7 @@ def test_equal_pins_give_equal_bytes_in_any_order(project: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_the_nearest_file_above_counts(lock: Path, project: Path) -> None:
+def test_the_nearest_file_above_counts(lock, project):
     deep = project / "code" / "deep"
     assert find_lock() == lock
     assert find_lock(deep) == lock
@@ -69,12 +66,12 @@ def test_the_nearest_file_above_counts(lock: Path, project: Path) -> None:
     assert find_lock(Path("code/deep")) == project / "code" / "orlog.lock"
 
 
-def test_no_file_means_no_pins(project: Path) -> None:
+def test_no_file_means_no_pins(project):
     assert find_lock(project) is None
     assert check_lock(parse_name(NAME)) is None
 
 
-def test_a_removed_working_folder_has_no_lock(project: Path) -> None:
+def test_a_removed_working_folder_has_no_lock(project):
     gone = project / "gone"
     gone.mkdir()
     os.chdir(gone)
@@ -84,13 +81,13 @@ def test_a_removed_working_folder_has_no_lock(project: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "0", " "])
-def test_the_variable_can_switch_locks_off(lock: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_the_variable_can_switch_locks_off(lock, monkeypatch, value):
     monkeypatch.setenv("ORLOG_LOCK", value)
     assert find_lock(lock.parent) is None
     assert check_lock(parse_name(f"{NAME}@9.9.9")) is None
 
 
-def test_the_variable_names_another_file(lock: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_names_another_file(lock, project, monkeypatch):
     monkeypatch.setenv("ORLOG_LOCK", "code/other.lock")
     other = project / "code" / "other.lock"
     assert find_lock(lock.parent) == other
@@ -101,14 +98,14 @@ def test_the_variable_names_another_file(lock: Path, project: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("pin", ["", "@1.0.0", f"@{PIN.digest}", f"@{PIN.digest[:13]}"])
-def test_a_name_that_agrees_gets_its_pin(lock: Path, pin: str) -> None:
+def test_a_name_that_agrees_gets_its_pin(lock, pin):
     assert check_lock(parse_name(NAME + pin)) == PIN
     assert check_lock(parse_name(NAME + pin), lock) == PIN
     assert check_lock(parse_name("a/b-v0" + pin)) is None
 
 
 @pytest.mark.parametrize("pin", ["1.0.1", "2.0.0", "sha256:abababac", OTHER.digest])
-def test_a_name_that_contradicts_is_an_error_with_both_and_the_way_out(lock: Path, pin: str) -> None:
+def test_a_name_that_contradicts_is_an_error_with_both_and_the_way_out(lock, pin):
     with pytest.raises(LockError) as caught:
         check_lock(parse_name(f"{NAME}@{pin}"))
     message = str(caught.value)
@@ -119,7 +116,7 @@ def test_a_name_that_contradicts_is_an_error_with_both_and_the_way_out(lock: Pat
     assert isinstance(caught.value, IntegrityError)
 
 
-def body(**changes: Any) -> dict[str, Any]:
+def body(**changes):
     return {"lock_version": 1, "datasets": {NAME: msgspec.to_builtins(PIN)}, **changes}
 
 
@@ -149,7 +146,7 @@ def body(**changes: Any) -> dict[str, Any]:
         (b" " * (2**24 + 1), "more than 16777216 bytes"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_path_and_kept(project: Path, content: Any, message: str) -> None:
+def test_a_wrong_file_is_refused_with_its_path_and_kept(project, content, message):
     path = project / "orlog.lock"
     if isinstance(content, dict):
         content = json.dumps(content)
@@ -163,7 +160,7 @@ def test_a_wrong_file_is_refused_with_its_path_and_kept(project: Path, content: 
     assert path.read_bytes() == data
 
 
-def test_a_newer_file_is_refused_and_kept(lock: Path) -> None:
+def test_a_newer_file_is_refused_and_kept(lock):
     lock.write_text(json.dumps({"lock_version": 2, "pins": []}), "utf-8")
     with pytest.raises(FormatVersionError, match=r"lock_version 2 is newer.*pip install"):
         read_lock(lock)
@@ -173,18 +170,18 @@ def test_a_newer_file_is_refused_and_kept(lock: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bad", f"{NAME}@1.0.0", "../up-v1", ""])
-def test_a_wrong_name_is_never_written(project: Path, name: str) -> None:
+def test_a_wrong_name_is_never_written(project, name):
     with pytest.raises(InvalidNameError):
         write_lock(project / "orlog.lock", {NAME: PIN, name: PIN})
     assert not (project / "orlog.lock").exists()
 
 
-def test_a_version_that_is_none_cannot_be_made() -> None:
+def test_a_version_that_is_none_cannot_be_made():
     with pytest.raises(ValueError, match="not a content version"):
         LockedDataset(version="1.0", digest=PIN.digest)
 
 
-def test_a_link_stays_a_link(project: Path, lock: Path) -> None:
+def test_a_link_stays_a_link(project, lock):
     link = project / "code" / "orlog.lock"
     link.symlink_to(lock)
     write_lock(link, {NAME: OTHER})
@@ -193,7 +190,7 @@ def test_a_link_stays_a_link(project: Path, lock: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_is_a_storage_error(project: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_a_storage_error(project):
     project.chmod(stat.S_IRUSR | stat.S_IXUSR)
     try:
         with pytest.raises(StorageError, match=r"orlog\.lock: cannot write"):
@@ -202,10 +199,10 @@ def test_a_folder_that_cannot_be_written_is_a_storage_error(project: Path) -> No
         project.chmod(stat.S_IRWXU)
 
 
-def test_a_full_disk_leaves_the_old_file(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_file(lock, monkeypatch):
     before = lock.read_bytes()
 
-    def full(_path: Path, _data: bytes) -> None:
+    def full(_path, _data):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("orlog.base.files.write_durably", full)
@@ -216,7 +213,7 @@ def test_a_full_disk_leaves_the_old_file(lock: Path, monkeypatch: pytest.MonkeyP
     assert sorted(path.name for path in lock.parent.iterdir()) == [".orlog.lock.lock", "code", "orlog.lock"]
 
 
-def test_two_processes_lose_no_pin(project: Path) -> None:
+def test_two_processes_lose_no_pin(project):
     code = (
         "import sys, pathlib\n"
         "from orlog.manifests.lock import LockedDataset, write_lock\n"

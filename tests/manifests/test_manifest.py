@@ -1,28 +1,22 @@
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from orlog.errors import FormatVersionError, ManifestError, OrlogError
+from orlog import OrlogError
+from orlog.errors import FormatVersionError, ManifestError
 from orlog.manifests.manifest import read_manifest
 
-Body = dict[str, Any]
 
-
-def digest_of(body: Body) -> str:
+def digest_of(body):
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def edited(folder: Path, change: Callable[[Body], object], *, seal: bool = True) -> Path:
+def edited(folder, change, *, seal=True):
     """Change the manifest in a folder; with `seal` its digest is made to fit again."""
     path = folder / "manifest.json"
     body = json.loads(path.read_text("utf-8"))
@@ -32,7 +26,7 @@ def edited(folder: Path, change: Callable[[Body], object], *, seal: bool = True)
     return path
 
 
-def reversed_keys(value: Any) -> Any:
+def reversed_keys(value):
     if isinstance(value, dict):
         return {key: reversed_keys(inner) for key, inner in reversed(value.items())}
     if isinstance(value, list):
@@ -40,7 +34,7 @@ def reversed_keys(value: Any) -> Any:
     return value
 
 
-def test_reading_gives_what_was_written(mini_folder: Path, tmp_path: Path) -> None:
+def test_reading_gives_what_was_written(mini_folder, tmp_path):
     manifest = read_manifest(mini_folder / "manifest.json")
     copy = tmp_path / "copy.json"
     copy.write_text(manifest.to_json(), "utf-8")
@@ -49,20 +43,20 @@ def test_reading_gives_what_was_written(mini_folder: Path, tmp_path: Path) -> No
     assert copy.read_bytes() == (mini_folder / "manifest.json").read_bytes()
 
 
-def test_text_outside_ascii_survives_with_its_digest(mini_folder: Path) -> None:
+def test_text_outside_ascii_survives_with_its_digest(mini_folder):
     path = edited(mini_folder, lambda body: body.update(description="Schräg, 斜め, \U0001f9ed"))
     manifest = read_manifest(path)
     path.write_text(manifest.to_json(), "utf-8")
     assert read_manifest(path) == manifest
 
 
-def test_the_digest_is_the_sha256_of_the_canonical_form(mini_folder: Path) -> None:
+def test_the_digest_is_the_sha256_of_the_canonical_form(mini_folder):
     path = mini_folder / "manifest.json"
     body = json.loads(path.read_text("utf-8"))
     assert body.pop("digest") == digest_of(body) == read_manifest(path).digest
 
 
-def test_the_digest_does_not_depend_on_order_of_keys_or_layout(mini_folder: Path) -> None:
+def test_the_digest_does_not_depend_on_order_of_keys_or_layout(mini_folder):
     path = mini_folder / "manifest.json"
     before = read_manifest(path)
     body = json.loads(path.read_text("utf-8"))
@@ -82,12 +76,12 @@ def test_the_digest_does_not_depend_on_order_of_keys_or_layout(mini_folder: Path
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_every_field_decides_the_digest(mini_folder: Path, change: Body) -> None:
+def test_every_field_decides_the_digest(mini_folder, change):
     manifest = read_manifest(mini_folder / "manifest.json")
     assert msgspec.structs.replace(manifest, **change).digest != manifest.digest
 
 
-def test_an_edited_field_is_an_error_that_names_both_digests(mini_folder: Path) -> None:
+def test_an_edited_field_is_an_error_that_names_both_digests(mini_folder):
     stated = read_manifest(mini_folder / "manifest.json").digest
     path = edited(mini_folder, lambda body: body.update(license="MIT"), seal=False)
     body = json.loads(path.read_text("utf-8"))
@@ -100,7 +94,7 @@ def test_an_edited_field_is_an_error_that_names_both_digests(mini_folder: Path) 
     assert caught.value.file == "manifest.json"
 
 
-def test_what_is_not_said_is_left_out(mini_folder: Path) -> None:
+def test_what_is_not_said_is_left_out(mini_folder):
     path = mini_folder / "manifest.json"
     body = json.loads(path.read_text("utf-8"))
     assert body.keys().isdisjoint({"parts", "variable_columns", "non_finite", "changes"})
@@ -110,7 +104,7 @@ def test_what_is_not_said_is_left_out(mini_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("digest", [None, 5, "", "sha256:", "0" * 64, ["sha256:"]], ids=repr)
-def test_a_manifest_without_its_digest_is_refused(mini_folder: Path, digest: object) -> None:
+def test_a_manifest_without_its_digest_is_refused(mini_folder, digest):
     path = mini_folder / "manifest.json"
     body = json.loads(path.read_text("utf-8"))
     path.write_text(json.dumps({**body, "digest": digest}), "utf-8")
@@ -118,8 +112,8 @@ def test_a_manifest_without_its_digest_is_refused(mini_folder: Path, digest: obj
         read_manifest(path)
 
 
-def set_path(path: str) -> Callable[[Body], object]:
-    def change(body: Body) -> None:
+def set_path(path):
+    def change(body):
         body["objects"][0]["path"] = path
         body["objects"].sort(key=lambda item: item["path"])
 
@@ -130,14 +124,14 @@ UNSAFE = ["../x", "..", ".", "/abs", "a//b", "a/../b", "./a", "a/", "a/.", "a\\b
 
 
 @pytest.mark.parametrize("path", UNSAFE, ids=lambda path: repr(path[:20]))
-def test_a_path_that_could_leave_the_folder_is_refused(mini_folder: Path, path: str) -> None:
+def test_a_path_that_could_leave_the_folder_is_refused(mini_folder, path):
     with pytest.raises(ManifestError):
         read_manifest(edited(mini_folder, set_path(path)))
 
 
 @pytest.mark.parametrize("name", UNSAFE, ids=lambda name: repr(name[:20]))
-def test_a_column_name_that_could_leave_the_folder_is_refused(mini_folder: Path, name: str) -> None:
-    def change(body: Body) -> None:
+def test_a_column_name_that_could_leave_the_folder_is_refused(mini_folder, name):
+    def change(body):
         body["columns"][0]["name"] = name
         body["columns"].sort(key=lambda column: column["name"])
 
@@ -145,7 +139,7 @@ def test_a_column_name_that_could_leave_the_folder_is_refused(mini_folder: Path,
         read_manifest(edited(mini_folder, change))
 
 
-CHANGES: dict[str, Callable[[Body], object]] = {
+CHANGES = {
     "unknown key": lambda body: body.update(author="me"),
     "unknown key in a column": lambda body: body["columns"][0].update(codec="zip"),
     "unknown key in an object": lambda body: body["objects"][0].update(url="http://x"),
@@ -190,15 +184,13 @@ CHANGES: dict[str, Callable[[Body], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_what_does_not_fit_the_schema_is_refused_even_with_a_right_digest(
-    mini_folder: Path, change: Callable[[Body], object]
-) -> None:
+def test_what_does_not_fit_the_schema_is_refused_even_with_a_right_digest(mini_folder, change):
     with pytest.raises(ManifestError):
         read_manifest(edited(mini_folder, change))
 
 
 @pytest.mark.parametrize("key", ["manifest_version", "format_version"])
-def test_a_newer_version_asks_for_an_upgrade_whatever_else_it_holds(mini_folder: Path, key: str) -> None:
+def test_a_newer_version_asks_for_an_upgrade_whatever_else_it_holds(mini_folder, key):
     path = edited(mini_folder, lambda body: body.update({key: 2, "new_field": 1}))
     with pytest.raises(FormatVersionError, match=rf"{key} 2 is newer .*upgrade"):
         read_manifest(path)
@@ -229,7 +221,7 @@ def test_a_newer_version_asks_for_an_upgrade_whatever_else_it_holds(mini_folder:
         "bare word",
     ],
 )
-def test_text_that_is_not_strict_json_is_refused(mini_folder: Path, old: str, new: str) -> None:
+def test_text_that_is_not_strict_json_is_refused(mini_folder, old, new):
     path = mini_folder / "manifest.json"
     text = path.read_text("utf-8")
     assert old in text
@@ -239,19 +231,19 @@ def test_text_that_is_not_strict_json_is_refused(mini_folder: Path, old: str, ne
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"5", b"null", b"\xff\xfe", b"\0" * 100, b"PK"])
-def test_a_file_that_is_no_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_manifest_is_refused(tmp_path, content):
     path = tmp_path / "manifest.json"
     path.write_bytes(content)
     with pytest.raises(ManifestError, match=r"manifest\.json"):
         read_manifest(path)
 
 
-def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
+def test_a_missing_manifest_is_named(tmp_path):
     with pytest.raises(ManifestError, match=r"nowhere/manifest\.json: no readable manifest"):
         read_manifest(tmp_path / "nowhere" / "manifest.json")
 
 
-def test_a_file_too_large_for_a_manifest_is_not_read(tmp_path: Path) -> None:
+def test_a_file_too_large_for_a_manifest_is_not_read(tmp_path):
     path = tmp_path / "manifest.json"
     with path.open("wb") as file:
         file.truncate(2**40)
@@ -259,7 +251,7 @@ def test_a_file_too_large_for_a_manifest_is_not_read(tmp_path: Path) -> None:
         read_manifest(path)
 
 
-def test_a_manifest_cut_anywhere_is_refused(mini_folder: Path) -> None:
+def test_a_manifest_cut_anywhere_is_refused(mini_folder):
     path = mini_folder / "manifest.json"
     whole = path.read_bytes()
     for size in np.random.default_rng(0).integers(0, len(whole) - 2, 50):
@@ -268,7 +260,7 @@ def test_a_manifest_cut_anywhere_is_refused(mini_folder: Path) -> None:
             read_manifest(path)
 
 
-def test_one_flipped_bit_anywhere_in_a_manifest_is_noticed(mini_folder: Path) -> None:
+def test_one_flipped_bit_anywhere_in_a_manifest_is_noticed(mini_folder):
     path = mini_folder / "manifest.json"
     whole = path.read_bytes()
     rng = np.random.default_rng(1)
@@ -281,20 +273,20 @@ def test_one_flipped_bit_anywhere_in_a_manifest_is_noticed(mini_folder: Path) ->
         assert isinstance(caught.value, ManifestError | FormatVersionError)
 
 
-def test_a_column_is_found_by_name(mini_folder: Path) -> None:
+def test_a_column_is_found_by_name(mini_folder):
     manifest = read_manifest(mini_folder / "manifest.json")
     assert manifest.column("rewards").rows == manifest.total_steps
     with pytest.raises(KeyError):
         manifest.column("reward")
 
 
-def test_the_size_is_that_of_the_files(mini_folder: Path) -> None:
+def test_the_size_is_that_of_the_files(mini_folder):
     files = [path for path in mini_folder.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files if path.name != "manifest.json")
     assert read_manifest(mini_folder / "manifest.json").size_bytes == size
 
 
-def test_a_manifest_names_no_time_and_no_folder(built_mini: Path) -> None:
+def test_a_manifest_names_no_time_and_no_folder(built_mini):
     text = (built_mini / "manifest.json").read_text("utf-8")
     assert str(built_mini.parents[3]) not in text
     assert f"{dt.datetime.now(dt.UTC):%Y-}" not in text

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from orlog.errors import InvalidNameError
@@ -18,7 +16,7 @@ from orlog.manifests.names import did_you_mean, either, parse_name, said_of, siz
         "pointmaze/umaze-v1@sha256:ab12cd",
     ],
 )
-def test_a_name_is_the_text_of_its_parsed_form(text: str) -> None:
+def test_a_name_is_the_text_of_its_parsed_form(text):
     assert str(parse_name(text)) == text
 
 
@@ -41,13 +39,13 @@ def test_a_name_is_the_text_of_its_parsed_form(text: str) -> None:
         "a/" * 200 + "b-v1",
     ],
 )
-def test_a_malformed_name_is_refused_with_the_grammar_and_an_example(text: str) -> None:
+def test_a_malformed_name_is_refused_with_the_grammar_and_an_example(text):
     with pytest.raises(InvalidNameError, match="for example pointmaze/umaze-v1"):
         parse_name(text)
 
 
 @pytest.mark.parametrize("name", ["lab/arm-v1/1.0.0/x-v1", "lab/arm-v1/versions.json/x-v1", "v1/x-v1", "lab/v2/x-v1"])
-def test_no_dataset_lies_inside_of_another(name: str) -> None:
+def test_no_dataset_lies_inside_of_another(name):
     with pytest.raises(InvalidNameError):
         parse_name(name)
 
@@ -63,12 +61,12 @@ def test_no_dataset_lies_inside_of_another(name: str) -> None:
         ("nope", ""),
     ],
 )
-def test_only_close_names_are_suggested(word: str, meant: str) -> None:
+def test_only_close_names_are_suggested(word, meant):
     known = ["d4rl/pen-human-v1", "pointmaze/umaze-v1", "lab/legs-v2"]
     assert did_you_mean(word, known) == (f"; did you mean {meant}?" if meant else "")
 
 
-def test_words_are_a_choice_in_a_sentence() -> None:
+def test_words_are_a_choice_in_a_sentence():
     assert [either(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a or b", "a, b or c"]
 
 
@@ -76,7 +74,7 @@ def test_words_are_a_choice_in_a_sentence() -> None:
     ("size_bytes", "text"),
     [(None, "-"), (0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (556_500, "556.5 kB"), (2.5e9, "2.5 GB")],
 )
-def test_sizes_are_written_in_one_way(size_bytes: float | None, text: str) -> None:
+def test_sizes_are_written_in_one_way(size_bytes, text):
     assert size_text(size_bytes) == text
 
 
@@ -90,5 +88,5 @@ def test_sizes_are_written_in_one_way(size_bytes: float | None, text: str) -> No
         (0, "texts are no UTF-8", "0 texts are no UTF-8"),
     ],
 )
-def test_a_clause_about_one_thing_has_no_plural(number: int, clause: str, text: str) -> None:
+def test_a_clause_about_one_thing_has_no_plural(number, clause, text):
     assert said_of(number, clause) == text

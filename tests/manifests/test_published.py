@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 
@@ -14,7 +12,7 @@ from orlog.errors import NotFoundError
 from orlog.manifests.tables import published_file, published_settings
 
 
-def test_the_file_ships_with_its_sources() -> None:
+def test_the_file_ships_with_its_sources():
     body = json.loads(published_file().read_text("utf-8"))
     for implementations in body["algorithms"].values():
         for settings in implementations.values():
@@ -22,14 +20,14 @@ def test_the_file_ships_with_its_sources() -> None:
     assert published_settings("IQL", "CORL")["n_datasets"] == 42
 
 
-def test_what_is_not_there_is_refused_with_what_is() -> None:
+def test_what_is_not_there_is_refused_with_what_is():
     with pytest.raises(NotFoundError, match=r"did you mean.*IQL"):
         published_settings("IQLL", "CORL")
     with pytest.raises(NotFoundError, match="It has: official, CORL, "):
         published_settings("IQL", "nobody")
 
 
-def test_defaults_of_iql_are_the_authors_for_locomotion() -> None:
+def test_defaults_of_iql_are_the_authors_for_locomotion():
     official = published_settings("IQL", "official")
     common, locomotion = official["common"], official["locomotion"]
     default = IQLConfig()
@@ -44,7 +42,7 @@ def test_defaults_of_iql_are_the_authors_for_locomotion() -> None:
     assert f"clipped at {default.max_weight:g}" in common["advantage_weight"]
 
 
-def test_defaults_of_cql_are_the_authors_for_gym() -> None:
+def test_defaults_of_cql_are_the_authors_for_gym():
     official = published_settings("CQL", "official d4rl (mujoco)")
     default = CQLConfig()
     count, width = map(int, official["hidden"].split("x"))
@@ -61,7 +59,7 @@ def test_defaults_of_cql_are_the_authors_for_gym() -> None:
     assert default.target_gap is None
 
 
-def test_defaults_of_bc_are_corls() -> None:
+def test_defaults_of_bc_are_corls():
     corl = published_settings("BC", "CORL")
     default = BCConfig()
     assert corl["common"]["batch_size"] == default.batch_size
@@ -72,7 +70,7 @@ def test_defaults_of_bc_are_corls() -> None:
     assert details["actor"].startswith(f"deterministic, {len(default.hidden)}x{default.hidden[0]}")
 
 
-def test_recipes_that_cite_published_values_hold_them() -> None:
+def test_recipes_that_cite_published_values_hold_them():
     antmaze = published_settings("IQL", "official")["antmaze"]
     sampled = published_settings("CQL", "official d4rl (mujoco)")["num_random_actions"]
     for (algorithm, _), recipe in RECIPES.items():

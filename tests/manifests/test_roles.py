@@ -1,7 +1,5 @@
 """The table of roles: which columns fit, which have one by their names, and what is refused."""
 
-from __future__ import annotations
-
 import fnmatch
 
 import numpy as np
@@ -35,7 +33,7 @@ values = st.builds(Values, st.sampled_from(["b", "i", "u", "f", TEXT, "array"]),
 columns = st.dictionaries(st.sampled_from(COLUMNS), values)
 
 
-def test_every_role_is_explained_and_of_a_family_that_there_is() -> None:
+def test_every_role_is_explained_and_of_a_family_that_there_is():
     for name, role in ROLES.items():
         assert role.name == name
         assert role.meaning
@@ -43,7 +41,7 @@ def test_every_role_is_explained_and_of_a_family_that_there_is() -> None:
         assert role.expected
 
 
-def test_values_are_told_by_the_columns_that_store_them() -> None:
+def test_values_are_told_by_the_columns_that_store_them():
     uint8, int64 = np.dtype(np.uint8), np.dtype(np.int64)
     stored = [
         ColumnSpec("infos/cost", np.dtype(np.float32), ()),
@@ -66,7 +64,7 @@ def test_values_are_told_by_the_columns_that_store_them() -> None:
 
 
 @given(columns, st.dictionaries(st.sampled_from(COLUMNS), st.sampled_from([*ROLES])))
-def test_a_column_has_the_stated_role_or_else_that_of_its_name(held: dict[str, Values], stated: dict[str, str]) -> None:
+def test_a_column_has_the_stated_role_or_else_that_of_its_name(held, stated):
     stated = {column: role for column, role in stated.items() if column in held}
     found = roles_of(stated, held)
     for column, one in held.items():
@@ -88,14 +86,14 @@ def test_a_column_has_the_stated_role_or_else_that_of_its_name(held: dict[str, V
     check_roles(roles_of({}, held), held, "lab/a-v1")
 
 
-def test_a_text_called_task_is_its_words_and_a_number_its_number() -> None:
+def test_a_text_called_task_is_its_words_and_a_number_its_number():
     held = {"episodes/task": Values(TEXT, ()), "infos/task": Values("i", ())}
     assert roles_of({}, held) == {"episodes/task": "task_words", "infos/task": "task"}
     assert roles_of({"infos/task": "none"}, held) == {"episodes/task": "task_words"}
     assert column_with(roles_of({}, held), "cost") is None
 
 
-def test_roles_of_agents_stand_together_and_can_be_given_by_a_pattern() -> None:
+def test_roles_of_agents_stand_together_and_can_be_given_by_a_pattern():
     held = {f"infos/agents/{agent}/{name}": Values("f", ()) for agent in "ab" for name in ("x", "y")}
     held["infos/x"] = Values("f", ())
     spread = spread_roles({"infos/agents/*/x": "cost", "infos/gone/*": "cost"}, held)
@@ -118,7 +116,7 @@ def test_roles_of_agents_stand_together_and_can_be_given_by_a_pattern() -> None:
         ({"episodes/cost": "cost"}, "a column of steps .*; it is a column of episodes"),
     ],
 )
-def test_roles_that_make_no_sense_name_dataset_and_column(stated: dict[str, str], message: str) -> None:
+def test_roles_that_make_no_sense_name_dataset_and_column(stated, message):
     number = Values("f", ())
     held = {"infos/cost": number, "episodes/cost": number, "actions": number, "infos/note": Values(TEXT, ())}
     with pytest.raises(SchemaError, match=f"lab/a-v1.*{message}"):

@@ -1,11 +1,6 @@
-from __future__ import annotations
-
 import json
 import stat
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -13,11 +8,11 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.errors import MissingExtraError, NotFoundError, OrlogError, SignatureError, StorageError
+from orlog import OrlogError
+from orlog.errors import MissingExtraError, NotFoundError, SignatureError, StorageError
 from orlog.manifests.signatures import (
     LARGEST_SIGNATURE,
     MOST_SIGNATURES,
-    SignedKind,
     add_signature,
     check_signature,
     is_public_key,
@@ -30,7 +25,7 @@ from tests.levels import scaled
 
 DATA = b'{"index_version": 1}\n'
 WHERE = "https://data.example.org/index.json"
-JSON: st.SearchStrategy[Any] = st.recursive(
+JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: (
         st.lists(inner, max_size=4)
@@ -43,20 +38,20 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 
 @pytest.fixture(scope="session")
-def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def key_file(tmp_path_factory):
     """Return a private key file."""
     path = tmp_path_factory.mktemp("keys") / "lab.pem"
     new_key(path)
     return path
 
 
-def flip(data: bytes, bit: int) -> bytes:
+def flip(data, bit):
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
 
 
-def altered(good: bytes, **fields: object) -> bytes:
+def altered(good, **fields):
     """Return a file with one signature, its fields or those around it changed."""
     body = json.loads(good)
     (one,) = body["signatures"]
@@ -65,7 +60,7 @@ def altered(good: bytes, **fields: object) -> bytes:
     return json.dumps({**body, "signatures": [{**one, **inner}], **outer}).encode()
 
 
-def refusal(signature: bytes | None, *trusted: str, data: bytes = DATA, kind: SignedKind = "index") -> SignatureError:
+def refusal(signature, *trusted, data=DATA, kind="index"):
     """Return the error of a check that must fail."""
     with pytest.raises(SignatureError) as caught:
         check_signature(data, kind, signature, trusted, WHERE)
@@ -74,7 +69,7 @@ def refusal(signature: bytes | None, *trusted: str, data: bytes = DATA, kind: Si
 
 
 @pytest.mark.parametrize("kind", ["manifest", "index"])
-def test_what_a_trusted_key_signed_is_accepted(kind: SignedKind, key_file: Path) -> None:
+def test_what_a_trusted_key_signed_is_accepted(kind, key_file):
     signature = sign(DATA, kind, key_file)
     other = f"ed25519:{'ab' * 32}"
     trusted = [other, public_key(key_file)]
@@ -83,7 +78,7 @@ def test_what_a_trusted_key_signed_is_accepted(kind: SignedKind, key_file: Path)
     assert len(signature) < 400
 
 
-def test_a_signature_is_of_the_documented_message(key_file: Path) -> None:
+def test_a_signature_is_of_the_documented_message(key_file):
     key = serialization.load_pem_private_key(key_file.read_bytes(), None)
     assert isinstance(key, ed25519.Ed25519PrivateKey)
     digest = bytes.fromhex("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
@@ -98,14 +93,14 @@ def test_a_signature_is_of_the_documented_message(key_file: Path) -> None:
     }
 
 
-def test_the_signature_of_a_manifest_is_none_of_an_index(key_file: Path) -> None:
+def test_the_signature_of_a_manifest_is_none_of_an_index(key_file):
     signature = sign(DATA, "manifest", key_file)
     assert "wrong signature" in str(refusal(signature, public_key(key_file), kind="index"))
     with pytest.raises(ValueError, match="a manifest or an index"):
-        sign(DATA, "tag", key_file)  # type: ignore[arg-type]  # that is what is tested
+        sign(DATA, "tag", key_file)  # that is what is tested
 
 
-def test_an_unsigned_file_and_an_unknown_key_are_told_apart(key_file: Path, tmp_path: Path) -> None:
+def test_an_unsigned_file_and_an_unknown_key_are_told_apart(key_file, tmp_path):
     known, unknown = public_key(key_file), new_key(tmp_path / "other.pem")
     unsigned = refusal(None, known)
     assert "not signed" in str(unsigned)
@@ -120,7 +115,7 @@ def test_an_unsigned_file_and_an_unknown_key_are_told_apart(key_file: Path, tmp_
     assert "wrong signature" in str(refusal(forged, known))
 
 
-def test_any_of_several_signatures_will_do(key_file: Path, tmp_path: Path) -> None:
+def test_any_of_several_signatures_will_do(key_file, tmp_path):
     ours, other = public_key(key_file), new_key(tmp_path / "other.pem")
     old, new = sign(b"old", "index", key_file), sign(DATA, "index", key_file)
     both = add_signature(new, add_signature(old, None))
@@ -137,9 +132,9 @@ def test_any_of_several_signatures_will_do(key_file: Path, tmp_path: Path) -> No
     assert "wrong signature" in str(refusal(add_signature(old, sign(DATA, "index", tmp_path / "other.pem")), ours))
 
 
-def test_signatures_add_up_to_a_bound_and_the_newest_stay(key_file: Path) -> None:
+def test_signatures_add_up_to_a_bound_and_the_newest_stay(key_file):
     trusted = public_key(key_file)
-    signature: bytes | None = None
+    signature = None
     for number in range(MOST_SIGNATURES + 3):
         newest = sign(b"%d" % number, "index", key_file)
         signature = add_signature(newest, signature)
@@ -157,7 +152,7 @@ def test_signatures_add_up_to_a_bound_and_the_newest_stay(key_file: Path) -> Non
     assert "length <=" in str(refusal(too_many, trusted, data=b"5"))
 
 
-def test_what_is_malformed_is_not_added_to(key_file: Path) -> None:
+def test_what_is_malformed_is_not_added_to(key_file):
     good = sign(DATA, "index", key_file)
     for wrong in (b"", b"{}", b"x" * 5000):
         assert add_signature(good, wrong) == good
@@ -189,12 +184,12 @@ def test_what_is_malformed_is_not_added_to(key_file: Path) -> None:
         ({"signature": "é" * 128}, "signature"),
     ],
 )
-def test_a_malformed_field_is_refused(fields: dict[str, object], message: str, key_file: Path) -> None:
+def test_a_malformed_field_is_refused(fields, message, key_file):
     signature = altered(sign(DATA, "index", key_file), **fields)
     assert message in str(refusal(signature, public_key(key_file)))
 
 
-def test_missing_and_repeated_keys_and_excess_are_refused(key_file: Path) -> None:
+def test_missing_and_repeated_keys_and_excess_are_refused(key_file):
     good = sign(DATA, "index", key_file)
     for body, part in ((json.loads(good),) * 2, (json.loads(good)["signatures"][0], None)):
         for field in body:
@@ -211,17 +206,17 @@ def test_missing_and_repeated_keys_and_excess_are_refused(key_file: Path) -> Non
 
 
 @pytest.mark.parametrize("text", [b"", b"\xff", b"[" * 4096, b"9" * 4096, b"null", b"NaN", b"{}"])
-def test_what_is_no_signature_is_refused(text: bytes) -> None:
+def test_what_is_no_signature_is_refused(text):
     refusal(text, f"ed25519:{'ab' * 32}")
 
 
-def test_every_flipped_bit_of_the_signature_file_is_refused(key_file: Path) -> None:
+def test_every_flipped_bit_of_the_signature_file_is_refused(key_file):
     good, trusted = sign(DATA, "index", key_file), public_key(key_file)
     for bit in range(len(good) * 8):
         refusal(flip(good, bit), trusted)
 
 
-def test_every_flipped_bit_of_the_trusted_key_is_refused(key_file: Path) -> None:
+def test_every_flipped_bit_of_the_trusted_key_is_refused(key_file):
     good, trusted = sign(DATA, "index", key_file), public_key(key_file)
     raw = bytes.fromhex(trusted.partition(":")[2])
     for bit in range(256):
@@ -233,7 +228,7 @@ def test_every_flipped_bit_of_the_trusted_key_is_refused(key_file: Path) -> None
 
 @settings(max_examples=scaled(200), deadline=None)
 @given(data=st.binary(min_size=1, max_size=200), place=st.integers(0))
-def test_any_flipped_bit_of_the_data_is_refused(data: bytes, place: int, key_file: Path) -> None:
+def test_any_flipped_bit_of_the_data_is_refused(data, place, key_file):
     signature, trusted = sign(data, "manifest", key_file), public_key(key_file)
     assert check_signature(data, "manifest", signature, [trusted], WHERE) == trusted
     changed = flip(data, place % (len(data) * 8))
@@ -242,7 +237,7 @@ def test_any_flipped_bit_of_the_data_is_refused(data: bytes, place: int, key_fil
 
 @settings(max_examples=scaled(200), deadline=None)
 @given(body=JSON)
-def test_random_json_is_no_signature_and_no_key(body: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_random_json_is_no_signature_and_no_key(body, tmp_path_factory):
     text = json.dumps(body).encode()
     refusal(text, f"ed25519:{'ab' * 32}")
     path = tmp_path_factory.mktemp("random") / "key.pem"
@@ -251,7 +246,7 @@ def test_random_json_is_no_signature_and_no_key(body: Any, tmp_path_factory: pyt
         public_key(path)
 
 
-def test_a_damaged_key_file_signs_nothing_that_is_trusted(key_file: Path, tmp_path: Path) -> None:
+def test_a_damaged_key_file_signs_nothing_that_is_trusted(key_file, tmp_path):
     good, trusted = key_file.read_bytes(), public_key(key_file)
     path = tmp_path / "damaged.pem"
     for bit in range(len(good) * 8):
@@ -265,7 +260,7 @@ def test_a_damaged_key_file_signs_nothing_that_is_trusted(key_file: Path, tmp_pa
             assert "not trusted" in str(refusal(signature, trusted))
 
 
-def test_a_key_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
+def test_a_key_file_is_private_and_never_overwritten(tmp_path):
     path = tmp_path / "lab.pem"
     made = new_key(path)
     assert is_public_key(made)
@@ -284,7 +279,7 @@ def test_a_key_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
     assert new_key(tmp_path / "second.pem") != made
 
 
-def test_what_is_no_key_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_key_file_is_refused(tmp_path):
     path = tmp_path / "key.pem"
     with pytest.raises(NotFoundError, match=r"orlog registry key .* --new"):
         public_key(path)
@@ -305,13 +300,11 @@ def test_what_is_no_key_file_is_refused(tmp_path: Path) -> None:
             sign(DATA, "index", path)
 
 
-def test_without_the_package_the_error_says_what_to_install(
-    key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_the_error_says_what_to_install(key_file, tmp_path, monkeypatch):
     signature, trusted = sign(DATA, "index", key_file), public_key(key_file)
     for name in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
         monkeypatch.setitem(sys.modules, name, None)
-    calls: list[Callable[[], object]] = [
+    calls = [
         lambda: new_key(tmp_path / "new.pem"),
         lambda: public_key(key_file),
         lambda: check_signature(DATA, "index", signature, [trusted], WHERE),

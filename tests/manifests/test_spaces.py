@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -19,8 +16,8 @@ SHAPES = st.lists(st.integers(1, 3), max_size=3).map(tuple)
 
 
 @st.composite
-def boxes(draw: st.DrawFn) -> spaces.Box:
-    dtype: Any = draw(st.sampled_from([np.float16, np.float32, np.float64, np.uint8, np.int64]))
+def boxes(draw):
+    dtype = draw(st.sampled_from([np.float16, np.float32, np.float64, np.uint8, np.int64]))
     shape = draw(SHAPES)
     if dtype in (np.uint8, np.int64):
         low = np.full(shape, draw(st.integers(0, 9)), dtype)
@@ -58,7 +55,7 @@ PLAIN = st.one_of(
     TEXTS,
 )
 KEYS = st.text(st.characters(codec="utf-8"), max_size=8)
-SPACES: st.SearchStrategy[gymnasium.Space[Any]] = st.recursive(
+SPACES = st.recursive(
     PLAIN,
     lambda inner: st.one_of(
         st.builds(spaces.Dict, st.dictionaries(KEYS, inner, max_size=3)),
@@ -73,21 +70,21 @@ SPACES: st.SearchStrategy[gymnasium.Space[Any]] = st.recursive(
 
 @settings(max_examples=scaled(150), deadline=None)
 @given(SPACES)
-def test_a_space_is_what_its_json_text_says(space: gymnasium.Space[Any]) -> None:
+def test_a_space_is_what_its_json_text_says(space):
     text = json.dumps(space_to_json(space), allow_nan=False)
     assert space_from_json(json.loads(text)) == space
 
 
 @settings(max_examples=scaled(30), deadline=None)
 @given(SPACES)
-def test_leaves_hold_every_number_of_a_value(space: gymnasium.Space[Any]) -> None:
+def test_leaves_hold_every_number_of_a_value(space):
     leaves = dict(leaf_spaces(space, "observations"))
     assert not any(isinstance(leaf, spaces.Dict | spaces.Tuple) for leaf in leaves.values())
     if space.is_np_flattenable:
         assert sum(spaces.flatdim(leaf) for leaf in leaves.values()) == spaces.flatdim(space)
 
 
-def test_leaves_are_named_by_their_path_in_sorted_order() -> None:
+def test_leaves_are_named_by_their_path_in_sorted_order():
     leaf = spaces.Discrete(2)
     space = spaces.Dict({"b": leaf, "a": spaces.Tuple([leaf, spaces.Dict({"c": leaf})])})
     names = [name for name, _ in leaf_spaces(space, "observations")]
@@ -122,7 +119,7 @@ LEAF = {"type": "Discrete", "n": 2, "start": 0}
     ],
     ids=str,
 )
-def test_the_json_of_format_1_stays_byte_for_byte(space: gymnasium.Space[Any], text: str) -> None:
+def test_the_json_of_format_1_stays_byte_for_byte(space, text):
     assert json.dumps(space_to_json(space)) == text
 
 
@@ -141,24 +138,24 @@ def test_the_json_of_format_1_stays_byte_for_byte(space: gymnasium.Space[Any], t
     ],
     ids=str,
 )
-def test_the_json_of_later_spaces(space: gymnasium.Space[Any], data: object) -> None:
+def test_the_json_of_later_spaces(space, data):
     assert space_to_json(space) == data
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (64, 64, 1), (9, 9, 4), (5, 5, 12), (0, 3), (3, 0)])
-def test_images_of_any_number_of_channels(shape: tuple[int, ...]) -> None:
+def test_images_of_any_number_of_channels(shape):
     space = spaces.Box(0, 255, shape, np.uint8)
     assert space_from_json(space_to_json(space)) == space
 
 
-def nested(levels: int) -> gymnasium.Space[Any]:
-    space: gymnasium.Space[Any] = spaces.Discrete(2)
+def nested(levels):
+    space = spaces.Discrete(2)
     for level in range(levels - 1):
         space = spaces.Tuple([space]) if level % 2 else spaces.Sequence(space)
     return space
 
 
-def test_32_levels_can_be_nested() -> None:
+def test_32_levels_can_be_nested():
     assert space_from_json(space_to_json(nested(32))) == nested(32)
 
 
@@ -173,7 +170,7 @@ def test_32_levels_can_be_nested() -> None:
     ],
     ids=lambda space: str(space).partition(" at 0x")[0][:60],  # the same in every process
 )
-def test_a_space_that_cannot_be_stored_is_refused(space: gymnasium.Space[Any]) -> None:
+def test_a_space_that_cannot_be_stored_is_refused(space):
     with pytest.raises(SchemaError, match="cannot"):
         space_to_json(space)
 
@@ -184,8 +181,8 @@ SEQUENCE = {"type": "Sequence", "space": LEAF, "stack": False}
 GRAPH = {"type": "Graph", "node_space": LEAF, "edge_space": None}
 
 
-def many_copies(levels: int) -> dict[str, Any]:
-    data: dict[str, Any] = LEAF
+def many_copies(levels):
+    data = LEAF
     for _ in range(levels):
         data = {"type": "Sequence", "space": data, "stack": True}
     return data
@@ -266,6 +263,6 @@ def many_copies(levels: int) -> dict[str, Any]:
     ],
     ids=lambda data: str(data)[:60],
 )
-def test_a_malformed_space_is_refused(data: object) -> None:
+def test_a_malformed_space_is_refused(data):
     with pytest.raises(SchemaError):
         space_from_json(data)

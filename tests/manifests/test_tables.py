@@ -1,11 +1,7 @@
-from __future__ import annotations
-
 import csv
 import hashlib
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -26,25 +22,25 @@ ROWS = {
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
-def cells(file: Path) -> Iterator[str]:
+def cells(file):
     with file.open(encoding="utf-8", newline="") as opened:
         for row in csv.reader(opened):
             yield from row
 
 
-def test_every_table_is_there_with_all_its_rows() -> None:
+def test_every_table_is_there_with_all_its_rows():
     assert {name: len(read_table(name)) for name in TABLES} == ROWS
     assert {path.stem for path in CHECKSUMS.parent.glob("*.csv")} == set(TABLES)
 
 
-def test_every_row_has_a_source_and_no_row_can_be_changed() -> None:
+def test_every_row_has_a_source_and_no_row_can_be_changed():
     for name in ("atari", "d4rl", "dsrl", "minari", "neorl2", "ogbench", "ogmarl"):
         assert all(row["source"] for row in read_table(name))
     with pytest.raises(TypeError):
-        read_table("atari")[0]["game"] = "other"  # type: ignore[index]  # the point of the test
+        read_table("atari")[0]["game"] = "other"  # the point of the test
 
 
-def test_tables_are_those_that_were_checked() -> None:
+def test_tables_are_those_that_were_checked():
     checksums = json.loads(CHECKSUMS.read_text("utf-8"))
     for name in TABLES:
         found = hashlib.sha256(table_file(name).read_bytes()).hexdigest()

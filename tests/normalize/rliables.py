@@ -1,18 +1,15 @@
 """The library rliable, from which statistics are checked."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import sys
 import types
 import warnings
-from typing import Any
 
 import pytest
 
 
-def rliable_metrics() -> Any:
+def rliable_metrics():
     """Return `rliable.metrics`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -20,7 +17,7 @@ def rliable_metrics() -> Any:
 
 
 @functools.cache
-def rliable_library() -> Any:
+def rliable_library():
     """Return `rliable.library`, with only that part of its dependency arch that it uses.
 
     arch 7.2, the newest that rliable allows, cannot be imported beside pandas 3 because of its models

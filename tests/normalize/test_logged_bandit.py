@@ -4,10 +4,7 @@ Saito, Aihara, Matsutani and Narita 2021, https://arxiv.org/abs/2008.07146: clic
 shop recommended in three positions, with the probability of each recommendation.
 """
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,9 +70,7 @@ THEIRS = """
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("campaign", ["bts", "random"])
-def test_estimates_from_real_recommendations_equal_those_of_the_open_bandit_pipeline(
-    campaign: str, tmp_path: Path
-) -> None:
+def test_estimates_from_real_recommendations_equal_those_of_the_open_bandit_pipeline(campaign, tmp_path):
     python = tool_python(*TOOLS, dependencies=False)
     theirs = json.loads(run_tool(python, THEIRS, campaign, folder=tmp_path))
     with np.load(tmp_path / "logged.npz") as file:

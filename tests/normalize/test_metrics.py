@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import orlog
-from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.benchmarks import benchmark_datasets
 from orlog.manifests.names import counted
 from orlog.normalize.metrics import (
@@ -44,16 +42,16 @@ class Telling(Countdown):
 
     told: ClassVar[dict[int, list[dict[str, Any]]]] = {}
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         observation, info = super().reset(seed=seed, options=options)
         self.infos = self.told.setdefault(seed, []) if seed is not None else []
         self.infos.clear()
         return observation, {**info, "cost": 1e6, "front": np.full(2, 1e6)}
 
-    def step(self, action: np.ndarray) -> Any:
+    def step(self, action):
         observation, reward, terminated, truncated, _ = super().step(action)
         draw = np.random.default_rng([self.left, round(abs(self.value) * 1000)])
-        info: dict[str, Any] = {}
+        info = {}
         if draw.random() < 0.7:
             info["cost"] = float(draw.integers(0, 3))
         info["front"] = draw.integers(0, 5, 2).astype(float)
@@ -61,9 +59,9 @@ class Telling(Countdown):
         return observation, reward, terminated, truncated, info
 
 
-def by_hand(count: Count, infos: Sequence[Mapping[str, Any]]) -> Any:
+def by_hand(count, infos):
     """Return what is counted of an episode's infos, in a slow loop."""
-    total: Any = 0.0
+    total = 0.0
     for step, info in enumerate(infos):
         for name in count.infos:
             if name in info:
@@ -87,9 +85,7 @@ def by_hand(count: Count, infos: Sequence[Mapping[str, Any]]) -> Any:
     combine=st.sampled_from(["sum", "last", "any"]),
     at_end=st.booleans(),
 )
-def test_what_is_counted_is_what_a_slow_loop_counts(
-    episodes: int, side_by_side: int, first_seed: int, combine: Any, at_end: bool
-) -> None:
+def test_what_is_counted_is_what_a_slow_loop_counts(episodes, side_by_side, first_seed, combine, at_end):
     counts = [
         Count(name="number", infos=("missing", "cost"), combine=combine, at_end=frozenset({"cost"} if at_end else ())),
         Count(name="vector", infos=("front",), combine=combine),
@@ -113,7 +109,7 @@ def test_what_is_counted_is_what_a_slow_loop_counts(
         np.testing.assert_array_equal(found.metrics["vector"], vectors)
 
 
-def test_metrics_apply_by_roles() -> None:
+def test_metrics_apply_by_roles():
     assert [*METRICS] == sorted(METRICS)
     assert [count.name for count in counts_for({})] == ["success", "wins"]
     roles = {"infos/energy": "cost", "infos/agents/left/cost": "cost", "episodes/x": "task"}
@@ -124,7 +120,7 @@ def test_metrics_apply_by_roles() -> None:
     assert (of_wins.infos, of_wins.combine) == (("won",), "any")
 
 
-def played(dataset: str = "lab/a-v1", limit: Any = None, **values: Any) -> EpisodeOutcomes:
+def played(dataset="lab/a-v1", limit=None, **values):
     arrays = {name: np.array(one) for name, one in values.items()}
     size = len(next(iter(arrays.values())))
     made = {} if limit is None else {"cost_limit": limit}
@@ -132,7 +128,7 @@ def played(dataset: str = "lab/a-v1", limit: Any = None, **values: Any) -> Episo
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=50))
-def test_the_share_of_successes_has_wilsons_interval(reached: list[bool]) -> None:
+def test_the_share_of_successes_has_wilsons_interval(reached):
     (one,) = numbers_of([played(success=reached)])
     found = stats.binomtest(sum(reached), len(reached)).proportion_ci(method="wilson")
     assert one.value == pytest.approx(sum(reached) / len(reached))
@@ -140,7 +136,7 @@ def test_the_share_of_successes_has_wilsons_interval(reached: list[bool]) -> Non
     assert one.note == f"{sum(reached)} of {counted(len(reached), 'episode')}"
 
 
-def test_over_seeds_each_seed_counts_alike() -> None:
+def test_over_seeds_each_seed_counts_alike():
     (number,) = numbers_of([played(wins=[True, False, False, False])])
     assert str(number) == "share of wins 25.0 % (1 of 4 games, 95 % interval 4.6 to 69.9)"
     (number,) = numbers_of([played(success=[True]), played(success=[False, False, True, True])])
@@ -153,7 +149,7 @@ def test_over_seeds_each_seed_counts_alike() -> None:
     st.lists(st.floats(0, 1e4), min_size=1, max_size=20),
     st.sampled_from([one.name for one in benchmark_datasets("dsrl")]),
 )
-def test_costs_are_normalized_as_dsrl_does_at_the_limits_of_its_table(costs: list[float], name: str) -> None:
+def test_costs_are_normalized_as_dsrl_does_at_the_limits_of_its_table(costs, name):
     mean, *limits = numbers_of([played(name, cost=costs)])
     assert mean.name == "cost"
     assert mean.value == pytest.approx(np.mean(costs))
@@ -167,7 +163,7 @@ def test_costs_are_normalized_as_dsrl_does_at_the_limits_of_its_table(costs: lis
         assert number.note == ("safe" if known.safe else "not safe")
 
 
-def test_the_limit_of_a_run_counts_too_and_zero_is_a_limit() -> None:
+def test_the_limit_of_a_run_counts_too_and_zero_is_a_limit():
     names = [one.name for one in numbers_of([played(cost=[3.0, 5.0], limit=25)])]
     assert names == ["cost", *(f"normalized cost at {one}" for one in (10, 20, 25, 40))]
     zero = numbers_of([played(cost=[3.0, 5.0], limit=0)])[1]
@@ -175,7 +171,7 @@ def test_the_limit_of_a_run_counts_too_and_zero_is_a_limit() -> None:
     assert numbers_of([played(cost=[0.0, 0.0], limit=0)])[1].note == "safe"
 
 
-def test_each_task_counts_alike_and_those_that_were_left_out_apart() -> None:
+def test_each_task_counts_alike_and_those_that_were_left_out_apart():
     tasks = [[0, 0], [0, 0], [0, 0], [4, 0], [7, 1], [7, 1]]
     success = [True, True, False, False, True, False]
     found = {one.name: one for one in numbers_of([played(by_task=tasks, success=success)])}
@@ -205,7 +201,7 @@ def test_each_task_counts_alike_and_those_that_were_left_out_apart() -> None:
         assert first.interval == share_interval([1.0] * len(runs), 40 * len(runs))
 
 
-def test_tasks_are_called_by_their_words_where_these_tell_them_apart(mini: Dataset) -> None:
+def test_tasks_are_called_by_their_words_where_these_tell_them_apart(mini):
     called = ["push", "pull", "turn", "turn", "open", "shut", ""]
     numbers = [0, 1, 2, 3, 4, 4, 5]
     with orlog.DatasetWriter(
@@ -222,7 +218,7 @@ def test_tasks_are_called_by_their_words_where_these_tell_them_apart(mini: Datas
         assert f"success rate in {name}" in {number.name for number in numbers_of(runs)}
 
 
-def test_where_no_success_is_told_tasks_have_returns() -> None:
+def test_where_no_success_is_told_tasks_have_returns():
     run = dataclasses.replace(played(by_task=[[0, 0], [1, 0]]), returns=np.array([2.0, 4.0]))
     assert [one.short for one in numbers_of([run])] == [
         "return, mean over tasks 3.0",
@@ -231,14 +227,14 @@ def test_where_no_success_is_told_tasks_have_returns() -> None:
     ]
 
 
-def test_a_task_is_left_out_if_no_episode_of_the_data_has_it(mini: Dataset) -> None:
+def test_a_task_is_left_out_if_no_episode_of_the_data_has_it(mini):
     numbered = orlog.combine_datasets([mini], pad=True)  # its only task is 0
     kept = completed({"by_task": np.array([0.0, 1.0, 0.0]), "success": np.ones(3)}, numbered)
     assert kept["by_task"].tolist() == [[0, 0], [1, 1], [0, 0]]
     assert kept["success"].tolist() == [1, 1, 1]
 
 
-def test_what_was_counted_comes_back_from_the_fields_of_an_evaluation() -> None:
+def test_what_was_counted_comes_back_from_the_fields_of_an_evaluation():
     arrays = {"success": np.array([True, False]), "cost": np.array([0.5, 3.0])}
     fields = as_fields(arrays)
     assert fields == {"successes": [True, False], "metrics": {"cost": [0.5, 3.0]}}
@@ -251,7 +247,7 @@ def test_what_was_counted_comes_back_from_the_fields_of_an_evaluation() -> None:
             of_fields(wrong)
 
 
-def test_numbers_in_words() -> None:
+def test_numbers_in_words():
     share = Number(metric="a", name="wins", value=0.4, interval=(0.168, 0.687), is_share=True, note="4 of 10")
     assert str(share) == "wins 40.0 % (4 of 10, 95 % interval 16.8 to 68.7)"
     assert share.cells() == ["wins", "40.0 %", "16.8 to 68.7", "4 of 10"]
@@ -262,14 +258,14 @@ def test_numbers_in_words() -> None:
     assert in_short([share, plain, other]) == ["wins 40.0 %", "cost 1.23"]
 
 
-def test_intervals_of_costs_do_not_begin_below_zero() -> None:
+def test_intervals_of_costs_do_not_begin_below_zero():
     mean, *_ = numbers_of([played(cost=costs) for costs in ([0.0, 0.0], [0.0, 0.1], [9.0, 0.0])])
     assert mean.interval is not None
     assert mean.interval[0] == 0
 
 
 @pytest.mark.parametrize("objectives", [1, 2, 3])
-def test_the_volume_is_that_of_counted_cells(objectives: int) -> None:
+def test_the_volume_is_that_of_counted_cells(objectives):
     rng = np.random.default_rng(objectives)
     for _ in range(10):
         points = rng.integers(-1, 6, (5, objectives)).astype(float)
@@ -279,11 +275,11 @@ def test_the_volume_is_that_of_counted_cells(objectives: int) -> None:
         assert hypervolume(points, np.zeros(objectives)) == cells
 
 
-def over_weights(weights: Any, gained: Any, dataset: str = "lab/two-v1") -> EpisodeOutcomes:
+def over_weights(weights, gained, dataset="lab/two-v1"):
     return played(dataset, episode_weights=weights, hypervolume=gained)
 
 
-def test_episodes_of_the_same_weights_are_one_point() -> None:
+def test_episodes_of_the_same_weights_are_one_point():
     weights = [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
     run = over_weights(weights, [[4.0, 0.0], [1.0, 3.0], [2.0, 2.0]])
     assert points_of(run).tolist() == [[1, 3], [3, 1]]
@@ -297,7 +293,7 @@ def test_episodes_of_the_same_weights_are_one_point() -> None:
         points_of(over_weights([[1.0, 1.0, 1.0]], [[1.0, 1.0]]))
 
 
-def test_that_of_a_known_front_is_said_beside() -> None:
+def test_that_of_a_known_front_is_said_beside():
     assert known_hypervolume("lab/two-v1") is None
     whole = known_hypervolume("objectives/treasure-v1")
     assert whole is not None

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -17,23 +15,23 @@ from orlog.normalize.value_estimates import (
     spread_of_fits,
     value_range,
 )
-from tests.frozen_lake import Lake, Logged, frozen_lake
+from tests.frozen_lake import frozen_lake
 
 HORIZON = 12
 
 
 @pytest.fixture(scope="module")
-def lake() -> Lake:
+def lake():
     return frozen_lake()
 
 
 @pytest.fixture(scope="module")
-def policies(lake: Lake) -> tuple[np.ndarray, np.ndarray]:
+def policies(lake):
     """Return the evaluated policy, and the one that acts, which takes the best action less often."""
     return 0.6 * lake.best() + 0.4 / 4, 0.3 * lake.best() + 0.7 / 4
 
 
-def values_of(lake: Lake, logged: Logged, target: np.ndarray, error: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+def values_of(lake, logged, target, error=0.0):
     """Return Q of the logged actions and V of the states, wrong by a factor 1 + error."""
     q_table, table = lake.until(target, HORIZON)
     steps = np.arange(HORIZON)
@@ -43,7 +41,7 @@ def values_of(lake: Lake, logged: Logged, target: np.ndarray, error: float = 0.0
     return q_values, state_values
 
 
-def test_errors_of_a_mean_of_fits_follow_students_t() -> None:
+def test_errors_of_a_mean_of_fits_follow_students_t():
     values = np.array([[1.0, 2.0, 4.0, 5.0, 3.0]])
     both = np.concatenate([values, values + 10.0])
     found = spread_of_fits(both, np.random.default_rng(0), resamples=40_000)
@@ -53,7 +51,7 @@ def test_errors_of_a_mean_of_fits_follow_students_t() -> None:
     assert not spread_of_fits(values[:, :1], np.random.default_rng(0)).any()
 
 
-def test_weights_too_large_for_a_number_give_no_finite_estimate_and_no_warning() -> None:
+def test_weights_too_large_for_a_number_give_no_finite_estimate_and_no_warning():
     logs, rewards = np.full((3, 800), np.log(4.0)), np.ones((3, 800))
     rewards[:, -1] = 0
     zeros = np.zeros((3, 801))
@@ -62,7 +60,7 @@ def test_weights_too_large_for_a_number_give_no_finite_estimate_and_no_warning()
     assert weighted.value == pytest.approx(799)
 
 
-def test_each_estimator_is_its_formula() -> None:
+def test_each_estimator_is_its_formula():
     rng = np.random.default_rng(0)
     logs, rewards = rng.normal(size=(3, 2)), rng.normal(size=(3, 2))
     q_values, values = rng.normal(size=(3, 2)), rng.normal(size=(3, 3))
@@ -98,9 +96,7 @@ def test_each_estimator_is_its_formula() -> None:
     assert effective_sample_size(logs) == pytest.approx(1 / np.square(shares[:, 1]).sum())
 
 
-def test_unbiased_estimators_have_the_exact_value_as_their_mean(
-    lake: Lake, policies: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_unbiased_estimators_have_the_exact_value_as_their_mean(lake, policies):
     target, behavior = policies
     exact = lake.until(target, HORIZON)[1][0, 0]
     logged = lake.play(behavior, 10_000, HORIZON, np.random.default_rng(1))
@@ -126,9 +122,7 @@ def test_unbiased_estimators_have_the_exact_value_as_their_mean(
 
 
 @pytest.mark.thorough
-def test_weighted_estimators_come_to_the_exact_value_and_are_biased_with_one_episode(
-    lake: Lake, policies: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_weighted_estimators_come_to_the_exact_value_and_are_biased_with_one_episode(lake, policies):
     target, behavior = policies
     exact = lake.until(target, HORIZON)[1][0, 0]
     rng = np.random.default_rng(2)
@@ -154,9 +148,7 @@ def test_weighted_estimators_come_to_the_exact_value_and_are_biased_with_one_epi
 
 
 @pytest.mark.thorough
-def test_intervals_hold_the_exact_value_as_often_as_they_say(
-    lake: Lake, policies: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_intervals_hold_the_exact_value_as_often_as_they_say(lake, policies):
     target, behavior = policies
     exact = lake.until(target, HORIZON)[1][0, 0]
     rng = np.random.default_rng(3)
@@ -175,7 +167,7 @@ def test_intervals_hold_the_exact_value_as_often_as_they_say(
     assert (held / 40 > 0.84).all()
 
 
-def test_long_episodes_with_large_ratios_do_not_overflow_where_weights_are_relative() -> None:
+def test_long_episodes_with_large_ratios_do_not_overflow_where_weights_are_relative():
     logs = np.full((2, 500), 3.0)
     logs[1, 0] = 4.0
     rewards = np.ones((2, 500))
@@ -183,14 +175,14 @@ def test_long_episodes_with_large_ratios_do_not_overflow_where_weights_are_relat
     assert not np.isfinite(importance_sampling(logs, rewards, 0.5).value)
 
 
-def test_a_policy_that_no_episode_follows_has_no_weighted_estimate() -> None:
+def test_a_policy_that_no_episode_follows_has_no_weighted_estimate():
     logs, rewards = np.array([[0.0, -np.inf], [-np.inf, 0.0]]), np.ones((2, 2))
     assert np.isnan(importance_sampling(logs, rewards, 1.0, weighted=True).value)
     assert importance_sampling(logs, rewards, 1.0).value == 0
     assert effective_sample_size(logs) == 0
 
 
-def test_an_ended_episode_keeps_its_weight() -> None:
+def test_an_ended_episode_keeps_its_weight():
     logs = padded(np.log([2.0, 1.0, 1.0]), np.array([1, 2]))
     rewards = padded(np.array([1.0, 0.0, 3.0]), np.array([1, 2]))
     assert rewards.tolist() == [[1, 0], [0, 3]]
@@ -198,7 +190,7 @@ def test_an_ended_episode_keeps_its_weight() -> None:
     assert found.value == pytest.approx(2 / 3 + 3 / 3)
 
 
-def test_resamples_of_means_spread_as_their_standard_error() -> None:
+def test_resamples_of_means_spread_as_their_standard_error():
     rng = np.random.default_rng(0)
     values = rng.normal(size=400)
     draws = resampled_values([mean_terms(values)], rng, resamples=2000)[0]
@@ -206,7 +198,7 @@ def test_resamples_of_means_spread_as_their_standard_error() -> None:
     assert draws.std() == pytest.approx(values.std() / 20, rel=0.06)
 
 
-def test_the_quality_of_estimates_by_hand_and_by_scipy() -> None:
+def test_the_quality_of_estimates_by_hand_and_by_scipy():
     estimates, values = np.array([1.0, 5.0, 2.0, 2.0]), np.array([2.0, 4.0, 6.0, 1.0])
     assert absolute_error(estimates, values) == pytest.approx((1 + 1 + 4 + 1) / 4)
     assert regret(estimates, values) == 6 - 4
@@ -217,7 +209,7 @@ def test_the_quality_of_estimates_by_hand_and_by_scipy() -> None:
     assert np.isnan(rank_correlation(np.zeros(4), values))
 
 
-def test_values_lie_between_one_reward_and_a_sum_without_end() -> None:
+def test_values_lie_between_one_reward_and_a_sum_without_end():
     assert value_range(np.array([1.0, 1.0]), 0.75) == (1.0, 4.0)
     assert value_range(np.array([-2.0, 0.0, 3.0]), 0.5) == (-4.0, 6.0)
     assert value_range(np.array([-2.0, -1.0]), 1.0) == (-np.inf, -1.0)

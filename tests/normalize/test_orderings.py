@@ -3,8 +3,6 @@
 Of the families, docs/families.md says what came out.
 """
 
-from __future__ import annotations
-
 import functools
 
 import pytest
@@ -63,7 +61,7 @@ UNORDERED = {("walker2d", "td3bc"), ("halfcheetah", "cql")}
 
 
 @pytest.mark.parametrize(("better", "worse"), PAIRS)
-def test_learning_from_rewards_or_for_goals_is_above_imitation(better: str, worse: str) -> None:
+def test_learning_from_rewards_or_for_goals_is_above_imitation(better, worse):
     wrong = {
         (name, better, worse)
         for name in MIXED
@@ -73,7 +71,7 @@ def test_learning_from_rewards_or_for_goals_is_above_imitation(better: str, wors
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_better_data_give_better_policies(task: str) -> None:
+def test_better_data_give_better_policies(task):
     wrong = set()
     for algorithm in ("bc", *LEARNED):
         random, medium, expert = (
@@ -88,7 +86,7 @@ def test_better_data_give_better_policies(task: str) -> None:
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_the_policy_that_made_the_best_data_scores_above_random_actions(name: str) -> None:
+def test_the_policy_that_made_the_best_data_scores_above_random_actions(name):
     manifest = recorded_manifest(name)
     assert manifest is not None
     references = references_of(manifest)
@@ -97,7 +95,7 @@ def test_the_policy_that_made_the_best_data_scores_above_random_actions(name: st
 
 
 @functools.cache
-def score(algorithm: str, name: str) -> float | None:
+def score(algorithm, name):
     baseline, manifest = read_baseline(algorithm, name), recorded_manifest(name)
     references = None if manifest is None else references_of(manifest)
     if baseline is None or references is None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 
@@ -10,7 +8,6 @@ from orlog.errors import NotFoundError
 from orlog.manifests.benchmarks import BENCHMARKS
 from orlog.manifests.tables import read_table
 from orlog.normalize.published_scores import (
-    PublishedScore,
     disagreements_about,
     published_names,
     published_scores,
@@ -21,11 +18,11 @@ from orlog.normalize.published_scores import (
 IDENTITY = ("dataset", "benchmark", "algorithm", "implementation", "metric", "protocol")
 
 
-def of_benchmarks() -> list[PublishedScore]:
+def of_benchmarks():
     return [score for key in BENCHMARKS for score in published_scores(key)]
 
 
-def test_every_row_is_found_by_name_with_its_numbers() -> None:
+def test_every_row_is_found_by_name_with_its_numbers():
     rows = read_table("published_scores")
     counts = {key: len(published_scores(key)) for key in BENCHMARKS}
     assert counts == Counter(row["dataset"].partition("/")[0] for row in rows) | dict.fromkeys(("minari", "ogmarl"), 0)
@@ -43,7 +40,7 @@ def test_every_row_is_found_by_name_with_its_numbers() -> None:
         assert " | ".join(score.caveats) == row["caveats"]
 
 
-def test_scores_of_seeds_have_the_mean_that_was_published() -> None:
+def test_scores_of_seeds_have_the_mean_that_was_published():
     scores = [score for score in of_benchmarks() if score.per_seed]
     assert sum(len(score.per_seed) for score in scores) == 6057 + 1650 * 12 + 408 * 10
     differing = []
@@ -61,7 +58,7 @@ def test_scores_of_seeds_have_the_mean_that_was_published() -> None:
     assert differing == ["maximum"] * 5
 
 
-def test_every_source_of_a_published_number_has_a_name() -> None:
+def test_every_source_of_a_published_number_has_a_name():
     """A repository with its commit and file, or a paper with its table."""
     named = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{7,}:\S|.+ paper \(.+ \d{4}\), Table \d")
     sources = {score.source for score in of_benchmarks()}
@@ -70,7 +67,7 @@ def test_every_source_of_a_published_number_has_a_name() -> None:
     assert [source for source in disagreeing if "unknown" in source] == []
 
 
-def test_no_protocol_is_taken_for_another() -> None:
+def test_no_protocol_is_taken_for_another():
     kinds = defaultdict(set)
     for score in of_benchmarks():
         kinds[score.statistic].add(score.protocol)
@@ -82,7 +79,7 @@ def test_no_protocol_is_taken_for_another() -> None:
     assert "single published run" in kinds["other"]
 
 
-def test_every_disagreement_is_found_by_a_name_that_it_is_about() -> None:
+def test_every_disagreement_is_found_by_a_name_that_it_is_about():
     names = {name for key in BENCHMARKS for name in published_names(key)}
     names |= {"d4rl/maze2d-eval-umaze-dense-v1", "atari/video_pinball", "minari/D4RL/door/human-v2"}
     names |= {"ogmarl/omiga/smac_v1/corridor/Good"}
@@ -91,7 +88,7 @@ def test_every_disagreement_is_found_by_a_name_that_it_is_about() -> None:
     assert found == {row["item"] for row in read_table("disagreements")}
 
 
-def test_disagreements_stay_with_their_dataset_and_algorithm() -> None:
+def test_disagreements_stay_with_their_dataset_and_algorithm():
     items = {one.item for one in disagreements_about("d4rl/hopper-medium-v2")}
     assert "IQL paper hopper-medium-v2" in items
     assert "CQL paper hopper-medium (v0)" not in items
@@ -100,7 +97,7 @@ def test_disagreements_stay_with_their_dataset_and_algorithm() -> None:
     assert disagreements_about("lab/other-v1") == []
 
 
-def test_algorithms_are_compared_by_their_letters_and_unknown_benchmarks_refused() -> None:
+def test_algorithms_are_compared_by_their_letters_and_unknown_benchmarks_refused():
     assert same_algorithm("TD3+BC", "td3_bc")
     assert not same_algorithm("TD3", "TD3+BC")
     with pytest.raises(NotFoundError, match="no benchmark is named 'd5rl'; there are d4rl"):

@@ -1,8 +1,4 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,7 +14,6 @@ from orlog.normalize.references import (
     PublishedReferences,
     ReferenceReturn,
     ReferenceReturns,
-    References,
     impossible_return,
     largest_return,
     read_references,
@@ -36,7 +31,7 @@ PROTOCOL = Protocol(
 )
 
 
-def references(random: float, expert: float) -> ReferenceReturns:
+def references(random, expert):
     low, high = (
         ReferenceReturn(policy=policy, mean=mean, standard_deviation=1.0, returns=[mean])
         for policy, mean in (("uniform", random), ("controller", expert))
@@ -44,7 +39,7 @@ def references(random: float, expert: float) -> ReferenceReturns:
     return ReferenceReturns(random=low, expert=high, protocol=PROTOCOL)
 
 
-PUBLISHED: dict[str, Any] = {
+PUBLISHED = {
     "random": {"policy": "uniform", "mean": -280.2},
     "expert": {"policy": "SAC, trained to convergence", "mean": 12135.0},
     "protocol": {
@@ -58,17 +53,17 @@ PUBLISHED: dict[str, Any] = {
 }
 
 
-def body() -> Any:
+def body():
     return msgspec.to_builtins(references(1.5, 80.0))
 
 
-def read(tmp_path: Path, content: Any) -> References:
+def read(tmp_path, content):
     path = tmp_path / "references.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
     return read_references(path)
 
 
-def test_files_that_are_not_what_they_say_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_what_they_say_are_refused(tmp_path):
     wrong = body()
     wrong["expert"]["returns"] = [1.0]
     with pytest.raises(ValueError, match=r"mean 80 is not that of its 1 returns, 1"):
@@ -86,7 +81,7 @@ def test_files_that_are_not_what_they_say_are_refused(tmp_path: Path) -> None:
 
 @settings(deadline=None)
 @given(random=FLOATS, gap=st.floats(0.01, 1e4), returns=st.tuples(FLOATS, FLOATS, FLOATS))
-def test_scores_are_affine_and_monotone(random: float, gap: float, returns: tuple[float, float, float]) -> None:
+def test_scores_are_affine_and_monotone(random, gap, returns):
     anchors = references(random, random + gap)
     ends = anchors.normalize(np.array([random, anchors.expert.mean]))
     np.testing.assert_allclose(ends, [0, 100], atol=1e-9)
@@ -102,14 +97,14 @@ def test_scores_are_affine_and_monotone(random: float, gap: float, returns: tupl
 
 
 @pytest.mark.parametrize("expert", [1.0, 0.5, float("nan")])
-def test_an_expert_that_is_not_above_random_is_refused(expert: float) -> None:
+def test_an_expert_that_is_not_above_random_is_refused(expert):
     with pytest.raises(ValueError, match="no score can be normalized"):
         references(1.0, expert)
 
 
 @pytest.mark.parametrize("place", [[], ["random"], ["expert"], ["protocol"]])
 @pytest.mark.parametrize("whole", [body(), PUBLISHED], ids=["measured", "published"])
-def test_unknown_and_missing_keys_are_refused(tmp_path: Path, whole: Any, place: list[str]) -> None:
+def test_unknown_and_missing_keys_are_refused(tmp_path, whole, place):
     for change in (lambda part: part.update(surprise=1), dict.popitem):
         changed = json.loads(json.dumps(whole))
         part = changed
@@ -128,12 +123,12 @@ def test_unknown_and_missing_keys_are_refused(tmp_path: Path, whole: Any, place:
         {**PUBLISHED, "expert": PUBLISHED["random"]},
     ],
 )
-def test_a_file_without_two_anchors_is_refused(tmp_path: Path, content: Any) -> None:
+def test_a_file_without_two_anchors_is_refused(tmp_path, content):
     with pytest.raises(ValueError, match=r"."):
         read(tmp_path, content)
 
 
-def test_a_record_holds_mean_deviation_and_error_of_its_returns(tmp_path: Path) -> None:
+def test_a_record_holds_mean_deviation_and_error_of_its_returns(tmp_path):
     record = ReferenceReturn.of("uniform", np.array([1.0, 2.0, 6.0]))
     assert (record.mean, record.returns) == (3.0, [1.0, 2.0, 6.0])
     assert record.standard_deviation == pytest.approx(np.sqrt(7))
@@ -144,7 +139,7 @@ def test_a_record_holds_mean_deviation_and_error_of_its_returns(tmp_path: Path) 
     assert read(tmp_path, body()) == references(1.5, 80.0)
 
 
-def test_published_means_are_read_and_normalize_as_measured_ones(tmp_path: Path) -> None:
+def test_published_means_are_read_and_normalize_as_measured_ones(tmp_path):
     published = read(tmp_path, PUBLISHED)
     assert isinstance(published, PublishedReferences)
     assert msgspec.to_builtins(published) == PUBLISHED
@@ -153,7 +148,7 @@ def test_published_means_are_read_and_normalize_as_measured_ones(tmp_path: Path)
     np.testing.assert_array_equal(published.normalize(returns), references(-280.2, 12135.0).normalize(returns))
 
 
-def test_no_recorded_return_is_more_than_an_episode_can_have() -> None:
+def test_no_recorded_return_is_more_than_an_episode_can_have():
     bounded = 0
     for path in records_folder().glob("**/baselines/*.json"):
         baseline = convert_json(parse_json(path.read_bytes()), Baseline)
@@ -171,7 +166,7 @@ def test_no_recorded_return_is_more_than_an_episode_can_have() -> None:
                 assert impossible_return(found.protocol, np.array(policy.returns)) == "", path
 
 
-def test_recorded_files_are_written_as_they_are() -> None:
+def test_recorded_files_are_written_as_they_are():
     for path in (records_folder() / "references").glob("*.json"):
         recorded = read_references(path)
         body = json.loads(path.read_text("utf-8"))

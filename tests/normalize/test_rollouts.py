@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import Any
-
 import gymnasium
 import numpy as np
 import pytest
@@ -24,49 +20,47 @@ class Countdown(gymnasium.Env[np.ndarray, np.ndarray]):
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed, options=options)
         self.left = int(self.np_random.integers(1, 10))
         self.truncates = bool(self.np_random.random() < 0.5)
         return self._observe(), {}
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         assert self.left > 0
         self.left -= 1
         reward = self.value * float(action[0]) + 1
         done = self.left == 0
         return self._observe(), reward, done and not self.truncates, done and self.truncates, {}
 
-    def _observe(self) -> np.ndarray:
+    def _observe(self):
         self.value = float(self.np_random.normal())
         return np.array([self.left, self.value])
 
 
-def policy(observations: Any) -> np.ndarray:
+def policy(observations):
     return np.asarray(3 * observations[:, 1:] - observations[:, :1])
 
 
 class Remembering:
     """A policy whose action depends on the steps and rewards of its episode, which it checks."""
 
-    def start(self, environments: int) -> None:
+    def start(self, environments):
         self.first = np.full(environments, np.nan)  # nothing has begun yet
         self.steps, self.total = np.zeros(environments), np.zeros(environments)
 
-    def begin(self, which: np.ndarray) -> None:
+    def begin(self, which):
         self.first[which] = np.nan
         self.steps[which] = self.total[which] = 0
 
-    def __call__(self, observations: Any) -> np.ndarray:
+    def __call__(self, observations):
         left = observations[:, 0]
         self.first = np.where(np.isnan(self.first), left, self.first)
         assert (left == self.first - self.steps).all()
         self.steps += 1
         return np.asarray((self.total + self.steps)[:, None] - observations[:, 1:])
 
-    def reward(self, rewards: np.ndarray) -> None:
+    def reward(self, rewards):
         self.total += rewards
 
 
@@ -75,9 +69,9 @@ OTHERS = (lambda _: "yes", lambda _: [1], lambda _: np.ones(2), lambda _: None)
 
 
 @pytest.mark.parametrize("kind", [*NUMBERS, *OTHERS])
-def test_what_is_no_yes_or_no_is_no_success(kind: Any) -> None:
+def test_what_is_no_yes_or_no_is_no_success(kind):
     class Env(Countdown):
-        def step(self, action: np.ndarray) -> Any:
+        def step(self, action):
             *others, _ = super().step(action)
             return *others, {"success": kind(1)}
 
@@ -89,7 +83,7 @@ def test_what_is_no_yes_or_no_is_no_success(kind: Any) -> None:
     assert found.returns.tolist() == returns.tolist()
 
 
-def one_by_one(env: gymnasium.Env[Any, Any], episodes: int, first_seed: int, policy: Any = policy) -> list[float]:
+def one_by_one(env, episodes, first_seed, policy=policy):
     returns = []
     for seed in range(first_seed, first_seed + episodes):
         observation, _ = env.reset(seed=seed)
@@ -108,10 +102,10 @@ def one_by_one(env: gymnasium.Env[Any, Any], episodes: int, first_seed: int, pol
 
 @settings(deadline=None, max_examples=scaled(40))
 @given(episodes=st.integers(1, 12), side_by_side=st.integers(1, 7), first_seed=st.integers(0, 2**31))
-def test_returns_are_those_of_one_environment_after_another(episodes: int, side_by_side: int, first_seed: int) -> None:
+def test_returns_are_those_of_one_environment_after_another(episodes, side_by_side, first_seed):
     environments = SyncVectorEnv([Countdown] * side_by_side)
     expected = one_by_one(Countdown(), episodes, first_seed)
-    done: list[int] = []
+    done = []
     for _ in range(2):  # used again, they give the same
         found = run_episodes(
             policy, environments, episodes=episodes, first_seed=first_seed, counts=COUNTS, progress=done.append
@@ -126,9 +120,7 @@ def test_returns_are_those_of_one_environment_after_another(episodes: int, side_
 
 @settings(deadline=None, max_examples=scaled(40))
 @given(episodes=st.integers(1, 12), side_by_side=st.integers(1, 7), first_seed=st.integers(0, 2**31))
-def test_a_policy_with_memory_remembers_each_episode_and_no_other(
-    episodes: int, side_by_side: int, first_seed: int
-) -> None:
+def test_a_policy_with_memory_remembers_each_episode_and_no_other(episodes, side_by_side, first_seed):
     environments = SyncVectorEnv([Countdown] * side_by_side)
     expected = one_by_one(Countdown(), episodes, first_seed, Remembering())
     remembering = Remembering()
@@ -138,23 +130,23 @@ def test_a_policy_with_memory_remembers_each_episode_and_no_other(
 
 
 @pytest.mark.parametrize(("episodes", "first_seed"), [(0, 0), (-1, 0), (1, -1)])
-def test_numbers_out_of_range_are_refused(episodes: int, first_seed: int) -> None:
+def test_numbers_out_of_range_are_refused(episodes, first_seed):
     environments = SyncVectorEnv([Countdown])
     with pytest.raises(ValueError, match="episodes must be >= 1 and first_seed >= 0"):
         run_episodes(policy, environments, episodes=episodes, first_seed=first_seed)
 
 
-def test_point_maze_gives_the_same_returns_twice() -> None:
+def test_point_maze_gives_the_same_returns_twice():
     kwargs = {"reward_type": "dense", "max_episode_steps": 25}
 
-    def make() -> gymnasium.Env[Any, Any]:
+    def make():
         return make_environment("PointMaze_UMaze-v3", kwargs)
 
-    def towards_the_goal(observations: Any) -> np.ndarray:
+    def towards_the_goal(observations):
         error = observations["desired_goal"] - observations["achieved_goal"]
         return np.asarray(error.clip(-1, 1), np.float32)
 
-    def returns(envs: SyncVectorEnv) -> list[float]:
+    def returns(envs):
         found = run_episodes(towards_the_goal, envs, episodes=5, first_seed=3, counts=COUNTS)
         assert found.metrics["success"].shape == (5,)
         return list(found.returns.tolist())

@@ -1,11 +1,8 @@
 """Statistics of scores, against rliable, SciPy, sums of squares and counts by hand."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -50,9 +47,7 @@ SCORES = np.random.default_rng(0).normal(50, 40, (5, 7))
 TASKS = ("hopper", "walker", "ant")
 
 
-def stratified_interval(
-    statistic: Callable[..., np.ndarray], *methods: np.ndarray, resamples: int = 2000
-) -> list[np.ndarray]:
+def stratified_interval(statistic, *methods, resamples=2000):
     """Return the ends of a statistic's interval, from methods' scores [seeds, tasks]."""
     rng = np.random.default_rng(0)
     drawn = [stratified_resamples([task[:, None] for task in scores.T], rng, resamples=resamples) for scores in methods]
@@ -63,7 +58,7 @@ def stratified_interval(
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_the_interval_of_one_policys_share_is_wilsons(counts: tuple[int, int]) -> None:
+def test_the_interval_of_one_policys_share_is_wilsons(counts):
     successes, episodes = counts
     expected = stats.binomtest(successes, episodes).proportion_ci(method="wilson")
     share = successes / episodes
@@ -76,7 +71,7 @@ def test_the_interval_of_one_policys_share_is_wilsons(counts: tuple[int, int]) -
 
 
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=8))
-def test_over_seeds_wilsons_rule_gets_the_effective_number_of_episodes(counts: list[int]) -> None:
+def test_over_seeds_wilsons_rule_gets_the_effective_number_of_episodes(counts):
     shares = [count / 30 for count in counts]
     share, episodes = float(np.mean(shares)), 30 * len(counts)
     low, high = share_interval(shares, episodes)
@@ -94,7 +89,7 @@ def test_over_seeds_wilsons_rule_gets_the_effective_number_of_episodes(counts: l
     assert bootstrap_interval(np.array(scores), np.random.default_rng(0)) == known
 
 
-def test_shares_of_three_seeds_by_hand() -> None:
+def test_shares_of_three_seeds_by_hand():
     assert share_interval([0.36, 0.57, 0.70], 300) == pytest.approx((0.20067, 0.84937), abs=1e-5)
     assert mean_interval(np.array([36.0, 57.0, 70.0])) == pytest.approx((11.715, 96.952), abs=0.001)
     assert share_interval([0.5, 0.5, 0.5], 300) == pytest.approx((0.37946, 0.62054), abs=1e-5)
@@ -103,7 +98,7 @@ def test_shares_of_three_seeds_by_hand() -> None:
 
 @pytest.mark.parametrize("share", [0.5, 0.9])
 @pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_intervals_of_shares_hold_the_share_of_the_method(seeds: int, share: float) -> None:
+def test_intervals_of_shares_hold_the_share_of_the_method(seeds, share):
     rng, held = np.random.default_rng(seeds), 0
     for shares in rng.beta(share * 19, (1 - share) * 19, (500, seeds)):  # seeds spread by 0.11 or 0.07
         low, high = share_interval(rng.binomial(100, shares) / 100, 100 * seeds)
@@ -111,7 +106,7 @@ def test_intervals_of_shares_hold_the_share_of_the_method(seeds: int, share: flo
     assert held / 500 > 0.93
 
 
-def test_other_scores_have_students_interval_and_equal_ones_none() -> None:
+def test_other_scores_have_students_interval_and_equal_ones_none():
     values = np.array([3.0, 4.0, 8.0, 9.0])
     expected = stats.t.interval(0.95, 3, values.mean(), stats.sem(values))
     assert mean_interval(values) == pytest.approx(expected)
@@ -123,7 +118,7 @@ def test_other_scores_have_students_interval_and_equal_ones_none() -> None:
 # The bootstrap.
 
 
-def test_scores_without_spread_have_no_interval() -> None:
+def test_scores_without_spread_have_no_interval():
     rng = np.random.default_rng(0)
     assert bootstrap_interval(np.full((3, 7), 0.1), rng, resamples=50) is None
     assert bootstrap_interval(np.ones((1, 1)), rng, resamples=50) is None
@@ -132,7 +127,7 @@ def test_scores_without_spread_have_no_interval() -> None:
     assert bootstrap_interval(mostly_equal, rng, confidence=0.1) is None
 
 
-def test_the_bootstrap_resamples_seeds_and_their_episodes() -> None:
+def test_the_bootstrap_resamples_seeds_and_their_episodes():
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(30, 1)) + 2 * rng.normal(size=(30, 10))
     found = bootstrap_interval(scores, rng, resamples=20_000, confidence=0.68269)
@@ -143,7 +138,7 @@ def test_the_bootstrap_resamples_seeds_and_their_episodes() -> None:
     assert (found[1] - found[0]) / 2 == pytest.approx(math.sqrt(variance), rel=0.03)
 
 
-def test_the_bootstrap_of_one_task_keeps_its_numbers_to_the_bit() -> None:
+def test_the_bootstrap_of_one_task_keeps_its_numbers_to_the_bit():
     # Pages and baselines print them.
     scores = np.random.default_rng(7).normal(40, 12, (5, 30))
     assert [bootstrap_interval(scores[:seeds], np.random.default_rng(0), resamples=50) for seeds in (1, 3, 5)] == [
@@ -153,7 +148,7 @@ def test_the_bootstrap_of_one_task_keeps_its_numbers_to_the_bit() -> None:
     ]
 
 
-def test_the_stratified_bootstrap_resamples_seeds_by_task_and_their_episodes() -> None:
+def test_the_stratified_bootstrap_resamples_seeds_by_task_and_their_episodes():
     rng = np.random.default_rng(0)
     spreads = [(3.0, 8.0, 40), (1.0, 20.0, 10), (6.0, 1.0, 1_000)]
     scores = [
@@ -176,7 +171,7 @@ def test_the_stratified_bootstrap_resamples_seeds_by_task_and_their_episodes() -
 @pytest.mark.parametrize(
     "seeds", [pytest.param(seeds, marks=() if seeds == 3 else pytest.mark.thorough) for seeds in BOOTSTRAP_COVERAGE]
 )
-def test_the_bootstrap_covers_as_often_as_is_printed_beside_it(seeds: int) -> None:
+def test_the_bootstrap_covers_as_often_as_is_printed_beside_it(seeds):
     """As `benchmarks/intervals.py` measures it, with fewer runs: three standard errors."""
     rng = np.random.default_rng(100 + seeds)
     runs, covered = 400, 0
@@ -192,11 +187,11 @@ def test_the_bootstrap_covers_as_often_as_is_printed_beside_it(seeds: int) -> No
 # Against rliable.
 
 
-def test_intervals_are_rliables() -> None:
+def test_intervals_are_rliables():
     library, metrics = rliable_library(), rliable_metrics()
     thresholds = np.linspace(-50, 150, 21)
 
-    def every(drawn: np.ndarray) -> np.ndarray:
+    def every(drawn):
         return np.stack([aggregate(drawn) for aggregate in AGGREGATES.values()], axis=-1)
 
     np.random.seed(0)  # noqa: NPY002 (rliable draws from numpy's global generator)
@@ -219,7 +214,7 @@ def test_intervals_are_rliables() -> None:
     np.testing.assert_allclose(ends, between["a,b"].ravel(), atol=0.03)
 
 
-def aggregates_by_rliable(scores: np.ndarray) -> dict[str, float]:
+def aggregates_by_rliable(scores):
     metrics = rliable_metrics()
     return {
         "IQM": metrics.aggregate_iqm(scores),
@@ -229,7 +224,7 @@ def aggregates_by_rliable(scores: np.ndarray) -> dict[str, float]:
     }
 
 
-def test_aggregates_are_rliables() -> None:
+def test_aggregates_are_rliables():
     published = np.array(
         [
             score.per_seed
@@ -245,7 +240,7 @@ def test_aggregates_are_rliables() -> None:
         assert found == pytest.approx(aggregates_by_rliable(scores), rel=1e-12)
 
 
-def test_the_probability_is_rliables_with_ties_and_other_numbers_of_seeds() -> None:
+def test_the_probability_is_rliables_with_ties_and_other_numbers_of_seeds():
     theirs = rliable_metrics().probability_of_improvement
     rng = np.random.default_rng(0)
     for seeds, others, tasks in ((5, 5, 4), (3, 8, 1), (2, 2, 3), (1, 4, 2)):
@@ -261,7 +256,7 @@ def test_the_probability_is_rliables_with_ties_and_other_numbers_of_seeds() -> N
 
 @settings(deadline=None)
 @given(values=npst.arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e3, 1e3)))
-def test_interquartile_mean_drops_a_quarter_on_each_side(values: np.ndarray) -> None:
+def test_interquartile_mean_drops_a_quarter_on_each_side(values):
     before = values.copy()
     cut = len(values) // 4
     middle = sorted(values.tolist())[cut : len(values) - cut]
@@ -271,7 +266,7 @@ def test_interquartile_mean_drops_a_quarter_on_each_side(values: np.ndarray) -> 
     np.testing.assert_array_equal(values, before)
 
 
-def test_statistics_by_hand_keep_leading_axes() -> None:
+def test_statistics_by_hand_keep_leading_axes():
     runs = np.array([[100.0, 1.0, 2.0, -50.0], [3.0, 6.0, 4.0, 5.0]])
     assert interquartile_mean(runs) == 3.5
     scores = np.array([[10.0, 120.0, 30.0], [20.0, 80.0, 50.0]])
@@ -292,7 +287,7 @@ def test_statistics_by_hand_keep_leading_axes() -> None:
     np.testing.assert_allclose(mean_ranks(np.stack([ranked, -ranked]))[1], [2.25, 1.25, 2.5])
 
 
-def test_a_profile_by_hand() -> None:
+def test_a_profile_by_hand():
     scores = np.array([[0.0, 50.0], [50.0, 100.0]])
     found = performance_profile(scores, np.array([-1.0, 0.0, 49.0, 50.0, 99.9, 100.0]))
     np.testing.assert_allclose(found, [1, 0.75, 0.75, 0.25, 0.25, 0])
@@ -303,7 +298,7 @@ def test_a_profile_by_hand() -> None:
     assert profile_thresholds(np.array([[-20.0]]))[[0, -1]].tolist() == [-20, 0]
 
 
-def disagreements(scores: np.ndarray, order: Sequence[int]) -> int:
+def disagreements(scores, order):
     """Count pairs that a task orders the other way."""
     return sum(
         scores[later, task] > scores[earlier, task]
@@ -318,7 +313,7 @@ def disagreements(scores: np.ndarray, order: Sequence[int]) -> int:
         np.float64, st.tuples(st.integers(1, 6), st.integers(1, 7)), elements=st.integers(0, 4).map(float)
     )
 )
-def test_no_ranking_disagrees_less_than_the_consensus(scores: np.ndarray) -> None:
+def test_no_ranking_disagrees_less_than_the_consensus(scores):
     found = kemeny_consensus(scores)
     counts = {order: disagreements(scores, order) for order in itertools.permutations(range(len(scores)))}
     fewest = min(counts.values())
@@ -327,7 +322,7 @@ def test_no_ranking_disagrees_less_than_the_consensus(scores: np.ndarray) -> Non
     assert found.rankings == sum(count == fewest for count in counts.values())
 
 
-def test_beyond_the_limit_a_consensus_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_the_limit_a_consensus_is_not_exact(monkeypatch):
     rng = np.random.default_rng(0)
     most = rng.normal(size=(EXACT_METHODS, 20))
     assert kemeny_consensus(most).is_exact
@@ -352,7 +347,7 @@ def test_beyond_the_limit_a_consensus_is_not_exact(monkeypatch: pytest.MonkeyPat
 # Variance.
 
 
-def nested_anova(scores: np.ndarray) -> tuple[float, float, float]:
+def nested_anova(scores):
     """Return the variance components of seeds, checkpoints and episodes from sums of squares."""
     seeds, checkpoints, episodes = scores.shape
     of_checkpoints, of_seeds = scores.mean(2, keepdims=True), scores.mean((1, 2), keepdims=True)
@@ -365,14 +360,14 @@ def nested_anova(scores: np.ndarray) -> tuple[float, float, float]:
     return (among - within) / (checkpoints * episodes), (within - error) / episodes, error
 
 
-def nested_scores(rng: np.random.Generator, size: tuple[int, int, int]) -> np.ndarray:
+def nested_scores(rng, size):
     """Return scores whose seeds vary by 6, checkpoints by 3 and episodes by 12."""
     of_seeds, of_checkpoints = rng.normal(0, 6, (size[0], 1, 1)), rng.normal(0, 3, (*size[:2], 1))
     return 50 + of_seeds + of_checkpoints + rng.normal(0, 12, size)
 
 
 @pytest.mark.parametrize("size", [(2, 1, 2), (3, 2, 2), (5, 4, 10), (4, 1, 30), (400, 20, 30)])
-def test_the_split_is_that_of_sums_of_squares(size: tuple[int, int, int]) -> None:
+def test_the_split_is_that_of_sums_of_squares(size):
     scores = nested_scores(np.random.default_rng(0), size)
     found = split_variance(scores)
     of_seeds, of_checkpoints, of_episodes = nested_anova(scores)
@@ -387,12 +382,12 @@ def test_the_split_is_that_of_sums_of_squares(size: tuple[int, int, int]) -> Non
         assert found.shares() == pytest.approx(drawn, rel=0.2)
 
 
-def test_equal_scores_have_no_shares_of_variance() -> None:
+def test_equal_scores_have_no_shares_of_variance():
     assert split_variance(np.full((3, 1, 4), 7.0)).shares() == {"seeds": 0, "episodes": 0}
 
 
 @pytest.mark.parametrize("scores", [np.zeros((1, 1, 5)), np.zeros((5, 1, 1)), np.full((2, 1, 2), np.nan)])
-def test_scores_whose_variance_cannot_be_split_are_refused(scores: np.ndarray) -> None:
+def test_scores_whose_variance_cannot_be_split_are_refused(scores):
     with pytest.raises(ValueError, match=r"two seeds and two episodes|nan at position 0, 0, 0"):
         split_variance(scores)
 
@@ -400,9 +395,7 @@ def test_scores_whose_variance_cannot_be_split_are_refused(scores: np.ndarray) -
 # Comparisons.
 
 
-def draw(
-    means: dict[str, float], *, seeds: int = 4, episodes: int = 10, tasks: tuple[str, ...] = TASKS
-) -> dict[str, dict[str, np.ndarray]]:
+def draw(means, *, seeds=4, episodes=10, tasks=TASKS):
     rng = np.random.default_rng(0)
     return {
         method: {task: rng.normal(rng.normal(mean, 3, (seeds, 1)), 8, (seeds, episodes)) for task in tasks}
@@ -410,7 +403,7 @@ def draw(
     }
 
 
-def test_a_comparison_has_every_statistic_of_the_same_scores() -> None:
+def test_a_comparison_has_every_statistic_of_the_same_scores():
     scores = draw({"bc": 20, "iql": 60, "cql": 40})
     found = compare_methods(scores, np.random.default_rng(0), resamples=300)
     runs = {method: np.stack([of_tasks[task].mean(1) for task in TASKS], 1) for method, of_tasks in scores.items()}
@@ -445,7 +438,7 @@ def test_a_comparison_has_every_statistic_of_the_same_scores() -> None:
     assert body["improvement"][0].keys() == {"above", "below", "value", "interval"}
 
 
-def test_checkpoints_give_the_variance_if_they_are_there() -> None:
+def test_checkpoints_give_the_variance_if_they_are_there():
     curve = np.random.default_rng(1).normal(size=(4, 3, 5))
     found = compare_methods(draw({"bc": 20}), np.random.default_rng(0), resamples=9, checkpoints={"bc": {"ant": curve}})
     assert found.variances["bc"]["ant"] == split_variance(curve)
@@ -454,7 +447,7 @@ def test_checkpoints_give_the_variance_if_they_are_there() -> None:
     assert other.checkpoints is None
 
 
-def test_few_seeds_episodes_tasks_and_methods_have_what_they_can_show() -> None:
+def test_few_seeds_episodes_tasks_and_methods_have_what_they_can_show():
     one_seed = {**draw({"bc": 20}), **draw({"iql": 60}, seeds=1)}
     found = compare_methods(one_seed, np.random.default_rng(0), resamples=50)
     assert found.aggregates["bc"]["IQM"].interval is not None
@@ -471,7 +464,7 @@ def test_few_seeds_episodes_tasks_and_methods_have_what_they_can_show() -> None:
     assert equal.aggregates["bc"]["IQM"] == Estimate(1.0, None)
 
 
-def test_who_has_too_few_seeds_or_episodes_is_not_ranked_and_copies_are_named() -> None:
+def test_who_has_too_few_seeds_or_episodes_is_not_ranked_and_copies_are_named():
     scores = draw({"bc": 20, "iql": 60})
     scores["best"] = {task: of_seeds[:2] + 90 for task, of_seeds in scores["iql"].items()}
     scores["chosen"] = {task: np.sort(of_seeds)[:, -5:] for task, of_seeds in scores["iql"].items()}
@@ -507,6 +500,6 @@ ONES = np.ones((2, 2))
         ({"bc": {"ant": ONES * [1, np.nan]}}, r"bc on ant \[seed, episode\]: nan at position 0, 1"),
     ],
 )
-def test_bad_input_is_one_line(scores: dict[str, dict[str, np.ndarray]], message: str) -> None:
+def test_bad_input_is_one_line(scores, message):
     with pytest.raises(ValueError, match=message):
         compare_methods(scores, np.random.default_rng(0))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math
@@ -10,16 +8,16 @@ import pytest
 from orlog.normalize.tuning import expected_online_performance, method_digest, tuning_curves
 
 
-def best_of(scores: np.ndarray, count: int) -> float:
+def best_of(scores, count):
     """Return the mean of the best of so many, over all choices without replacement."""
     return float(np.mean([max(chosen) for chosen in itertools.combinations(scores, count)]))
 
 
-def one_trial(scores: np.ndarray, policies: int, evaluations: int, seed: int) -> list[float]:
+def one_trial(scores, policies, evaluations, seed):
     """Run the bandit of unifloral's description, one evaluation after the other."""
     rng = np.random.default_rng(seed)
     arms = rng.choice(len(scores), policies, replace=False).tolist()
-    seen: dict[int, list[float]] = {arm: [] for arm in arms}
+    seen = {arm: [] for arm in arms}
     curve = []
     for number in range(1, evaluations + 1):
         bound = {
@@ -34,7 +32,7 @@ def one_trial(scores: np.ndarray, policies: int, evaluations: int, seed: int) ->
     return curve
 
 
-def test_without_noise_a_bandit_names_the_best_policy_that_it_has_seen() -> None:
+def test_without_noise_a_bandit_names_the_best_policy_that_it_has_seen():
     scores = np.array([[-3.0], [10.0], [40.0], [55.0], [90.0]])
     curves = tuning_curves(scores, np.random.default_rng(0), evaluations=9, policies=4, trials=20_000)
     assert curves.shape == (20_000, 9)
@@ -46,7 +44,7 @@ def test_without_noise_a_bandit_names_the_best_policy_that_it_has_seen() -> None
     assert (all_five[:, -1] == 90).all()
 
 
-def test_the_bandit_is_that_of_a_plain_loop() -> None:
+def test_the_bandit_is_that_of_a_plain_loop():
     rng = np.random.default_rng(0)
     scores = rng.normal(rng.normal(40, 10, (6, 1)), 15, (6, 50))
     scores[0] = -20  # whose mean is below that of a policy which was never run
@@ -56,7 +54,7 @@ def test_the_bandit_is_that_of_a_plain_loop() -> None:
     assert (np.abs(ours.mean(0) - plain.mean(0)) < 4 * error).all()
 
 
-def test_a_bandit_that_explores_finds_the_best_policy_in_the_end() -> None:
+def test_a_bandit_that_explores_finds_the_best_policy_in_the_end():
     rng = np.random.default_rng(0)
     scores = rng.normal([[50.0], [52.0], [45.0]], 5, (3, 200))
     curves = tuning_curves(scores, rng, evaluations=600, trials=50, exploration=100)
@@ -64,14 +62,14 @@ def test_a_bandit_that_explores_finds_the_best_policy_in_the_end() -> None:
     assert curves[:, 0].mean() < curves[:, -1].mean()
 
 
-def test_the_expected_best_is_that_of_every_draw() -> None:
+def test_the_expected_best_is_that_of_every_draw():
     scores = np.array([30.0, -5.0, 80.0, 30.0])
     expected = [np.mean([max(draw) for draw in itertools.product(scores, repeat=budget)]) for budget in range(1, 5)]
     np.testing.assert_allclose(expected_online_performance(scores), expected, rtol=1e-12)
     assert expected_online_performance(np.array([7.0])).tolist() == [7]
 
 
-def test_the_range_of_settings_is_part_of_the_method() -> None:
+def test_the_range_of_settings_is_part_of_the_method():
     grid = [{"beta": beta, "hidden": [64, 64]} for beta in (3.0, 10.0)]
     text = (
         '{"method":"iql","method_version":1,"settings":[{"beta":10.0,"hidden":[64,64]},'
@@ -89,7 +87,7 @@ def test_the_range_of_settings_is_part_of_the_method() -> None:
     assert len({expected, *others}) == 5
 
 
-def test_scores_that_are_not_finite_are_refused() -> None:
+def test_scores_that_are_not_finite_are_refused():
     scores = np.array([[1.0, 2.0], [3.0, np.nan]])
     with pytest.raises(ValueError, match="nan at position 1, 1"):
         tuning_curves(scores, np.random.default_rng(0))

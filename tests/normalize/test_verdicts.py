@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +10,6 @@ from scipy import stats
 from benchmarks import verdicts as drawn
 from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize.baselines import read_baseline
-from orlog.normalize.metrics import EpisodeOutcomes
-from orlog.normalize.references import Anchors
 from orlog.normalize.verdicts import (
     MARGIN,
     Verdict,
@@ -32,7 +27,6 @@ from orlog.normalize.verdicts import (
 from orlog.runs.references import references_of
 from tests.levels import THOROUGH
 
-Scores = dict[int, np.ndarray]
 DRAWS = 5_000
 # Eight seeds against eight have ten times as many permutations as all others together.
 SIZES = drawn.SIZES if THOROUGH else drawn.SIZES[:-1]
@@ -48,21 +42,21 @@ ZEROS = {seed: np.zeros(4) for seed in range(3)}
 WIDE = (0.0, 20, 5, 15, 10, 25, -5, 12)
 
 
-def at_most(share: float) -> float:
+def at_most(share):
     """Return a share and three standard errors of it."""
     return share + 3 * math.sqrt(share * (1 - share) / DRAWS)
 
 
-def seeds(*means: float, first: int = 0) -> Scores:
+def seeds(*means, first=0):
     """Return two episodes a seed with the given mean."""
     return {seed: np.array([mean - 1, mean + 1]) for seed, mean in enumerate(means, first)}
 
 
-def first_episodes(scores: Scores, count: int) -> Scores:
+def first_episodes(scores, count):
     return {seed: values[:count] for seed, values in scores.items()}
 
 
-def recorded_scores(algorithm: str) -> Scores:
+def recorded_scores(algorithm):
     manifest = recorded_manifest(NAME, "1.0.0")
     baseline = read_baseline(algorithm, NAME)
     assert manifest is not None
@@ -75,7 +69,7 @@ def recorded_scores(algorithm: str) -> Scores:
 # What is said: all sentences are in one table, a verdict a line.
 
 SAME, OTHERS = seeds(50, 60), seeds(51, 49.5, 52, first=90)
-VERDICTS: dict[str, Callable[[], Verdict]] = {
+VERDICTS = {
     "identical": lambda: compare(SAME, SAME),
     "identical in fewer episodes": lambda: compare(first_episodes(SAME, 1), SAME),
     "identical in the seeds in common": lambda: compare({**SAME, 7: np.zeros(2)}, SAME),
@@ -107,7 +101,7 @@ VERDICTS: dict[str, Callable[[], Verdict]] = {
 
 
 @pytest.mark.parametrize("name", VERDICTS)
-def test_sentences_are_those_of_the_table(name: str) -> None:
+def test_sentences_are_those_of_the_table(name):
     table = Path(__file__).with_name("sentences.txt").read_text("utf-8").splitlines()
     expected = dict(line.split(" | ") for line in table)
     assert expected.keys() == VERDICTS.keys()
@@ -119,7 +113,7 @@ def test_sentences_are_those_of_the_table(name: str) -> None:
         assert expected[name] in (Path(__file__).parents[2] / "docs" / "scores.md").read_text("utf-8")
 
 
-def test_what_same_and_consistent_cannot_exclude_stands_beside_them() -> None:
+def test_what_same_and_consistent_cannot_exclude_stands_beside_them():
     same, consistent = VERDICTS["same"](), VERDICTS["consistent"]()
     for verdict in (same, consistent):
         assert verdict.unseen_share == pytest.approx(1 - 0.05 ** (1 / 3))
@@ -132,7 +126,7 @@ def test_what_same_and_consistent_cannot_exclude_stands_beside_them() -> None:
         assert VERDICTS[name]().unseen_share is None
 
 
-def test_of_same_the_pairs_alone_are_looked_at_and_seeds_without_one_are_not_passed_over() -> None:
+def test_of_same_the_pairs_alone_are_looked_at_and_seeds_without_one_are_not_passed_over():
     pairs, recorded = seeds(50.1, 52.2, 48.1, 51.2), seeds(*EIGHT)
     verdict = compare(pairs | seeds(50, 50, first=90), recorded)
     assert (verdict.word, verdict.pairs, verdict.seeds) == ("same", 4, 6)
@@ -142,7 +136,7 @@ def test_of_same_the_pairs_alone_are_looked_at_and_seeds_without_one_are_not_pas
 
 
 @pytest.mark.parametrize("seeds_that_do_well", [1, 3, 8, 29, 300])
-def test_the_share_that_may_fail_unseen_is_the_exact_bound_of_the_binomial(seeds_that_do_well: int) -> None:
+def test_the_share_that_may_fail_unseen_is_the_exact_bound_of_the_binomial(seeds_that_do_well):
     share = unseen_share(seeds_that_do_well)
     exact = stats.binomtest(0, seeds_that_do_well, alternative="less").proportion_ci(0.95).high
     assert share == pytest.approx(exact)
@@ -155,7 +149,7 @@ def test_the_share_that_may_fail_unseen_is_the_exact_bound_of_the_binomial(seeds
 # Step 1.
 
 
-def test_equal_returns_of_the_same_seeds_of_the_same_run_are_identical() -> None:
+def test_equal_returns_of_the_same_seeds_of_the_same_run_are_identical():
     verdict = compare(SAME, SAME)
     assert (verdict.word, verdict.difference, verdict.interval) == ("identical", 0.0, None)
     assert compare(seeds(50), seeds(50)).word == "identical"
@@ -180,11 +174,9 @@ COUNTED = {  # a baseline with a metric, and what would be noticed of it
     "success": ("percent_bc", "demos/fetch-mixed-v1", np.logical_not),
     "wins": ("bc", "words/coin-mixed-v1", np.logical_not),
 }
-Changes = Callable[[np.ndarray], np.ndarray]
-Runs = dict[int, EpisodeOutcomes]
 
 
-def runs_of(algorithm: str, name: str) -> tuple[Runs, Anchors]:
+def runs_of(algorithm, name):
     baseline, manifest = read_baseline(algorithm, name), recorded_manifest(name)
     assert baseline is not None
     assert manifest is not None
@@ -193,7 +185,7 @@ def runs_of(algorithm: str, name: str) -> tuple[Runs, Anchors]:
     return recorded_outcomes(baseline), references
 
 
-def changed(runs: Runs, **by_metric: Changes) -> Runs:
+def changed(runs, **by_metric):
     """Return runs whose returns have other last bits, and of which metrics counted something else."""
     return {
         seed: dataclasses.replace(
@@ -205,28 +197,26 @@ def changed(runs: Runs, **by_metric: Changes) -> Runs:
     }
 
 
-def with_other_cost(algorithm: str, name: str) -> Verdict:
+def with_other_cost(algorithm, name):
     """Return the verdict on twice the cost, with equal returns: however far seeds spread, it is another."""
     runs, references = runs_of(algorithm, name)
     twice = {seed: dataclasses.replace(run, metrics={"cost": 2 * run.metrics["cost"]}) for seed, run in runs.items()}
     return compare_runs(twice, runs, references.normalize)
 
 
-def with_and_without_cost() -> tuple[Runs, Runs, Changes]:
+def with_and_without_cost():
     runs, references = runs_of("iql", "safety/hazard-mixed-v1")
     without = {seed: dataclasses.replace(run, metrics={}) for seed, run in runs.items()}
     return runs, without, references.normalize
 
 
-def one_point_more() -> tuple[Runs, Runs, Changes]:
+def one_point_more():
     runs, references = runs_of("iql", NAME)
     return ({0: dataclasses.replace(runs[0], returns=runs[0].returns + 1)}, runs, references.normalize)
 
 
 @pytest.mark.parametrize(("metric", "of"), COUNTED.items())
-def test_equal_returns_with_another_cost_success_or_hypervolume_are_not_consistent(
-    metric: str, of: tuple[str, str, Changes]
-) -> None:
+def test_equal_returns_with_another_cost_success_or_hypervolume_are_not_consistent(metric, of):
     algorithm, name, change = of
     runs, references = runs_of(algorithm, name)
     same = compare_runs(changed(runs), runs, references.normalize)
@@ -244,7 +234,7 @@ def test_equal_returns_with_another_cost_success_or_hypervolume_are_not_consiste
     assert compare_runs(runs, runs, references.normalize).word == "identical"
 
 
-def test_what_one_side_has_not_counted_is_said_and_returns_alone_are_judged() -> None:
+def test_what_one_side_has_not_counted_is_said_and_returns_alone_are_judged():
     runs, without, normalize = with_and_without_cost()
     for new in (changed(runs), runs):
         found = compare_runs(new, without, normalize)
@@ -252,7 +242,7 @@ def test_what_one_side_has_not_counted_is_said_and_returns_alone_are_judged() ->
         assert found.beside == {"cost": "not recorded"}
 
 
-def test_a_cost_that_is_zero_in_every_seed_shows_nothing_and_hinders_nothing() -> None:
+def test_a_cost_that_is_zero_in_every_seed_shows_nothing_and_hinders_nothing():
     runs, references = runs_of("bc", "safety/circle-safe-v1")
     found = compare_runs(changed(runs), runs, references.normalize)
     assert (found.word, found.beside) == ("same", {"cost": "without spread, as recorded"})
@@ -260,7 +250,7 @@ def test_a_cost_that_is_zero_in_every_seed_shows_nothing_and_hinders_nothing() -
     assert (more.word, more.of) == ("unsettled", "cost in % of the limit 20")
 
 
-def test_other_bits_by_the_same_code_on_the_same_processor_contradict() -> None:
+def test_other_bits_by_the_same_code_on_the_same_processor_contradict():
     more, runs, normalize = one_point_more()
     for new, word in ((more, "contradicted"), (changed({0: runs[0]}), "contradicted"), (runs, "identical")):
         found = compare_runs(new, runs, normalize, same_code=True)
@@ -272,7 +262,7 @@ def test_other_bits_by_the_same_code_on_the_same_processor_contradict() -> None:
 # Against calculations that share no line with it.
 
 
-def test_the_prediction_intervals_of_the_recorded_baselines() -> None:
+def test_the_prediction_intervals_of_the_recorded_baselines():
     expected = {"bc": (-0.9, 17.4), "cql": (6.3, 33.4), "iql": (23.7, 36.6)}
     for algorithm, interval in expected.items():
         new = {seed: np.full(100, mean) for seed, mean in enumerate(ELSEWHERE[algorithm])}
@@ -281,7 +271,7 @@ def test_the_prediction_intervals_of_the_recorded_baselines() -> None:
         assert interval[0] < verdict.mean < interval[1]
 
 
-def test_prediction_and_intervals_are_those_of_scipy() -> None:
+def test_prediction_and_intervals_are_those_of_scipy():
     rng = np.random.default_rng(0)
     for count, others in ((2, 5), (3, 8), (6, 6), (5, 3), (40, 50)):
         new, recorded = rng.normal(50, 9, count), rng.normal(50, 9, others)
@@ -305,10 +295,10 @@ def test_prediction_and_intervals_are_those_of_scipy() -> None:
             assert (paired.low[0], paired.high[0]) == pytest.approx(tuple(expected))
 
 
-def test_permutations_are_those_of_scipy() -> None:
+def test_permutations_are_those_of_scipy():
     rng = np.random.default_rng(1)
 
-    def apart(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarray:
+    def apart(first, second, axis=-1):
         return np.asarray(np.abs(first.mean(axis) - second.mean(axis)))
 
     for count, others in ((2, 5), (3, 8), (5, 8)):
@@ -324,7 +314,7 @@ def test_permutations_are_those_of_scipy() -> None:
     assert 0 < judge(new, recorded).share[0] < 0.001
 
 
-def test_pairs_that_change_groups_count_by_the_exact_bound() -> None:
+def test_pairs_that_change_groups_count_by_the_exact_bound():
     recorded = np.array([[0.0, 100, 1, 101, 2, 99, 1, 100]])
     new = recorded + np.array([1, 2, 1, 2, 1, 2, 1, 2])
     found = judge(new, recorded, pairs=8)
@@ -351,9 +341,7 @@ DIFFERENT = [*SAME_IN_TRUTH[:4], drawn.stretched, drawn.oftener]
 @pytest.mark.scaled
 @pytest.mark.parametrize("scores", DIFFERENT)
 @pytest.mark.parametrize("correlation", [0.0, 0.9, 0.98])
-def test_algorithms_that_differ_by_the_margin_are_rarely_called_the_same(
-    scores: drawn.Quantiles, correlation: float
-) -> None:
+def test_algorithms_that_differ_by_the_margin_are_rarely_called_the_same(scores, correlation):
     for sizes, sign in itertools.product(PAIRED, (1, -1)):
         new, recorded = drawn.draw(scores, sizes, correlation=correlation, more=MARGIN, draws=DRAWS)
         sides = (new, recorded) if sign == 1 else (recorded[:, : sizes[0]], recorded.copy())
@@ -366,13 +354,13 @@ def test_algorithms_that_differ_by_the_margin_are_rarely_called_the_same(
 @pytest.mark.scaled
 @pytest.mark.parametrize("scores", DIFFERENT)
 @pytest.mark.parametrize("wider", [0.5, 1.0, 3.0])
-def test_without_pairs_and_with_unequal_spreads_too(scores: drawn.Quantiles, wider: float) -> None:
+def test_without_pairs_and_with_unequal_spreads_too(scores, wider):
     for sizes in SIZES[3:]:
         new, recorded = drawn.draw(scores, sizes, more=MARGIN, wider=wider, spread=1.0, draws=DRAWS)
         assert judge(new, recorded).same.mean() <= at_most(0.05), sizes
 
 
-def test_a_group_that_the_recording_shows_is_never_forgotten() -> None:
+def test_a_group_that_the_recording_shows_is_never_forgotten():
     # A tenth of the seeds scores 100. Where no recorded one does, nothing can show it.
     new, recorded = drawn.draw(drawn.seldom, (5, 8), correlation=0.98, more=MARGIN, draws=DRAWS)
     found = judge(new, recorded, pairs=5)
@@ -384,9 +372,7 @@ def test_a_group_that_the_recording_shows_is_never_forgotten() -> None:
 @pytest.mark.scaled
 @pytest.mark.parametrize("scores", SAME_IN_TRUTH)
 @pytest.mark.parametrize(("paired", "correlation"), [(False, 0.0), (True, 0.0), (True, 0.9)])
-def test_equal_algorithms_are_rarely_called_not_consistent(
-    scores: drawn.Quantiles, paired: bool, correlation: float
-) -> None:
+def test_equal_algorithms_are_rarely_called_not_consistent(scores, paired, correlation):
     for sizes in SIZES:
         new, recorded = drawn.draw(scores, sizes, correlation=correlation, draws=DRAWS)
         found = judge(new, recorded, pairs=min(sizes) if paired else 0)
@@ -394,7 +380,7 @@ def test_equal_algorithms_are_rarely_called_not_consistent(
         assert not (found.same & found.not_consistent).any()
 
 
-def test_two_numbers_share_the_error_rate() -> None:
+def test_two_numbers_share_the_error_rate():
     for scores in (drawn.normal, drawn.skewed, drawn.two_valued):
         found = judge(*drawn.draw(scores, (5, 3), draws=2 * DRAWS), looks=2).not_consistent
         wrong = found[:DRAWS] | found[DRAWS:]
@@ -402,7 +388,7 @@ def test_two_numbers_share_the_error_rate() -> None:
 
 
 @pytest.mark.scaled
-def test_the_prediction_interval_holds_what_it_says_for_normal_scores() -> None:
+def test_the_prediction_interval_holds_what_it_says_for_normal_scores():
     for sizes in SIZES:
         new, recorded = drawn.draw(drawn.normal, sizes, draws=DRAWS)
         outside = (~judge(new, recorded).inside).mean()
@@ -411,14 +397,14 @@ def test_the_prediction_interval_holds_what_it_says_for_normal_scores() -> None:
 
 @pytest.mark.scaled
 @pytest.mark.parametrize("sizes", [size for size in SIZES if size != (3, 3)])
-def test_the_difference_that_is_said_to_be_noticed_is_noticed(sizes: tuple[int, int]) -> None:
+def test_the_difference_that_is_said_to_be_noticed_is_noticed(sizes):
     found = drawn.noticed(sizes, draws=DRAWS).mean()
     assert 1.6 - at_most(0.8) <= found <= 0.87
 
 
 @pytest.mark.scaled
 @pytest.mark.parametrize("scores", [*SAME_IN_TRUTH[:4], drawn.stretched, drawn.oftener])
-def test_looking_again_as_seeds_are_added_keeps_the_error_rates(scores: drawn.Quantiles) -> None:
+def test_looking_again_as_seeds_are_added_keeps_the_error_rates(scores):
     assert [look_counts(3, 8), look_counts(1, 4), look_counts(5, 5)] == [[3, 6, 8], [1, 2, 4], [5]]
     most = 8 if THOROUGH else 5
     for correlation in (0.0, 0.9):
@@ -431,7 +417,7 @@ def test_looking_again_as_seeds_are_added_keeps_the_error_rates(scores: drawn.Qu
 @pytest.mark.parametrize(
     ("difference", "spread", "word"), [(-0.4, 1.73, "same"), (1.0, 2.0, "same"), (14.0, 3.0, "not")]
 )
-def test_the_number_of_seeds_that_would_settle_it_does(difference: float, spread: float, word: str) -> None:
+def test_the_number_of_seeds_that_would_settle_it_does(difference, spread, word):
     """The differences stay as they are: then as many seeds settle four of five comparisons."""
     recorded = np.array(WIDE)
     pattern = spread * np.array([1.0, -1.0]) / math.sqrt(2)
@@ -442,7 +428,7 @@ def test_the_number_of_seeds_that_would_settle_it_does(difference: float, spread
     total = 2 + verdict.more_seeds
     rng = np.random.default_rng(3)
 
-    def settled(total: int) -> float:
+    def settled(total):
         more = recorded[:total] + difference + rng.normal(0, spread, (DRAWS, total))
         found = judge(more, np.tile(recorded, (DRAWS, 1)), pairs=total)
         return float((found.same if word == "same" else found.not_consistent).mean())
@@ -452,7 +438,7 @@ def test_the_number_of_seeds_that_would_settle_it_does(difference: float, spread
         assert settled(total - 1) < 0.82
 
 
-def test_a_difference_beyond_doubt_needs_only_seeds_enough_for_a_permutation() -> None:
+def test_a_difference_beyond_doubt_needs_only_seeds_enough_for_a_permutation():
     verdict = compare(seeds(80, first=90), seeds(*EIGHT))
     assert verdict.more_seeds == 1
     assert compare(seeds(80, 81, first=90), seeds(*EIGHT)).word == "not consistent"
@@ -464,7 +450,7 @@ def test_a_difference_beyond_doubt_needs_only_seeds_enough_for_a_permutation() -
 
 
 @pytest.mark.parametrize(("algorithm", "scores"), [*ELSEWHERE.items(), *OLDER.items()])
-def test_another_processor_ends_in_same_or_consistent(algorithm: str, scores: tuple[float, ...]) -> None:
+def test_another_processor_ends_in_same_or_consistent(algorithm, scores):
     recorded = recorded_scores(algorithm)
     means = np.array([scores.mean() for scores in recorded.values()])
     differences = scores - means[:3]
@@ -478,7 +464,7 @@ def test_another_processor_ends_in_same_or_consistent(algorithm: str, scores: tu
 # Few seeds, no spread, and input that makes no sense.
 
 
-def test_seeds_in_common_are_paired_where_they_are_at_least_half() -> None:
+def test_seeds_in_common_are_paired_where_they_are_at_least_half():
     for new, pairs in ((seeds(51, 52, 49), 3), (seeds(51, 52, first=6), 2), (seeds(51, first=7), 0)):
         assert compare(new, seeds(*EIGHT)).pairs == pairs
     assert compare(seeds(51, 52, 49, 50, first=6), seeds(*EIGHT)).pairs == 2
@@ -488,7 +474,7 @@ def test_seeds_in_common_are_paired_where_they_are_at_least_half() -> None:
 
 
 @pytest.mark.parametrize("other", [30.0, np.nextafter(30.0, 31), 30.1, 99.9])
-def test_seeds_that_score_the_same_never_make_an_interval_without_width(other: float) -> None:
+def test_seeds_that_score_the_same_never_make_an_interval_without_width(other):
     new = {seed: np.full(2, other) for seed in range(5)}
     recorded = {seed: np.full(2, 30.0) for seed in range(9, 12)}
     verdict = compare(new, recorded)
@@ -507,14 +493,14 @@ def test_seeds_that_score_the_same_never_make_an_interval_without_width(other: f
 
 
 @pytest.mark.parametrize("seeds_of_both", [3, 5, 8])
-def test_normal_scores_seldom_count_as_two_groups(seeds_of_both: int) -> None:
+def test_normal_scores_seldom_count_as_two_groups(seeds_of_both):
     scores = np.random.default_rng(0).normal(50, 10, (4000, seeds_of_both))
     assert 0.02 < judge(scores, scores).grouped.mean() < 0.06
     apart = np.where(np.arange(seeds_of_both) == 0, 5.0, 95.0) + scores / 50
     assert judge(apart, apart).grouped.all()
 
 
-def test_thirty_points_worse_in_three_seeds_of_each_are_noticed() -> None:
+def test_thirty_points_worse_in_three_seeds_of_each_are_noticed():
     rng = np.random.default_rng(0)
     recorded = rng.normal(60, 2, (2000, 3))
     worse = recorded - 30 + rng.normal(0, 1, recorded.shape)
@@ -523,7 +509,7 @@ def test_thirty_points_worse_in_three_seeds_of_each_are_noticed() -> None:
     assert judge(equal, recorded, pairs=3).not_consistent.mean() == 0
 
 
-def test_the_usual_number_of_seeds_can_reject() -> None:
+def test_the_usual_number_of_seeds_can_reject():
     assert [usual_seeds(count) for count in (1, 2, 3, 5, 8)] == [3, 5, 4, 3, 3]
     assert [usual_seeds(count, 2) for count in (3, 5, 8)] == [5, 3, 3]
     for count in (2, 3, 5, 8):
@@ -540,12 +526,12 @@ def test_the_usual_number_of_seeds_can_reject() -> None:
         ({4: np.zeros(0)}, seeds(1), "seed 4 of the new scores has no episodes"),
     ],
 )
-def test_bad_input_is_refused_with_its_place(new: Scores, recorded: Scores, place: str) -> None:
+def test_bad_input_is_refused_with_its_place(new, recorded, place):
     with pytest.raises(ValueError, match=place):
         compare(new, recorded)
 
 
-def test_of_unequal_numbers_of_episodes_the_first_ones_are_compared() -> None:
+def test_of_unequal_numbers_of_episodes_the_first_ones_are_compared():
     rng = np.random.default_rng(0)
     recorded = {seed: rng.normal(mean, 1, 100) for seed, mean in enumerate(EIGHT)}
     new = {seed: rng.normal(50, 1, 40) for seed in range(3)}

@@ -4,28 +4,23 @@ Trainings are of two steps; returns are the recorded ones of `pointmaze/umaze-v1
 first three seeds score what they did on an Intel machine, and other seeds differ as far.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from orlog.algos.settings import complete_config
 from orlog.algos.training.evaluating import scoring_protocol
 from orlog.algos.training.runs import Evaluation, read_run, write_evaluation
 from orlog.algos.training.seals import write_record
 from orlog.cli import app
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
-from orlog.normalize.baselines import Baseline, read_baseline
+from orlog.normalize.baselines import read_baseline
 from orlog.runs import jobs, quickstart, reproducing
-from orlog.runs.jobs import Job
 from orlog.runs.references import references_of
 from tests.training import train_run
 
@@ -37,33 +32,31 @@ SCORES = {"bc": (9.7, 3.3, 4.3), "cql": (21.5, 17.5, 8.3), "iql": (25.8, 34.7, 3
 # Of seeds 3 to 7, in points; as large as those of the first three.
 FURTHER = {"bc": (0.3, -0.5, 0.6, 0.1, -0.4), "cql": (-3.1, 2.4, -4.0, 1.7, -2.2), "iql": (-1.0, 1.2, -1.6, 0.9, -0.8)}
 
-Change = Callable[[Job, np.ndarray], np.ndarray]
 
-
-def nothing_more(_: Job, returns: np.ndarray) -> np.ndarray:
+def nothing_more(_, returns):
     return returns
 
 
 class Elsewhere:
     """Runs jobs as another machine would; `change` is applied to their returns."""
 
-    def __init__(self, dataset: Dataset, folder: Path) -> None:
+    def __init__(self, dataset, folder):
         self.dataset, self.folder = dataset, folder
-        self.seeds: list[int] = []
-        self.change: Change = nothing_more
+        self.seeds = []
+        self.change = nothing_more
         self.digest = dataset.digest
         references = references_of(dataset.manifest)
         assert references is not None
         self.references = references
 
-    def baseline(self, algorithm: str, name: str) -> Baseline | None:
+    def baseline(self, algorithm, name):
         """Return the baseline of the large dataset as one of the small."""
         recorded = read_baseline(algorithm, LARGE)
         assert name == self.dataset.name
         assert recorded is not None
         return msgspec.structs.replace(recorded, dataset=name, digest=self.digest)
 
-    def run(self, job: Job) -> None:
+    def run(self, job):
         """Write what a job scored whose training was of two steps."""
         trained = self.folder / job.algorithm
         if not trained.exists():
@@ -90,13 +83,13 @@ class Elsewhere:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     """Return a folder in which each algorithm is trained once."""
     return tmp_path_factory.mktemp("trained")
 
 
 @pytest.fixture
-def elsewhere(mini: Dataset, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
+def elsewhere(mini, trained, tmp_path, monkeypatch):
     machine = Elsewhere(mini, trained)
     monkeypatch.setattr(jobs, "run_job", machine.run)
     monkeypatch.setattr(reproducing, "read_baseline", machine.baseline)
@@ -105,18 +98,16 @@ def elsewhere(mini: Dataset, trained: Path, tmp_path: Path, monkeypatch: pytest.
     return machine
 
 
-def ran(*words: str) -> Result:
+def ran(*words):
     return CliRunner().invoke(app, ["reproduce", *words], env={"COLUMNS": "500"})
 
 
-def verdict_of(text: str, algorithm: str) -> str:
+def verdict_of(text, algorithm):
     (line,) = [line for line in text.splitlines() if line.startswith(f"{algorithm} is ")]
     return line
 
 
-def test_the_quickstart_ends_in_same_or_consistent(
-    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_quickstart_ends_in_same_or_consistent(elsewhere, monkeypatch, capsys):
     monkeypatch.setattr(quickstart, "DATASET", elsewhere.dataset.name)
     _, results, page = quickstart.quickstart(Path("quickstart"), smoke=False, workers=1)
     assert [result.verdict.word for result in results if result.verdict] == ["same", "consistent", "consistent"]
@@ -137,7 +128,7 @@ def test_the_quickstart_ends_in_same_or_consistent(
 
 
 @pytest.mark.thorough
-def test_the_exit_code_says_what_came_out(elsewhere: Elsewhere) -> None:
+def test_the_exit_code_says_what_came_out(elsewhere):
     name = elsewhere.dataset.name
     same = ran("bc", name, "--require-same")
     assert (same.exit_code, "BC is the same" in same.stdout) == (0, True), same.output
@@ -150,7 +141,7 @@ def test_the_exit_code_says_what_came_out(elsewhere: Elsewhere) -> None:
     assert (worse.exit_code, "CQL is not consistent: +" in worse.stdout) == (1, True)
 
 
-def test_seeds_are_added_until_it_is_settled(elsewhere: Elsewhere) -> None:
+def test_seeds_are_added_until_it_is_settled(elsewhere):
     found = ran("iql", elsewhere.dataset.name, "--sequential", "--json")
     body = json.loads(found.stdout)
     assert elsewhere.seeds == [0, 1, 2, 3, 4, 5]
@@ -164,7 +155,7 @@ def test_seeds_are_added_until_it_is_settled(elsewhere: Elsewhere) -> None:
     assert body["baseline"]["processor"] == "AMD EPYC"
 
 
-def test_no_more_seeds_are_added_than_allowed(elsewhere: Elsewhere) -> None:
+def test_no_more_seeds_are_added_than_allowed(elsewhere):
     found = ran("cql", elsewhere.dataset.name, "--sequential", "--max-seeds", "4", "--seeds", "2")
     assert elsewhere.seeds == [0, 1, 2, 3]
     assert found.exit_code == 0
@@ -175,7 +166,7 @@ def test_no_more_seeds_are_added_than_allowed(elsewhere: Elsewhere) -> None:
         assert "--max-seeds" in refused.stderr
 
 
-def test_other_numbers_of_episodes_compare_those_that_both_have(elsewhere: Elsewhere) -> None:
+def test_other_numbers_of_episodes_compare_those_that_both_have(elsewhere):
     found = ran("bc", elsewhere.dataset.name, "--episodes", "50")
     assert (
         "note: 50 episodes of each seed, but 100 were recorded: the verdict compares the first 50 of both."
@@ -185,7 +176,7 @@ def test_other_numbers_of_episodes_compare_those_that_both_have(elsewhere: Elsew
     assert "BC is the same" in found.stdout
 
 
-def test_other_numbers_of_episodes_of_seeds_are_refused(elsewhere: Elsewhere) -> None:
+def test_other_numbers_of_episodes_of_seeds_are_refused(elsewhere):
     name = elsewhere.dataset.name
     elsewhere.change = lambda job, returns: returns[: 100 - job.seed]
     unequal = ran("bc", name, "--out", "unequal")
@@ -193,7 +184,7 @@ def test_other_numbers_of_episodes_of_seeds_are_refused(elsewhere: Elsewhere) ->
     assert "(seed 0: 100, seed 1: 99, seed 2: 98)" in str(unequal.exception)
 
 
-def test_what_cannot_be_the_same_is_refused_before_any_training(elsewhere: Elsewhere) -> None:
+def test_what_cannot_be_the_same_is_refused_before_any_training(elsewhere):
     name = elsewhere.dataset.name
     steps = ran("bc", name, "--require-same", "--steps", "7")
     assert isinstance(steps.exception, NotFoundError)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -13,14 +11,14 @@ from orlog.errors import NotFoundError
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.manifest import read_manifest
 from orlog.normalize.baselines import read_baseline, read_baselines
-from orlog.runs.baseline_scores import Section, benchmark_sections, in_sections
+from orlog.runs.baseline_scores import benchmark_sections, in_sections
 from tests.command_line import orlog as run
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 TOTALS = re.compile(r"sum of the 9 rows ([\d.]+), published total ([\d.]+) \(agrees\)")
 
 
-def section(key: str, publication: str, protocol: str, version: str = "", metric: str = "") -> Section:
+def section(key, publication, protocol, version="", metric=""):
     found = [
         one
         for one in benchmark_sections(key)
@@ -32,7 +30,7 @@ def section(key: str, publication: str, protocol: str, version: str = "", metric
     return found[0]
 
 
-def test_scores_of_a_dataset_have_their_protocol_seeds_and_source() -> None:
+def test_scores_of_a_dataset_have_their_protocol_seeds_and_source():
     scores = orlog.baselines("d4rl/hopper-medium-v2", algorithm="iql")
     last = next(one for one in scores if one.implementation.startswith("CORL (corl-team"))
     assert (last.algorithm, last.score, last.spread, last.seeds) == ("IQL", 67.53, 3.78, 4)
@@ -40,7 +38,7 @@ def test_scores_of_a_dataset_have_their_protocol_seeds_and_source() -> None:
     assert {one.algorithm for one in scores} == {"IQL"}
 
 
-def test_recorded_baselines_of_orlog_come_first_with_their_seeds() -> None:
+def test_recorded_baselines_of_orlog_come_first_with_their_seeds():
     scores = orlog.baselines("pointmaze/umaze-v1")
     names = [one.algorithm for one in scores]
     assert names == ["bc", "cql", "fql", "iql", "percent_bc", "rebrac", "td3bc"]
@@ -56,9 +54,7 @@ def test_recorded_baselines_of_orlog_come_first_with_their_seeds() -> None:
     assert "PointMaze_UMaze-v3" in iql.protocol
 
 
-def test_baselines_are_of_whole_versions_and_say_so_of_another_version(
-    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_baselines_are_of_whole_versions_and_say_so_of_another_version(mini_folder, monkeypatch):
     large = "pointmaze/umaze-v1"
     monkeypatch.setattr("orlog.runs.baseline_scores.read_baselines", lambda _: read_baselines(large))
     whole = orlog.load_dataset(mini_folder)
@@ -70,7 +66,7 @@ def test_baselines_are_of_whole_versions_and_say_so_of_another_version(
         orlog.baselines(whole[:3])
 
 
-def test_groups_and_single_tasks_are_found_by_name() -> None:
+def test_groups_and_single_tasks_are_found_by_name():
     assert all(one.caveats[0].startswith("mean over") for one in orlog.baselines("dsrl/MetaDrive"))
     assert len(orlog.baselines("ogbench/cube-double-play-singletask-task2-v0")) == 33
     papers = {one.implementation for one in orlog.baselines("ogbench/cube-double-play-singletask")}
@@ -86,13 +82,13 @@ def test_groups_and_single_tasks_are_found_by_name() -> None:
         ("lab/other-v1", "no dataset of this name"),
     ],
 )
-def test_what_is_not_known_is_one_clear_line(name: str, message: str) -> None:
+def test_what_is_not_known_is_one_clear_line(name, message):
     with pytest.raises(NotFoundError, match=rf"^{name}: .*{message}") as caught:
         orlog.baselines(name)
     assert "\n" not in str(caught.value)
 
 
-def test_an_algorithm_without_scores_is_refused_with_those_that_have_some() -> None:
+def test_an_algorithm_without_scores_is_refused_with_those_that_have_some():
     with pytest.raises(NotFoundError, match=r"no score of 'ppo' is known; there are AWAC, BC, "):
         orlog.baselines("d4rl/hopper-medium-v2", algorithm="ppo")
     with pytest.raises(NotFoundError, match=r"DSRL: no score of 'ppo' is known; there are BC, "):
@@ -100,7 +96,7 @@ def test_an_algorithm_without_scores_is_refused_with_those_that_have_some() -> N
 
 
 @pytest.mark.parametrize("key", ["d4rl", "atari", "dsrl", "neorl2", "ogbench"])
-def test_no_two_protocols_share_a_column_or_an_average(key: str) -> None:
+def test_no_two_protocols_share_a_column_or_an_average(key):
     for one in benchmark_sections(key):
         scores = [score for row in one.scores.values() for score in row.values()]
         for field in ("benchmark", "metric", "protocol", "secondary", "statistic"):
@@ -116,13 +112,13 @@ def test_no_two_protocols_share_a_column_or_an_average(key: str) -> None:
                 assert any(algorithm not in one.scores[name] for name in average.datasets)
 
 
-def test_raw_returns_have_no_average() -> None:
+def test_raw_returns_have_no_average():
     for key in ("atari", "neorl2", "d4rl"):
         for one in benchmark_sections(key):
             assert not one.metric.startswith("raw") or not one.averages
 
 
-def test_averages_of_known_sets_say_of_how_many() -> None:
+def test_averages_of_known_sets_say_of_how_many():
     corl = section("d4rl", "CORL (corl-team fork)", "last evaluation", "v2")
     assert {one.group: len(one.datasets) for one in corl.averages} == {"locomotion v2": 9, "AntMaze v2": 6}
     # Two of six: no average of AntMaze.
@@ -130,7 +126,7 @@ def test_averages_of_known_sets_say_of_how_many() -> None:
     assert [one.group for one in frozen.averages] == ["locomotion v2"]
 
 
-def test_published_totals_of_locomotion_are_the_sums_of_their_rows() -> None:
+def test_published_totals_of_locomotion_are_the_sums_of_their_rows():
     columns = section("d4rl", "paper baseline column (IQL paper, Table 1)", "as collected", "v2")
     checked = 0
     for algorithm in columns.algorithms:
@@ -145,7 +141,7 @@ def test_published_totals_of_locomotion_are_the_sums_of_their_rows() -> None:
     assert checked == 36
 
 
-def test_published_averages_of_dsrl_are_those_of_their_rows() -> None:
+def test_published_averages_of_dsrl_are_those_of_their_rows():
     checked = 0
     for metric in ("reward", "cost"):
         table = section("dsrl", "FISOR paper, Table 1", "20 evaluation episodes", metric=metric)
@@ -157,7 +153,7 @@ def test_published_averages_of_dsrl_are_those_of_their_rows() -> None:
     assert checked == 2 * 3 * 7
 
 
-def test_published_normalized_scores_follow_from_the_raw_returns() -> None:
+def test_published_normalized_scores_follow_from_the_raw_returns():
     raw = section("neorl2", "OfflineRL (polixir)", "final policy", metric="raw")
     scores = section("neorl2", "OfflineRL (polixir)", "final policy", metric="normalized")
     checked = 0
@@ -174,7 +170,7 @@ def test_published_normalized_scores_follow_from_the_raw_returns() -> None:
             assert float(orlog.normalized_score(name, one.score)) == pytest.approx(said, abs=0.051)
 
 
-def test_scores_are_shown_in_tables_by_protocol_with_what_sources_disagree_on() -> None:
+def test_scores_are_shown_in_tables_by_protocol_with_what_sources_disagree_on():
     ended = run("scores", "d4rl/hopper-medium-v2")
     assert (ended.returncode, ended.stderr) == (0, "")
     out = ended.stdout
@@ -189,13 +185,13 @@ def test_scores_are_shown_in_tables_by_protocol_with_what_sources_disagree_on() 
     assert "IQL paper hopper-medium-v2: 66.3 (gwthomas/IQL-PyTorch@71ea1aa313:results.py) or" in out
 
 
-def test_a_benchmark_is_shown_as_a_matrix_with_averages() -> None:
+def test_a_benchmark_is_shown_as_a_matrix_with_averages():
     out = run("scores", "--benchmark", "d4rl", "--algorithm", "iql").stdout
     assert re.search(r"^average of 9: locomotion v2 +81\.6 *$", out, re.MULTILINE)
     assert re.search(r"^d4rl/hopper-medium-v2 +67\.5 *$", out, re.MULTILINE)
 
 
-def test_what_is_shown_in_words_is_there_for_scripts() -> None:
+def test_what_is_shown_in_words_is_there_for_scripts():
     (row,) = re.findall(r"^\| `scores` \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)
     documented = set(re.findall("`([a-z_ ]+)`", row))
     body = json.loads(run("scores", "d4rl/hopper-medium-v2", "--json").stdout)
@@ -211,14 +207,14 @@ def test_what_is_shown_in_words_is_there_for_scripts() -> None:
     assert first["scores"]["dsrl/OfflineAntRun-v0"]["BC"]["source"].startswith("ZhengYinan-AIR/FISOR")
 
 
-def test_a_name_without_scores_still_says_where_sources_disagree() -> None:
+def test_a_name_without_scores_still_says_where_sources_disagree():
     ended = run("scores", "d4rl/maze2d-eval-umaze-dense-v1")
     assert ended.returncode == 0
     assert "no published or recorded scores are known." in ended.stdout
     assert "looks like a copy error in the reference table" in ended.stdout
 
 
-def test_data_imported_like_a_benchmarks_have_its_scores(mini_folder: Path) -> None:
+def test_data_imported_like_a_benchmarks_have_its_scores(mini_folder):
     path = mini_folder / "manifest.json"
     known = benchmark_environment("d4rl/hopper-medium-v2")
     assert known is not None
@@ -233,20 +229,20 @@ def test_data_imported_like_a_benchmarks_have_its_scores(mini_folder: Path) -> N
 
 
 @pytest.mark.parametrize("arguments", [[], ["d4rl/hopper-medium-v2", "--benchmark", "d4rl"]])
-def test_a_name_or_a_benchmark_is_needed_not_both(arguments: list[str]) -> None:
+def test_a_name_or_a_benchmark_is_needed_not_both(arguments):
     ended = run("scores", *arguments)
     assert ended.returncode == 2
     assert "give either the name of a dataset or" in ended.stderr
 
 
-def test_errors_are_one_line() -> None:
+def test_errors_are_one_line():
     for arguments in (["--benchmark", "d5rl"], ["lab/x-v1"], ["--benchmark", "minari"]):
         ended = run("scores", *arguments)
         assert (ended.returncode, ended.stdout) == (1, "")
         assert ended.stderr.count("\n") == 1
 
 
-def test_own_scores_stand_apart_from_published_ones() -> None:
+def test_own_scores_stand_apart_from_published_ones():
     sections = in_sections(orlog.baselines("pointmaze/umaze-v1"))
     assert {one.publication for one in sections} == {"orlog"}
 
@@ -259,7 +255,7 @@ def test_own_scores_stand_apart_from_published_ones() -> None:
         ("d4rl/hopper-medium-v2", {"ref_max_return": "3234.3"}),
     ],
 )
-def test_a_benchmarks_dataset_that_is_not_here_is_shown_by_its_facts(name: str, facts: dict[str, str]) -> None:
+def test_a_benchmarks_dataset_that_is_not_here_is_shown_by_its_facts(name, facts):
     body = json.loads(run("show", name, "--json").stdout)
     assert (body["name"], body["state"]) == (name, "not here")
     assert facts.items() <= body["facts"].items()
@@ -270,12 +266,12 @@ def test_a_benchmarks_dataset_that_is_not_here_is_shown_by_its_facts(name: str, 
     assert command in out
 
 
-def test_a_name_that_nothing_has_is_not_shown() -> None:
+def test_a_name_that_nothing_has_is_not_shown():
     ended = run("show", "atari/brakout")
     assert (ended.returncode, ended.stdout) == (1, "")
 
 
-def test_a_recorded_score_says_what_was_run_where_that_has_another_name() -> None:
+def test_a_recorded_score_says_what_was_run_where_that_has_another_name():
     for name, said in (("pixels/reach-mixed-v1", "BC-25%"), ("safety/hazard-safe-v1", "BC-Safe")):
         caveats = {one.algorithm: one.caveats for one in orlog.baselines(name)}
         assert caveats.pop("percent_bc") == [f"run as {said}"]

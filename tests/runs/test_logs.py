@@ -1,7 +1,5 @@
 """Logs in TensorBoard and Weights & Biases, read back by their own readers."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.machinery
 import importlib.util
@@ -9,14 +7,10 @@ import itertools
 import struct
 import sys
 import types
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orlog.algos.training.metrics import read_metrics
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError, StoppedError
 from orlog.runs.progress import check_log, log_to
 from tests.command_line import orlog
@@ -26,17 +20,17 @@ SMALL = {"hidden": [4], "batch_size": 8}
 BLOCK = 32768
 
 
-def train(kind: str, mini: Dataset, folder: Path, **options: Any) -> None:
+def train(kind, mini, folder, **options):
     with log_to(kind, folder) as log:
         train_run("bc", mini, folder, seed=0, steps=10, settings=SMALL, evaluations=0, log=log, **options)
 
 
-def stopped_and_resumed(kind: str, mini: Dataset, folder: Path) -> list[dict[str, Any]]:
+def stopped_and_resumed(kind, mini, folder):
     """Train until a stop, lose what was logged after an older checkpoint, and resume."""
     calls = itertools.count(1)
-    kept: dict[str, bytes] = {}
+    kept = {}
 
-    def stop() -> bool:
+    def stop():
         step = next(calls)
         if step == 5:  # after the save at step 4, whose checkpoint is put back below
             kept["checkpoint"] = (folder / "checkpoint.safetensors").read_bytes()
@@ -49,7 +43,7 @@ def stopped_and_resumed(kind: str, mini: Dataset, folder: Path) -> list[dict[str
     return read_metrics(folder)
 
 
-def test_tensorboard_reads_each_point_once_after_a_resume(mini: Dataset, tmp_path: Path) -> None:
+def test_tensorboard_reads_each_point_once_after_a_resume(mini, tmp_path):
     pytest.importorskip("tensorboard")
     reading = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     lines = stopped_and_resumed("tensorboard", mini, tmp_path / "run")
@@ -60,7 +54,7 @@ def test_tensorboard_reads_each_point_once_after_a_resume(mini: Dataset, tmp_pat
     assert [value for _, value in points] == pytest.approx([one["policy/loss"] for one in lines])
 
 
-def records(path: Path) -> Iterator[Any]:
+def records(path):
     """Yield the records of a .wandb file: LevelDB's log format, after seven bytes."""
     kinds = importlib.import_module("wandb.proto.wandb_internal_pb2")
     data, place, body = path.read_bytes(), 7, b""
@@ -78,10 +72,8 @@ def records(path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_weights_and_biases_has_each_point_once_after_a_resume(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wandb: Any = pytest.importorskip("wandb")
+def test_weights_and_biases_has_each_point_once_after_a_resume(mini, tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB__SERVICE_WAIT", "600")  # seconds for its process to start, usually 30
     lines = stopped_and_resumed("wandb", mini, tmp_path / "run")
@@ -101,13 +93,11 @@ def test_weights_and_biases_has_each_point_once_after_a_resume(
     assert configs[0]["digest"] == f'"{mini.digest}"'
 
 
-def test_a_log_that_cannot_be_opened_leaves_no_run(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def init(**_: Any) -> None:
+def test_a_log_that_cannot_be_opened_leaves_no_run(mini, tmp_path, monkeypatch):
+    def init(**_):
         raise RuntimeError("no key")
 
-    wandb: Any = types.ModuleType("wandb")
+    wandb = types.ModuleType("wandb")
     wandb.init, wandb.Settings = init, dict
     wandb.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
     monkeypatch.setitem(sys.modules, "wandb", wandb)
@@ -122,7 +112,7 @@ def test_a_log_that_cannot_be_opened_leaves_no_run(
     assert (tmp_path / "run" / "run.json").exists()
 
 
-def test_returns_are_logged_as_means_and_none_writes_nothing(mini: Dataset, tmp_path: Path) -> None:
+def test_returns_are_logged_as_means_and_none_writes_nothing(mini, tmp_path):
     pytest.importorskip("tensorboard")
     reading = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     line = {"step": 3, "seconds": 1.5, "returns": [1.0, 3.0], "diverged": "policy/loss"}
@@ -145,9 +135,7 @@ def test_returns_are_logged_as_means_and_none_writes_nothing(mini: Dataset, tmp_
     assert mini.total_episodes
 
 
-def test_a_missing_package_and_an_unknown_log_are_said_before_anything_is_trained(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_and_an_unknown_log_are_said_before_anything_is_trained(mini, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "wandb" else find(name, *more))
     with pytest.raises(MissingExtraError) as caught:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json
@@ -17,9 +15,8 @@ import orlog
 from orlog.algos.fitted_q_evaluation import FQESettings
 from orlog.algos.networks import TwinCritic, make_generator
 from orlog.algos.training.evaluating import FIRST_SEED
-from orlog.algos.training.runs import Run, kept_checkpoints
+from orlog.algos.training.runs import kept_checkpoints
 from orlog.cli import scoring
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from orlog.runs.off_policy import _check_policy
 from orlog.runs.policy_values import why_no_critic
@@ -30,7 +27,7 @@ QUICK = FQESettings(hidden=(4,), batch_size=8, steps=10, fits=2)
 DISCOUNT = 0.99
 
 
-def cartpole(name: str = "lab/cartpole-v1", *, log_probs: bool = True, factor: float = 1.0) -> Dataset:
+def cartpole(name="lab/cartpole-v1", *, log_probs=True, factor=1.0):
     """Return episodes of CartPole, by a policy that pushes right with probability 0.1."""
     rng = np.random.default_rng(0)
     made = gymnasium.make("CartPole-v1")
@@ -47,26 +44,26 @@ def cartpole(name: str = "lab/cartpole-v1", *, log_probs: bool = True, factor: f
 
 
 @pytest.fixture
-def data(empty: Path) -> Dataset:
+def data(empty):
     """Return them, in an empty folder that is the current one."""
     assert empty.is_dir()
     return cartpole()
 
 
 @pytest.fixture
-def empty(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty(home, tmp_path, monkeypatch):
     """Return the current folder, beside an empty home."""
     assert home.name
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def trained(dataset: Dataset, algorithm: str = "cql", **options: object) -> Run:
+def trained(dataset, algorithm="cql", **options):
     chosen = {"steps": 20, "evaluations": 2, "keep_checkpoints": True, "settings": SMALL}
-    return orlog.train(algorithm, dataset, **{**chosen, **options})  # type: ignore[arg-type]
+    return orlog.train(algorithm, dataset, **{**chosen, **options})
 
 
-def test_estimates_of_each_kept_checkpoint_equal_those_by_hand(data: Dataset) -> None:
+def test_estimates_of_each_kept_checkpoint_equal_those_by_hand(data):
     run = trained(data, "bc", steps=60, settings={**SMALL, "learning_rate": 0.03})
     kept = kept_checkpoints(run.folder)
     assert list(kept) == [30, 60]
@@ -111,7 +108,7 @@ def test_estimates_of_each_kept_checkpoint_equal_those_by_hand(data: Dataset) ->
     assert orlog.evaluate_off_policy(run, episodes=3, settings=QUICK) == found
 
 
-def test_a_note_says_how_far_more_steps_would_move_fqe(data: Dataset) -> None:
+def test_a_note_says_how_far_more_steps_would_move_fqe(data):
     run = trained(data, "bc", steps=2, evaluations=0)
     settings = dataclasses.replace(QUICK, steps=200, learning_rate=0.01, target_rate=0.1)
     half, whole = (
@@ -124,18 +121,18 @@ def test_a_note_says_how_far_more_steps_would_move_fqe(data: Dataset) -> None:
     assert "--fqe-steps 1000 " in note
 
 
-def test_the_default_takes_few_enough_steps_for_two_minutes() -> None:
+def test_the_default_takes_few_enough_steps_for_two_minutes():
     asked = inspect.signature(scoring.ope).parameters["fqe_steps"].default
     assert asked * FQESettings().fits == FQESettings().steps * FQESettings().fits <= 20_000
 
 
-def test_the_default_keeps_the_last_checkpoint_alone(data: Dataset) -> None:
+def test_the_default_keeps_the_last_checkpoint_alone(data):
     run = trained(data, keep_checkpoints=False)
     assert list(kept_checkpoints(run.folder)) == [20]
     assert not (run.folder / "checkpoints").exists()
 
 
-def test_the_command_prints_tables_or_json(data: Dataset) -> None:
+def test_the_command_prints_tables_or_json(data):
     run = trained(data, "bc")
     asked = ["ope", str(run.folder), "--episodes", "2", "--fqe-steps", "5", "--fqe-fits", "2", "--discount", "0.9"]
     done = command(*asked)
@@ -155,7 +152,7 @@ def test_the_command_prints_tables_or_json(data: Dataset) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("empty")
-def test_without_probabilities_or_a_density_one_line_says_so() -> None:
+def test_without_probabilities_or_a_density_one_line_says_so():
     plain = cartpole("lab/plain-v1", log_probs=False)
     found = orlog.evaluate_off_policy(trained(plain), episodes=0, settings=QUICK)
     assert found.left_out["wis"].startswith("lab/plain-v1 has no column infos/action_log_probs")
@@ -173,7 +170,7 @@ def test_without_probabilities_or_a_density_one_line_says_so() -> None:
     assert list(found.policies[0].estimates) == ["fqe", "critic"]
 
 
-def test_the_value_of_the_trained_critic_is_its_own(data: Dataset) -> None:
+def test_the_value_of_the_trained_critic_is_its_own(data):
     run = trained(data)
     from orlog.algos.training.evaluating import find_run
     from orlog.algos.training.policy import make_from_record
@@ -184,12 +181,12 @@ def test_the_value_of_the_trained_critic_is_its_own(data: Dataset) -> None:
     load_state(made, run.folder, to_act=True)
     starts = torch.from_numpy(np.stack([episode.observations[0] for episode in data]))
     with torch.no_grad():
-        expected = made.critic(made.encoder(starts)).amax(-1).mean()  # type: ignore[attr-defined]
+        expected = made.critic(made.encoder(starts)).amax(-1).mean()
     found = orlog.evaluate_off_policy(run, episodes=0, settings=QUICK)
     assert found.policies[1].estimates["critic"].value == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_a_critic_whose_loss_is_no_expectation_is_left_out(data: Dataset) -> None:
+def test_a_critic_whose_loss_is_no_expectation_is_left_out(data):
     run = trained(data, preset="d3rlpy")
     assert run.record.config["bellman_loss"] == "huber"
     found = orlog.evaluate_off_policy(run, episodes=0, settings=QUICK)
@@ -197,7 +194,7 @@ def test_a_critic_whose_loss_is_no_expectation_is_left_out(data: Dataset) -> Non
     assert "Huber" in found.left_out["critic"]
 
 
-def test_what_is_fitted_and_what_corrects_it_share_no_episode(data: Dataset, tmp_path: Path) -> None:
+def test_what_is_fitted_and_what_corrects_it_share_no_episode(data, tmp_path):
     train, validation = orlog.split_dataset(data, [0.5, 0.5], seed=0)
     validation.save(tmp_path / "validation.json")
     run = trained(train, "bc", keep_checkpoints=False)
@@ -232,7 +229,7 @@ def test_what_is_fitted_and_what_corrects_it_share_no_episode(data: Dataset, tmp
 
 
 @pytest.mark.usefixtures("empty")
-def test_the_interval_of_fqe_has_the_spread_of_its_fits() -> None:
+def test_the_interval_of_fqe_has_the_spread_of_its_fits():
     with orlog.record(gymnasium.make("FrozenLake-v1"), "lab/lake-v1") as env:  # one start
         for episode in range(6):
             seen, _ = env.reset(seed=episode)
@@ -254,14 +251,14 @@ class OnePlace(gymnasium.Env[Any, Any]):
 
     observation_space, action_space = gymnasium.spaces.Discrete(1), gymnasium.spaces.Discrete(2)
 
-    def __init__(self, truncates: bool) -> None:
+    def __init__(self, truncates):
         self.truncates, self.count = truncates, 0
 
-    def reset(self, **_: Any) -> tuple[int, dict[str, Any]]:
+    def reset(self, **_):
         self.count = 0
         return 0, {}
 
-    def step(self, _action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+    def step(self, _action):
         self.count += 1
         last = self.count == 3
         return 0, 1.0, last and not self.truncates, last and self.truncates, {}
@@ -269,10 +266,10 @@ class OnePlace(gymnasium.Env[Any, Any]):
 
 @pytest.mark.usefixtures("empty")
 @pytest.mark.parametrize("truncates", [True, False])
-def test_what_stands_for_steps_after_truncations_is_stated(truncates: bool) -> None:
+def test_what_stands_for_steps_after_truncations_is_stated(truncates):
     with orlog.record(OnePlace(truncates), "lab/place-v1") as env:
         for _ in range(12):
-            if env.unwrapped.count % 3 == 0:  # type: ignore[attr-defined]
+            if env.unwrapped.count % 3 == 0:
                 env.reset()
             env.step(0)
     run = trained(orlog.load_dataset("lab/place-v1"), "bc", evaluations=0)
@@ -283,7 +280,7 @@ def test_what_stands_for_steps_after_truncations_is_stated(truncates: bool) -> N
 
 
 @pytest.mark.usefixtures("empty")
-def test_weights_that_are_too_large_for_a_number_are_said_to_be() -> None:
+def test_weights_that_are_too_large_for_a_number_are_said_to_be():
     unlikely = cartpole("lab/unlikely-v1", factor=1000.0)
     settings = {**SMALL, "learning_rate": 0.03}
     run = trained(unlikely, "bc", steps=60, settings=settings, keep_checkpoints=False)
@@ -292,15 +289,15 @@ def test_weights_that_are_too_large_for_a_number_are_said_to_be() -> None:
     assert {"wis", "pdwis", "wdr"} <= {*found.policies[0].estimates}
 
 
-def test_the_critic_of_an_algorithm_without_a_discount_is_left_out() -> None:
+def test_the_critic_of_an_algorithm_without_a_discount_is_left_out():
     critic = TwinCritic(4, 2, (8,), generator=make_generator(0, 0))
     own = SimpleNamespace(critic=critic, encoder=None, config=SimpleNamespace(gamma=0.99))
     record = SimpleNamespace(algorithm="mine:Mine", reward_shift=0.0)
-    found = why_no_critic(own, record, 0.99)  # type: ignore[arg-type]
+    found = why_no_critic(own, record, 0.99)
     assert found == "mine:Mine has no setting discount, so that of its critic is not known."
 
 
-def test_bad_input_is_refused_with_what_to_do(data: Dataset, tmp_path: Path) -> None:
+def test_bad_input_is_refused_with_what_to_do(data, tmp_path):
     run = trained(data, evaluations=0, steps=2)
     other = cartpole("lab/other-v1", log_probs=False)
     another = trained(other, evaluations=0, steps=2)
@@ -319,7 +316,7 @@ def test_bad_input_is_refused_with_what_to_do(data: Dataset, tmp_path: Path) -> 
         orlog.evaluate_off_policy(run)
 
 
-def test_policies_that_are_no_function_of_the_observation_are_refused(data: Dataset) -> None:
+def test_policies_that_are_no_function_of_the_observation_are_refused(data):
     class Remembering:
         actor = scaling = None
 
@@ -328,11 +325,11 @@ def test_policies_that_are_no_function_of_the_observation_are_refused(data: Data
 
     for kind, reason in ((Remembering, "remembers the episode"), (Reaching, "acts for goals")):
         with pytest.raises(SchemaError, match=f"{reason}.*; leave this run out"):
-            _check_policy(Path("run"), kind(), data)  # type: ignore[arg-type]
+            _check_policy(Path("run"), kind(), data)
 
 
-def test_policies_of_several_agents_are_refused(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_of_several_agents_are_refused(data, monkeypatch):
     monkeypatch.setattr("orlog.runs.off_policy.is_team", lambda _dataset: True)
     message = f"for all agents of {data.name} at once, .*; leave this run out, .* orlog evaluate run"
     with pytest.raises(SchemaError, match=message):
-        _check_policy(Path("run"), object(), data)  # type: ignore[arg-type]
+        _check_policy(Path("run"), object(), data)

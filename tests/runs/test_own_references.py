@@ -1,15 +1,11 @@
 """One's own anchors: measured, kept beside the data or with orlog, found by every later score."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import msgspec
@@ -18,7 +14,6 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import ManifestError, NotFoundError, SchemaError, StorageError
 from orlog.manifests.counterparts import benchmark_environment
@@ -44,7 +39,7 @@ RUN = "runs/iql/lab/pendulum-expert/seed-0"
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(tmp_path, monkeypatch):
     """Return the empty folder that is the current one."""
     folder = tmp_path / "work"
     folder.mkdir()
@@ -52,13 +47,13 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def good(*arguments: str) -> str:
+def good(*arguments):
     ended = command(*arguments)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
 
-def bad(*arguments: str) -> str:
+def bad(*arguments):
     """Return the one line with which a command refuses."""
     ended = command(*arguments)
     assert ended.returncode == 1, (ended.stdout, ended.stderr)
@@ -70,7 +65,7 @@ def bad(*arguments: str) -> str:
 
 
 @pytest.mark.usefixtures("work")
-def test_own_data_get_anchors_and_a_score(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_data_get_anchors_and_a_score(home, monkeypatch):
     """Record, train an expert, measure both anchors, and score a run, where none ship."""
     monkeypatch.setattr("orlog.runs.references.records_folder", lambda: home / "nothing")
     pendulum("lab/pendulum-expert-v1", choose=swing_up, episodes=10)
@@ -120,7 +115,7 @@ def test_own_data_get_anchors_and_a_score(home: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("work")
-def test_anchors_stay_in_the_home_and_a_number_comes_with_its_source(home: Path) -> None:
+def test_anchors_stay_in_the_home_and_a_number_comes_with_its_source(home):
     data = pendulum("lab/pendulum-v1")
     words = ("--random", "--expert", "-150", "--source", "Handbook, table 2", "--episodes", "5")
     body = json.loads(good("scores", "lab/pendulum-v1", *words, "--json"))
@@ -144,7 +139,7 @@ def test_anchors_stay_in_the_home_and_a_number_comes_with_its_source(home: Path)
     assert list((home / "references").glob("*.json")) == [file]
 
 
-def test_a_shared_home_gives_its_anchors_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_home_gives_its_anchors_too(tmp_path, monkeypatch):
     data = pendulum("lab/pendulum-v1")
     found = measure_references(data, expert=0.0, source="S", episodes=2, keep=True)
     monkeypatch.setenv("ORLOG_SHARED", os.environ["ORLOG_HOME"])
@@ -155,14 +150,14 @@ def test_a_shared_home_gives_its_anchors_too(tmp_path: Path, monkeypatch: pytest
         orlog.references(pendulum("lab/moon-v1", g=1.6))
 
 
-def environment(data: Dataset) -> Any:
+def environment(data):
     found = data.environment
     assert found is not None
     return found
 
 
 @pytest.mark.usefixtures("work")
-def test_what_cannot_be_measured_is_refused_with_one_line(home: Path) -> None:
+def test_what_cannot_be_measured_is_refused_with_one_line(home):
     pendulum("lab/pendulum-v1")
     pendulum("lab/moon-v1", g=1.6)
     orlog.train("bc", "lab/moon-v1", settings={"hidden": [4]}, steps=2, evaluations=0)
@@ -185,8 +180,8 @@ def test_what_cannot_be_measured_is_refused_with_one_line(home: Path) -> None:
         assert "--random" in ended.stderr
 
 
-def test_action_spaces_without_a_uniform_policy_and_data_without_environment_are_refused() -> None:
-    def record(name: str, actions: gymnasium.Space[Any], values: np.ndarray) -> Dataset:
+def test_action_spaces_without_a_uniform_policy_and_data_without_environment_are_refused():
+    def record(name, actions, values):
         return record_episodes(
             name,
             [whole_episode(np.zeros((len(values) + 1, 2), np.float32), values, end="truncation")],
@@ -204,7 +199,7 @@ def test_action_spaces_without_a_uniform_policy_and_data_without_environment_are
         keep_references(whole, orlog.references("atari/breakout"))
 
 
-def test_a_discrete_environment_is_measured() -> None:
+def test_a_discrete_environment_is_measured():
     with gymnasium.make("CartPole-v1") as env, orlog.DatasetWriter("lab/pole-v1", environment=env) as writer:
         seen, _ = env.reset(seed=0)
         after = env.step(1)[0]
@@ -213,7 +208,7 @@ def test_a_discrete_environment_is_measured() -> None:
     assert 8 < found.random.mean < 60
 
 
-def one_step(name: str, environment: str, version: str = "1.0.0") -> Dataset:
+def one_step(name, environment, version="1.0.0"):
     """Return one recorded step in an environment."""
     with (
         make_environment(environment, {}) as env,
@@ -225,7 +220,7 @@ def one_step(name: str, environment: str, version: str = "1.0.0") -> Dataset:
     return orlog.load_dataset(f"{name}@{version}")
 
 
-def test_a_benchmark_is_scored_by_what_it_publishes() -> None:
+def test_a_benchmark_is_scored_by_what_it_publishes():
     data = one_step("d4rl/hopper-medium-v2", "Hopper-v4", "9.0.0")
     with pytest.raises(SchemaError, match=r"scored by the references that D4RL publishes"):
         measure_references(data, expert=1.0, source="S", episodes=1)
@@ -236,7 +231,7 @@ def test_a_benchmark_is_scored_by_what_it_publishes() -> None:
     assert orlog.references(own).expert.mean == 1e4
 
 
-def test_data_of_another_environment_have_no_score_of_a_benchmark() -> None:
+def test_data_of_another_environment_have_no_score_of_a_benchmark():
     """Whatever name or benchmark a version states: neither published nor own anchors hold."""
     data = one_step("d4rl/hopper-medium-v2", "Pendulum-v1", "9.0.0")
     own = pendulum("lab/pendulum-v1")
@@ -264,7 +259,7 @@ def test_data_of_another_environment_have_no_score_of_a_benchmark() -> None:
     assert not maze.fits(msgspec.structs.replace(maze.record, id="orlog/maze2d-umaze-v0"))
 
 
-def test_damaged_and_foreign_files_are_named_with_what_to_do(home: Path) -> None:
+def test_damaged_and_foreign_files_are_named_with_what_to_do(home):
     data = pendulum("lab/pendulum-v1")
     moon = pendulum("lab/moon-v1", g=1.6)
     measure_references(data, expert=0.0, source="S", episodes=1, keep=True)
@@ -291,7 +286,7 @@ def test_damaged_and_foreign_files_are_named_with_what_to_do(home: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no limit of their size there")
-def test_a_full_disk_keeps_the_old_anchors(home: Path) -> None:
+def test_a_full_disk_keeps_the_old_anchors(home):
     data = pendulum("lab/pendulum-v1")
     old = measure_references(data, expert=0.0, source="S", episodes=1, keep=True)
     new = msgspec.structs.replace(old, source="T" * 4096)
@@ -312,7 +307,7 @@ for count in range(10_000):
 """
 
 
-def test_two_writers_of_which_one_is_killed_leave_whole_anchors(home: Path) -> None:
+def test_two_writers_of_which_one_is_killed_leave_whole_anchors(home):
     data = pendulum("lab/pendulum-v1")
     measure_references(data, expert=0.0, source="S", episodes=1, keep=True)
     writers = [subprocess.Popen([sys.executable, "-c", STORE, name], stdout=subprocess.PIPE) for name in ("one", "two")]
@@ -343,7 +338,7 @@ def test_two_writers_of_which_one_is_killed_leave_whole_anchors(home: Path) -> N
         ("pointmaze/umaze-v1", ["11.585", "1.1", "protocol: 1,000 episodes", "mujoco 3.3.0"]),
     ],
 )
-def test_what_is_known_is_shown_for_data_that_are_not_here(name: str, lines: list[str]) -> None:
+def test_what_is_known_is_shown_for_data_that_are_not_here(name, lines):
     shown = good("scores", name)
     for line in lines:
         assert line in shown
@@ -354,17 +349,17 @@ def test_what_is_known_is_shown_for_data_that_are_not_here(name: str, lines: lis
     assert "kept" not in body
 
 
-def test_what_is_not_known_is_one_line() -> None:
+def test_what_is_not_known_is_one_line():
     assert "OGBench has no reference returns" in bad("scores", "ogbench/cube-double-play-v0")
 
 
-def test_the_records_that_ship_are_found_by_environment(mini: Dataset) -> None:
+def test_the_records_that_ship_are_found_by_environment(mini):
     file = records_folder() / "references" / "pointmaze-umaze-v1.json"
     assert orlog.references(mini) == read_references(file)
 
 
-def test_an_expert_within_the_noise_of_the_random_policy_is_marked_by_a_note() -> None:
-    def note(low: list[float], high: list[float]) -> str:
+def test_an_expert_within_the_noise_of_the_random_policy_is_marked_by_a_note():
+    def note(low, high):
         random, expert = (ReferenceReturn.of("p", np.array(one)) for one in (low, high))
         found = ReferenceReturns(random=random, expert=expert, protocol=PROTOCOL)
         assert score_caveats(found, PROTOCOL)[1:] == found.caveats
@@ -379,7 +374,7 @@ def test_an_expert_within_the_noise_of_the_random_policy_is_marked_by_a_note() -
 
 
 @pytest.mark.usefixtures("work")
-def test_references_of_the_same_simulator_are_not_said_to_be_of_another() -> None:
+def test_references_of_the_same_simulator_are_not_said_to_be_of_another():
     data = pendulum("lab/pendulum-v1")
     measure_references(data, expert=0.0, source="S", episodes=2, keep=True)
     run = orlog.train("bc", data, settings={"hidden": [4]}, steps=2, evaluations=0)

@@ -1,11 +1,7 @@
 """Trained policies in loops of a user's own."""
 
-from __future__ import annotations
-
 import re
 import shlex
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,7 +11,6 @@ import torch
 import orlog
 from orlog.algos.bc import BC
 from orlog.algos.training.evaluating import FIRST_SEED
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import CheckpointError, NotFoundError, SchemaError
 from tests.command_line import orlog as command
@@ -23,37 +18,37 @@ from tests.extending.test_new_algorithm import SOURCE
 from tests.extending.test_new_algorithm import poles as poles
 from tests.pendulum import pendulum
 
-SMALL: dict[str, Any] = {"settings": {"hidden": [4], "batch_size": 8}, "steps": 3, "evaluations": 0}
+SMALL = {"settings": {"hidden": [4], "batch_size": 8}, "steps": 3, "evaluations": 0}
 
 
 class Counting:
     """Acts by the steps of the episode and its last reward."""
 
-    def __init__(self, environments: int) -> None:
+    def __init__(self, environments):
         self.steps = torch.zeros(environments)
         self.last = torch.zeros(environments)
 
-    def begin(self, which: torch.Tensor) -> None:
+    def begin(self, which):
         self.steps[which] = self.last[which] = 0
 
-    def act(self, observations: torch.Tensor) -> torch.Tensor:
+    def act(self, observations):
         self.steps += 1
         assert len(observations) == len(self.steps)
         return (self.steps + self.last)[:, None] / 100
 
-    def reward(self, rewards: torch.Tensor) -> None:
+    def reward(self, rewards):
         self.last = rewards
 
 
 class CountingBC(BC):
     """Cloning whose policy has memory."""
 
-    def actor(self, environments: int) -> Counting:
+    def actor(self, environments):
         return Counting(environments)
 
 
 @pytest.mark.parametrize("kind", [BC, CountingBC])
-def test_a_plain_loop_gives_the_return_of_the_evaluation(kind: type[BC], tmp_path: Path) -> None:
+def test_a_plain_loop_gives_the_return_of_the_evaluation(kind, tmp_path):
     run = orlog.train(kind, pendulum(), out=tmp_path / "run", **SMALL)
     with_memory = kind is CountingBC
     result = orlog.evaluate(run, episodes=1, algorithm=kind if with_memory else None)
@@ -75,7 +70,7 @@ def test_a_plain_loop_gives_the_return_of_the_evaluation(kind: type[BC], tmp_pat
         assert total == result.returns[0]
 
 
-def test_a_batch_of_observations_gives_a_batch_of_actions(mini: Dataset, tmp_path: Path) -> None:
+def test_a_batch_of_observations_gives_a_batch_of_actions(mini, tmp_path):
     run = orlog.train("bc", mini, out=tmp_path / "run", **SMALL)
     policy = orlog.load_policy(run)
     assert mini.environment is not None
@@ -104,7 +99,7 @@ def test_a_batch_of_observations_gives_a_batch_of_actions(mini: Dataset, tmp_pat
         policy(mixed)
 
 
-def test_discrete_actions_are_integers_that_the_environment_takes(poles: Dataset, tmp_path: Path) -> None:
+def test_discrete_actions_are_integers_that_the_environment_takes(poles, tmp_path):
     path = tmp_path / "cloning_poles.py"
     path.write_text(SOURCE, "utf-8")
     run = orlog.train(f"{path}:DiscreteBC", poles, out=tmp_path / "run", steps=1, evaluations=0)
@@ -117,12 +112,12 @@ def test_discrete_actions_are_integers_that_the_environment_takes(poles: Dataset
     assert policy(np.zeros((5, 4), np.float32)).shape == (5,)
 
 
-def test_memory_belongs_to_environments_until_episodes_begin(tmp_path: Path) -> None:
+def test_memory_belongs_to_environments_until_episodes_begin(tmp_path):
     run = orlog.train(CountingBC, pendulum(), out=tmp_path / "run", **SMALL)
     policy = orlog.load_policy(run, algorithm=CountingBC)
 
-    def hundredths(*observations: int) -> list[float]:
-        found: np.ndarray = policy(np.zeros((*observations, 3), np.float32)) * 100
+    def hundredths(*observations):
+        found = policy(np.zeros((*observations, 3), np.float32)) * 100
         return [round(float(one), 3) for one in found.ravel()]
 
     with pytest.raises(SchemaError, match="of which 0 have acted in the present episodes; found 1"):
@@ -143,7 +138,7 @@ def test_memory_belongs_to_environments_until_episodes_begin(tmp_path: Path) -> 
     assert hundredths() == [3]
 
 
-def test_what_cannot_be_loaded_is_refused_as_by_an_evaluation(tmp_path: Path) -> None:
+def test_what_cannot_be_loaded_is_refused_as_by_an_evaluation(tmp_path):
     with pytest.raises(NotFoundError, match="is not the folder of a run"):
         orlog.load_policy(tmp_path)
     run = orlog.train("bc", pendulum(), out=tmp_path / "run", **SMALL)

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import gymnasium
 import msgspec
@@ -9,7 +6,6 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError
 from orlog.manifests.benchmarks import BENCHMARKS, benchmark_datasets
 from orlog.manifests.counterparts import benchmark_environment
@@ -30,7 +26,7 @@ HOPPER = Protocol(
 )
 
 
-def test_references_of_a_benchmark_say_values_source_protocol_simulator_and_caveats() -> None:
+def test_references_of_a_benchmark_say_values_source_protocol_simulator_and_caveats():
     found = orlog.references("d4rl/hopper-medium-v2")
     assert isinstance(found, PublishedReferences)
     assert (found.random.mean, found.expert.mean) == (-20.272305, 3234.3)
@@ -39,10 +35,10 @@ def test_references_of_a_benchmark_say_values_source_protocol_simulator_and_cave
     assert "infos.py and registration agree" in found.protocol.description
     assert found.caveats == []
     assert "100 episodes" in " ".join(orlog.references("d4rl/antmaze-umaze-v2").caveats)
-    assert float(found.normalize(3234.3)) == 100  # type: ignore[arg-type]  # a number does as well
+    assert float(found.normalize(3234.3)) == 100  # a number does as well
 
 
-def test_every_dataset_of_a_benchmark_has_its_references_or_one_clear_line() -> None:
+def test_every_dataset_of_a_benchmark_has_its_references_or_one_clear_line():
     known = 0
     for key in BENCHMARKS:
         for dataset in benchmark_datasets(key):
@@ -59,7 +55,7 @@ def test_every_dataset_of_a_benchmark_has_its_references_or_one_clear_line() -> 
     assert known == 182 + 57 + 38 + 8
 
 
-def test_measured_references_answer_the_same_questions() -> None:
+def test_measured_references_answer_the_same_questions():
     found = orlog.references("pointmaze/umaze-v1")
     assert isinstance(found, ReferenceReturns)
     assert found.source == "measured with orlog"
@@ -67,13 +63,13 @@ def test_measured_references_answer_the_same_questions() -> None:
     assert found.caveats == []
 
 
-def test_an_open_dataset_and_its_name_have_the_same_references(mini_folder: Path) -> None:
+def test_an_open_dataset_and_its_name_have_the_same_references(mini_folder):
     found = orlog.references(mini_folder)
     assert found == orlog.references(orlog.load_dataset(mini_folder))
     assert found == orlog.references("pointmaze/umaze-v1")
 
 
-def test_what_is_not_known_is_said(tmp_path: Path) -> None:
+def test_what_is_not_known_is_said(tmp_path):
     with pytest.raises(NotFoundError, match=r"lab/hopper-v1: no dataset of this name is here or in"):
         orlog.references("lab/hopper-v1")
     with pytest.raises(NotFoundError, match=r"Did you mean d4rl/hopper-medium-v2\?"):
@@ -82,7 +78,7 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
         orlog.references(tmp_path / "none")
 
 
-def test_references_of_the_benchmark_come_before_those_of_the_environment() -> None:
+def test_references_of_the_benchmark_come_before_those_of_the_environment():
     manifest = recorded_manifest("pointmaze/umaze-v1")
     assert manifest is not None
     assert references_of(manifest) == orlog.references("pointmaze/umaze-v1")
@@ -98,13 +94,13 @@ def test_references_of_the_benchmark_come_before_those_of_the_environment() -> N
     assert references_of(without) == orlog.references("pointmaze/umaze-v1")
 
 
-def test_what_cannot_be_scored_here_is_said() -> None:
+def test_what_cannot_be_scored_here_is_said():
     found = orlog.references("d4rl/bullet-ant-medium-v0")
     assert found.simulator == "PyBullet's ant"
     assert any("no policy can be scored here: it runs in PyBullet" in one for one in found.caveats)
 
 
-def test_a_dataset_without_environment_of_another_name_has_none() -> None:
+def test_a_dataset_without_environment_of_another_name_has_none():
     manifest = recorded_manifest("pointmaze/umaze-v1")
     assert manifest is not None
     bare = msgspec.structs.replace(manifest, environment=None)
@@ -118,7 +114,7 @@ def test_a_dataset_without_environment_of_another_name_has_none() -> None:
     assert found.caveats == []
 
 
-def test_a_score_names_its_simulator_and_that_of_published_references() -> None:
+def test_a_score_names_its_simulator_and_that_of_published_references():
     notes = score_caveats(orlog.references("d4rl/hopper-medium-v2"), HOPPER)
     assert notes[0] == "returns were measured in Hopper-v4 (gymnasium 1.2.0, mujoco 3.3.2)."
     assert "measured in mujoco-py and gym of 2020" in notes[1]
@@ -132,7 +128,7 @@ def test_a_score_names_its_simulator_and_that_of_published_references() -> None:
     assert any("score is not a D4RL score" in note for note in notes)
 
 
-def test_a_score_says_where_measured_references_used_other_versions() -> None:
+def test_a_score_says_where_measured_references_used_other_versions():
     found = orlog.references("pointmaze/umaze-v1")
     assert isinstance(found, ReferenceReturns)
     same = found.protocol
@@ -144,9 +140,9 @@ def test_a_score_says_where_measured_references_used_other_versions() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*The environment CartPole-v0 is out of date")
-def test_a_view_of_parts_with_other_references_has_none() -> None:
+def test_a_view_of_parts_with_other_references_has_none():
     """Returns of two environments have no common score."""
-    parts: list[Dataset] = []
+    parts = []
     for version in (0, 1, 1):
         name = f"lab/part-{len(parts)}-v1"
         record_episodes(
@@ -161,7 +157,7 @@ def test_a_view_of_parts_with_other_references_has_none() -> None:
         orlog.normalized_score(orlog.combine_datasets([parts[1], parts[0]]), [1.0])
 
 
-def test_a_minari_dataset_is_scored_by_the_references_in_its_metadata(tmp_path: Path) -> None:
+def test_a_minari_dataset_is_scored_by_the_references_in_its_metadata(tmp_path):
     with orlog.record(gymnasium.make("MountainCar-v0"), "lab/car-v1") as env:
         env.reset(seed=0)
         for _ in range(200):

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import itertools
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -14,7 +11,6 @@ from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import run_folder
 from orlog.base.processes import processor_name
 from orlog.cli import app
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import NotFoundError, StoppedError
 from orlog.manifests.shipped import recorded_manifest
@@ -27,23 +23,21 @@ from orlog.runs.evaluating import read_score
 from orlog.runs.jobs import make_jobs, run_jobs
 from orlog.runs.measuring import measure_references
 from orlog.runs.references import references_of
-from orlog.runs.reproducing import Reproduction, judge, summarize
+from orlog.runs.reproducing import judge, summarize
 from orlog.runs.results_page import HEADINGS, result_cells, write_results_page
 from tests.command_line import orlog as run_orlog
 from tests.pools import pool_in_this_process
 from tests.training import train_run
 
 
-def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Reproduction:
+def few_steps(dataset, folder, *, steps=20):
     jobs = make_jobs("bc", dataset, folder, seeds=(0, 1), episodes=2, options=TrainOptions(steps=steps, evaluations=1))
     run_jobs(jobs, workers=1)
     return summarize(jobs)
 
 
 @pytest.mark.slow
-def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_steps_are_not_compared(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_steps_are_not_compared(mini, tmp_path, monkeypatch):
     first = few_steps(mini, tmp_path / "first")
     assert first.verdict is None
     assert any("no baseline" in note for note in first.notes)
@@ -88,9 +82,7 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_steps_are_not_co
     assert result_cells(again)[0] == "BC"
 
 
-def test_equal_returns_of_another_protocol_are_not_identical(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_returns_of_another_protocol_are_not_identical(mini, tmp_path, monkeypatch):
     """Policies that never reach the goal return 0 from any start."""
     monkeypatch.setattr("orlog.base.jobs.ProcessPool", pool_in_this_process)
     jobs = make_jobs("bc", mini, tmp_path, seeds=(0,), episodes=2, options=TrainOptions(steps=2, evaluations=0))
@@ -107,7 +99,7 @@ def test_equal_returns_of_another_protocol_are_not_identical(
         assert ("the protocol is not that of the baseline." in found.notes) is bool(change)
 
 
-def test_references_are_found_by_environment_and_repeat(mini: Dataset) -> None:
+def test_references_are_found_by_environment_and_repeat(mini):
     recorded = references_of(mini.manifest)
     assert isinstance(recorded, ReferenceReturns)
     measured = measure_references(mini, episodes=20)
@@ -120,7 +112,7 @@ def test_references_are_found_by_environment_and_repeat(mini: Dataset) -> None:
 
 
 @pytest.mark.parametrize("name", catalogue())
-def test_every_dataset_of_the_catalogue_has_a_recorded_manifest(name: str) -> None:
+def test_every_dataset_of_the_catalogue_has_a_recorded_manifest(name):
     manifest = recorded_manifest(name, catalogue()[name].version)
     assert manifest is not None
     assert manifest.name == name
@@ -128,7 +120,7 @@ def test_every_dataset_of_the_catalogue_has_a_recorded_manifest(name: str) -> No
 
 
 @pytest.mark.parametrize("algorithm", ["bc", "cql", "iql"])
-def test_recorded_baselines_belong_to_the_recorded_data_and_the_recipes(algorithm: str) -> None:
+def test_recorded_baselines_belong_to_the_recorded_data_and_the_recipes(algorithm):
     name = "pointmaze/umaze-v1"
     baseline = read_baseline(algorithm, name)
     manifest = recorded_manifest(name, catalogue()[name].version)
@@ -141,7 +133,7 @@ def test_recorded_baselines_belong_to_the_recorded_data_and_the_recipes(algorith
     assert len(baseline.returns) >= 5
 
 
-def test_recorded_baselines_say_how_many_settings_were_tried_and_on_which_seeds() -> None:
+def test_recorded_baselines_say_how_many_settings_were_tried_and_on_which_seeds():
     scored = set()
     for (algorithm, name), recipe in RECIPES.items():
         baseline = read_baseline(algorithm, name)
@@ -157,7 +149,7 @@ def test_recorded_baselines_say_how_many_settings_were_tried_and_on_which_seeds(
     assert "not noted" in shown
 
 
-def test_a_baseline_whose_returns_another_method_shares_is_no_evidence() -> None:
+def test_a_baseline_whose_returns_another_method_shares_is_no_evidence():
     shared = read_baseline("bc", "demos/fetch-mixed-v1")
     alone = read_baseline("percent_bc", "demos/fetch-mixed-v1")
     assert shared is not None
@@ -166,7 +158,7 @@ def test_a_baseline_whose_returns_another_method_shares_is_no_evidence() -> None
     assert equal_baselines(alone) == []
 
 
-def test_recorded_iql_beats_recorded_bc_clearly() -> None:
+def test_recorded_iql_beats_recorded_bc_clearly():
     name = "pointmaze/umaze-v1"
     manifest = recorded_manifest(name, "1.0.0")
     assert manifest is not None
@@ -182,7 +174,7 @@ def test_recorded_iql_beats_recorded_bc_clearly() -> None:
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_a_result_without_references_has_no_score(mini: Dataset, tmp_path: Path) -> None:
+def test_a_result_without_references_has_no_score(mini, tmp_path):
     jobs = make_jobs("bc", mini, tmp_path, seeds=(0,), episodes=1, options=TrainOptions(steps=3, evaluations=0))
     run_jobs(jobs, workers=1)
     result = judge({0: read_score(jobs[0].folder, None)})
@@ -192,9 +184,7 @@ def test_a_result_without_references_has_no_score(mini: Dataset, tmp_path: Path)
     assert result_cells(result)[2] == "none"
 
 
-def test_without_recipe_and_baseline_nothing_starts_unless_steps_are_given(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_recipe_and_baseline_nothing_starts_unless_steps_are_given(mini, tmp_path, monkeypatch):
     monkeypatch.setattr("orlog.runs.jobs.RECIPES", {})
     monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
     words = ["reproduce", "bc", mini.name, "--seeds", "2", "--out", str(tmp_path / "runs")]
@@ -210,7 +200,7 @@ def test_without_recipe_and_baseline_nothing_starts_unless_steps_are_given(
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("jobs_run_here")
-def test_a_reproduction_that_was_cut_short_goes_on(mini: Dataset, tmp_path: Path) -> None:
+def test_a_reproduction_that_was_cut_short_goes_on(mini, tmp_path):
     folder = run_folder(tmp_path, "bc", mini, 0)
     steps = itertools.count()
     asked = {"seed": 0, "steps": 20, "curve_episodes": 2}  # as a reproduction of two episodes asks

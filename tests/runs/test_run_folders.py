@@ -1,28 +1,22 @@
 """The runs in a folder: listed, verified and drawn, whatever state they are in."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from orlog import load_runs, references
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import read_evaluation
 from orlog.algos.training.seals import read_sealed, write_sealed
 from orlog.base.files import hold_folder
 from orlog.datasets.looking.figures import new_figure
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, StoppedError
 from orlog.normalize.statistics import mean_interval, share_interval
-from orlog.runs.loaded_runs import load_runs
-from orlog.runs.references import references
 from orlog.runs.run_folders import find_run_folders
 from orlog.runs.run_groups import group_runs, mean_curve, scores_measured_alike
 from orlog.runs.running import finetune as orlog_finetune
@@ -33,13 +27,13 @@ from tests.training import train_run
 SMALL = {"hidden": [4], "batch_size": 8}
 
 
-def train(dataset: Dataset | Path, folder: Path, seed: int = 0, **options: Any) -> None:
+def train(dataset, folder, seed=0, **options):
     settings = {**SMALL, **options.pop("settings", {})}
     options = {"steps": 10, "evaluations": 2, "curve_episodes": 2, **options}
     train_run("bc", dataset, folder, seed=seed, settings=settings, **options)
 
 
-def put_returns(folder: Path, returns: dict[int, list[float]]) -> None:
+def put_returns(folder, returns):
     """Replace the returns on a learning curve; those above 20 are of successful episodes."""
     path = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -53,7 +47,7 @@ def put_returns(folder: Path, returns: dict[int, list[float]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def template(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(built_mini, tmp_path_factory):
     """Return a folder with runs in every state, to be copied."""
     root = tmp_path_factory.mktemp("template")
     for seed in (0, 1, 2, 10):
@@ -81,7 +75,7 @@ def template(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture
-def some(template: Path, mini: Dataset, tmp_path: Path) -> Iterator[Path]:
+def some(template, mini, tmp_path):
     """Yield a folder with runs in every state; one is running as long as the test does."""
     assert mini.folder.is_dir()
     root = tmp_path / "runs"
@@ -90,7 +84,7 @@ def some(template: Path, mini: Dataset, tmp_path: Path) -> Iterator[Path]:
         yield root
 
 
-def test_runs_in_every_state_are_listed_and_compared(some: Path, mini: Dataset) -> None:
+def test_runs_in_every_state_are_listed_and_compared(some, mini):
     found = orlog("runs", str(some))
     assert found.returncode == 0, found.stderr
     rows = {line.split()[0].removeprefix(f"{some}/"): line.split() for line in found.stdout.splitlines()[1:]}
@@ -147,7 +141,7 @@ def test_runs_in_every_state_are_listed_and_compared(some: Path, mini: Dataset) 
     assert scored["counted"][0].startswith("success rate 50.0 %")
 
 
-def test_scores_that_were_measured_in_other_ways_share_no_mean(mini: Dataset, tmp_path: Path) -> None:
+def test_scores_that_were_measured_in_other_ways_share_no_mean(mini, tmp_path):
     root = tmp_path / "runs"
     for seed in (0, 1, 2):
         train(mini, root / f"seed-{seed}", seed)
@@ -161,7 +155,7 @@ def test_scores_that_were_measured_in_other_ways_share_no_mean(mini: Dataset, tm
     assert "policy: last point of the learning curve; here last checkpoint" in (body["apart"][0]["differs"])
 
 
-def test_a_seed_counts_once_and_only_what_differs_is_shown(mini: Dataset, tmp_path: Path) -> None:
+def test_a_seed_counts_once_and_only_what_differs_is_shown(mini, tmp_path):
     root = tmp_path / "runs"
     for seed in (0, 1):
         train(mini, root / f"seed-{seed}", seed)
@@ -169,7 +163,7 @@ def test_a_seed_counts_once_and_only_what_differs_is_shown(mini: Dataset, tmp_pa
     assert [[one > 0 for one in line["returns"]] for line in points] == [line["successes"] for line in points]
     shutil.copytree(root / "seed-0", root / "copy")
     train(mini, root / "more", 2, steps=20)
-    common: dict[str, Any] = {"steps": 4, "evaluations": 0, "noise": 0.1}
+    common = {"steps": 4, "evaluations": 0, "noise": 0.1}
     for prior in (None, 0.25):
         orlog_finetune(root / "seed-1", out=root / f"prior-{prior}", prior=prior, **common)
     groups = {
@@ -188,7 +182,7 @@ def test_a_seed_counts_once_and_only_what_differs_is_shown(mini: Dataset, tmp_pa
     assert line.count(str(root)) == 1
 
 
-def test_a_later_evaluation_counts_and_curves_are_means_over_seeds(some: Path, mini: Dataset) -> None:
+def test_a_later_evaluation_counts_and_curves_are_means_over_seeds(some, mini):
     _, evaluation = evaluate_run(some / "bc" / "seed-0", episodes=3)
     runs = find_run_folders(some / "bc")
     assert runs[0].scores is not None
@@ -206,7 +200,7 @@ def test_a_later_evaluation_counts_and_curves_are_means_over_seeds(some: Path, m
 
 
 @pytest.fixture
-def evaluated(mini: Dataset, tmp_path: Path) -> Path:
+def evaluated(mini, tmp_path):
     folder = tmp_path / "runs" / "seed-0"
     train(mini, folder, keep_checkpoints=True)
     evaluate_run(folder, dataset=mini, episodes=2)
@@ -218,7 +212,7 @@ KEPT = "checkpoints/step-000000005.safetensors"
 
 
 @pytest.mark.parametrize("name", [*FILES, KEPT])
-def test_a_changed_digit_in_a_run_is_damage(evaluated: Path, name: str) -> None:
+def test_a_changed_digit_in_a_run_is_damage(evaluated, name):
     whole = orlog("runs", str(evaluated.parent), "--verify")
     assert whole.returncode == 0, whole.stdout
     assert "1 run, none is damaged" in whole.stdout
@@ -236,7 +230,7 @@ def test_a_changed_digit_in_a_run_is_damage(evaluated: Path, name: str) -> None:
         assert orlog("compare", str(evaluated), str(evaluated)).returncode == 3
 
 
-def test_a_changed_digit_in_the_record_of_a_run_without_evaluation_is_damage(mini: Dataset, tmp_path: Path) -> None:
+def test_a_changed_digit_in_the_record_of_a_run_without_evaluation_is_damage(mini, tmp_path):
     train(mini, tmp_path, seed=3)
     path = tmp_path / "run.json"
     path.write_bytes(path.read_bytes().replace(b'"seed": 3', b'"seed": 4'))
@@ -246,7 +240,7 @@ def test_a_changed_digit_in_the_record_of_a_run_without_evaluation_is_damage(min
     assert orlog("runs", str(tmp_path), "--verify").returncode == 3
 
 
-def test_an_evaluation_holds_after_its_run_went_on(mini: Dataset, tmp_path: Path) -> None:
+def test_an_evaluation_holds_after_its_run_went_on(mini, tmp_path):
     folder = tmp_path / "run"
     calls = iter([False] * 6 + [True] * 9)
     with pytest.raises(StoppedError):
@@ -259,7 +253,7 @@ def test_an_evaluation_holds_after_its_run_went_on(mini: Dataset, tmp_path: Path
     assert evaluated.state == "finished"
 
 
-def test_an_evaluation_without_its_seal_is_refused(evaluated: Path) -> None:
+def test_an_evaluation_without_its_seal_is_refused(evaluated):
     path = evaluated / "evaluation.json"
     body = json.loads(path.read_text("utf-8"))
     del body["seal"]
@@ -268,7 +262,7 @@ def test_an_evaluation_without_its_seal_is_refused(evaluated: Path) -> None:
         read_evaluation(evaluated)
 
 
-def test_curves_are_drawn(some: Path, tmp_path: Path) -> None:
+def test_curves_are_drawn(some, tmp_path):
     pytest.importorskip("matplotlib")
     for name, start in (("curves.png", b"\x89PNG"), ("curves.svg", b"<?xml")):
         found = orlog("compare", str(some / "bc"), "--plot", str(tmp_path / name))
@@ -292,7 +286,7 @@ def test_curves_are_drawn(some: Path, tmp_path: Path) -> None:
     assert "must end in one of" in wrong.stderr
 
 
-def test_a_folder_without_runs_or_curves_says_so(mini: Dataset, tmp_path: Path) -> None:
+def test_a_folder_without_runs_or_curves_says_so(mini, tmp_path):
     (tmp_path / "empty").mkdir()
     for words in (["runs"], ["runs", "--verify"], ["compare"]):
         found = orlog(*words, str(tmp_path / "empty"))
@@ -307,7 +301,7 @@ def test_a_folder_without_runs_or_curves_says_so(mini: Dataset, tmp_path: Path) 
             load_runs(tmp_path / "run").plot(success=success)
 
 
-def test_a_seal_that_names_files_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_seal_that_names_files_elsewhere_is_refused(tmp_path):
     write_sealed(tmp_path / "a.json", {"step": 1}, {"../b.json": "00"})
     with pytest.raises(ManifestError, match=r"\.\./b\.json"):
         read_sealed(tmp_path / "a.json", dict[str, int], version=("a", 1), repair="write it again")

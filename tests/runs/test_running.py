@@ -1,12 +1,9 @@
 """Train and score from Python: the lines of a user, in an empty folder, on data of their own."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import msgspec
@@ -18,7 +15,6 @@ from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.runs import read_evaluation, read_run
 from orlog.algos.training.seals import write_sealed
 from orlog.base import terminal
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.environments import own_arguments
 from orlog.errors import NotFoundError
 from orlog.runs.measuring import measure_references
@@ -29,7 +25,7 @@ SMALL = {"hidden": [4], "batch_size": 8}
 
 
 @pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty(tmp_path, monkeypatch):
     """Return the empty folder that is the current one."""
     folder = tmp_path / "work"
     folder.mkdir()
@@ -37,7 +33,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_run_is_replaced_once_the_new_one_begins(mini: Dataset, empty: Path) -> None:
+def test_a_run_is_replaced_once_the_new_one_begins(mini, empty):
     train = functools.partial(orlog.train, "iql", mini, settings=SMALL, evaluations=0, out="run")
     old = train(steps=20)
     orlog.evaluate(old, episodes=1)
@@ -58,27 +54,25 @@ def test_a_run_is_replaced_once_the_new_one_begins(mini: Dataset, empty: Path) -
     ]
 
 
-def test_training_from_python_shows_progress_as_the_command_does(
-    mini: Dataset, empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_from_python_shows_progress_as_the_command_does(mini, empty, monkeypatch, capsys):
     monkeypatch.setattr(terminal, "LINE_SECONDS", -1.0)
     train = functools.partial(orlog.train, "bc", mini, steps=4, settings=SMALL, evaluations=0)
     train(out=empty / "shown")
     assert "BC seed 0: 4 of 4, loss: " in capsys.readouterr().err
-    seen: list[tuple[int, int]] = []
+    seen = []
     train(out=empty / "own", progress=lambda *steps: seen.append(steps))
     train(out=empty / "silent", progress=False)
     assert capsys.readouterr().err == ""
     assert seen[-1] == (4, 4)
 
 
-def test_a_dataset_in_the_place_of_the_algorithm_is_named(mini: Dataset) -> None:
+def test_a_dataset_in_the_place_of_the_algorithm_is_named(mini):
     for first in (mini, mini.name):
         with pytest.raises(TypeError, match=r"comes first: orlog\.train\('iql', dataset\)"):
-            orlog.train(first, "iql")  # type: ignore[arg-type]
+            orlog.train(first, "iql")
 
 
-def test_a_run_is_trained_and_scored_in_two_lines(mini: Dataset, empty: Path) -> None:
+def test_a_run_is_trained_and_scored_in_two_lines(mini, empty):
     run = orlog.train("iql", mini, seed=0, settings=SMALL, steps=20, evaluations=0)
     result = orlog.evaluate(run, episodes=12)
     assert run.folder == Path("runs") / "iql" / mini.name / "seed-0"
@@ -110,7 +104,7 @@ def test_a_run_is_trained_and_scored_in_two_lines(mini: Dataset, empty: Path) ->
     assert f", success rate {100 * result.successes.mean():.1f} %, 12 episodes" in repr(result)
 
 
-def test_evaluations_from_before_successes_were_noted_are_read(mini: Dataset, empty: Path) -> None:
+def test_evaluations_from_before_successes_were_noted_are_read(mini, empty):
     run = orlog.train("bc", mini, settings=SMALL, steps=2, evaluations=0)
     new = evaluate_run(run.folder, episodes=2)[1]
     path = empty / run.folder / "evaluation.json"
@@ -122,7 +116,7 @@ def test_evaluations_from_before_successes_were_noted_are_read(mini: Dataset, em
 
 
 @pytest.mark.usefixtures("empty")
-def test_folders_are_taken_as_text_and_paths_and_one_episode_has_no_interval(mini: Dataset) -> None:
+def test_folders_are_taken_as_text_and_paths_and_one_episode_has_no_interval(mini):
     run = orlog.train("bc", mini, settings=SMALL, steps=2, evaluations=0, out="some/run")
     for given in (run, "some/run", Path("some/run")):
         result = orlog.evaluate(given, episodes=1)
@@ -135,7 +129,7 @@ def test_folders_are_taken_as_text_and_paths_and_one_episode_has_no_interval(min
 
 
 @pytest.mark.usefixtures("empty")
-def test_own_data_without_references_give_returns_and_say_why_there_is_no_score() -> None:
+def test_own_data_without_references_give_returns_and_say_why_there_is_no_score():
     pendulum(episodes=3, g=9.0)
     run = orlog.train("iql", "lab/pendulum-v1", settings=SMALL, steps=5, evaluations=1)
     result = orlog.evaluate(run, episodes=3)
@@ -165,7 +159,7 @@ def test_own_data_without_references_give_returns_and_say_why_there_is_no_score(
 
 
 @pytest.mark.usefixtures("empty")
-def test_the_command_prints_score_interval_anchors_and_caveats() -> None:
+def test_the_command_prints_score_interval_anchors_and_caveats():
     data = pendulum(episodes=3)
     known = measure_references(data, expert=-150.0, source="S", episodes=2, keep=True)
     orlog.train("iql", data, settings=SMALL, steps=2, evaluations=0, out="run")
@@ -189,14 +183,14 @@ def test_the_command_prints_score_interval_anchors_and_caveats() -> None:
 
 
 @pytest.mark.usefixtures("empty")
-def test_returns_that_are_no_numbers_have_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returns_that_are_no_numbers_have_no_score(monkeypatch):
     class Broken(PendulumEnv):
-        def step(self, torque: Any) -> Any:
-            seen, _, *ends = super().step(torque)  # type: ignore[no-untyped-call]  # Gymnasium has no types for it
+        def step(self, torque):
+            seen, _, *ends = super().step(torque)  # Gymnasium has no types for it
             return seen, float("nan"), *ends
 
     run = orlog.train("bc", pendulum(episodes=3), settings=SMALL, steps=2, evaluations=0)
-    broken: Any = Broken
+    broken = Broken
     spec = dataclasses.replace(gymnasium.spec("Pendulum-v1"), entry_point=broken)
     monkeypatch.setitem(gymnasium.registry, "Pendulum-v1", spec)
     ended = command("evaluate", str(run.folder), "--episodes", "2")
@@ -210,7 +204,7 @@ def test_returns_that_are_no_numbers_have_no_score(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("empty")
-def test_without_an_environment_training_is_refused_unless_no_score_is_asked_for() -> None:
+def test_without_an_environment_training_is_refused_unless_no_score_is_asked_for():
     data = pendulum(named=False, episodes=3)
     with pytest.raises(NotFoundError, match=r"names no environment; .*evaluations=0"):
         orlog.train("iql", data, settings=SMALL, steps=3)
@@ -221,8 +215,8 @@ def test_without_an_environment_training_is_refused_unless_no_score_is_asked_for
 
 
 @pytest.mark.usefixtures("empty")
-def test_an_environment_that_is_not_installed_is_named_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(environment_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+def test_an_environment_that_is_not_installed_is_named_before_training(monkeypatch):
+    def forget(environment_id, kwargs):
         if environment_id == "Pendulum-v1":
             raise NotFoundError("environment 'Pendulum-v1' is not registered; install the package.")
         return own_arguments(environment_id, kwargs)
@@ -243,7 +237,7 @@ def test_an_environment_that_is_not_installed_is_named_before_training(monkeypat
 
 
 @pytest.mark.usefixtures("empty")
-def test_the_command_prints_what_it_trains_by_and_where_that_is_from(mini: Dataset) -> None:
+def test_the_command_prints_what_it_trains_by_and_where_that_is_from(mini):
     few = ("--steps", "2", "--evaluations", "0")
     own = command("train", "iql", mini.name, *few)
     assert own.returncode == 0, own.stderr

@@ -1,15 +1,11 @@
 """Files of scored runs: written, compared, run again; and what is refused of files from anybody."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,18 +13,17 @@ import pytest
 from orlog.algos.training.runs import Evaluation, write_evaluation
 from orlog.errors import FormatVersionError, ManifestError
 from orlog.manifests.documents import canonical_json, convert_json
-from orlog.runs.comparing import Row, find_runs, scores_of, tables_of
+from orlog.runs.comparing import find_runs, scores_of, tables_of
 from orlog.runs.making import scored_runs
 from orlog.runs.reproducing import reproduce_file
 from orlog.runs.scored_runs import read_scored_runs, write_scored_runs
-from tests.command_line import Ended, orlog
+from tests.command_line import orlog
 from tests.training import train_run
 
 MINI = "pointmaze/umaze-mini-v1"
-Change = Callable[[dict[str, Any]], object]
 
 
-def edited(file: Path, to: Path, change: Change) -> Path:
+def edited(file, to, change):
     """Write a file with a change, and the digest that fits."""
     body = json.loads(file.read_bytes())
     change(body)
@@ -39,11 +34,11 @@ def edited(file: Path, to: Path, change: Change) -> Path:
     return to
 
 
-def setting(path: str, value: object) -> Change:
+def setting(path, value):
     """Return a change of one field, named with dots."""
     *parts, last = path.split(".")
 
-    def change(body: Any) -> None:
+    def change(body):
         for part in parts:
             body = body[int(part)] if isinstance(body, list) else body[part]
         body[last] = value
@@ -51,29 +46,27 @@ def setting(path: str, value: object) -> Change:
     return change
 
 
-def add_to_returns(more: float) -> Change:
-    def change(body: dict[str, Any]) -> None:
+def add_to_returns(more):
+    def change(body):
         for one in body["seeds"]:
             one["returns"] = [value + more for value in one["returns"]]
 
     return change
 
 
-def tables(*places: Path | str) -> list[tuple[list[Row], str]]:
+def tables(*places):
     return tables_of(find_runs(places))
 
 
-def names(table: tuple[list[Row], str]) -> list[str]:
+def names(table):
     return list(dict.fromkeys(row.name for row in table[0]))
 
 
-def seeds(table: tuple[list[Row], str]) -> list[int]:
+def seeds(table):
     return [seed.seed for row in table[0] for seed in row.scored.seeds]
 
 
-def test_from_runs_to_a_file_that_another_home_confirms(
-    runs: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_runs_to_a_file_that_another_home_confirms(runs, tmp_path, home, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ("--episodes", "3", "--tried", "2", "--out", "made/bc.json")
     written = orlog("evaluate", f"{runs}/bc/seed-0", f"{runs}/bc/seed-1", *words)
@@ -95,7 +88,7 @@ def test_from_runs_to_a_file_that_another_home_confirms(
     assert "bc: not ranked, with 2 of at least 3 seeds" in compared.stdout
 
 
-def test_several_methods_go_into_a_folder(runs: Path, built_mini: Path, tmp_path: Path) -> None:
+def test_several_methods_go_into_a_folder(runs, built_mini, tmp_path):
     train_run("iql", built_mini, runs / "iql", seed=0, steps=4, evaluations=1, curve_episodes=1)
     words = ("evaluate", str(runs), "--episodes", "2", "--out")
     refused = orlog(*words, str(tmp_path / "all.json"))
@@ -106,7 +99,7 @@ def test_several_methods_go_into_a_folder(runs: Path, built_mini: Path, tmp_path
     assert made == {f"all/{MINI}/bc.json", f"all/{MINI}/iql.json"}
 
 
-def test_a_folder_of_runs_and_of_files_is_one_place(file: Path, runs: Path, tmp_path: Path) -> None:
+def test_a_folder_of_runs_and_of_files_is_one_place(file, runs, tmp_path):
     shutil.copytree(runs, tmp_path / "results" / "runs")
     (tmp_path / "results" / "package.json").write_text("{}", "utf-8")
     theirs = edited(file, tmp_path / "results" / "deep" / "theirs.json", add_to_returns(1.0))
@@ -129,9 +122,7 @@ def test_a_folder_of_runs_and_of_files_is_one_place(file: Path, runs: Path, tmp_
         ("dataset.name", "lab/arm-v1", "other rows"),
     ],
 )
-def test_what_does_not_compare_shares_no_table(
-    file: Path, tmp_path: Path, field: str, value: object, what: str
-) -> None:
+def test_what_does_not_compare_shares_no_table(file, tmp_path, field, value, what):
     other = edited(file, tmp_path / "other.json", setting(field, value))
     shared, apart = tables(file, f"mine={file}", f"theirs={other}")
     assert (names(shared), shared[1]) == (["bc", "mine"], "")
@@ -140,19 +131,19 @@ def test_what_does_not_compare_shares_no_table(
     assert "\n" not in apart[1]
 
 
-def test_a_row_of_anybody_does_not_join_another(file: Path, runs: Path, tmp_path: Path) -> None:
+def test_a_row_of_anybody_does_not_join_another(file, runs, tmp_path):
     other = edited(file, tmp_path / "other.json", setting("method.name", f"bc {file}"))
     (table,) = tables(other, file, runs)
     assert names(table) == [f"bc {file}", f"bc {file} again", f"bc {runs / 'bc'}"]
 
 
-def test_a_seed_that_is_there_twice_is_of_another_row(runs: Path) -> None:
+def test_a_seed_that_is_there_twice_is_of_another_row(runs):
     shutil.copytree(runs / "bc" / "seed-1", runs / "reproduce" / "seed-1")
     (table,) = tables(runs)
     assert names(table) == [f"bc {runs / 'bc'}", f"bc {runs / 'reproduce' / 'seed-1'}"]
 
 
-def test_rows_on_several_datasets_share_a_table(file: Path, tmp_path: Path) -> None:
+def test_rows_on_several_datasets_share_a_table(file, tmp_path):
     elsewhere = edited(file, tmp_path / "large.json", setting("dataset.name", "pointmaze/umaze-v1"))
     (table,) = tables(f"a={file}", f"a={elsewhere}", f"b={file}", f"b={elsewhere}")
     assert {row.task for row in table[0]} == {MINI, "pointmaze/umaze-v1"}
@@ -160,7 +151,7 @@ def test_rows_on_several_datasets_share_a_table(file: Path, tmp_path: Path) -> N
     assert [names(one) for one in alone] == [["a", "b"], ["a"]]
 
 
-def test_an_offline_seed_and_a_fine_tuned_one_are_not_seeds_of_one_row(runs: Path) -> None:
+def test_an_offline_seed_and_a_fine_tuned_one_are_not_seeds_of_one_row(runs):
     tuned = runs / "bc" / "seed-1"
     (tuned / "checkpoint.safetensors").unlink()  # it names its run.json
     record = json.loads((tuned / "run.json").read_bytes())
@@ -180,7 +171,7 @@ def test_an_offline_seed_and_a_fine_tuned_one_are_not_seeds_of_one_row(runs: Pat
         assert names(table) == [f"bc {setting}={other}", f"bc {setting}={value}"]
 
 
-def test_the_same_runs_under_two_names_are_two_rows(runs: Path, file: Path) -> None:
+def test_the_same_runs_under_two_names_are_two_rows(runs, file):
     for place in (runs, file):
         (table,) = tables(f"a={place}", f"b={place}", place)
         assert names(table) == ["a", "b", "bc"]
@@ -188,7 +179,7 @@ def test_the_same_runs_under_two_names_are_two_rows(runs: Path, file: Path) -> N
         assert scores["a"][MINI].tolist() == scores["b"][MINI].tolist()
 
 
-HOSTILE: dict[str, tuple[Change, str]] = {
+HOSTILE = {
     "a seed twice": (lambda body: body["seeds"].append(body["seeds"][0]), "a seed is there twice"),
     "no seeds": (setting("seeds", []), "seeds"),
     "too few returns": (lambda body: body["seeds"][0]["returns"].pop(), "seeds[0].returns"),
@@ -206,7 +197,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_file_that_says_what_cannot_be_is_refused(file: Path, tmp_path: Path, what: str) -> None:
+def test_a_file_that_says_what_cannot_be_is_refused(file, tmp_path, what):
     change, field = HOSTILE[what]
     hostile = edited(file, tmp_path / "hostile.json", change)
     with pytest.raises(ManifestError, match=re.escape(str(hostile))) as raised:
@@ -214,7 +205,7 @@ def test_a_file_that_says_what_cannot_be_is_refused(file: Path, tmp_path: Path, 
     assert field in str(raised.value)
 
 
-def test_damaged_newer_and_huge_files_are_refused(file: Path, tmp_path: Path) -> None:
+def test_damaged_newer_and_huge_files_are_refused(file, tmp_path):
     text = file.read_text("utf-8")
     bad = tmp_path / "bad" / "bad.json"
     bad.parent.mkdir()
@@ -245,18 +236,18 @@ def test_damaged_newer_and_huge_files_are_refused(file: Path, tmp_path: Path) ->
         find_runs([edited(file, bad, add_to_returns(1000.0))])
 
 
-def test_what_is_written_is_what_is_read(file: Path, tmp_path: Path) -> None:
+def test_what_is_written_is_what_is_read(file, tmp_path):
     scored = read_scored_runs(file)
     again = write_scored_runs(tmp_path / "again.json", scored)
     assert read_scored_runs(tmp_path / "again.json") == again
     assert msgspec.structs.replace(again, created=scored.created, digest=scored.digest) == scored
 
 
-def reproduced(path: Path, *words: str) -> Ended:
+def reproduced(path, *words):
     return orlog("reproduce", str(path), "--out", str(path.parent / "again"), *words)
 
 
-def test_returns_that_no_seed_gives_are_contradicted(file: Path, tmp_path: Path) -> None:
+def test_returns_that_no_seed_gives_are_contradicted(file, tmp_path):
     raised = edited(file, tmp_path / "raised.json", add_to_returns(50.0))
     said = reproduced(raised, "--seeds", "1-2")
     assert (said.returncode, said.stdout.count("\n")) == (1, 1), said
@@ -282,22 +273,20 @@ def test_returns_that_no_seed_gives_are_contradicted(file: Path, tmp_path: Path)
         ("dataset.digest", f"sha256:{'1' * 64}", MINI),
     ],
 )
-def test_what_cannot_be_run_again_says_why(file: Path, tmp_path: Path, field: str, value: object, says: str) -> None:
+def test_what_cannot_be_run_again_says_why(file, tmp_path, field, value, says):
     refused = reproduced(edited(file, tmp_path / "one.json", setting(field, value)))
     assert (refused.returncode, refused.stdout) == (2, ""), refused
     assert says in refused.stderr
 
 
-def test_options_of_other_reproductions_are_refused(file: Path) -> None:
+def test_options_of_other_reproductions_are_refused(file):
     for words in (["--episodes", "3"], ["--record"], ["--sequential"]):
         refused = reproduced(file, *words)
         assert (refused.returncode, words[0] in refused.stderr) == (2, True), refused
     assert orlog("reproduce", str(file), MINI).returncode == 2
 
 
-def test_an_algorithm_of_ones_own_is_run_again_from_its_file_alone(
-    mini_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_algorithm_of_ones_own_is_run_again_from_its_file_alone(mini_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert mini_folder.is_dir()
     page = (Path(__file__).parents[2] / "docs" / "algorithm-in-30-lines.md").read_text("utf-8")
@@ -333,6 +322,6 @@ def test_an_algorithm_of_ones_own_is_run_again_from_its_file_alone(
     assert (unknown.code.files, unknown.code.repository) == ({}, "")
 
 
-def test_a_dataset_that_is_not_here_is_built(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_that_is_not_here_is_built(file, tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "empty"))
     assert reproduce_file(file, tmp_path / "again").word == "identical"

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import csv
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +11,7 @@ from orlog.runs.normalized_scores import SafeScore, normalized_task_scores
 from tests.command_line import orlog as orlog_command
 
 
-def rows(table: str) -> list[dict[str, str]]:
+def rows(table):
     with table_file(table).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -28,7 +25,7 @@ def rows(table: str) -> list[dict[str, str]]:
         ("neorl2", "task", "ref_min_return", "ref_max_return"),
     ],
 )
-def test_scores_follow_the_formula_of_the_benchmark(key: str, name: str, low: str, high: str) -> None:
+def test_scores_follow_the_formula_of_the_benchmark(key, name, low, high):
     for row in rows(key)[:: 5 if key == "d4rl" else 1]:
         if not row[low]:
             continue
@@ -39,21 +36,21 @@ def test_scores_follow_the_formula_of_the_benchmark(key: str, name: str, low: st
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-9)
 
 
-def test_scores_keep_the_shape_and_are_not_clipped() -> None:
+def test_scores_keep_the_shape_and_are_not_clipped():
     found = orlog.normalized_score("d4rl/hopper-medium-v2", [[-20.272305, 3234.3], [-3274.844610, 0]])
     assert found.shape == (2, 2)
     np.testing.assert_allclose(found[:, 0], [0, -100], atol=1e-6)
     assert float(orlog.normalized_score("atari/breakout", 59.3)) == pytest.approx(200)
 
 
-def test_neorl2_scores_of_its_data_are_the_published_ones() -> None:
+def test_neorl2_scores_of_its_data_are_the_published_ones():
     for row in rows("neorl2"):
         if row["mean_train_return"] and row["mean_train_score"]:
             found = orlog.normalized_score(f"neorl2/{row['task']}", float(row["mean_train_return"]))
             assert float(found) == pytest.approx(float(row["mean_train_score"]), abs=1e-3)
 
 
-def test_antmaze_and_kitchen_and_ogbench_count_successes() -> None:
+def test_antmaze_and_kitchen_and_ogbench_count_successes():
     assert orlog.normalized_score("d4rl/antmaze-umaze-v2", [0, 1, 1, 0]).mean() == 50
     assert orlog.normalized_score("d4rl/kitchen-mixed-v0", [0, 2, 4]).tolist() == [0, 50, 100]
     assert orlog.normalized_score("ogbench/cube-double-play-v0", [True, False]).tolist() == [100, 0]
@@ -65,7 +62,7 @@ def test_antmaze_and_kitchen_and_ogbench_count_successes() -> None:
         orlog.normalized_score("ogbench/cube-double-play-v0", -1)
 
 
-def test_dsrl_gives_score_cost_and_whether_it_is_safe() -> None:
+def test_dsrl_gives_score_cost_and_whether_it_is_safe():
     name = "dsrl/OfflineCarButton1Gymnasium-v0"
     found = orlog.normalized_score(name, [0.0, 40.0], costs=[5, 25], cost_limit=10)
     assert found == SafeScore(
@@ -106,23 +103,23 @@ def test_dsrl_gives_score_cost_and_whether_it_is_safe() -> None:
         ({"costs": [1, 1], "cost_limit": -1}, r"finite numbers from 0 on"),
     ],
 )
-def test_bad_input_is_one_clear_line(arguments: dict[str, object], message: str) -> None:
+def test_bad_input_is_one_clear_line(arguments, message):
     given = {"returns": [1.0, 2.0], **arguments}
     with pytest.raises(ValueError, match=rf"^dsrl/OfflineCarButton1\S*: .*{message}") as caught:
-        orlog.normalized_score("dsrl/CarButton1", **given)  # type: ignore[call-overload]
+        orlog.normalized_score("dsrl/CarButton1", **given)
     assert "\n" not in str(caught.value)
 
 
-def test_a_limit_that_is_no_number_is_refused() -> None:
+def test_a_limit_that_is_no_number_is_refused():
     for wrong in ("10", True):
         with pytest.raises(TypeError, match="cost_limit must be a number"):
-            orlog.normalized_score("dsrl/CarButton1", [1], costs=[1], cost_limit=wrong)  # type: ignore[arg-type]  # the point of the test
-    found = orlog.normalized_score("dsrl/CarButton1", [1], costs=[1], cost_limit=np.float32(2))  # type: ignore[call-overload]  # a number of NumPy's
+            orlog.normalized_score("dsrl/CarButton1", [1], costs=[1], cost_limit=wrong)  # the point of the test
+    found = orlog.normalized_score("dsrl/CarButton1", [1], costs=[1], cost_limit=np.float32(2))  # a number of NumPy's
     assert found.normalized_cost == 0.5
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.int64, torch.float16])
-def test_tensors_are_returns(kind: torch.dtype) -> None:
+def test_tensors_are_returns(kind):
     found = orlog.normalized_score("d4rl/hopper-medium-v2", torch.tensor([1, 2], dtype=kind))
     np.testing.assert_array_equal(found, orlog.normalized_score("d4rl/hopper-medium-v2", [1, 2]))
 
@@ -136,12 +133,12 @@ def test_tensors_are_returns(kind: torch.dtype) -> None:
         ("d4rl/maze2d-umaze-v1", "d4rl/maze2d-umaze-v1@1.0.0"),
     ],
 )
-def test_a_dataset_counts_once_in_an_average(names: tuple[str, str]) -> None:
+def test_a_dataset_counts_once_in_an_average(names):
     with pytest.raises(ValueError, match="which would count twice in the average"):
         normalized_task_scores({name: [1.0] for name in names})
 
 
-def test_costs_of_a_benchmark_without_costs_are_refused() -> None:
+def test_costs_of_a_benchmark_without_costs_are_refused():
     with pytest.raises(ValueError, match="D4RL has no costs; leave them out"):
         orlog.normalized_score("d4rl/hopper-medium-v2", [1], costs=[1], cost_limit=1)
 
@@ -155,18 +152,18 @@ def test_costs_of_a_benchmark_without_costs_are_refused() -> None:
         ("lab/other-v1", "no dataset of this name is here"),
     ],
 )
-def test_a_score_without_references_is_refused(name: str, message: str) -> None:
+def test_a_score_without_references_is_refused(name, message):
     with pytest.raises(NotFoundError, match=f"^{name}: {message}"):
         orlog.normalized_score(name, [1.0])
 
 
-def test_a_dataset_here_is_scored_by_its_own_references(mini_folder: Path) -> None:
+def test_a_dataset_here_is_scored_by_its_own_references(mini_folder):
     anchors = orlog.references(mini_folder)
     ends = [anchors.random.mean, anchors.expert.mean]
     np.testing.assert_allclose(orlog.normalized_score(mini_folder, ends), [0, 100])
 
 
-def test_medians_are_taken_after_normalizing() -> None:
+def test_medians_are_taken_after_normalizing():
     games = {"atari/breakout": [30.5], "atari/pong": [-20.7], "atari/qbert": [13455.0, 163.9]}
     found = normalized_task_scores(games)
     means = {name: orlog.normalized_score(name, values).mean() for name, values in games.items()}
@@ -176,7 +173,7 @@ def test_medians_are_taken_after_normalizing() -> None:
     assert found.interquartile_mean == pytest.approx(np.mean(list(means.values())))
 
 
-def test_what_may_not_share_an_average_is_refused() -> None:
+def test_what_may_not_share_an_average_is_refused():
     with pytest.raises(ValueError, match=r"D4RL v2\), d4rl/hopper-medium-v0 \(D4RL v0"):
         normalized_task_scores({"d4rl/hopper-medium-v2": [1], "d4rl/hopper-medium-v0": [1]})
     with pytest.raises(ValueError, match="share no average"):
@@ -185,7 +182,7 @@ def test_what_may_not_share_an_average_is_refused() -> None:
         normalized_task_scores({})
 
 
-def test_the_command_scores_returns_by_the_references_that_it_names() -> None:
+def test_the_command_scores_returns_by_the_references_that_it_names():
     said = orlog_command("scores", "d4rl/hopper-medium-v2", "2000", "-20.272305")
     lines = said.stdout.splitlines()
     assert lines[:3] == ["62.1, 0.0", "mean 31.0", "  0 = -20.27: random policy, as published by D4RL"]

@@ -1,7 +1,5 @@
 """Several seeds at once: folders, processes, failures, and stopping all of them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -10,9 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +19,6 @@ from orlog.algos.bc import BC
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.options import TrainOptions
 from orlog.base import terminal
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import WorkerDiedError
 from orlog.executors.processes import execute
 from orlog.runs.progress import Status, Watcher, status_lines
@@ -41,20 +36,18 @@ CHECKPOINT = "checkpoint.safetensors"
     ("text", "seeds"),
     [("0-3", [0, 1, 2, 3]), ("0,2,5", [0, 2, 5]), ("3", [0, 1, 2]), ("7-7", [7]), ("0-1, 4 ,8-9", [0, 1, 4, 8, 9])],
 )
-def test_seeds_are_ranges_and_lists(text: str, seeds: list[int]) -> None:
+def test_seeds_are_ranges_and_lists(text, seeds):
     assert parse_seeds(text) == seeds
 
 
 @pytest.mark.parametrize("text", ["", "0", "a", "3-0", "0--1", "-1", "0,0", "0-2,1", "0-99999", "1.5"])
-def test_other_texts_are_no_seeds(text: str) -> None:
+def test_other_texts_are_no_seeds(text):
     with pytest.raises(ValueError, match=r"^seeds="):
         parse_seeds(text)
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_a_seed_that_fails_does_not_stop_the_others_and_resuming_skips_the_finished(
-    mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_seed_that_fails_does_not_stop_the_others_and_resuming_skips_the_finished(mini, tmp_path):
     words = ["train", "bc", mini.name, "--seeds", "0-2", "--steps", "20", *WORDS]
     words += ["--out", str(tmp_path / "runs")]
     broken = tmp_path / "runs" / "seed-1"
@@ -85,10 +78,8 @@ def test_a_seed_that_fails_does_not_stop_the_others_and_resuming_skips_the_finis
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_an_error_that_is_nobodys_fault_is_shown_with_its_place(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any) -> None:
+def test_an_error_that_is_nobodys_fault_is_shown_with_its_place(mini, tmp_path, monkeypatch):
+    def broken(*_):
         raise KeyError("surprise")
 
     monkeypatch.setattr(BC, "update", broken)
@@ -98,13 +89,13 @@ def test_an_error_that_is_nobodys_fault_is_shown_with_its_place(
     assert "in broken" in only.details
 
 
-def test_one_seed_and_several_are_not_given_at_once(mini: Dataset) -> None:
+def test_one_seed_and_several_are_not_given_at_once(mini):
     found = orlog("train", "bc", mini.name, "--seed", "1", "--seeds", "0-3")
     assert found.returncode == 2
     assert "name all of them with --seeds" in found.stderr
 
 
-def die_or_double(number: int) -> int:
+def die_or_double(number):
     if number == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return 2 * number
@@ -112,7 +103,7 @@ def die_or_double(number: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_process_that_is_killed_ends_no_other() -> None:
+def test_a_process_that_is_killed_ends_no_other():
     found = dict(execute(die_or_double, [0, 1, 2, 3], workers=2, running=lambda _: None))
     assert isinstance(found[1], WorkerDiedError)
     assert [found[0], found[2], found[3]] == [0, 4, 6]
@@ -121,9 +112,7 @@ def test_a_process_that_is_killed_ends_no_other() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 @pytest.mark.parametrize("to_group", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["group", "parent"])
-def test_a_signal_stops_all_seeds_with_checkpoints_and_one_command_continues_them(
-    to_group: bool, mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_signal_stops_all_seeds_with_checkpoints_and_one_command_continues_them(to_group, mini, tmp_path):
     words = ["train", "bc", mini.name, "--seeds", "0-1", "--processes", "2", "--steps", "1000000"]
     words += WORDS
     with subprocess.Popen(
@@ -158,10 +147,10 @@ def test_a_signal_stops_all_seeds_with_checkpoints_and_one_command_continues_the
 # --- what is shown
 
 
-def test_a_watcher_counts_the_time_of_updates_only(mini: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watcher_counts_the_time_of_updates_only(mini, monkeypatch):
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    seen: list[Status] = []
+    seen = []
     watcher = Watcher(mini, seen.append)
     watcher.progress(0, 1000)
     now = 1.0
@@ -186,14 +175,14 @@ def test_a_watcher_counts_the_time_of_updates_only(mini: Dataset, monkeypatch: p
 
 
 @contextlib.contextmanager
-def a_terminal(width: int) -> Iterator[Any]:
+def a_terminal(width):
     from rich.console import Console
 
     with open(os.devnull, "w", encoding="utf-8") as nothing:  # noqa: PTH123 (a device)
         yield Console(force_terminal=True, width=width, record=True, file=nothing)
 
 
-def test_a_terminal_shows_one_line_for_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_one_line_for_each_run(monkeypatch):
     status = Status(step=40, steps=100, losses={"critic/loss": 0.5, "policy/loss": -1.25})
     with a_terminal(60) as console:
         monkeypatch.setattr(terminal, "errors", console)
@@ -211,9 +200,9 @@ def test_a_terminal_shows_one_line_for_each_run(monkeypatch: pytest.MonkeyPatch)
     assert len(shown[0]) <= 60  # the next one ends where the lines are drawn again
 
 
-def test_the_log_is_read_again_when_a_run_is_resumed(mini: Dataset, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"seed": 0, "steps": 6, "settings": SMALL, "evaluations": 0}
-    lines: list[dict[str, Any]] = []
+def test_the_log_is_read_again_when_a_run_is_resumed(mini, tmp_path):
+    options = {"seed": 0, "steps": 6, "settings": SMALL, "evaluations": 0}
+    lines = []
     for _ in range(2):
         train_run("bc", mini, tmp_path, resume=True, log=lambda one: lines.append({**one}), **options)
     assert [one["step"] for one in lines] == 2 * [1, 2, 3, 4, 5, 6]
@@ -221,7 +210,7 @@ def test_the_log_is_read_again_when_a_run_is_resumed(mini: Dataset, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_seeds_that_fail_alike_are_named_in_one_message(tmp_path: Path) -> None:
+def test_seeds_that_fail_alike_are_named_in_one_message(tmp_path):
     with orlog_package.DatasetWriter(
         "lab/still-v1",
         observation_space=spaces.Box(-1, 1, (2,), np.float32),

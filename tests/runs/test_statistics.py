@@ -1,30 +1,27 @@
 """`orlog compare` and its `--tuning`, from runs that were really trained and evaluated."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from orlog import references
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.runs import Evaluation, write_evaluation
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.documents import canonical_json, convert_json
 from orlog.normalize.statistics import interquartile_mean
 from orlog.normalize.tuning import method_digest
-from orlog.runs.comparing import Row, find_runs, notes_on, scores_of, tables_of
+from orlog.runs.comparing import find_runs, notes_on, scores_of, tables_of
 from orlog.runs.making import scored_runs
-from orlog.runs.references import references
 from orlog.runs.scored_runs import Method, write_scored_runs
 from orlog.runs.tuning_curves import tune_curves
-from tests.command_line import Ended, orlog
+from tests.command_line import orlog
 from tests.training import train_run
 
 MINI = "pointmaze/umaze-mini-v1"
@@ -33,7 +30,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 
 
 @pytest.fixture(scope="module")
-def trained(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(built_mini, tmp_path_factory):
     """Return the folder of a run, whose settings, seed and returns the tests change."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     train_run("iql", built_mini, folder, seed=0, steps=4, evaluations=2)
@@ -41,17 +38,7 @@ def trained(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def write_run(
-    trained: Path,
-    folder: Path,
-    returns: np.ndarray | list[float],
-    *,
-    seed: int = 0,
-    dataset: str = "",
-    config: dict[str, object] | None = None,
-    protocol: dict[str, object] | None = None,
-    **changes: object,
-) -> Path:
+def write_run(trained, folder, returns, *, seed=0, dataset="", config=None, protocol=None, **changes):
     """Write a run that is another in some ways; returns are those of its evaluation."""
     shutil.copytree(trained, folder)
     (folder / "checkpoint.safetensors").unlink()  # it names its run.json
@@ -67,7 +54,7 @@ def write_run(
     return folder
 
 
-def write_method(trained: Path, folder: Path, mean: float, dataset: str, seeds: int = 3) -> None:
+def write_method(trained, folder, mean, dataset, seeds=3):
     """Write evaluated seeds of a method, with the mean return of its dataset's expert times `mean`."""
     rng = np.random.default_rng(0)
     anchors = references(dataset)
@@ -75,7 +62,7 @@ def write_method(trained: Path, folder: Path, mean: float, dataset: str, seeds: 
     known = benchmark_environment(dataset)
     assert known is not None
     assert known.counterpart is not None
-    protocol: dict[str, object] = {"environment_id": known.counterpart.id, "environment_kwargs": {}}
+    protocol = {"environment_id": known.counterpart.id, "environment_kwargs": {}}
     for seed in range(seeds):
         scores = rng.normal(rng.normal(mean, 3), 10, 8)
         write_run(
@@ -88,18 +75,18 @@ def write_method(trained: Path, folder: Path, mean: float, dataset: str, seeds: 
         )
 
 
-def table(*places: str | Path) -> list[Row]:
+def table(*places):
     """Return the rows of the one table of some places."""
     ((rows, _),) = tables_of(find_runs(places))
     return rows
 
 
-def keys_of(command: str) -> set[str]:
+def keys_of(command):
     (row,) = re.findall(rf"^\| `{command}` \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)
     return set(re.findall("`([a-z_]+)`", row))
 
 
-def test_methods_over_tasks_are_compared_by_normalized_scores(trained: Path, tmp_path: Path) -> None:
+def test_methods_over_tasks_are_compared_by_normalized_scores(trained, tmp_path):
     for method, mean in (("mine", 70.0), ("theirs", 40.0)):
         for dataset in (HOPPER, WALKER):
             write_method(trained, tmp_path / method, mean, dataset)
@@ -134,14 +121,14 @@ def test_methods_over_tasks_are_compared_by_normalized_scores(trained: Path, tmp
     assert mine["variance"][HOPPER]["checkpoints"] is not None  # from the learning curve
 
 
-def test_one_run_is_compared_as_far_as_it_can_be(trained: Path, tmp_path: Path) -> None:
+def test_one_run_is_compared_as_far_as_it_can_be(trained, tmp_path):
     one = orlog("compare", str(trained), "--resamples", "100", "--plot", str(tmp_path))
     assert one.returncode == 0, one.stderr
     assert "iql: one seed shows nothing of others" in one.stdout
     assert {path.stem for path in tmp_path.iterdir()} == {"curves", "aggregates", "profiles"}
 
 
-def test_few_seeds_and_copies_are_not_ranked_and_impossible_returns_are_refused(trained: Path, tmp_path: Path) -> None:
+def test_few_seeds_and_copies_are_not_ranked_and_impossible_returns_are_refused(trained, tmp_path):
     write_method(trained, tmp_path / "mine", 40.0, HOPPER)
     write_method(trained, tmp_path / "few", 90.0, HOPPER, seeds=2)
     places = [f"{name}={tmp_path / name}" for name in ("mine", "few")]
@@ -156,7 +143,7 @@ def test_few_seeds_and_copies_are_not_ranked_and_impossible_returns_are_refused(
     )
 
 
-def test_unnormalized_returns_of_one_task_are_compared_as_returns(trained: Path, tmp_path: Path) -> None:
+def test_unnormalized_returns_of_one_task_are_compared_as_returns(trained, tmp_path):
     for name, mean in (("one", 5.0), ("two", 9.0)):
         for seed in range(2):
             write_run(
@@ -173,7 +160,7 @@ def test_unnormalized_returns_of_one_task_are_compared_as_returns(trained: Path,
     assert found.stdout.split()[4] == "return"
 
 
-def test_a_sequential_comparison_says_which_seeds_are_missing(trained: Path, tmp_path: Path) -> None:
+def test_a_sequential_comparison_says_which_seeds_are_missing(trained, tmp_path):
     pytest.importorskip("adastop")
     for method, mean in (("mine", 90.0), ("theirs", 20.0)):
         write_method(trained, tmp_path / method, mean, HOPPER, seeds=5)
@@ -188,7 +175,7 @@ def test_a_sequential_comparison_says_which_seeds_are_missing(trained: Path, tmp
     assert "compare again: 5 of theirs, 5 of near" in found.stdout
 
 
-def test_a_missing_adastop_is_one_line(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_adastop_is_one_line(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "adastop", None)
     other = write_run(trained, tmp_path / "other", [1.0, 2.0, 3.0, 4.0])
     found = orlog("compare", str(trained), f"other={other}", "--sequential")
@@ -197,7 +184,7 @@ def test_a_missing_adastop_is_one_line(trained: Path, tmp_path: Path, monkeypatc
 
 
 @pytest.fixture
-def sweep(trained: Path, tmp_path: Path) -> Path:
+def sweep(trained, tmp_path):
     """Return the folder of a sweep: two expectiles by two temperatures, two seeds each."""
     rng = np.random.default_rng(0)
     for expectile, mean in ((0.7, 40.0), (0.9, 80.0)):
@@ -213,7 +200,7 @@ def sweep(trained: Path, tmp_path: Path) -> Path:
     return tmp_path / "sweep"
 
 
-def test_the_tune_curve_of_a_sweep(sweep: Path, tmp_path: Path) -> None:
+def test_the_tune_curve_of_a_sweep(sweep, tmp_path):
     found = orlog("compare", str(sweep), "--tuning", "--plot", str(tmp_path / "c.png"))
     assert found.returncode == 0, found.stderr
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
@@ -226,7 +213,7 @@ def test_the_tune_curve_of_a_sweep(sweep: Path, tmp_path: Path) -> None:
     assert "UCB with exploration 2 over 8 of 8 policies, 1,000 trials" in curve["protocol"]
     assert "30 episodes of each policy with reset seeds from 1000000" in curve["protocol"]
     rows = find_runs([sweep])  # in the order of paths: 0.9-10.0 before 0.9-3.0
-    by_setting: dict[bytes, list[float]] = {}
+    by_setting = {}
     for row in rows:
         settings = canonical_json(row.scored.method.settings)
         by_setting.setdefault(settings, []).append(float(row.scores.mean()))
@@ -245,7 +232,7 @@ def test_the_tune_curve_of_a_sweep(sweep: Path, tmp_path: Path) -> None:
     assert curve["digest"] == method_digest("iql", settings_of, code=code)
 
 
-def test_another_range_is_another_method(sweep: Path) -> None:
+def test_another_range_is_another_method(sweep):
     whole, again = (tune_curves(find_runs([sweep]), trials=20)[0] for _ in range(2))
     assert whole["digest"] == again["digest"]
     assert whole["means"] == again["means"]
@@ -262,15 +249,15 @@ def test_another_range_is_another_method(sweep: Path) -> None:
     assert several[0]["digest"] != several[1]["digest"]
 
 
-def refused(*arguments: str) -> str:
+def refused(*arguments):
     """Return the one line with which a command ends."""
-    found: Ended = orlog(*arguments)
+    found = orlog(*arguments)
     assert (found.returncode, found.stdout) in ((1, ""), (3, "")), found
     assert found.stderr.count("\n") == 1, found.stderr
     return found.stderr
 
 
-def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> None:
+def test_bad_input_is_one_line(trained, tmp_path, sweep):
     empty = tmp_path / "empty"
     empty.mkdir()
     for place in (empty, tmp_path / "nothing"):
@@ -309,21 +296,21 @@ def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> No
     assert "curve.svg: cannot write" in refused("compare", str(trained), "--plot", str(tmp_path / "file" / "curve.svg"))
 
 
-def test_an_unfinished_run_is_noted(trained: Path, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_noted(trained, tmp_path):
     folder = write_run(trained, tmp_path / "run", [1.0] * 4, steps=8, config={"steps": 8})
     assert "iql: at step 4 of 8" in notes_on(table(folder))
 
 
-def document(trained: Path, path: Path, **changes: Any) -> Path:
+def document(trained, path, **changes):
     """Write a file of scored runs, with changes of its fields."""
     (scored,) = scored_runs([trained])
     write_scored_runs(path, msgspec.structs.replace(scored, **changes))
     return path
 
 
-def test_names_and_settings_of_files_are_plain_text(trained: Path, tmp_path: Path) -> None:
+def test_names_and_settings_of_files_are_plain_text(trained, tmp_path):
     """A file of anyone may hold markup, and characters that control a terminal."""
-    settings: list[dict[str, Any]] = [{"rate": "[/y]\x1b"}, {"rate": 1}]
+    settings = [{"rate": "[/y]\x1b"}, {"rate": 1}]
     one, other = (
         document(trained, tmp_path / f"{index}.json", method=Method(name="[/x]", algorithm="x:[/x]", settings=of))
         for index, of in enumerate(settings)
@@ -335,7 +322,7 @@ def test_names_and_settings_of_files_are_plain_text(trained: Path, tmp_path: Pat
         assert "\x1b" not in found.stdout
 
 
-def test_scores_are_by_references_of_the_environment_that_was_measured(trained: Path, tmp_path: Path) -> None:
+def test_scores_are_by_references_of_the_environment_that_was_measured(trained, tmp_path):
     """Whatever dataset a file names, returns of another environment get no score of it."""
     (scored,) = scored_runs([trained])
     pole = msgspec.structs.replace(scored.protocol, environment_id="MountainCar-v0", environment_kwargs={})
@@ -353,7 +340,7 @@ def test_scores_are_by_references_of_the_environment_that_was_measured(trained: 
         assert (note in notes_on([row])) != is_known
 
 
-def test_paths_and_addresses_in_records_are_not_opened(trained: Path, tmp_path: Path) -> None:
+def test_paths_and_addresses_in_records_are_not_opened(trained, tmp_path):
     for dataset in ("http://127.0.0.1:9/x", "/etc/passwd", "../x", ""):
         run = write_run(trained, tmp_path / "run", [1.0])
         record = json.loads((run / "run.json").read_text("utf-8"))
@@ -362,12 +349,12 @@ def test_paths_and_addresses_in_records_are_not_opened(trained: Path, tmp_path: 
         shutil.rmtree(run)
 
 
-def test_other_reset_seeds_are_noted(trained: Path, tmp_path: Path) -> None:
+def test_other_reset_seeds_are_noted(trained, tmp_path):
     other = write_run(trained, tmp_path / "other", [1.0] * 4, seed=1, protocol={"first_seed": 5})
     notes = " ".join(notes_on(table(trained, other)))
     assert "reset with seeds from 1000000 and from 5" in notes
 
 
-def test_too_many_evaluations_are_refused(sweep: Path) -> None:
+def test_too_many_evaluations_are_refused(sweep):
     found = refused("compare", str(sweep), "--tuning", "--evaluations", str(10**11))
     assert "evaluations are more than" in found

@@ -1,33 +1,29 @@
 """Results of runs under a key: what goes into it, and what is read back."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import orlog.algos.iql
+from orlog import OrlogError
 from orlog.algos.algorithms import find_algorithm
 from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.seals import write_sealed
 from orlog.base.code_version import run_sources, sources_digest
-from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import ManifestError, OrlogError
+from orlog.errors import ManifestError
 from orlog.runs.results import finished_results, key_of, read_result, result_folder, what_decides, write_result
 from tests.levels import scaled
 from tests.training import train_run
 
-SMALL: dict[str, Any] = {"steps": 2, "evaluations": 1, "curve_episodes": 1}
+SMALL = {"steps": 2, "evaluations": 1, "curve_episodes": 1}
 
 
-def written(dataset: Dataset) -> Path:
+def written(dataset):
     """Return the folder of a result that was trained, evaluated and written."""
     decides = what_decides("bc", dataset, TrainOptions(**SMALL), episodes=1)
     folder = result_folder(key_of(decides))
@@ -38,7 +34,7 @@ def written(dataset: Dataset) -> Path:
     return folder
 
 
-def test_a_result_is_read_as_it_was_written_and_an_edited_job_is_refused(mini: Dataset) -> None:
+def test_a_result_is_read_as_it_was_written_and_an_edited_job_is_refused(mini):
     folder = written(mini)
     assert list(finished_results()) == [folder]
     body = read_result(folder.name)
@@ -71,7 +67,7 @@ def test_a_result_is_read_as_it_was_written_and_an_edited_job_is_refused(mini: D
             read_result(folder.name)
 
 
-def test_a_key_depends_on_the_files_of_the_rooms_that_decide_numbers() -> None:
+def test_a_key_depends_on_the_files_of_the_rooms_that_decide_numbers():
     kind = find_algorithm("iql")
     found = run_sources(kind, make_config(kind, {}))
     assert [*found] == [*("orlog.algos", "orlog.datasets.worlds", "orlog.loaders", "orlog.normalize")]
@@ -82,7 +78,7 @@ def test_a_key_depends_on_the_files_of_the_rooms_that_decide_numbers() -> None:
     assert by_hand.stdout.split()[0] == found["orlog.algos"]
 
 
-def changed_digits(path: Path, most: int) -> Iterator[bytes]:
+def changed_digits(path, most):
     """Change one digit of a file at a time, where that changes a value, also in hashes; yield where."""
     data = path.read_bytes()
     places = [at for at, one in enumerate(data) if chr(one).isdigit()]
@@ -97,7 +93,7 @@ def changed_digits(path: Path, most: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("name", ["result.json", "evaluation.json", "metrics.jsonl", "run.json"])
-def test_no_changed_digit_of_a_result_or_of_a_file_beside_it_is_read(mini: Dataset, name: str) -> None:
+def test_no_changed_digit_of_a_result_or_of_a_file_beside_it_is_read(mini, name):
     folder = written(mini)
     body, path = read_result(folder.name), folder / name
     for _ in changed_digits(path, scaled(200)):
@@ -112,7 +108,7 @@ def test_no_changed_digit_of_a_result_or_of_a_file_beside_it_is_read(mini: Datas
             read_result(folder.name)
 
 
-def test_a_changed_checkpoint_of_a_result_is_found_where_it_is_asked_for(mini: Dataset) -> None:
+def test_a_changed_checkpoint_of_a_result_is_found_where_it_is_asked_for(mini):
     folder = written(mini)
     path = folder / "checkpoint.safetensors"
     data = path.read_bytes()
@@ -133,9 +129,7 @@ class OwnMethod(find_algorithm("iql")):
 """
 
 
-def test_a_key_depends_on_what_an_own_algorithm_is_made_of_and_on_its_loader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_depends_on_what_an_own_algorithm_is_made_of_and_on_its_loader(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_method_of_keys.py").write_text(OWN, "utf-8")
     sampler = tmp_path / "own_sampler_of_keys.py"
@@ -143,7 +137,7 @@ def test_a_key_depends_on_what_an_own_algorithm_is_made_of_and_on_its_loader(
     kind = find_algorithm(f"{tmp_path / 'own_method_of_keys.py'}:OwnMethod")
     monkeypatch.setitem(sys.modules, kind.__module__, sys.modules.pop(kind.__module__))
 
-    def found() -> dict[str, str]:
+    def found():
         return run_sources(kind, make_config(kind, {}))
 
     before = found()

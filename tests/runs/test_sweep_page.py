@@ -1,11 +1,6 @@
 """The page of a sweep: what it shows, in which colors, and under which names."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,32 +8,29 @@ import pytest
 
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import read_run
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError
 from orlog.normalize.statistics import compare_methods
-from orlog.runs.jobs import Job
 from orlog.runs.pictures import series_of
-from orlog.runs.reproducing import Reproduction
 from orlog.runs.result_figures import comparison_parts, curve_figure, score_figure, titles_of
 from orlog.runs.results import finished_results
 from orlog.runs.results_page import score_table, write_sweep_page
-from orlog.runs.sweeps import Sweep, plan_sweep, run_sweep
+from orlog.runs.sweeps import plan_sweep, run_sweep
 
 
 def here(
-    function: Callable[[Any], Any],
-    jobs: Iterable[Any],
+    function,
+    jobs,
     *,
-    workers: int | None,  # noqa: ARG001 (all executors are called alike)
-    running: Callable[[Job], None],  # noqa: ARG001
-) -> Iterator[tuple[int, Any]]:
+    workers,  # noqa: ARG001 (all executors are called alike)
+    running,  # noqa: ARG001
+):
     """Run jobs in this process."""
     for index, job in enumerate(jobs):
         yield index, function(job)
 
 
 @pytest.fixture
-def sweep(mini: Dataset) -> Sweep:
+def sweep(mini):
     planned = plan_sweep(
         [mini.name], ["bc", "td3bc"], seeds=[0, 1], episodes=2, options=TrainOptions(steps=4, evaluations=2)
     )
@@ -47,7 +39,7 @@ def sweep(mini: Dataset) -> Sweep:
     return planned
 
 
-def test_a_page_shows_what_was_run_and_scored(sweep: Sweep, tmp_path: Path) -> None:
+def test_a_page_shows_what_was_run_and_scored(sweep, tmp_path):
     results = sweep.results()
     stored = [read_run(folder).algorithm for folder in finished_results()]
     assert sorted(stored) == ["bc", "bc", "td3bc", "td3bc"]
@@ -67,13 +59,13 @@ def test_a_page_shows_what_was_run_and_scored(sweep: Sweep, tmp_path: Path) -> N
     assert "<script" not in text
 
 
-def test_a_sweep_of_which_nothing_is_done_has_no_page(mini: Dataset, tmp_path: Path) -> None:
+def test_a_sweep_of_which_nothing_is_done_has_no_page(mini, tmp_path):
     empty = plan_sweep([mini.name], ["bc"], seeds=[0], episodes=2, options=TrainOptions(steps=4))
     with pytest.raises(NotFoundError, match="nothing to report"):
         write_sweep_page(empty, empty.results(), tmp_path / "empty.html", title="none")
 
 
-def test_an_algorithm_is_drawn_in_one_color_whichever_others_are_there(sweep: Sweep) -> None:
+def test_an_algorithm_is_drawn_in_one_color_whichever_others_are_there(sweep):
     results = sweep.results()
     series = series_of(one.record.algorithm for one in results)
     assert series == {"bc": 0, "td3bc": 1}
@@ -85,8 +77,8 @@ def test_an_algorithm_is_drawn_in_one_color_whichever_others_are_there(sweep: Sw
         assert '<g class="c0">' not in figure
 
 
-def test_a_method_is_called_by_what_it_was_run_with(sweep: Sweep) -> None:
-    def with_percent(result: Reproduction, percent: float) -> Reproduction:
+def test_a_method_is_called_by_what_it_was_run_with(sweep):
+    def with_percent(result, percent):
         config = {**result.record.config, "percent": percent}
         record = msgspec.structs.replace(result.record, algorithm="percent_bc", config=config)
         run = dataclasses.replace(result.first.run, record=record)

@@ -1,7 +1,5 @@
 """Sweeps: jobs whose results lie under a key, run once by any number of sweeps and kills."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno
@@ -11,9 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,43 +17,42 @@ from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import read_evaluation, read_run
 from orlog.base.files import sole_access
 from orlog.base.processes import result_or_error
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError, StorageError
 from orlog.executors.processes import execute
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline
-from orlog.runs.jobs import Executor, steps_to_reproduce
+from orlog.runs.jobs import steps_to_reproduce
 from orlog.runs.results import RESULT_FILE, finished_results, key_of, read_result, result_folder, results_folder
-from orlog.runs.sweeps import Sweep, plan_sweep, run_sweep, suite_datasets
+from orlog.runs.sweeps import plan_sweep, run_sweep, suite_datasets
 from tests.command_line import orlog
-from tests.small_disks import Mount, fill
+from tests.small_disks import fill
 from tests.training import train_run
 
 CHECKPOINT = "checkpoint.safetensors"
 
 
-def small(dataset: Dataset, algorithms: tuple[str, ...] = ("bc",), seeds: int = 2, **more: Any) -> Sweep:
+def small(dataset, algorithms=("bc",), seeds=2, **more):
     options = TrainOptions(steps=2, evaluations=1, **more)
     return plan_sweep([dataset.name], algorithms, seeds=range(seeds), episodes=1, options=options)
 
 
-def keys(sweep: Sweep) -> list[str]:
+def keys(sweep):
     return [key_of(job.decides) for job in sweep.jobs]
 
 
-def stored() -> dict[str, list[float]]:
+def stored():
     """Return the returns of every finished result, by key."""
     return {folder.name: read_evaluation(folder).returns for folder in finished_results()}
 
 
-def when() -> dict[str, str]:
+def when():
     """Return when every finished result was finished, by key."""
     keys = [folder.name for folder in finished_results()]
     return {key: json.loads((result_folder(key) / RESULT_FILE).read_bytes())["finished"] for key in keys}
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_apply(mini: Dataset) -> None:
+def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_apply(mini):
     words = ["sweep", "--datasets", mini.name, "--algorithms", "bc,gcbc"]
     words += ["--steps", "2", "--episodes", "1", "--seeds", "0-1", "--json"]
     found = orlog(*words)
@@ -87,7 +82,7 @@ def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_ap
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_whatever_decides_the_numbers_of_a_run_is_in_its_key(mini: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_decides_the_numbers_of_a_run_is_in_its_key(mini, monkeypatch):
     sizes = (8, 64, None)
     for size in sizes:
         run_sweep(small(mini, seeds=1, settings=size and {"batch_size": size}))
@@ -97,7 +92,7 @@ def test_whatever_decides_the_numbers_of_a_run_is_in_its_key(mini: Dataset, monk
 
     monkeypatch.setattr("orlog.algos.training.train.has_fast_bf16", lambda _device: True)
     monkeypatch.setattr("orlog.runs.results.find_device", lambda name: name)
-    asked: list[dict[str, Any]] = [{}, {"precision": "bf16"}, {"device": "cuda:0"}]
+    asked = [{}, {"precision": "bf16"}, {"device": "cuda:0"}]
     asked += [{"keep_checkpoints": True}, {"preset": "none"}, {"settings": {"hidden": [4]}}]
     found = [keys(small(mini, ("iql",), seeds=1, **one))[0] for one in asked]
     assert len({*found}) == len(asked)
@@ -105,9 +100,7 @@ def test_whatever_decides_the_numbers_of_a_run_is_in_its_key(mini: Dataset, monk
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_a_sweep_records_the_baseline_of_each_algorithm_whose_seeds_are_all_done(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_records_the_baseline_of_each_algorithm_whose_seeds_are_all_done(mini, tmp_path, monkeypatch):
     records = tmp_path / "records"
     monkeypatch.setattr(baselines, "recorded_folder", lambda name: records / name)
     words = ["sweep", "--datasets", mini.name, "--algorithms", "bc,td3bc", "--steps", "2"]
@@ -135,7 +128,7 @@ def test_a_sweep_records_the_baseline_of_each_algorithm_whose_seeds_are_all_done
     assert [one["verdict"]["word"] for one in again["results"]] == ["identical"] * 2
 
 
-def test_suites_need_no_number_of_steps() -> None:
+def test_suites_need_no_number_of_steps():
     discrete = ("acrobot", "cartpole", "lunarlander-mixed")
     for name in suite_datasets("classic") + suite_datasets("pointmaze"):
         algorithms = ["bc", "cql", "iql", "percent_bc"]
@@ -147,7 +140,7 @@ def test_suites_need_no_number_of_steps() -> None:
             assert steps_to_reproduce(algorithm, name, 1) <= 12_000, (algorithm, name)
 
 
-def test_what_nothing_says_how_long_to_train_is_left_out_and_a_name_that_is_nowhere_is_a_failure(mini: Dataset) -> None:
+def test_what_nothing_says_how_long_to_train_is_left_out_and_a_name_that_is_nowhere_is_a_failure(mini):
     names = [mini.name, "nowhere/nothing-v1"]
     sweep = plan_sweep(names, ["gcbc"], seeds=[0], episodes=1)
     assert sweep.jobs == []
@@ -161,9 +154,7 @@ def test_what_nothing_says_how_long_to_train_is_left_out_and_a_name_that_is_nowh
         plan_sweep([mini.name, f"{mini.name}@{mini.version}"], ["bc"], seeds=[0], episodes=1)
 
 
-def test_a_view_has_no_baseline_to_record_and_is_not_swept_with_its_dataset(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_view_has_no_baseline_to_record_and_is_not_swept_with_its_dataset(mini, tmp_path, monkeypatch):
     monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
     view = tmp_path / "view.json"
     mini[:5].save(view)
@@ -177,17 +168,17 @@ def test_a_view_has_no_baseline_to_record_and_is_not_swept_with_its_dataset(
     assert not (tmp_path / "records").exists()
 
 
-def test_a_misspelled_algorithm_is_found_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelled_algorithm_is_found_before_anything_is_built(monkeypatch):
     monkeypatch.setattr("orlog.runs.sweeps.build_dataset", lambda *_, **__: pytest.fail("it is built"))
     with pytest.raises(ValueError, match="no algorithm 'iqll'; did you mean"):
         plan_sweep(["pointmaze/umaze-mini-v1"], ["iqll"], seeds=[0], episodes=1)
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_a_job_that_another_sweep_is_at_comes_last_and_begun_ones_go_on(mini: Dataset, tmp_path: Path) -> None:
+def test_a_job_that_another_sweep_is_at_comes_last_and_begun_ones_go_on(mini, tmp_path):
     sweep = small(mini)
     first, second = keys(sweep)
-    stopped: dict[str, Any] = {"seed": 1, "steps": 2, "evaluations": 1, "curve_episodes": 1}
+    stopped = {"seed": 1, "steps": 2, "evaluations": 1, "curve_episodes": 1}
     with pytest.raises(StoppedError):
         train_run("bc", mini, result_folder(second), stop=lambda: True, **stopped)
     train_run("bc", mini, tmp_path / "alone", **stopped)
@@ -195,7 +186,7 @@ def test_a_job_that_another_sweep_is_at_comes_last_and_begun_ones_go_on(mini: Da
     with contextlib.ExitStack() as other:
         other.enter_context(sole_access(result_folder(first)))
 
-        def progress(done: int, total: int) -> None:
+        def progress(done, total):
             order.append((done, total, *(read_result(key) is not None for key in keys(sweep))))
             other.close()
 
@@ -207,9 +198,7 @@ def test_a_job_that_another_sweep_is_at_comes_last_and_begun_ones_go_on(mini: Da
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_a_job_that_fails_ends_no_other_and_a_full_disk_ends_the_sweep(
-    mini: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_fails_ends_no_other_and_a_full_disk_ends_the_sweep(mini, monkeypatch):
     sweep = small(mini, seeds=3)
     wanted = keys(sweep)
     in_the_way = result_folder(wanted[0]) / "metrics.jsonl"
@@ -221,7 +210,7 @@ def test_a_job_that_fails_ends_no_other_and_a_full_disk_ends_the_sweep(
     assert "cannot write the run" in failure.message
     assert [read_result(key) is not None for key in wanted] == [False, True, False]
 
-    def full(_job: object) -> None:
+    def full(_job):
         raise StorageError("the disk is full.", errno=errno.ENOSPC)
 
     with monkeypatch.context() as patch:
@@ -237,16 +226,14 @@ def test_a_job_that_fails_ends_no_other_and_a_full_disk_ends_the_sweep(
 @pytest.mark.thorough
 @pytest.mark.parametrize("room", [0, 2**12, 2**14, 2**16, 2**18, 2**20])
 @pytest.mark.usefixtures("jobs_run_here")
-def test_a_disk_that_gets_full_at_any_time_costs_no_result(
-    room: int, mini: Dataset, mount: Mount, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_gets_full_at_any_time_costs_no_result(room, mini, mount, monkeypatch):
     disk = mount("size=64m")
     shutil.copytree(mini.folder.parents[2], disk / "datasets")
     monkeypatch.setenv("ORLOG_HOME", str(disk))
     sweep = small(mini, ("bc", "iql"))
-    filler: list[Path] = []
+    filler = []
 
-    def fill_after_the_first(done: int, _total: int) -> None:
+    def fill_after_the_first(done, _total):
         if done == 1 and not filler:
             filler.append(fill(disk, leave=room))
 
@@ -265,7 +252,7 @@ def test_a_disk_that_gets_full_at_any_time_costs_no_result(
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_a_damaged_or_edited_result_is_made_again(mini: Dataset) -> None:
+def test_a_damaged_or_edited_result_is_made_again(mini):
     run_sweep(small(mini))
     expected = stored()
     first, second = (result_folder(key) / RESULT_FILE for key in expected)
@@ -283,7 +270,7 @@ def test_a_damaged_or_edited_result_is_made_again(mini: Dataset) -> None:
 
 @pytest.mark.usefixtures("jobs_run_here")
 @pytest.mark.parametrize("name", ["metrics.jsonl", "run.json", "evaluation.json", CHECKPOINT])
-def test_a_result_beside_which_a_digit_was_changed_is_made_again_and_kept(mini: Dataset, name: str) -> None:
+def test_a_result_beside_which_a_digit_was_changed_is_made_again_and_kept(mini, name):
     sweep = small(mini, seeds=1)
     run_sweep(sweep)
     expected = stored()
@@ -292,7 +279,7 @@ def test_a_result_beside_which_a_digit_was_changed_is_made_again_and_kept(mini: 
     at = data.rindex(b"1") if name != CHECKPOINT else len(data) - 1
     edited = data[:at] + b"2" + data[at + 1 :]
     (folder / name).write_bytes(edited)
-    notes: list[str] = []
+    notes = []
     again = small(mini, seeds=1)
     run_sweep(again, note=notes.append)
     assert again.failures == []
@@ -307,7 +294,7 @@ def test_a_result_beside_which_a_digit_was_changed_is_made_again_and_kept(mini: 
 
 
 @pytest.mark.usefixtures("jobs_run_here")
-def test_a_run_that_has_begun_and_lost_a_file_is_trained_again(mini: Dataset) -> None:
+def test_a_run_that_has_begun_and_lost_a_file_is_trained_again(mini):
     sweep = small(mini, seeds=1)
     run_sweep(sweep)
     expected = stored()
@@ -332,16 +319,16 @@ def test_a_run_that_has_begun_and_lost_a_file_is_trained_again(mini: Dataset) ->
         assert stored() == expected
 
 
-def another_home(home: Path, monkeypatch: pytest.MonkeyPatch, before: Callable[[], None] = lambda: None) -> Executor:
+def another_home(home, monkeypatch, before=lambda: None):
     """Return an executor whose jobs see another home; something is done before each."""
 
     def execute(
-        function: Callable[[Any], Any],
-        jobs: Iterable[Any],
+        function,
+        jobs,
         *,
-        workers: int | None,  # noqa: ARG001 (as every executor has)
-        running: Callable[[Any], None],  # noqa: ARG001
-    ) -> Iterator[tuple[int, Any]]:
+        workers,  # noqa: ARG001 (as every executor has)
+        running,  # noqa: ARG001
+    ):
         for index, job in enumerate(jobs):
             before()
             with monkeypatch.context() as patch:
@@ -352,9 +339,7 @@ def another_home(home: Path, monkeypatch: pytest.MonkeyPatch, before: Callable[[
     return execute
 
 
-def test_a_worker_whose_home_is_a_copy_of_this_one_loses_no_result_in_silence(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_whose_home_is_a_copy_of_this_one_loses_no_result_in_silence(mini, tmp_path, monkeypatch):
     home, copy = results_folder().parent, tmp_path / "copy"
     run_sweep(dataclasses.replace(small(mini), jobs=[]))
     shutil.copytree(home, copy)  # with what tells it from others
@@ -363,7 +348,7 @@ def test_a_worker_whose_home_is_a_copy_of_this_one_loses_no_result_in_silence(
     assert sweep.failures == []
     assert read_result(keys(sweep)[0]) is not None
 
-    def copy_it_again() -> None:
+    def copy_it_again():
         shutil.copy(home / "results" / ".id", copy / "results" / ".id")
 
     more = small(mini, seeds=2)
@@ -373,9 +358,7 @@ def test_a_worker_whose_home_is_a_copy_of_this_one_loses_no_result_in_silence(
     assert "says that it shares this home, but there is no result in" in failure.message
 
 
-def test_results_of_another_home_come_back_and_other_code_is_refused(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_of_another_home_come_back_and_other_code_is_refused(mini, tmp_path, monkeypatch):
     shutil.copytree(mini.folder.parents[2], tmp_path / "node" / "datasets")
     on_a_node = another_home(tmp_path / "node", monkeypatch)
     sweep = small(mini, seeds=1, keep_checkpoints=True)
@@ -399,8 +382,8 @@ def test_results_of_another_home_come_back_and_other_code_is_refused(
 
 
 @pytest.mark.thorough
-def test_memory_does_not_grow_with_jobs() -> None:
-    def peak(count: int) -> int:
+def test_memory_does_not_grow_with_jobs():
+    def peak(count):
         tracemalloc.start()
         found = execute(abs, iter(range(count)), workers=2, running=lambda _job: None)
         assert sum(1 for _ in found) == count
@@ -412,7 +395,7 @@ def test_memory_does_not_grow_with_jobs() -> None:
 
 
 @pytest.mark.thorough
-def test_a_sweep_that_is_killed_goes_on_and_two_at_once_share(mini: Dataset) -> None:
+def test_a_sweep_that_is_killed_goes_on_and_two_at_once_share(mini):
     words = ["sweep", "--datasets", mini.name, "--algorithms", "bc", "--seeds", "6"]
     words += ["--steps", "50", "--episodes", "2", "--workers", "2", "--json"]
     command = [sys.executable, "-m", "orlog.cli", *words]

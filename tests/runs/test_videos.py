@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,11 +19,11 @@ from tests.pendulum import pendulum
         ([5.0, 1.0, 4.0, 2.0], {"best": 0, "worst": 1, "median": 3}),
     ],
 )
-def test_the_worst_the_median_and_the_best_are_chosen(returns: list[float], chosen: dict[str, int]) -> None:
+def test_the_worst_the_median_and_the_best_are_chosen(returns, chosen):
     assert chosen_episodes(np.array(returns)) == chosen
 
 
-def test_what_is_filmed_is_the_episode_that_was_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_filmed_is_the_episode_that_was_scored(tmp_path, monkeypatch):
     av = pytest.importorskip("av")
     pytest.importorskip("pygame")
     monkeypatch.chdir(tmp_path)
@@ -52,14 +49,14 @@ def test_what_is_filmed_is_the_episode_that_was_scored(tmp_path: Path, monkeypat
     }
 
 
-def test_without_pyav_nothing_is_evaluated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_pyav_nothing_is_evaluated(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingExtraError, match=r"orlog\[formats\]"):
         orlog.evaluate(tmp_path, video=True)
 
 
 @pytest.mark.parametrize("listed", [b"", b"[1]", b'[{"kind": "best", "file": "../../x.mp4"}]'])
-def test_a_damaged_list_of_videos_is_no_list(tmp_path: Path, listed: bytes) -> None:
+def test_a_damaged_list_of_videos_is_no_list(tmp_path, listed):
     (tmp_path / VIDEOS).mkdir()
     (tmp_path / VIDEOS / LIST).write_bytes(listed)
     assert read_videos(tmp_path) == []

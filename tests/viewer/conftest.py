@@ -8,9 +8,6 @@ import http.client
 import json
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 import uvicorn
@@ -34,23 +31,14 @@ class Served:
     cookie: str
 
     @property
-    def page(self) -> str:
+    def page(self):
         return self.address.partition("?")[0]
 
     @property
-    def port(self) -> int:
+    def port(self):
         return urllib.parse.urlsplit(self.address).port or 80
 
-    def ask(
-        self,
-        path: str,
-        *,
-        method: str = "GET",
-        body: bytes | None = None,
-        headers: dict[str, str] | None = None,
-        raw_path: str | None = None,
-        cookie: str | None = None,
-    ) -> tuple[int, dict[str, str], bytes]:
+    def ask(self, path, *, method="GET", body=None, headers=None, raw_path=None, cookie=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LONGEST_S)
         with contextlib.closing(connection):
             whole = urllib.parse.urlsplit(self.page).path + path if raw_path is None else raw_path
@@ -66,35 +54,32 @@ class Served:
             found = {name.lower(): value for name, value in response.getheaders()}
             return response.status, found, response.read()
 
-    def get(self, path: str) -> Any:
+    def get(self, path):
         status, _, body = self.ask(path)
         assert status == 200, body
         return json.loads(body)
 
-    def problem(self, path: str) -> tuple[int, str]:
+    def problem(self, path):
         status, _, body = self.ask(path)
         return status, json.loads(body)["error"]
 
 
-def enter(address: str) -> tuple[int, str]:
+def enter(address):
     """Ask for the page as a browser does that was given an address; return the status and its cookie."""
     query = "?" + urllib.parse.urlsplit(address).query
     status, headers, _ = Served(address, "").ask(query, cookie="")
     return status, headers.get("set-cookie", "").partition(";")[0]
 
 
-Serve = Callable[..., Served]
-
-
 @pytest.fixture
-def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+def serve(tmp_path, monkeypatch):
     """Return a function that opens datasets, runs and reports as `orlog open` does, in an empty folder."""
     folder = tmp_path / "started"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    running: list[tuple[uvicorn.Server, threading.Thread]] = []
+    running = []
 
-    def start(*names: str | Path) -> Served:
+    def start(*names):
         opened = open_all([str(name) for name in names])
         guard, listening = application(Viewer(opened)), listen(0)
         site = f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -112,12 +97,12 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
 
 @pytest.fixture
-def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
+def browse(chromium):
     """Return a function that opens a page of the viewer; errors of its scripts fail the test."""
-    pages: list[Any] = []
-    wrong: list[str] = []
+    pages = []
+    wrong = []
 
-    def visit(address: str, **options: Any) -> Any:
+    def visit(address, **options):
         page = chromium.new_context(**options).new_page()
         page.set_default_timeout(1000 * LONGEST_S)
         page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -132,5 +117,5 @@ def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
     assert wrong == []
 
 
-def names_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+def names_of(rows):
     return [row["name"] for row in rows]

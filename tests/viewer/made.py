@@ -1,9 +1,5 @@
 """Datasets that the tests of the viewer open: pictures, depth, texts, tokens, states, hostile names."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -14,7 +10,7 @@ from tests.episodes import record_episodes, whole_episode
 SCRIPT = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 
 
-def robot_episode(seed: int, steps: int, *, text: str = "pick up the cube") -> orlog.Episode:
+def robot_episode(seed, steps, *, text="pick up the cube"):
     """Return an episode with a camera, depth, a state, an instruction, tokens and values of any length."""
     rng = np.random.default_rng(seed)
     rows = steps + 1
@@ -53,7 +49,7 @@ ROBOT_SPACE = spaces.Dict(
 ARM_SPACE = spaces.Box(-1, 1, (2,), np.float32)
 
 
-def write_robot(name: str = "lab/robot-v1", *, episodes: int = 6, steps: int = 40, **about: Any) -> orlog.Dataset:
+def write_robot(name="lab/robot-v1", *, episodes=6, steps=40, **about):
     """Write the dataset of a robot and return it."""
     text = about.pop("text", "pick up the cube")
     return record_episodes(
@@ -65,7 +61,7 @@ def write_robot(name: str = "lab/robot-v1", *, episodes: int = 6, steps: int = 4
     )
 
 
-def write_numbers(name: str = "lab/numbers-v1", *, episodes: int = 300, steps: int = 20) -> orlog.Dataset:
+def write_numbers(name="lab/numbers-v1", *, episodes=300, steps=20):
     """Write many short episodes of numbers, the return of episode i being i, and return the dataset."""
     with orlog.DatasetWriter(
         name,
@@ -81,7 +77,7 @@ def write_numbers(name: str = "lab/numbers-v1", *, episodes: int = 300, steps: i
     return orlog.load_dataset(name)
 
 
-def record_cartpole(name: str = "lab/cartpole-v1", *, episodes: int = 3, state: bool = True) -> orlog.Dataset:
+def record_cartpole(name="lab/cartpole-v1", *, episodes=3, state=True):
     """Record CartPole, with the states of its simulator unless told not to, and return the dataset."""
     env = orlog.record(gymnasium.make("CartPole-v1"), name, state=state)
     for seed in range(episodes):

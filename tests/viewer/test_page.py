@@ -1,33 +1,27 @@
 """The page in a real browser: clicks, keys, filters, frames, errors in their place, and texts that are HTML."""
 
-from __future__ import annotations
-
 import http.server
 import re
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import orlog
 from tests.pendulum import pendulum
-from tests.viewer.conftest import LONGEST_S, Serve
+from tests.viewer.conftest import LONGEST_S
 from tests.viewer.made import SCRIPT, record_cartpole, write_numbers, write_robot
 
 pytestmark = pytest.mark.slow
-Browse = Callable[..., Any]
 
 
-def first_cells(page: Any) -> list[str]:
+def first_cells(page):
     """Return what the first column of the rows in sight says."""
     return [text.replace(",", "") for text in page.locator(".layer .row span:first-child").all_inner_texts()]
 
 
-def wait_for(page: Any, script: str) -> None:
+def wait_for(page, script):
     # By asking again: the page's policy lets no text become a script, not even the browser's driver's.
     limit = time.monotonic() + LONGEST_S
     while not page.evaluate(script):
@@ -35,11 +29,11 @@ def wait_for(page: Any, script: str) -> None:
         page.wait_for_timeout(25)
 
 
-def title_is(page: Any, episode: int) -> None:
+def title_is(page, episode):
     wait_for(page, f"document.querySelector('.episode h2')?.textContent === 'Episode {episode}'")
 
 
-def test_a_list_of_many_episodes_is_scrolled_sorted_and_filtered(serve: Serve, browse: Browse) -> None:
+def test_a_list_of_many_episodes_is_scrolled_sorted_and_filtered(serve, browse):
     write_numbers(episodes=5000, steps=2)
     page = browse(serve("lab/numbers-v1").address)
     title_is(page, 0)
@@ -62,7 +56,7 @@ def test_a_list_of_many_episodes_is_scrolled_sorted_and_filtered(serve: Serve, b
     assert "no column episodes/returnz" in error.inner_text()
 
 
-def test_a_filter_is_saved_as_a_view(serve: Serve, browse: Browse, tmp_path: Path) -> None:
+def test_a_filter_is_saved_as_a_view(serve, browse, tmp_path):
     ds = write_numbers()
     page = browse(serve("lab/numbers-v1").address)
     assert page.locator("text=Save as view").is_disabled()
@@ -82,7 +76,7 @@ def test_a_filter_is_saved_as_a_view(serve: Serve, browse: Browse, tmp_path: Pat
     page.wait_for_selector("text=choose another name")
 
 
-def test_keys_go_through_episodes_and_steps(serve: Serve, browse: Browse) -> None:
+def test_keys_go_through_episodes_and_steps(serve, browse):
     write_robot(episodes=3, steps=1000)  # long enough to be stopped before its end, however late
     page = browse(serve("lab/robot-v1").address)
     title_is(page, 0)
@@ -114,7 +108,7 @@ def test_keys_go_through_episodes_and_steps(serve: Serve, browse: Browse) -> Non
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != was
 
 
-def test_frames_follow_the_step_to_the_exact_pixel(serve: Serve, browse: Browse) -> None:
+def test_frames_follow_the_step_to_the_exact_pixel(serve, browse):
     ds = write_robot()
     page = browse(f"{serve('lab/robot-v1').address}#/0/episodes/3?step=17")
     page.locator(".frame").first.locator("canvas[data-step='17']").wait_for()
@@ -130,7 +124,7 @@ def test_frames_follow_the_step_to_the_exact_pixel(serve: Serve, browse: Browse)
     page.wait_for_selector("text=CRC32C")
 
 
-def test_a_range_of_a_plot_is_shown_in_all_of_them(serve: Serve, browse: Browse) -> None:
+def test_a_range_of_a_plot_is_shown_in_all_of_them(serve, browse):
     write_numbers(episodes=1, steps=9000)
     page = browse(serve("lab/numbers-v1").address)
     page.wait_for_selector("text=smallest and largest of each 5 steps")
@@ -144,12 +138,12 @@ def test_a_range_of_a_plot_is_shown_in_all_of_them(serve: Serve, browse: Browse)
     page.wait_for_selector("text=smallest and largest of each 5 steps")
 
 
-def test_names_and_texts_that_are_scripts_do_not_run(serve: Serve, browse: Browse, tmp_path: Path) -> None:
+def test_names_and_texts_that_are_scripts_do_not_run(serve, browse, tmp_path):
     write_robot(episodes=2, text=SCRIPT, description=SCRIPT, behavior_policy=SCRIPT, license=SCRIPT)
     view = tmp_path / "<img src=x onerror=document.title='run'>.json"
     orlog.load_dataset("lab/robot-v1").filter_episodes(f"task == {SCRIPT!r}").save(view)
     served = serve("lab/robot-v1", view)
-    asked: list[str] = []
+    asked = []
     page = browse(served.address)
     page.on("request", lambda request: asked.append(request.url))
     for place in ("#/0/episodes/1", "#/0/dataset", "#/1/dataset", "#/compare", "#/differences"):
@@ -163,7 +157,7 @@ def test_names_and_texts_that_are_scripts_do_not_run(serve: Serve, browse: Brows
     assert all(re.match(rf"(blob:)?{re.escape(served.page)}", url) for url in asked)
 
 
-def test_damage_and_deletion_are_said_in_their_place(serve: Serve, browse: Browse) -> None:
+def test_damage_and_deletion_are_said_in_their_place(serve, browse):
     ds = write_robot()
     for column in ("rewards", "observations/camera"):
         for shard in (ds.folder / column).glob("c.*"):
@@ -182,7 +176,7 @@ def test_damage_and_deletion_are_said_in_their_place(serve: Serve, browse: Brows
     page.wait_for_selector("text=deleted")
 
 
-def test_the_dataset_is_drawn_and_findings_lead_to_their_step(serve: Serve, browse: Browse) -> None:
+def test_the_dataset_is_drawn_and_findings_lead_to_their_step(serve, browse):
     write_numbers(episodes=60)
     page = browse(f"{serve('lab/numbers-v1').address}#/0/dataset")
     page.wait_for_selector("text=Coverage")
@@ -192,7 +186,7 @@ def test_the_dataset_is_drawn_and_findings_lead_to_their_step(serve: Serve, brow
     page.wait_for_selector(".episode h2")
 
 
-def test_two_episodes_stand_side_by_side_at_the_same_step(serve: Serve, browse: Browse) -> None:
+def test_two_episodes_stand_side_by_side_at_the_same_step(serve, browse):
     write_robot()
     write_numbers(episodes=3, steps=60)
     page = browse(f"{serve('lab/robot-v1', 'lab/numbers-v1').address}#/compare?a=0:1&b=1:2")
@@ -214,7 +208,7 @@ def test_two_episodes_stand_side_by_side_at_the_same_step(serve: Serve, browse: 
 TITLES = "[...document.querySelectorAll('.episode h2')].map((one) => one.textContent).join()"
 
 
-def test_side_by_side_begins_with_two_episodes(serve: Serve, browse: Browse) -> None:
+def test_side_by_side_begins_with_two_episodes(serve, browse):
     write_numbers(episodes=4)
     page = browse(serve("lab/numbers-v1").address)
     title_is(page, 0)
@@ -227,7 +221,7 @@ def test_side_by_side_begins_with_two_episodes(serve: Serve, browse: Browse) -> 
 
 
 @pytest.mark.parametrize("width", [1280, 400])
-def test_no_number_of_the_list_is_cut(serve: Serve, browse: Browse, width: int) -> None:
+def test_no_number_of_the_list_is_cut(serve, browse, width):
     write_robot()
     page = browse(serve("lab/robot-v1").address, viewport={"width": width, "height": 800})
     title_is(page, 0)
@@ -238,7 +232,7 @@ def test_no_number_of_the_list_is_cut(serve: Serve, browse: Browse, width: int) 
         assert page.locator(".layer .row").first.locator("span:not(.cut)").count() > 1
 
 
-def test_the_header_is_one_line_on_a_phone(serve: Serve, browse: Browse, tmp_path: Path) -> None:
+def test_the_header_is_one_line_on_a_phone(serve, browse, tmp_path):
     write_robot(episodes=2)
     write_numbers(episodes=2)
     (tmp_path / "report.html").write_text("<p>scores</p>")
@@ -253,7 +247,7 @@ def test_the_header_is_one_line_on_a_phone(serve: Serve, browse: Browse, tmp_pat
         assert link["x"] + link["width"] <= 400
 
 
-def test_pictures_of_scores_have_one_scale_and_a_group_one_color(serve: Serve, browse: Browse, tmp_path: Path) -> None:
+def test_pictures_of_scores_have_one_scale_and_a_group_one_color(serve, browse, tmp_path):
     ds = pendulum(episodes=3)
     for name in ("bc", "td3bc"):
         out = tmp_path / "runs" / name
@@ -295,7 +289,7 @@ PLACES = "(all) => all.map((one) => `${one.textContent} at ${one.getAttribute('x
 COLORS = "(all) => all.map((one) => getComputedStyle(one).{})"
 
 
-def test_states_are_rendered_and_marked_so(serve: Serve, browse: Browse) -> None:
+def test_states_are_rendered_and_marked_so(serve, browse):
     pytest.importorskip("pygame", reason="CartPole is drawn with pygame: pip install pygame")
     record_cartpole()
     page = browse(serve("lab/cartpole-v1").address)
@@ -304,7 +298,7 @@ def test_states_are_rendered_and_marked_so(serve: Serve, browse: Browse) -> None
     assert "it was not recorded" in page.locator(".rendered").inner_text()
 
 
-def test_a_report_is_framed_and_its_script_does_not_run(serve: Serve, browse: Browse, tmp_path: Path) -> None:
+def test_a_report_is_framed_and_its_script_does_not_run(serve, browse, tmp_path):
     page_of_report = tmp_path / "report.html"
     page_of_report.write_text("<p id=a>scores</p><script>a.textContent = 'run'</script>")
     page = browse("about:blank")
@@ -312,7 +306,7 @@ def test_a_report_is_framed_and_its_script_does_not_run(serve: Serve, browse: Br
     assert page.frame_locator("iframe").locator("#a").inner_text() == "scores"
 
 
-def test_videos_of_a_run_play_beside_episodes_of_the_data(serve: Serve, browse: Browse, tmp_path: Path) -> None:
+def test_videos_of_a_run_play_beside_episodes_of_the_data(serve, browse, tmp_path):
     pytest.importorskip("av")
     pytest.importorskip("pygame")
     pendulum(episodes=3)
@@ -331,7 +325,7 @@ def test_videos_of_a_run_play_beside_episodes_of_the_data(serve: Serve, browse: 
     wait_for(page, "Number([...document.querySelectorAll('.film input')].at(-1).value) > 3")
 
 
-def test_another_page_of_this_machine_gets_nothing(serve: Serve, browse: Browse, tmp_path: Path) -> None:
+def test_another_page_of_this_machine_gets_nothing(serve, browse, tmp_path):
     write_numbers(episodes=2)
     served = serve("lab/numbers-v1")
     script = f"""<script type="module">
@@ -342,17 +336,17 @@ def test_another_page_of_this_machine_gets_nothing(serve: Serve, browse: Browse,
         await fetch(of + "api/data/0/view", {{ ...send, method: "POST", mode: "no-cors", body: '{{}}' }}).catch(() => null);
         document.title = [await read(of), await read(of + "api/opened"), await load(of + "page/dom.js")].join(" ");
         </script>"""
-    cookies: list[str | None] = []
+    cookies = []
 
     class Foreign(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             cookies.append(self.headers["Cookie"])
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
             self.end_headers()
             self.wfile.write(script.encode())
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_):
             pass
 
     page = browse(served.address)  # which now has the cookie
@@ -367,7 +361,7 @@ def test_another_page_of_this_machine_gets_nothing(serve: Serve, browse: Browse,
     assert not list((tmp_path / "started").iterdir())
 
 
-def test_who_entered_may_load_again_and_open_more_tabs(serve: Serve, browse: Browse, tmp_path: Path) -> None:
+def test_who_entered_may_load_again_and_open_more_tabs(serve, browse, tmp_path):
     write_numbers(episodes=2)
     served = serve("lab/numbers-v1")
     leads = tmp_path / "leads.html"  # as the command gives a browser
@@ -387,7 +381,7 @@ def test_who_entered_may_load_again_and_open_more_tabs(serve: Serve, browse: Bro
     assert other.locator("nav").count() == 0
 
 
-def test_frames_of_imported_videos_are_shown(serve: Serve, browse: Browse, tmp_path: Path) -> None:
+def test_frames_of_imported_videos_are_shown(serve, browse, tmp_path):
     pytest.importorskip("av")
     pytest.importorskip("PIL")
     from tests.datasets.formats.test_lerobot import write
@@ -402,7 +396,7 @@ def test_frames_of_imported_videos_are_shown(serve: Serve, browse: Browse, tmp_p
     assert pixel[:3] == ds[1].observations[name][3, 9, 9].tolist()
 
 
-def test_two_of_several_versions_are_chosen_to_be_compared(serve: Serve, browse: Browse, tmp_path: Path) -> None:
+def test_two_of_several_versions_are_chosen_to_be_compared(serve, browse, tmp_path):
     write_robot(episodes=2)
     view = write_numbers(episodes=4)[:2].save(tmp_path / "good.json")
     with orlog.DatasetWriter.append("lab/numbers-v1") as writer:
@@ -419,7 +413,7 @@ def test_two_of_several_versions_are_chosen_to_be_compared(serve: Serve, browse:
     page.wait_for_selector("text=From lab/numbers-v1@1.0.0 to lab/robot-v1")
 
 
-def test_cells_are_read_by_keyboard_and_hidden_columns_are_announced(serve: Serve, browse: Browse) -> None:
+def test_cells_are_read_by_keyboard_and_hidden_columns_are_announced(serve, browse):
     write_robot()
     page = browse(serve("lab/robot-v1").address, viewport={"width": 400, "height": 800})
     more = page.locator(".more")
@@ -444,9 +438,7 @@ def test_cells_are_read_by_keyboard_and_hidden_columns_are_announced(serve: Serv
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_texts_can_be_read_in_both_themes_and_on_a_phone(
-    serve: Serve, browse: Browse, scheme: str, tmp_path: Path
-) -> None:
+def test_texts_can_be_read_in_both_themes_and_on_a_phone(serve, browse, scheme, tmp_path):
     write_robot()
     ds = write_numbers(episodes=20)
     orlog.train("bc", ds, steps=2, evaluations=0, out=tmp_path / "runs" / "seed-0")
@@ -470,7 +462,7 @@ def test_texts_can_be_read_in_both_themes_and_on_a_phone(
         assert unnamed == 0, place
 
 
-def test_colors_change_while_a_view_is_open(serve: Serve, browse: Browse) -> None:
+def test_colors_change_while_a_view_is_open(serve, browse):
     write_numbers(episodes=4)  # without a path to be drawn
     write_robot()
     page = browse(serve("lab/numbers-v1", "lab/robot-v1").address)

@@ -1,12 +1,8 @@
 """The look of pages without scripts: the viewer's colors, and pictures of any data."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,14 +23,12 @@ HOSTILE = '</text><script>"&'
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_a_page_can_be_read_in_both_themes_and_on_a_phone(
-    browse: Callable[..., Any], tmp_path: Path, scheme: str
-) -> None:
+def test_a_page_can_be_read_in_both_themes_and_on_a_phone(browse, tmp_path, scheme):
     path = tmp_path / "audit.html"
     dataset = write_robot()
     write_audit_page(orlog.audit("lab/robot-v1"), path, dataset)
     shown = browse("about:blank", color_scheme=scheme, viewport={"width": 400, "height": 800})
-    asked: list[str] = []
+    asked = []
     shown.on("request", lambda request: asked.append(request.url))
     shown.goto(path.as_uri())
     shown.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
@@ -43,13 +37,13 @@ def test_a_page_can_be_read_in_both_themes_and_on_a_phone(
     assert asked == [path.as_uri()]
 
 
-def test_pages_and_the_viewer_have_their_colors_from_one_file() -> None:
+def test_pages_and_the_viewer_have_their_colors_from_one_file():
     assert (STYLES / "shared.css").read_text("utf-8") in page("One", [])
     assert "light-dark(" not in (STYLES / "style.css").read_text("utf-8")
     assert "shared.css" in (STYLES / "index.html").read_text("utf-8")
 
 
-def test_names_are_texts_in_pages_and_pictures() -> None:
+def test_names_are_texts_in_pages_and_pictures():
     row = Dot(name=HOSTILE, value=1.0, interval=(0.5, 2.0), series=0, recorded=(1.0, None))
     line = Line(xs=[0, 1], ys=[0, 1], series=0)
     drawn = [dots([row], HOSTILE), lines([line], HOSTILE, HOSTILE), bars(histogram(np.arange(3.0), 3), HOSTILE)]
@@ -61,7 +55,7 @@ def test_names_are_texts_in_pages_and_pictures() -> None:
 @pytest.mark.parametrize(
     "values", [[np.nan], [1e308, -1e308], [np.inf, 3.0], [5e-324, 0.0], [1.0], [1e16, 1e16 + 2], [1e18]]
 )
-def test_any_numbers_can_be_drawn(values: list[float]) -> None:
+def test_any_numbers_can_be_drawn(values):
     line = Line(xs=[*range(len(values))], ys=values, series=0)
     finite = np.array([value for value in values if abs(value) < LARGEST])
     drawn = lines([line], "any", "steps", (0, 0))
@@ -70,7 +64,7 @@ def test_any_numbers_can_be_drawn(values: list[float]) -> None:
     assert "<path" in path_map(np.array([values[-1:] * 2, [0, 0]]), "any", "truncated")
 
 
-def test_an_episode_is_its_path_or_a_frame() -> None:
+def test_an_episode_is_its_path_or_a_frame():
     drawn = episode_figure(write_robot())
     assert drawn.startswith('<figure class="frame"><svg')
     assert "which has the highest return: observations/position[0] across" in drawn

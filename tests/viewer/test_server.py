@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import base64
 import dataclasses
 import json
@@ -26,16 +24,16 @@ from orlog.errors import MissingExtraError, NotFoundError
 from orlog.viewer.opened import open_all
 from orlog.viewer.server import listen
 from tests.episodes import record_episodes, whole_episode
-from tests.viewer.conftest import LONGEST_S, Serve, Served, enter, names_of
+from tests.viewer.conftest import LONGEST_S, Served, enter, names_of
 from tests.viewer.made import ARM_SPACE, ROBOT_SPACE, SCRIPT, record_cartpole, robot_episode, write_numbers, write_robot
 
 
-def lines_of(head: dict, name: str) -> np.ndarray:
+def lines_of(head, name):
     (one,) = (one for one in head["series"] if one["name"] == name)
     return np.frombuffer(base64.b64decode(one["lines"]), "<f8").reshape(one["shown"], -1)
 
 
-def test_the_list_is_sorted_filtered_and_cut_into_pages(serve: Serve) -> None:
+def test_the_list_is_sorted_filtered_and_cut_into_pages(serve):
     write_numbers()
     served = serve("lab/numbers-v1")
     page = served.get("api/data/0/episodes?where=returns+%3E+100&by=returns&descending=1&count=3")
@@ -50,7 +48,7 @@ def test_the_list_is_sorted_filtered_and_cut_into_pages(serve: Serve) -> None:
     assert served.get("api/data/0/row?episode=5&where=returns+%3E+100") == {"row": None}
 
 
-def test_an_expression_that_cannot_be_read_is_answered_with_what_orlog_view_says(serve: Serve) -> None:
+def test_an_expression_that_cannot_be_read_is_answered_with_what_orlog_view_says(serve):
     ds = write_numbers(episodes=3)
     served = serve("lab/numbers-v1")
     status, text = served.problem("api/data/0/episodes?where=returnss+%3E+1")
@@ -61,7 +59,7 @@ def test_an_expression_that_cannot_be_read_is_answered_with_what_orlog_view_says
     assert "whole number" in served.problem("api/data/0/episodes?first=x")[1]
 
 
-def test_an_episode_is_what_was_recorded(serve: Serve) -> None:
+def test_an_episode_is_what_was_recorded(serve):
     ds = write_robot(behavior_policy="scripted")
     episode = ds[3]
     served = serve("lab/robot-v1")
@@ -81,7 +79,7 @@ def test_an_episode_is_what_was_recorded(serve: Serve) -> None:
     assert served.problem("api/data/0/episode/99")[0] == 404
 
 
-def test_a_long_episode_shows_the_smallest_and_largest_of_each_few_steps(serve: Serve) -> None:
+def test_a_long_episode_shows_the_smallest_and_largest_of_each_few_steps(serve):
     write_numbers(episodes=1, steps=10_001)
     served = serve("lab/numbers-v1")
     head = served.get("api/data/0/episode/0")
@@ -93,14 +91,14 @@ def test_a_long_episode_shows_the_smallest_and_largest_of_each_few_steps(serve: 
     assert lines_of(head, "observations")[0].tolist() == [4.0 * step for step in range(50, 60)]
 
 
-def pixels_of(png: bytes, channels: int) -> np.ndarray:
+def pixels_of(png, channels):
     width, height = struct.unpack(">II", png[16:24])
     size = int.from_bytes(png[33:37], "big")
     rows = np.frombuffer(zlib.decompress(png[41 : 41 + size]), np.uint8)
     return rows.reshape(height, -1)[:, 1:].reshape(height, width, channels)
 
 
-def test_frames_are_the_stored_pixels(serve: Serve) -> None:
+def test_frames_are_the_stored_pixels(serve):
     ds = write_robot()
     served = serve("lab/robot-v1")
     _, headers, png = served.ask("api/data/0/episode/2/frame?column=observations/camera&step=42")
@@ -112,7 +110,7 @@ def test_frames_are_the_stored_pixels(serve: Serve) -> None:
     assert served.problem("api/data/0/episode/2/frame?column=rewards&step=0")[0] == 404
 
 
-def test_places_name_file_chunk_and_checksums(serve: Serve) -> None:
+def test_places_name_file_chunk_and_checksums(serve):
     ds = write_robot()
     served = serve("lab/robot-v1")
     found = served.get("api/data/0/episode/1/places?step=3")
@@ -127,7 +125,7 @@ def test_places_name_file_chunk_and_checksums(serve: Serve) -> None:
     assert rewards["checksum"] == f"CRC32C {int.from_bytes(data[end - 4 : end], 'little'):08x}"
 
 
-def test_places_in_hdf5(serve: Serve) -> None:
+def test_places_in_hdf5(serve):
     write_robot("lab/single-v1", container="hdf5", episodes=2)
     served = serve("lab/single-v1")
     found = served.get("api/data/0/episode/1/places?step=3")
@@ -136,11 +134,11 @@ def test_places_in_hdf5(serve: Serve) -> None:
     assert rewards["size_bytes"] > 0
 
 
-def test_a_view_is_saved_once_into_the_folder_of_the_command(serve: Serve, tmp_path: Path) -> None:
+def test_a_view_is_saved_once_into_the_folder_of_the_command(serve, tmp_path):
     ds = write_numbers()
     served = serve("lab/numbers-v1")
 
-    def save(name: str, where: str = "returns > 290", origin: str | None = None) -> tuple[int, str]:
+    def save(name, where="returns > 290", origin=None):
         headers = {"Content-Type": "application/json", "Origin": origin or f"http://127.0.0.1:{served.port}"}
         body = json.dumps({"name": name, "where": where}).encode()
         status, _, answer = served.ask("api/data/0/view", method="POST", body=body, headers=headers)
@@ -163,12 +161,12 @@ def test_a_view_is_saved_once_into_the_folder_of_the_command(serve: Serve, tmp_p
 VIEW = b'{"name": "a", "where": "returns > 0"}'
 
 
-def test_who_may_not_ask_is_refused(serve: Serve, tmp_path: Path) -> None:
+def test_who_may_not_ask_is_refused(serve, tmp_path):
     write_numbers(episodes=2)
     served = serve("lab/numbers-v1")
     port, secret = served.port, served.cookie.removeprefix("orlog=")
 
-    def status(raw_path: str | None = None, cookie: str | None = None, **headers: str) -> int:
+    def status(raw_path=None, cookie=None, **headers):
         return served.ask("api/opened", raw_path=raw_path, cookie=cookie, headers=headers)[0]
 
     assert status() == 200
@@ -195,7 +193,7 @@ def test_who_may_not_ask_is_refused(serve: Serve, tmp_path: Path) -> None:
     assert not list((tmp_path / "started").iterdir())
 
 
-def test_an_address_lets_one_browser_in(serve: Serve) -> None:
+def test_an_address_lets_one_browser_in(serve):
     write_numbers(episodes=2)
     served = serve("lab/numbers-v1")
     query = "?" + served.address.partition("?")[2]
@@ -216,7 +214,7 @@ def test_an_address_lets_one_browser_in(serve: Serve) -> None:
     assert served.ask(query, cookie=cookie)[0] == 200
 
 
-def test_nothing_but_what_was_opened_can_be_reached(serve: Serve, tmp_path: Path) -> None:
+def test_nothing_but_what_was_opened_can_be_reached(serve, tmp_path):
     ds = write_numbers(episodes=2)
     (tmp_path / "started" / "secret.txt").write_text("secret")
     served = serve("lab/numbers-v1")
@@ -237,7 +235,7 @@ def test_nothing_but_what_was_opened_can_be_reached(serve: Serve, tmp_path: Path
         assert served.ask("api/opened", method=method, headers=headers)[0] == 405
 
 
-def test_every_answer_says_what_a_page_may_do(serve: Serve) -> None:
+def test_every_answer_says_what_a_page_may_do(serve):
     write_numbers(episodes=2)
     served = serve("lab/numbers-v1")
     for path in ("", "page/app.js", "api/opened", "api/nothing"):
@@ -250,7 +248,7 @@ def test_every_answer_says_what_a_page_may_do(serve: Serve) -> None:
         assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_the_page_asks_nothing_from_anywhere_else() -> None:
+def test_the_page_asks_nothing_from_anywhere_else():
     page = Path(orlog.__file__).parent / "viewer" / "page"
     for path in page.iterdir():
         if path.name.startswith("uPlot"):
@@ -263,7 +261,7 @@ def test_the_page_asks_nothing_from_anywhere_else() -> None:
     assert "style=" not in html
 
 
-def test_a_damaged_shard_is_said_in_its_place_and_the_rest_is_shown(serve: Serve) -> None:
+def test_a_damaged_shard_is_said_in_its_place_and_the_rest_is_shown(serve):
     ds = write_robot()
     for shard in (ds.folder / "rewards").glob("c.*"):
         data = bytearray(shard.read_bytes())
@@ -288,7 +286,7 @@ def test_a_damaged_shard_is_said_in_its_place_and_the_rest_is_shown(serve: Serve
     assert "file" in places["actions"]
 
 
-def test_a_dataset_that_is_deleted_while_open_is_said_to_be(serve: Serve) -> None:
+def test_a_dataset_that_is_deleted_while_open_is_said_to_be(serve):
     ds = write_robot()
     served = serve("lab/robot-v1")
     shutil.rmtree(ds.folder)
@@ -300,7 +298,7 @@ def test_a_dataset_that_is_deleted_while_open_is_said_to_be(serve: Serve) -> Non
     assert served.get("api/opened")["datasets"][0]["episodes"] == 6
 
 
-def test_a_view_shows_where_its_episodes_were_stored(serve: Serve, tmp_path: Path) -> None:
+def test_a_view_shows_where_its_episodes_were_stored(serve, tmp_path):
     ds = write_numbers()
     path = ds.filter_episodes("returns >= 297").save(tmp_path / "good.json")
     served = serve(path)
@@ -311,19 +309,19 @@ def test_a_view_shows_where_its_episodes_were_stored(serve: Serve, tmp_path: Pat
     assert lines_of(head, "observations")[0][0] == 298
 
 
-def test_what_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
+def test_what_cannot_be_opened_says_what_to_do(tmp_path):
     with pytest.raises(NotFoundError, match="orlog build"):
         open_all(["pointmaze/umaze-v1"])
     with pytest.raises(NotFoundError, match=r"no dataset .* no run .* no report"):
         open_all([str(tmp_path)])
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_that_is_taken_is_named():
     with listen(0) as taken, pytest.raises(OSError, match=r"^port \d+ of 127\.0\.0\.1 .* port=NUMBER"):
         listen(taken.getsockname()[1])
 
 
-def test_nested_values_are_named_though_not_shown(serve: Serve) -> None:
+def test_nested_values_are_named_though_not_shown(serve):
     space = spaces.Graph(spaces.Box(0, 1, (2,), np.float32), None)
     graph = spaces.GraphInstance(np.ones((3, 2), np.float32), None, None)
     record_episodes("lab/graphs-v1", [whole_episode([graph] * 3, np.zeros(2, np.int64))], space, spaces.Discrete(2))
@@ -333,20 +331,20 @@ def test_nested_values_are_named_though_not_shown(serve: Serve) -> None:
     assert "in Python" in told["error"]
 
 
-def test_large_seeds_keep_their_last_digit(serve: Serve) -> None:
+def test_large_seeds_keep_their_last_digit(serve):
     record_episodes("lab/robot-v1", [dataclasses.replace(robot_episode(1, 5), seed=2**62 + 1)], ROBOT_SPACE, ARM_SPACE)
     page = serve("lab/robot-v1").get("api/data/0/episodes")
     assert page["columns"]["seeds"] == [str(2**62 + 1)]
 
 
-def test_states_of_a_simulator_are_known(serve: Serve) -> None:
+def test_states_of_a_simulator_are_known(serve):
     record_cartpole()
     head = serve("lab/cartpole-v1").get("api/data/0/episode/0")
     assert head["renders"] == "states"
 
 
 @pytest.mark.usefixtures("home")
-def test_the_command_serves_until_ctrl_c(tmp_path: Path) -> None:
+def test_the_command_serves_until_ctrl_c(tmp_path):
     write_numbers(episodes=2)
     started = subprocess.Popen(
         [sys.executable, "-m", "orlog.cli", "open", "lab/numbers-v1", "--no-browser"],
@@ -368,7 +366,7 @@ def test_the_command_serves_until_ctrl_c(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="BROWSER is a script")
-def test_a_browser_is_given_a_file_that_only_the_user_can_read(tmp_path: Path, home: Path) -> None:
+def test_a_browser_is_given_a_file_that_only_the_user_can_read(tmp_path, home):
     write_numbers(episodes=2)
     browser, seen, files = (tmp_path / name for name in ("browser", "seen", "files"))
     files.mkdir()
@@ -402,7 +400,7 @@ def test_a_browser_is_given_a_file_that_only_the_user_can_read(tmp_path: Path, h
     assert started.returncode == 0
 
 
-def test_without_its_packages_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_packages_the_command_says_what_to_install(monkeypatch):
     from orlog.cli.open import open_viewer
 
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
@@ -411,7 +409,7 @@ def test_without_its_packages_the_command_says_what_to_install(monkeypatch: pyte
     assert all(name in str(error.value) for name in NEEDED)
 
 
-def test_texts_that_are_scripts_stay_texts(serve: Serve) -> None:
+def test_texts_that_are_scripts_stay_texts(serve):
     write_robot(text=SCRIPT, description=SCRIPT, behavior_policy=SCRIPT)
     served = serve("lab/robot-v1")
     head = served.get("api/data/0/episode/0")

@@ -1,12 +1,8 @@
 """What the views of a whole dataset, of two and of runs are answered with."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import msgspec
@@ -19,12 +15,12 @@ from orlog.normalize.baselines import Baseline
 from orlog.viewer.figures import draw_sample
 from orlog.viewer.opened import count_runs, open_all
 from orlog.viewer.server import Jobs
-from tests.viewer.conftest import LONGEST_S, Serve, Served
+from tests.viewer.conftest import LONGEST_S
 from tests.viewer.made import record_cartpole, robot_episode, write_numbers, write_robot
 from tests.viewer.test_server import pixels_of
 
 
-def result_of(served: Served, path: str) -> Any:
+def result_of(served, path):
     limit = time.monotonic() + LONGEST_S
     while (found := served.get(path))["state"] != "ready":
         assert time.monotonic() < limit, path
@@ -32,7 +28,7 @@ def result_of(served: Served, path: str) -> Any:
     return found["result"]
 
 
-def test_figures_are_those_of_the_data(serve: Serve) -> None:
+def test_figures_are_those_of_the_data(serve):
     ds = write_robot(episodes=4)
     found = result_of(serve("lab/robot-v1"), "api/data/0/statistics")
     returns, steps = found["histograms"]
@@ -53,7 +49,7 @@ def test_figures_are_those_of_the_data(serve: Serve) -> None:
     assert first["range"] == pytest.approx([actions[:, 0].min(), actions[:, 0].max()])
 
 
-def test_coverage_counts_every_step_of_the_sample(serve: Serve) -> None:
+def test_coverage_counts_every_step_of_the_sample(serve):
     ds = write_robot(episodes=4)
     served = serve("lab/robot-v1")
     found = result_of(served, "api/data/0/coverage?x=observations/position%5B0%5D&y=observations/position%5B1%5D")
@@ -61,7 +57,7 @@ def test_coverage_counts_every_step_of_the_sample(serve: Serve) -> None:
     assert served.problem("api/data/0/coverage?x=nothing&y=rewards")[0] == 404
 
 
-def test_a_sample_of_a_large_dataset_is_spread_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_of_a_large_dataset_is_spread_over_it(monkeypatch):
     write_numbers(episodes=200, steps=20)
     monkeypatch.setattr("orlog.viewer.figures.SAMPLED_STEPS", 200)
     (shown,) = open_all(["lab/numbers-v1"]).datasets
@@ -72,7 +68,7 @@ def test_a_sample_of_a_large_dataset_is_spread_over_it(monkeypatch: pytest.Monke
     assert first.tolist() == [0, 22, 44, 66, 88, 110, 132, 154, 176, 199]
 
 
-def test_taken_actions_are_counted(serve: Serve) -> None:
+def test_taken_actions_are_counted(serve):
     write_numbers(episodes=3, steps=21)
     (actions,) = result_of(serve("lab/numbers-v1"), "api/data/0/statistics")["actions"]
     assert actions["of"] == 3
@@ -80,7 +76,7 @@ def test_taken_actions_are_counted(serve: Serve) -> None:
 
 
 @pytest.mark.usefixtures("mini_folder")
-def test_lineage_leads_back_to_the_recipe_and_scores_are_shown(serve: Serve, tmp_path: Path) -> None:
+def test_lineage_leads_back_to_the_recipe_and_scores_are_shown(serve, tmp_path):
     mini = orlog.load_dataset("pointmaze/umaze-mini-v1")
     path = mini.filter_episodes("returns > 0").save(tmp_path / "good.json")
     about = result_of(serve(path), "api/data/0/about")
@@ -91,7 +87,7 @@ def test_lineage_leads_back_to_the_recipe_and_scores_are_shown(serve: Serve, tmp
     assert [row[0] for row in about["references"]] == ["0 = random", "100 = expert"]
 
 
-def test_recorded_scores_have_intervals_and_seeds(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_scores_have_intervals_and_seeds(serve, monkeypatch):
     # Those of a dataset that takes minutes to build, shown beside a small one.
     write_numbers(episodes=2)
     known = orlog.baselines("pointmaze/umaze-v1")
@@ -105,7 +101,7 @@ def test_recorded_scores_have_intervals_and_seeds(serve: Serve, monkeypatch: pyt
     assert best["note"].startswith(f"{len(best['each'])} seeds")
 
 
-def test_versions_and_what_changed(serve: Serve) -> None:
+def test_versions_and_what_changed(serve):
     write_robot(episodes=2)
     with orlog.DatasetWriter.append("lab/robot-v1", changes="two more") as writer:
         writer.add_episode(robot_episode(7, 30))
@@ -122,7 +118,7 @@ def test_versions_and_what_changed(serve: Serve) -> None:
     assert said.startswith("compared with 1.0.0: +1 episodes, +30 steps; other values in ")
 
 
-def test_a_view_is_compared_under_the_name_that_it_was_opened_by(serve: Serve, tmp_path: Path) -> None:
+def test_a_view_is_compared_under_the_name_that_it_was_opened_by(serve, tmp_path):
     ds = write_numbers(episodes=3)
     served = serve("lab/numbers-v1", ds[:2].save(tmp_path / "good.json"))
     status, text = served.problem("api/diff")
@@ -130,7 +126,7 @@ def test_a_view_is_compared_under_the_name_that_it_was_opened_by(serve: Serve, t
     assert "good.json is a view of lab/numbers-v1@1.0.0" in text
 
 
-def test_a_folder_with_too_much_in_it_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_too_much_in_it_is_not_searched(tmp_path, monkeypatch):
     (tmp_path / "seed-0").mkdir()
     (tmp_path / "seed-0" / "run.json").write_text("{}")
     assert count_runs(tmp_path) == 1
@@ -139,7 +135,7 @@ def test_a_folder_with_too_much_in_it_is_not_searched(tmp_path: Path, monkeypatc
         open_all([str(tmp_path)])
 
 
-def test_findings_of_the_audit_name_episode_and_step(serve: Serve) -> None:
+def test_findings_of_the_audit_name_episode_and_step(serve):
     ds = write_numbers(episodes=40)
     assert ds.total_episodes == 40
     audit = result_of(serve("lab/numbers-v1"), "api/data/0/audit")
@@ -147,7 +143,7 @@ def test_findings_of_the_audit_name_episode_and_step(serve: Serve) -> None:
     assert any(one["episode"] is not None for one in audit["findings"])
 
 
-def test_states_are_rendered_here(serve: Serve) -> None:
+def test_states_are_rendered_here(serve):
     pytest.importorskip("pygame", reason="CartPole is drawn with pygame: pip install pygame")
     ds = record_cartpole(episodes=1)
     served = serve("lab/cartpole-v1")
@@ -157,7 +153,7 @@ def test_states_are_rendered_here(serve: Serve) -> None:
         assert pixels_of(png, 3).std() > 0
 
 
-def test_actions_are_replayed_and_compared_with_the_recording(serve: Serve) -> None:
+def test_actions_are_replayed_and_compared_with_the_recording(serve):
     pytest.importorskip("pygame", reason="CartPole is drawn with pygame: pip install pygame")
     ds = record_cartpole("lab/unstated-v1", episodes=2, state=False)
     with orlog.DatasetWriter("lab/other-v1", environment=gymnasium.make("CartPole-v1")) as writer:
@@ -178,14 +174,14 @@ def test_actions_are_replayed_and_compared_with_the_recording(serve: Serve) -> N
     assert "x-differs" not in again[1]
 
 
-def test_what_cannot_be_rendered_says_why(serve: Serve) -> None:
+def test_what_cannot_be_rendered_says_why(serve):
     write_robot(episodes=1)
     status, text = serve("lab/robot-v1").problem("api/data/0/episode/0/render?step=0")
     assert status == 404
     assert "names no environment" in text
 
 
-def test_a_report_is_shown_without_any_script(serve: Serve, tmp_path: Path) -> None:
+def test_a_report_is_shown_without_any_script(serve, tmp_path):
     folder = tmp_path / "report"
     folder.mkdir()
     (folder / "report.html").write_text("<script>alert(1)</script>scores")
@@ -198,7 +194,7 @@ def test_a_report_is_shown_without_any_script(serve: Serve, tmp_path: Path) -> N
     assert served.ask("api/report/secret.txt")[0] == 404
 
 
-def test_runs_have_curves_scores_and_videos(serve: Serve, tmp_path: Path, mini_folder: Path) -> None:
+def test_runs_have_curves_scores_and_videos(serve, tmp_path, mini_folder):
     runs = tmp_path / "runs"
     for seed in range(2):
         out = runs / f"seed-{seed}"
@@ -241,7 +237,7 @@ def test_runs_have_curves_scores_and_videos(serve: Serve, tmp_path: Path, mini_f
     assert served.ask("api/runs/0/video/4")[0] == 404
 
 
-def test_columns_have_the_rows_of_the_view_that_is_shown(serve: Serve, tmp_path: Path) -> None:
+def test_columns_have_the_rows_of_the_view_that_is_shown(serve, tmp_path):
     ds = write_robot(episodes=3)
     about = result_of(serve(ds[:2].save(tmp_path / "two.json")), "api/data/0/about")
     rows = {name: count for name, _, _, count in about["columns"]}
@@ -250,7 +246,7 @@ def test_columns_have_the_rows_of_the_view_that_is_shown(serve: Serve, tmp_path:
     assert None in rows.values()  # of texts
 
 
-def test_a_view_of_no_episode_is_said_to_be_empty(serve: Serve, tmp_path: Path) -> None:
+def test_a_view_of_no_episode_is_said_to_be_empty(serve, tmp_path):
     ds = write_numbers(episodes=2)
     served = serve(ds.filter_episodes("returns > 9").save(tmp_path / "none.json"))
     assert served.get("api/data/0/episodes")["matching"] == 0
@@ -259,9 +255,7 @@ def test_a_view_of_no_episode_is_said_to_be_empty(serve: Serve, tmp_path: Path) 
     assert served.problem("api/data/0/episode/0")[0] == 404
 
 
-def test_a_verdict_needs_the_data_and_settings_of_the_record(
-    serve: Serve, tmp_path: Path, mini_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verdict_needs_the_data_and_settings_of_the_record(serve, tmp_path, mini_folder, monkeypatch):
     runs = tmp_path / "runs"
     orlog.train("bc", mini_folder, steps=10, evaluations=0, out=runs / "seed-0")
     evaluation = orlog.evaluate(runs / "seed-0", episodes=2)
@@ -288,10 +282,10 @@ def test_a_verdict_needs_the_data_and_settings_of_the_record(
     assert (group["verdict"], "learning_rate=0.001, recorded with 1.0" in group["reason"]) == ("", True)
 
 
-def test_a_job_runs_once_and_its_error_only_while_it_lasts() -> None:
+def test_a_job_runs_once_and_its_error_only_while_it_lasts():
     jobs, calls = Jobs(), []
 
-    def work(progress: Any) -> int:
+    def work(progress):
         progress(1, 2)
         calls.append(1)
         if len(calls) == 1:
@@ -304,7 +298,7 @@ def test_a_job_runs_once_and_its_error_only_while_it_lasts() -> None:
     assert len(calls) == 2
 
 
-def test_answers_are_json_without_numbers_that_json_lacks(serve: Serve) -> None:
+def test_answers_are_json_without_numbers_that_json_lacks(serve):
     write_numbers(episodes=2)
     status, _, body = serve("lab/numbers-v1").ask("api/data/0/statistics")
     assert status == 200

@@ -1,9 +1,4 @@
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import msgspec
@@ -14,16 +9,16 @@ import torch
 from orlog.algos.behaviors import training
 from orlog.algos.behaviors.ars import ARSConfig, Statistics
 from orlog.algos.behaviors.sac import SACConfig, sac
-from orlog.algos.behaviors.training import BehaviorOptions, BehaviorRecord, LogLine, chosen, train_behavior
+from orlog.algos.behaviors.training import BehaviorOptions, BehaviorRecord, chosen, train_behavior
 from orlog.algos.gaussians import squashed_log_density
-from orlog.datasets.worlds.behavior_policies import BehaviorPolicy, Layers, read_policies, write_policies
+from orlog.datasets.worlds.behavior_policies import BehaviorPolicy, read_policies, write_policies
 from orlog.errors import DivergedError, IntegrityError, NotFoundError, SchemaError, StorageError
 
 HOPPER = "Hopper-v5"
 ONE_STEP = BehaviorOptions(algorithm="ars", steps=1)
 
 
-def random_layers(seed: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+def random_layers(seed):
     rng = np.random.default_rng(seed)
     return tuple(
         (rng.normal(size=size).astype(np.float32), rng.normal(size=size[1]).astype(np.float32))
@@ -31,7 +26,7 @@ def random_layers(seed: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
     )
 
 
-def test_policies_come_back_from_a_file(tmp_path: Path) -> None:
+def test_policies_come_back_from_a_file(tmp_path):
     written = [random_layers(0), random_layers(1)]
     path = tmp_path / "some.safetensors"
     digest = write_policies(path, [10, 20], written)
@@ -44,7 +39,7 @@ def test_policies_come_back_from_a_file(tmp_path: Path) -> None:
             np.testing.assert_array_equal(biases, shifts.astype(np.float16))
 
 
-def test_policies_of_another_digest_are_refused(tmp_path: Path) -> None:
+def test_policies_of_another_digest_are_refused(tmp_path):
     path = tmp_path / "some.safetensors"
     digest = write_policies(path, [10], [random_layers(0)])
     other = write_policies(path, [10], [random_layers(1)])
@@ -54,7 +49,7 @@ def test_policies_of_another_digest_are_refused(tmp_path: Path) -> None:
         read_policies(tmp_path / "none.safetensors", digest)
 
 
-def test_actions_are_those_of_the_network_and_densities_exact() -> None:
+def test_actions_are_those_of_the_network_and_densities_exact():
     layers = random_layers(3)
     policy = BehaviorPolicy(layers)
     (first, shift), (second, last) = layers
@@ -81,7 +76,7 @@ def test_actions_are_those_of_the_network_and_densities_exact() -> None:
     assert log_density == pytest.approx(-math.log(math.sqrt(2 * math.pi)) - 2 * math.log(2) + 60)
 
 
-def test_ars_improves_a_hopper_with_the_same_bits_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ars_improves_a_hopper_with_the_same_bits_twice(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "EPISODES_OF_KEPT", 3)
     first, second = (
         train_behavior(HOPPER, tmp_path / name, BehaviorOptions(algorithm="ars", steps=1_500, every=500))
@@ -97,7 +92,7 @@ def test_ars_improves_a_hopper_with_the_same_bits_twice(tmp_path: Path, monkeypa
     assert msgspec.json.decode(text, type=BehaviorRecord) == first
 
 
-def test_sac_gives_the_same_bits_twice() -> None:
+def test_sac_gives_the_same_bits_twice():
     config = SACConfig(hidden=(8,), batch_size=16, random_steps=50)
     found = []
     for _ in range(2):
@@ -111,7 +106,7 @@ def test_sac_gives_the_same_bits_twice() -> None:
     assert [weights.shape for weights, _ in layers] == [(11, 8), (8, 6)]
 
 
-def test_statistics_are_those_of_all_that_was_added() -> None:
+def test_statistics_are_those_of_all_that_was_added():
     values = np.random.default_rng(0).normal(3, 2, (50, 2))
     values[:, 1] = 7
     seen = Statistics(2)
@@ -122,13 +117,13 @@ def test_statistics_are_those_of_all_that_was_added() -> None:
     np.testing.assert_allclose(seen.scale(), [1 / values[:, 0].std(), 0])
 
 
-def test_the_medium_policy_returns_a_third_of_the_best() -> None:
+def test_the_medium_policy_returns_a_third_of_the_best():
     assert chosen([5.0]) == [0]
     assert chosen([10.0, 20, 35, 80, 100, 90]) == [0, 1, 2, 4]
     assert chosen([*range(0, 90, 3), 88.0]) == [0, 2, 5, 7, 10, 30]
 
 
-def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"Pendulum-v1: behavior policies are trained for vectors"):
         train_behavior("Pendulum-v1", tmp_path / "a.safetensors", ONE_STEP)
     for settings, message in (
@@ -139,7 +134,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         ({"steps": 0}, "steps and every must be >= 1"),
         ({"path": tmp_path / "some.pt"}, "must end in .safetensors"),
     ):
-        given: dict[str, Any] = {"algorithm": "ars", "steps": 1, **settings}
+        given = {"algorithm": "ars", "steps": 1, **settings}
         path = given.pop("path", tmp_path / "a.safetensors")
         with pytest.raises(ValueError, match=message):
             train_behavior(HOPPER, path, BehaviorOptions(**given))
@@ -148,24 +143,22 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_cannot_be_written_is_found_before_training(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_found_before_training(tmp_path):
     (tmp_path / "file").touch()
-    lines: list[LogLine] = []
+    lines = []
     with pytest.raises(StorageError, match=r"a\.safetensors: cannot write: File exists: .*/file"):
         train_behavior(HOPPER, tmp_path / "file" / "a.safetensors", ONE_STEP, progress=lines.append)
     assert lines == []
 
 
-def test_weights_that_half_precision_cannot_hold_end_training_and_are_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_half_precision_cannot_hold_end_training_and_are_not_written(tmp_path, monkeypatch):
     path = tmp_path / "some.safetensors"
     for number in (np.nan, np.inf, 65_536.0):
         layers = ((np.full((5, 4), number), np.zeros(4)),)
         with pytest.raises(DivergedError, match=r"the policy of 20 steps has weights that are no"):
             write_policies(path, [10, 20], [((np.zeros((5, 4)), np.zeros(4)),), layers])
 
-        def diverges(*_: object, broken: Layers = layers, **__: object) -> Iterator[object]:
+        def diverges(*_, broken=layers, **__):
             yield 7, broken
 
         monkeypatch.setitem(training.TRAINERS, "ars", (ARSConfig, diverges))

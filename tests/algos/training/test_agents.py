@@ -1,10 +1,5 @@
 """Algorithms on data of several agents: shared, separate and for teams; what is legal; OG-MARL's vaults."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import gymnasium
 import numpy as np
 import pytest
@@ -16,7 +11,6 @@ from orlog.algos.mabcq import MABCQ, MABCQConfig, may_do
 from orlog.algos.networks import Scaling
 from orlog.algos.training.policy import fitting_form, make_from_record, make_policy
 from orlog.algos.training.runs import read_run
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.agents import Team
 from orlog.errors import SchemaError
 from orlog.loaders.agent_transitions import load_agents
@@ -30,32 +24,32 @@ pettingzoo = pytest.importorskip("pettingzoo")
 ID = "orlog-tests/Doors-v0"
 
 
-class Doors(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined]  # no types for mypy
+class Doors(pettingzoo.ParallelEnv):  # no types for mypy
     """Two agents, three doors each, of which one is locked: who tries that one gets an error."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.metadata = {"name": "doors"}
         self.possible_agents = ["left", "right"]
-        self.agents: list[str] = []
+        self.agents = []
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:  # noqa: ARG002
+    def observation_space(self, agent):  # noqa: ARG002
         return spaces.Box(-1, 1, (2,), np.float32)
 
-    def action_space(self, agent: str) -> spaces.Space[Any]:  # noqa: ARG002
+    def action_space(self, agent):  # noqa: ARG002
         return spaces.Discrete(3)
 
-    def told(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def told(self):
         self.locked = {agent: int(self.rng.integers(3)) for agent in self.agents}
         seen = {agent: self.rng.uniform(-1, 1, 2).astype(np.float32) for agent in self.agents}
         infos = {agent: {"action_mask": np.arange(3) != self.locked[agent]} for agent in self.agents}
         return seen, infos
 
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:  # noqa: ARG002
+    def reset(self, seed=None, options=None):  # noqa: ARG002
         self.rng, self.steps = np.random.default_rng(seed), 0
         self.agents = [*self.possible_agents]
         return self.told()
 
-    def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+    def step(self, actions):
         there = [*self.agents]
         for agent in there:
             assert actions[agent] != self.locked[agent], f"{agent} tried a locked door"
@@ -71,17 +65,17 @@ class Doors(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined]  # no t
         return seen, rewards, left, dict.fromkeys(there, False), infos
 
 
-def make_doors() -> Team:
+def make_doors():
     return Team(Doors())
 
 
 @pytest.fixture
-def doors() -> Dataset:
+def doors():
     """Return data of random legal actions, whose environment can be made."""
     if ID not in gymnasium.registry:
         gymnasium.register(ID, entry_point=f"{__name__}:make_doors", max_episode_steps=10)
     name, rng = "lab/doors-v1", np.random.default_rng(0)
-    env: Any = gymnasium.make(ID)
+    env = gymnasium.make(ID)
     env.reset(seed=0)
     infos = env.unwrapped.infos
     assert len(infos) == 2 * 5
@@ -99,7 +93,7 @@ def doors() -> Dataset:
     return orlog.load_dataset(name)
 
 
-SMALL: dict[str, Any] = {"hidden": [16], "batch_size": 32}
+SMALL = {"hidden": [16], "batch_size": 32}
 
 
 @pytest.mark.parametrize(
@@ -113,10 +107,8 @@ SMALL: dict[str, Any] = {"hidden": [16], "batch_size": 32}
         ("mabcq", {}),
     ],
 )
-def test_policies_of_any_algorithm_keep_to_what_is_legal(
-    doors: Dataset, tmp_path: Path, algorithm: str, settings: dict[str, Any]
-) -> None:
-    options: dict[str, Any] = {"seed": 0, "steps": 40, "evaluations": 1, "curve_episodes": 2}
+def test_policies_of_any_algorithm_keep_to_what_is_legal(doors, tmp_path, algorithm, settings):
+    options = {"seed": 0, "steps": 40, "evaluations": 1, "curve_episodes": 2}
     train_run(algorithm, doors, tmp_path / "run", settings={**SMALL, **settings}, **options)
     result = orlog.evaluate(tmp_path / "run", episodes=12)  # a locked door raises an error
     assert len(result.returns) == 12
@@ -129,15 +121,15 @@ def test_policies_of_any_algorithm_keep_to_what_is_legal(
     observation, _ = env.reset(seed=0)
     actions = policy(observation)
     assert {*actions} == {"left", "right"}
-    space: Any = env.action_space
+    space = env.action_space
     assert all(space[agent].contains(one) for agent, one in actions.items())
 
 
-def test_values_of_next_actions_are_those_of_legal_ones(doors: Dataset, tmp_path: Path) -> None:
+def test_values_of_next_actions_are_those_of_legal_ones(doors, tmp_path):
     """Where the locked door has by far the largest value, only what it may do is learned from."""
     train_run("cql", doors, tmp_path / "run", settings=SMALL, seed=0, steps=1, evaluations=0)
     record = read_run(tmp_path / "run")
-    made: Any = make_from_record(record, doors)
+    made = make_from_record(record, doors)
     (learner,) = made.learners
     arrays = member_arrays(load_agents(doors))
     batch = next(iter(orlog.transitions(arrays, 64, seed=0)))
@@ -146,7 +138,7 @@ def test_values_of_next_actions_are_those_of_legal_ones(doors: Dataset, tmp_path
     legal = batch.next_observations[:, place] > 0
     assert legal.sum(1).max() <= 3
     values = torch.where(legal, 0.0, 1e6)
-    found: Any = torch.nn.Identity()
+    found = torch.nn.Identity()
     found.forward = lambda _features: values
     learner.critic, kept = found, learner.critic
     chosen = learner.act(batch.next_observations)
@@ -154,17 +146,17 @@ def test_values_of_next_actions_are_those_of_legal_ones(doors: Dataset, tmp_path
     assert legal[torch.arange(64), chosen].all()
 
 
-def test_an_agent_that_leaves_is_learned_from_up_to_its_end(doors: Dataset) -> None:
+def test_an_agent_that_leaves_is_learned_from_up_to_its_end(doors):
     arrays = member_arrays(load_agents(doors))
     assert arrays.lengths.tolist() == [4] * 60 + [6] * 60
     last = arrays.final_rows - 1
     assert arrays.rows[last, -2].tolist() == [1] * 120
 
 
-def test_separate_agents_share_no_weight_and_learn_from_their_own_steps(doors: Dataset, tmp_path: Path) -> None:
+def test_separate_agents_share_no_weight_and_learn_from_their_own_steps(doors, tmp_path):
     settings = {**SMALL, "agents": "separate"}
     train_run("bc", doors, tmp_path / "run", settings=settings, seed=0, steps=3, evaluations=0)
-    made: Any = make_from_record(read_run(tmp_path / "run"), doors)
+    made = make_from_record(read_run(tmp_path / "run"), doors)
     left, right = made.learners
     assert not torch.equal(left.policy[0].weight, right.policy[0].weight)
     assert tuple(f"{name}.{n}" for n in (0, 1) for name in left.STATE) == made.STATE
@@ -179,9 +171,9 @@ def test_separate_agents_share_no_weight_and_learn_from_their_own_steps(doors: D
         assert (batch.observations[:, 3 - place] == 0).all()
 
 
-def test_a_separate_run_goes_on_to_the_bit(doors: Dataset, tmp_path: Path) -> None:
+def test_a_separate_run_goes_on_to_the_bit(doors, tmp_path):
     settings = {**SMALL, "agents": "separate"}
-    options: dict[str, Any] = {"settings": settings, "seed": 1, "steps": 12, "evaluations": 0}
+    options = {"settings": settings, "seed": 1, "steps": 12, "evaluations": 0}
     train_run("iql", doors, tmp_path / "whole", **options)
     steps = iter(range(5))
     with pytest.raises(Exception, match="stopped"):
@@ -191,7 +183,7 @@ def test_a_separate_run_goes_on_to_the_bit(doors: Dataset, tmp_path: Path) -> No
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_a_vault_of_og_marl_opens_and_trains_with_the_same_lines(tmp_path: Path) -> None:
+def test_a_vault_of_og_marl_opens_and_trains_with_the_same_lines(tmp_path):
     steps = vaults.arrays()
     steps["infos.legals"][np.arange(12)[:, None], np.arange(3), steps["actions"]] = 1
     vaults.write(tmp_path / "3m.vlt" / "Good", steps)
@@ -208,9 +200,9 @@ def test_a_vault_of_og_marl_opens_and_trains_with_the_same_lines(tmp_path: Path)
     names = [f"agent_{number}" for number in range(3)]
     seen = {name: np.zeros((2, 4), np.float32) for name in names}
     for algorithm in ("bc", "iql", "cql", "mabcq"):
-        options: dict[str, Any] = {"seed": 0, "steps": 3, "evaluations": 0}
+        options = {"seed": 0, "steps": 3, "evaluations": 0}
         record = train_run(algorithm, dataset, tmp_path / algorithm, settings={"hidden": [8]}, **options)
-        policy: Any = make_policy(make_from_record(record, dataset), dataset, record)
+        policy = make_policy(make_from_record(record, dataset), dataset, record)
         policy.inform({"agents": {name: {"legals": flags} for name in names}})
         assert {one.tolist() == [3, 3] for one in policy(seen).values()} == {True}
     # In a loop of one's own, of one environment or several:
@@ -223,7 +215,7 @@ def test_a_vault_of_og_marl_opens_and_trains_with_the_same_lines(tmp_path: Path)
                 assert (np.atleast_1d(action) == 3).all() == (told is legal)
 
 
-def test_vaults_with_an_empty_set_of_legal_actions_name_agent_episode_and_step(tmp_path: Path) -> None:
+def test_vaults_with_an_empty_set_of_legal_actions_name_agent_episode_and_step(tmp_path):
     steps = vaults.arrays()
     steps["infos.legals"][:] = 1
     steps["infos.legals"][5, 2] = 0
@@ -234,7 +226,7 @@ def test_vaults_with_an_empty_set_of_legal_actions_name_agent_episode_and_step(t
         train_run("bc", "lab/3m-v0", tmp_path / "run", seed=0, steps=2, evaluations=0)
 
 
-def test_agents_of_unequal_spaces_share_an_algorithm(tmp_path: Path) -> None:
+def test_agents_of_unequal_spaces_share_an_algorithm(tmp_path):
     with orlog.record_parallel(Unequal(), "lab/unequal-v1") as env:
         for seed in range(4):
             env.reset(seed=seed)
@@ -242,24 +234,24 @@ def test_agents_of_unequal_spaces_share_an_algorithm(tmp_path: Path) -> None:
                 env.step({agent: env.action_space(agent).sample() for agent in env.agents})
     dataset = orlog.load_dataset("lab/unequal-v1")
     record = train_run("bc", dataset, tmp_path / "run", settings=SMALL, seed=0, steps=3, evaluations=0)
-    policy: Any = make_policy(make_from_record(record, dataset), dataset, record)
-    space: Any = dataset.observation_space
+    policy = make_policy(make_from_record(record, dataset), dataset, record)
+    space = dataset.observation_space
     seen = {agent: np.stack([one.sample() for _ in range(50)]) for agent, one in space.items()}
     for agent, actions in policy(seen).items():
-        assert all(dataset.action_space[agent].contains(one) for one in actions)  # type: ignore[index]
+        assert all(dataset.action_space[agent].contains(one) for one in actions)
 
 
 class Unequal(Leaving):
     """Agents of which each has other choices."""
 
-    def action_space(self, agent: str) -> spaces.Space[Any]:
+    def action_space(self, agent):
         return spaces.Discrete(2 + int(agent[-1]), start=int(agent[-1]))
 
 
 # --- the algorithm for teams
 
 
-def team_of_two(**config: Any) -> MABCQ:
+def team_of_two(**config):
     scaling = Scaling(
         obs_mean=torch.zeros(2),
         obs_std=torch.ones(2),
@@ -271,7 +263,7 @@ def team_of_two(**config: Any) -> MABCQ:
     return MABCQ(MABCQConfig(hidden=(4,), **config), scaling, seed=0)
 
 
-def test_what_the_data_may_do_is_legal_and_likely_enough() -> None:
+def test_what_the_data_may_do_is_legal_and_likely_enough():
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0.5, 0.3, 0.2]]))
     legal = torch.tensor([[True, True, True], [False, True, True], [False, False, False]])
     found = may_do(logits, legal, 0.5).tolist()
@@ -279,19 +271,17 @@ def test_what_the_data_may_do_is_legal_and_likely_enough() -> None:
     assert may_do(logits, None, 0.0).all()
 
 
-def test_the_policy_of_a_team_takes_the_best_of_what_the_data_may_do() -> None:
+def test_the_policy_of_a_team_takes_the_best_of_what_the_data_may_do():
     made = team_of_two(threshold=0.4)
-    made.values.forward = lambda _: torch.tensor([[[0.0, 5.0, 9.0], [7.0, 5.0, 0.0]]])  # type: ignore[method-assign]
-    made.imitation.forward = lambda _: torch.log(  # type: ignore[method-assign]
-        torch.tensor([[[0.6, 0.3, 0.1], [0.1, 0.45, 0.45]]])
-    )
+    made.values.forward = lambda _: torch.tensor([[[0.0, 5.0, 9.0], [7.0, 5.0, 0.0]]])
+    made.imitation.forward = lambda _: torch.log(torch.tensor([[[0.6, 0.3, 0.1], [0.1, 0.45, 0.45]]]))
     seen = torch.zeros(1, 2, 2)
     assert made.act(seen).tolist() == [[1, 1]]
     legal = torch.tensor([[[True, False, True], [True, False, True]]])
     assert made.act(seen, legal).tolist() == [[0, 2]]
 
 
-def test_the_teams_value_never_falls_in_that_of_an_agent() -> None:
+def test_the_teams_value_never_falls_in_that_of_an_agent():
     made = team_of_two()
     values = torch.randn(64, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
     states = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
@@ -313,7 +303,7 @@ def test_the_teams_value_never_falls_in_that_of_an_agent() -> None:
         ("mabcq", "of each agent, mabcq takes actions that are a Discrete space, found Box"),
     ],
 )
-def test_algorithms_that_cannot_be_shared_are_refused(algorithm: str, words: str) -> None:
+def test_algorithms_that_cannot_be_shared_are_refused(algorithm, words):
     with orlog.record_parallel(Pushing(), "lab/pushing-v1") as env:
         env.reset(seed=0)
         while env.agents:
@@ -325,25 +315,25 @@ def test_algorithms_that_cannot_be_shared_are_refused(algorithm: str, words: str
 class Pushing(Leaving):
     """Agents whose actions are numbers."""
 
-    def action_space(self, agent: str) -> spaces.Space[Any]:  # noqa: ARG002
+    def action_space(self, agent):  # noqa: ARG002
         return spaces.Box(-1, 1, (1,))
 
 
-def test_an_algorithm_for_teams_refuses_data_of_one_agent(mini: Dataset, poles: Dataset) -> None:
+def test_an_algorithm_for_teams_refuses_data_of_one_agent(mini, poles):
     with pytest.raises(SchemaError, match="mabcq learns from several agents that act at once"):
         fitting_form("mabcq", poles)
     with pytest.raises(SchemaError, match="mabcq takes actions that are a Discrete space"):
         fitting_form("mabcq", mini)
 
 
-def test_settings_of_agents_are_for_several_alone(doors: Dataset, poles: Dataset, tmp_path: Path) -> None:
+def test_settings_of_agents_are_for_several_alone(doors, poles, tmp_path):
     with pytest.raises(ValueError, match="bc: agents must be shared or separate, found 'none'"):
         train_run("bc", doors, tmp_path / "a", settings={"agents": "none"}, seed=0, steps=1)
     with pytest.raises(ValueError, match="bc has no setting 'agents'"):
         train_run("bc", poles, tmp_path / "b", settings={"agents": "shared"}, seed=0, steps=1)
 
 
-def test_actions_of_agents_that_leave_early_are_ignored() -> None:
+def test_actions_of_agents_that_leave_early_are_ignored():
     env = Team(Leaving())
     observation, _ = env.reset(seed=0)
     lengths, total = 0, 0.0

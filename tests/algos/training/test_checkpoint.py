@@ -1,13 +1,8 @@
-from __future__ import annotations
-
 import math
 import struct
 import subprocess
 import sys
 import unittest.mock
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -15,29 +10,23 @@ import torch
 from safetensors.torch import load_file
 
 from orlog.algos.algorithms import make_algorithm
-from orlog.algos.networks import Scaling, make_network
+from orlog.algos.networks import make_network
 from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
 from orlog.errors import CheckpointError, FormatVersionError
-from orlog.loaders.batch import Batch
-
-MakeBatch: TypeAlias = Callable[..., Batch]
-BatchesOf: TypeAlias = Callable[[Any, int], list[Any]]
 
 
-def make_small(name: str, scaling: Scaling, *, seed: int = 0, **settings: Any) -> Any:
+def make_small(name, scaling, *, seed=0, **settings):
     config = make_config(name, {"hidden": [4], **settings})
     return make_algorithm(name, config, scaling, seed=seed)
 
 
-def state(algorithm: Any, folder: Path) -> dict[str, torch.Tensor]:
+def state(algorithm, folder):
     save_checkpoint(algorithm, folder / "state", metadata={})
     return dict(load_file(folder / "state"))
 
 
-def test_metadata_come_back_and_the_last_save_replaces_the_first(
-    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
-) -> None:
+def test_metadata_come_back_and_the_last_save_replaces_the_first(scaling, make_batch, tmp_path):
     made = make_small("bc", scaling)
     path = tmp_path / "checkpoint"
     made.update(make_batch(0))
@@ -51,7 +40,7 @@ def test_metadata_come_back_and_the_last_save_replaces_the_first(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoint"]
 
 
-def test_a_cut_file_is_refused(scaling: Scaling, make_batch: MakeBatch, tmp_path: Path) -> None:
+def test_a_cut_file_is_refused(scaling, make_batch, tmp_path):
     made = make_small("bc", scaling)
     made.update(make_batch(0))
     path = tmp_path / "checkpoint"
@@ -66,9 +55,7 @@ def test_a_cut_file_is_refused(scaling: Scaling, make_batch: MakeBatch, tmp_path
         load_checkpoint(made, path)
 
 
-def test_a_flipped_byte_of_a_name_a_shape_or_a_weight_is_refused(
-    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
-) -> None:
+def test_a_flipped_byte_of_a_name_a_shape_or_a_weight_is_refused(scaling, make_batch, tmp_path):
     made = make_small("bc", scaling)
     made.update(make_batch(0))
     path = tmp_path / "checkpoint"
@@ -97,13 +84,7 @@ def test_a_flipped_byte_of_a_name_a_shape_or_a_weight_is_refused(
         (("cql", {"hidden": [8], "target_gap": 1.0}), ("cql", {"hidden": [8]})),
     ],
 )
-def test_a_checkpoint_of_another_configuration_is_refused(
-    scaling: Scaling,
-    make_batch: MakeBatch,
-    tmp_path: Path,
-    saved: tuple[str, dict[str, Any]],
-    loaded: tuple[str, dict[str, Any]],
-) -> None:
+def test_a_checkpoint_of_another_configuration_is_refused(scaling, make_batch, tmp_path, saved, loaded):
     made = make_small(saved[0], scaling, **saved[1])
     made.update(make_batch(0))
     save_checkpoint(made, tmp_path / "checkpoint", metadata={})
@@ -116,7 +97,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(
         assert torch.equal(tensor, after[name])
 
 
-def test_a_missing_file_is_not_found(scaling: Scaling, tmp_path: Path) -> None:
+def test_a_missing_file_is_not_found(scaling, tmp_path):
     with pytest.raises(FileNotFoundError):
         load_checkpoint(make_small("bc", scaling), tmp_path / "none")
 
@@ -130,7 +111,7 @@ class Everything:
     STATE = ("networks", "optimizer", "scheduler", "generator", "numbers", "best", "history", "average", "step")
     CONSTANTS = ("width",)
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed=0):
         self.width = 3
         generator = torch.Generator().manual_seed(seed)
         first = make_network(2, 1, (self.width,), generator=generator)
@@ -141,17 +122,17 @@ class Everything:
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
         self.generator = generator
         self.numbers = np.random.default_rng(seed)
-        self.best: float | None = None
-        self.history: list[float] = []
+        self.best = None
+        self.history = []
         self.average = {"loss": torch.zeros(())}
         self.step = 0
 
-    def update(self) -> None:
+    def update(self):
         inputs = torch.randn(4, 2, generator=self.generator)
         inputs = inputs + torch.from_numpy(self.numbers.normal(size=(4, 2)).astype(np.float32))
         loss = torch.stack([network(inputs).square().mean() for network in self.networks]).sum()
         self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+        loss.backward()  # torch has no types for it
         self.optimizer.step()
         self.scheduler.step()
         self.average["loss"].mul_(0.9).add_(0.1 * loss.detach())
@@ -160,7 +141,7 @@ class Everything:
         self.step += 1
 
 
-def test_state_of_every_kind_goes_on_to_the_bit(tmp_path: Path) -> None:
+def test_state_of_every_kind_goes_on_to_the_bit(tmp_path):
     whole, half = Everything(), Everything()
     for step in range(6):
         whole.update()
@@ -179,7 +160,7 @@ def test_state_of_every_kind_goes_on_to_the_bit(tmp_path: Path) -> None:
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
 
 
-def test_an_attribute_that_is_not_declared_is_refused(scaling: Scaling, make_batch: MakeBatch, tmp_path: Path) -> None:
+def test_an_attribute_that_is_not_declared_is_refused(scaling, make_batch, tmp_path):
     made = make_small("bc", scaling)
     made.update(make_batch(0))
     made.recent_losses = [0.5]
@@ -189,14 +170,14 @@ def test_an_attribute_that_is_not_declared_is_refused(scaling: Scaling, make_bat
 
 
 @pytest.mark.parametrize("value", [{1: 2.0}, (1, 2), [object()], {"deep": [{1, 2}]}, 1j])
-def test_state_that_json_would_change_is_refused(value: object, tmp_path: Path) -> None:
+def test_state_that_json_would_change_is_refused(value, tmp_path):
     made = Everything()
-    made.best = value  # type: ignore[assignment]
+    made.best = value
     with pytest.raises(TypeError, match=r"Everything\.best.*cannot save"):
         save_checkpoint(made, tmp_path / "checkpoint", metadata={})
 
 
-def test_equal_states_are_equal_files_in_every_process(tmp_path: Path) -> None:
+def test_equal_states_are_equal_files_in_every_process(tmp_path):
     code = (
         "import sys, pathlib, torch; from orlog.algos.training.checkpoint import save_checkpoint\n"
         "class Tiny:\n"
@@ -217,7 +198,7 @@ def test_equal_states_are_equal_files_in_every_process(tmp_path: Path) -> None:
     assert len(set(files)) == 1
 
 
-def test_a_checkpoint_of_a_newer_format_says_what_to_do(scaling: Scaling, tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_newer_format_says_what_to_do(scaling, tmp_path):
     path = tmp_path / "checkpoint"
     save_checkpoint(make_small("bc", scaling), path, metadata={})
     text = b'"checkpoint_format":"2"'
@@ -228,6 +209,6 @@ def test_a_checkpoint_of_a_newer_format_says_what_to_do(scaling: Scaling, tmp_pa
         load_checkpoint(make_small("bc", scaling), path)
 
 
-def test_a_folder_in_the_place_of_a_checkpoint_is_refused(scaling: Scaling, tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_a_checkpoint_is_refused(scaling, tmp_path):
     with pytest.raises(CheckpointError, match="it is not a file"):
         load_checkpoint(make_small("bc", scaling), tmp_path)

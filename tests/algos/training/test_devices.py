@@ -4,12 +4,6 @@ The "meta" device has shapes but no numbers, and refuses whatever would wait for
 branch on a tensor), which on a GPU would stop the work there.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Self
-
 import gymnasium
 import numpy as np
 import pytest
@@ -17,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from orlog import transitions
 from orlog.algos import networks
 from orlog.algos.algorithms import ALGORITHMS, algorithm_forms
 from orlog.algos.cdt import CDT
@@ -28,24 +23,21 @@ from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
 from orlog.algos.training.devices import batches_on, find_device, put_arrays
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.runs import read_run
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import CheckpointError
 from orlog.loaders.arrays.arrays import read_arrays
-from orlog.loaders.transitions import transitions
 from tests.algos import plain
-from tests.algos.plain import BatchesOf, Make
 from tests.training import train_run
 
 COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}
 
 
-def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def gpus(monkeypatch, count):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
 
 
-def test_the_names_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_names_of_devices(monkeypatch):
     gpus(monkeypatch, 0)
     assert find_device("cpu") == find_device("auto") == "cpu"
     for name in ("cuda", "cuda:0"):
@@ -62,13 +54,11 @@ def test_the_names_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
             find_device(name)
 
 
-def test_arrays_go_to_a_gpu_with_room_and_batches_are_moved_there_from_others(
-    mini: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_go_to_a_gpu_with_room_and_batches_are_moved_there_from_others(mini, monkeypatch):
     packed = read_arrays(mini)
     assert put_arrays(packed, "cpu") is packed
 
-    def memory(gpu: int) -> Callable[..., Any]:
+    def memory(gpu):
         return lambda **_: type("M", (), {"gpu_bytes": {"meta": gpu}})
 
     monkeypatch.setattr(devices, "measure_memory", memory(packed.rows.nbytes))
@@ -83,10 +73,10 @@ def test_arrays_go_to_a_gpu_with_room_and_batches_are_moved_there_from_others(
         assert batch.observations.device.type == "cuda"
 
 
-class OneDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OneDevice(TorchDispatchMode):
     """Refuses operations on tensors of two devices, and copies from one to another."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Run an operation if all its tensors are on one device."""
         kwargs = kwargs or {}
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
@@ -101,7 +91,7 @@ class MetaGenerator(torch.Generator):
 
     device = torch.device("meta")
 
-    def __new__(cls, *_: object) -> Self:
+    def __new__(cls, *_):
         return super().__new__(cls)
 
 
@@ -116,9 +106,7 @@ FORMS = [form for name in ALGORITHMS for form in algorithm_forms(name)]
         if form not in (DT, CDT) and "text" not in form.ACTIONS and form.OBSERVATIONS != ("numbered",)
     ],
 )
-def test_an_update_stays_on_its_device_and_waits_for_nothing(
-    form: type[Any], make: Make, batches_of: BatchesOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_stays_on_its_device_and_waits_for_nothing(form, make, batches_of, monkeypatch):
     """But for those that pick slots of their sequences and so wait for their number: DT and CDT, and those in words; and tables."""
     batches = [batch.to("meta") for batch in batches_of(make(form), 2)]
     monkeypatch.setattr(torch, "Generator", MetaGenerator)
@@ -126,8 +114,8 @@ def test_an_update_stays_on_its_device_and_waits_for_nothing(
     made = make(form, device="meta")
     for part in vars(made).values():
         if isinstance(part, torch.optim.Optimizer):
-            part.step = lambda: None  # type: ignore[method-assign,assignment]  # no fused Adam there
-    with OneDevice():  # type: ignore[no-untyped-call]
+            part.step = lambda: None  # no fused Adam there
+    with OneDevice():
         first, metrics = (made.update(batch) for batch in batches)
     assert first.keys() == metrics.keys()
     assert {value.device.type for value in metrics.values()} == {"meta"}
@@ -141,18 +129,18 @@ class Drawing:
     STATE = ("generator", "weight")
     CONSTANTS = ()
 
-    def __init__(self, kind: type[torch.Generator]) -> None:
+    def __init__(self, kind):
         self.generator, self.weight = kind(), torch.ones(2)
 
 
 class GpuGenerator(torch.Generator):
     """A generator whose state is as long as that of a GPU's."""
 
-    def get_state(self) -> torch.Tensor:
+    def get_state(self):
         return torch.zeros(16, dtype=torch.uint8)
 
 
-def test_a_checkpoint_of_a_gpu_acts_on_the_cpu_but_does_not_go_on_there(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_gpu_acts_on_the_cpu_but_does_not_go_on_there(tmp_path):
     save_checkpoint(Drawing(GpuGenerator), tmp_path / "saved", metadata={})
     made = Drawing(torch.Generator)
     made.weight.zero_()
@@ -165,10 +153,8 @@ def test_a_checkpoint_of_a_gpu_acts_on_the_cpu_but_does_not_go_on_there(tmp_path
     assert torch.equal(made.generator.get_state(), before)
 
 
-def test_a_record_holds_the_device_and_a_run_goes_on_on_the_same_kind(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options: dict[str, Any] = {"seed": 0, "steps": 4, "evaluations": 0}
+def test_a_record_holds_the_device_and_a_run_goes_on_on_the_same_kind(mini, tmp_path, monkeypatch):
+    options = {"seed": 0, "steps": 4, "evaluations": 0}
     options["settings"] = {"hidden": [4], "batch_size": 8}
     train_run("cql", mini, tmp_path, device="auto" if not torch.cuda.is_available() else "cpu", **options)
     assert read_run(tmp_path).device == "cpu"
@@ -180,16 +166,16 @@ def test_a_record_holds_the_device_and_a_run_goes_on_on_the_same_kind(
     assert (record.device, len(evaluation.returns)) == ("cpu", 1)
 
 
-def test_the_policy_of_an_algorithm_elsewhere_takes_observations_there(mini: Dataset) -> None:
+def test_the_policy_of_an_algorithm_elsewhere_takes_observations_there(mini):
     from orlog.algos.training.policy import make_policy
 
     class Elsewhere:
-        def act(self, observations: torch.Tensor) -> torch.Tensor:
+        def act(self, observations):
             assert observations.device.type == "meta"
             return torch.zeros(len(observations), 2)
 
-    algorithm: Any = Elsewhere()
-    record: Any = None
+    algorithm = Elsewhere()
+    record = None
     space = mini.observation_space
     assert isinstance(space, gymnasium.spaces.Dict)
     observations = {key: np.stack([one, one]) for key, one in space.sample().items()}

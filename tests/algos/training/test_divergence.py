@@ -1,14 +1,9 @@
 """Runs whose numbers stop being finite, and checkpoints that another orlog or run wrote."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
-from collections.abc import Callable
 from importlib import metadata
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,24 +13,22 @@ from orlog.algos.training import runs
 from orlog.algos.training import train as training
 from orlog.algos.training.checkpoint import first_not_finite
 from orlog.algos.training.metrics import read_metrics
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import CheckpointError, DivergedError
-from orlog.loaders.batch import Batch
 from tests.command_line import orlog
 from tests.training import train_run
 
 SMALL = {"hidden": [4], "batch_size": 8}
 
 
-def run(mini: Dataset, folder: Path, **options: Any) -> None:
+def run(mini, folder, **options):
     train_run("bc", mini, folder, seed=0, steps=40, settings=SMALL, evaluations=0, **options)
 
 
-def diverge(monkeypatch: pytest.MonkeyPatch, at: int, spoil: Callable[[BC, dict[str, Any]], None]) -> None:
+def diverge(monkeypatch, at, spoil):
     """Let the update of one step spoil something."""
     update, steps = BC.update, itertools.count(1)
 
-    def spoiled(self: BC, batch: Batch) -> dict[str, torch.Tensor]:
+    def spoiled(self, batch):
         metrics = update(self, batch)
         if next(steps) == at:
             spoil(self, metrics)
@@ -44,19 +37,17 @@ def diverge(monkeypatch: pytest.MonkeyPatch, at: int, spoil: Callable[[BC, dict[
     monkeypatch.setattr(BC, "update", spoiled)
 
 
-def spoil_loss(_: BC, metrics: dict[str, Any]) -> None:
+def spoil_loss(_, metrics):
     metrics["policy/loss"] = torch.tensor(math.nan)
 
 
 @torch.no_grad()
-def spoil_weight(algorithm: BC, _: dict[str, Any]) -> None:
+def spoil_weight(algorithm, _):
     next(algorithm.policy.parameters())[0] = math.inf
 
 
 @pytest.mark.parametrize(("saves", "kept"), [("often", 16), ("at points", 16)])
-def test_a_run_that_diverges_keeps_its_last_good_checkpoint(
-    saves: str, kept: int, mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_diverges_keeps_its_last_good_checkpoint(saves, kept, mini, tmp_path, monkeypatch):
     if saves == "often":
         monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
     diverge(monkeypatch, 17, spoil_weight)  # its loss was still finite
@@ -77,12 +68,10 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(
     assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_a_metric_that_diverges_between_two_lines_of_the_log_is_not_saved_on_a_stop(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spoiled: list[bool] = []
+def test_a_metric_that_diverges_between_two_lines_of_the_log_is_not_saved_on_a_stop(mini, tmp_path, monkeypatch):
+    spoiled = []
 
-    def spoil(kind: BC, metrics: dict[str, Any]) -> None:
+    def spoil(kind, metrics):
         spoil_loss(kind, metrics)
         spoiled.append(True)
 
@@ -102,7 +91,7 @@ def test_a_metric_that_diverges_between_two_lines_of_the_log_is_not_saved_on_a_s
     assert read_metrics(tmp_path / "run")[-1]["diverged"] == "policy/loss"
 
 
-def test_the_command_says_it_in_one_line(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_says_it_in_one_line(mini, tmp_path, monkeypatch):
     diverge(monkeypatch, 1, spoil_loss)
     words = ["train", "bc", mini.name, "--steps", "5", "--evaluations", "0"]
     found = orlog(*words, "--out", str(tmp_path / "run"))
@@ -112,18 +101,16 @@ def test_the_command_says_it_in_one_line(mini: Dataset, tmp_path: Path, monkeypa
     assert "there is no checkpoint from before" in last
 
 
-def test_a_rate_that_is_far_too_high_is_answered_with_the_usual_one(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rate_that_is_far_too_high_is_answered_with_the_usual_one(mini, tmp_path, monkeypatch):
     diverge(monkeypatch, 1, spoil_loss)
     settings = {**SMALL, "learning_rate": 1e20}
     with pytest.raises(DivergedError, match=r"settings={'learning_rate': 0\.001} \(now: .* 1e\+20\)"):
         train_run("bc", mini, tmp_path / "run", seed=0, steps=1, settings=settings, evaluations=0)
 
 
-def test_infinite_masks_are_no_divergence_but_nan_is() -> None:
+def test_infinite_masks_are_no_divergence_but_nan_is():
     class Masked(torch.nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.register_buffer("mask", torch.tensor([0, -math.inf]))
             self.weight = torch.nn.Parameter(torch.ones(2))
@@ -132,7 +119,7 @@ def test_infinite_masks_are_no_divergence_but_nan_is() -> None:
         STATE = ("network", "best")
         CONSTANTS = ()
 
-        def __init__(self) -> None:
+        def __init__(self):
             self.network, self.best = Masked(), torch.tensor(-math.inf)
 
     made = Holder()
@@ -146,7 +133,7 @@ def test_infinite_masks_are_no_divergence_but_nan_is() -> None:
 # --- checkpoints from elsewhere
 
 
-def test_a_checkpoint_of_another_algorithm_is_refused_in_one_line(mini: Dataset, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_algorithm_is_refused_in_one_line(mini, tmp_path):
     run(mini, tmp_path / "bc")
     options = {"seed": 0, "steps": 4, "settings": SMALL, "evaluations": 0}
     train_run("iql", mini, tmp_path / "iql", **options)
@@ -160,9 +147,7 @@ def test_a_checkpoint_of_another_algorithm_is_refused_in_one_line(mini: Dataset,
     assert "the checkpoint belongs to another run.json, of another algorithm than iql; " in line
 
 
-def test_a_checkpoint_that_another_orlog_wrote_and_that_does_not_fit_names_the_version(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_another_orlog_wrote_and_that_does_not_fit_names_the_version(mini, tmp_path, monkeypatch):
     old = {**runs.code_versions(), "orlog": "0.0.9"}
     monkeypatch.setattr(training, "code_versions", lambda: old)
     run(mini, tmp_path / "run")
@@ -170,9 +155,9 @@ def test_a_checkpoint_that_another_orlog_wrote_and_that_does_not_fit_names_the_v
     monkeypatch.setattr(BC, "STATE", (*BC.STATE, "more"))
     init = BC.__init__
 
-    def with_more(self: BC, *args: Any, **kwargs: Any) -> None:
+    def with_more(self, *args, **kwargs):
         init(self, *args, **kwargs)
-        self.more = 1  # type: ignore[attr-defined]
+        self.more = 1
 
     monkeypatch.setattr(BC, "__init__", with_more)
     with pytest.raises(CheckpointError) as caught:
@@ -190,9 +175,7 @@ def test_a_checkpoint_that_another_orlog_wrote_and_that_does_not_fit_names_the_v
         (("iql", "--device", "gpu"), "device must be cpu, cuda, cuda:NUMBER or auto, found 'gpu'."),
     ],
 )
-def test_what_is_misspelled_gives_one_line_with_the_nearest_name(
-    words: tuple[str, ...], message: str, mini: Dataset, tmp_path: Path
-) -> None:
+def test_what_is_misspelled_gives_one_line_with_the_nearest_name(words, message, mini, tmp_path):
     algorithm, *options = words
     found = orlog("train", algorithm, mini.name, *options, cwd=tmp_path)
     assert found.returncode == 1

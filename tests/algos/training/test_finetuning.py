@@ -16,7 +16,7 @@ import pytest
 import torch
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from safetensors.numpy import load_file
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import orlog
 from orlog.algos.algorithms import ALGORITHMS
@@ -24,14 +24,12 @@ from orlog.algos.bc import BC
 from orlog.algos.td3bc import TD3BC
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.replay import Replay
-from orlog.algos.training.runs import ONLINE_FILE, Run, read_run
+from orlog.algos.training.runs import ONLINE_FILE, read_run
 from orlog.base import terminal
 from orlog.base.files import hash_file
 from orlog.cli import app
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import CheckpointError, NotFoundError, SchemaError, StoppedError
 from orlog.loaders.arrays.arrays import Leaf
-from orlog.loaders.batch import Batch
 from tests.extending.test_new_algorithm import poles as poles
 from tests.pendulum import pendulum
 
@@ -39,24 +37,24 @@ SMALL = {"hidden": [8], "batch_size": 8}
 EXPLORING = [name for name, kind in ALGORITHMS.items() if hasattr(kind, "explore")]
 
 
-def trained(dataset: Dataset | str, folder: Path, algorithm: str = "iql") -> Run:
-    few: dict[str, Any] = {"critics": 3, "updates": 2, "random_steps": 20}
+def trained(dataset, folder, algorithm="iql"):
+    few = {"critics": 3, "updates": 2, "random_steps": 20}
     settings = {**SMALL, **few} if algorithm == "rlpd" else SMALL
     return orlog.train(algorithm, dataset, settings=settings, steps=5, evaluations=0, out=folder)
 
 
 @pytest.fixture
-def run(home: Path, tmp_path: Path) -> Run:
+def run(home, tmp_path):
     """Return a run of IQL on two episodes of Pendulum."""
     del home
     return trained(pendulum(episodes=2), tmp_path / "offline")
 
 
-def logged(folder: Path) -> list[dict[str, Any]]:
+def logged(folder):
     return [{**line, "seconds": 0} for line in read_metrics(folder)]
 
 
-def check_equal(one: Path, other: Path) -> None:
+def check_equal(one, other):
     """Compare all tensors, the log and the steps of two runs."""
     first, second = (load_file(folder / "checkpoint.safetensors") for folder in (one, other))
     assert first.keys() == second.keys()
@@ -66,13 +64,11 @@ def check_equal(one: Path, other: Path) -> None:
     assert (one / ONLINE_FILE).read_bytes() == (other / ONLINE_FILE).read_bytes()
 
 
-def has_lines(folder: Path, lines: int) -> bool:
+def has_lines(folder, lines):
     return len(read_metrics(folder)) > lines
 
 
-def test_a_stop_saves_at_the_end_of_the_episode_and_the_same_steps_follow(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_saves_at_the_end_of_the_episode_and_the_same_steps_follow(home, tmp_path, monkeypatch):
     del home
     watch(monkeypatch, limit=30)
     run = trained(pendulum(episodes=2), tmp_path / "offline")
@@ -98,7 +94,7 @@ def test_a_stop_saves_at_the_end_of_the_episode_and_the_same_steps_follow(
     assert sum(line.get("online/episodes", 0) for line in lines) == replay[:, 5:7].sum() > 6
 
 
-def test_the_record_names_the_run_and_its_checkpoint_and_the_run_stays_as_it_was(run: Run, tmp_path: Path) -> None:
+def test_the_record_names_the_run_and_its_checkpoint_and_the_run_stays_as_it_was(run, tmp_path):
     before = {path.name: path.read_bytes() for path in run.folder.iterdir()}
     new = orlog.finetune(run, out=tmp_path / "new", steps=3, evaluations=0, settings={"expectile": 0.9})
     assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before
@@ -116,7 +112,7 @@ def test_the_record_names_the_run_and_its_checkpoint_and_the_run_stays_as_it_was
         assert 0 < np.abs(old[name] - now[name]).max() < 3 * 4e-4
 
 
-def test_what_was_done_can_be_evaluated_and_fine_tuned_again(run: Run, tmp_path: Path) -> None:
+def test_what_was_done_can_be_evaluated_and_fine_tuned_again(run, tmp_path):
     new = orlog.finetune(run, out=tmp_path / "new", steps=3, evaluations=0)
     assert orlog.evaluate(new, episodes=1).step == 3
     again = orlog.finetune(new, out=tmp_path / "again", steps=2, evaluations=0)
@@ -124,7 +120,7 @@ def test_what_was_done_can_be_evaluated_and_fine_tuned_again(run: Run, tmp_path:
     assert again.record.online.step == 3
 
 
-def test_a_rate_of_learning_that_is_set_replaces_that_of_the_checkpoint(run: Run, tmp_path: Path) -> None:
+def test_a_rate_of_learning_that_is_set_replaces_that_of_the_checkpoint(run, tmp_path):
     settings = {"learning_rate": 1e-9}
     new = orlog.finetune(run, out=tmp_path / "new", steps=3, evaluations=0, settings=settings)
     old, now = (load_file(one / "checkpoint.safetensors") for one in (run.folder, new.folder))
@@ -140,43 +136,41 @@ class Watched(PendulumEnv):
 
     seen: ClassVar[list[tuple[str, Any]]] = []
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         self.count, self.is_short = 0, bool(seed is not None and seed % 2)
         self.seen.append(("reset", seed))
         return super().reset(seed=seed, options=options)
 
-    def step(self, action: np.ndarray) -> Any:
+    def step(self, action):
         self.count += 1
-        step: Any = super().step
+        step = super().step
         following, reward, _, truncated, info = step(action)
         ends = self.is_short and self.count == 7
         self.seen.append(("step", (action.copy(), float(reward), following, ends)))
         return following, reward, ends, truncated, info
 
 
-def watch(monkeypatch: pytest.MonkeyPatch, *, limit: int | None = 5) -> None:
+def watch(monkeypatch, *, limit=5):
     """Let the id of Pendulum make an environment that is watched."""
     monkeypatch.setattr(Watched, "seen", [])
-    made: Any = Watched
+    made = Watched
     spec = dataclasses.replace(gymnasium.spec("Pendulum-v1"), entry_point=made, max_episode_steps=limit)
     monkeypatch.setitem(gymnasium.registry, "Pendulum-v1", spec)
 
 
-def data_rewards() -> set[float]:
+def data_rewards():
     episodes = orlog.load_dataset("lab/pendulum-v1")
     return {round(float(one), 4) for episode in episodes for one in episode.rewards}
 
 
-def test_batches_hold_steps_of_the_data_and_of_the_environment_as_they_were(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_hold_steps_of_the_data_and_of_the_environment_as_they_were(home, tmp_path, monkeypatch):
     del home
     watch(monkeypatch, limit=10)
     run = trained(pendulum(episodes=3), tmp_path / "offline", "td3bc")
-    seen: list[Batch] = []
+    seen = []
     usual = TD3BC.update
 
-    def update(self: TD3BC, batch: Batch) -> dict[str, torch.Tensor]:
+    def update(self, batch):
         seen.append(batch)
         return usual(self, batch)
 
@@ -208,16 +202,14 @@ def test_batches_hold_steps_of_the_data_and_of_the_environment_as_they_were(
 
 
 @pytest.mark.parametrize(("prior", "share"), [(1.0, 1.0), (0.0, 0.0), (None, 15 / (15 + 20))])
-def test_the_share_of_the_data_is_what_was_asked_for(
-    prior: float | None, share: float, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_share_of_the_data_is_what_was_asked_for(prior, share, home, tmp_path, monkeypatch):
     del home
     watch(monkeypatch)
     run = trained(pendulum(episodes=3), tmp_path / "offline", "td3bc")  # 15 steps of data
     data = data_rewards()
-    found: list[bool] = []
+    found = []
 
-    def update(_: TD3BC, batch: Batch) -> dict[str, torch.Tensor]:
+    def update(_, batch):
         found.extend(round(float(one), 4) in data for one in batch.rewards)
         return {}
 
@@ -228,7 +220,7 @@ def test_the_share_of_the_data_is_what_was_asked_for(
     assert np.mean(found) == pytest.approx(share, abs=0.03)
 
 
-def test_rewards_are_transformed_as_in_the_run_and_returns_are_not() -> None:
+def test_rewards_are_transformed_as_in_the_run_and_returns_are_not():
     replay = Replay(4, 2, 1, reward_scale=10.0, reward_shift=-5.0, discount=0.5)
     zeros = torch.zeros(1, 2)
     for reward, ended in ((1.0, False), (0.75, True), (0.25, False)):
@@ -241,11 +233,11 @@ def test_rewards_are_transformed_as_in_the_run_and_returns_are_not() -> None:
     assert (replay.returns, replay.ends, replay.finished, replay.count) == ([1.75], [2], 2, 3)
 
 
-def test_the_file_of_steps_grows_and_what_is_not_of_the_checkpoint_is_cut_off(tmp_path: Path) -> None:
-    def replay() -> Replay:
+def test_the_file_of_steps_grows_and_what_is_not_of_the_checkpoint_is_cut_off(tmp_path):
+    def replay():
         return Replay(10, 2, 1)
 
-    def add(one: Replay, reward: float) -> None:
+    def add(one, reward):
         side = torch.full((1, 2), reward)
         one.add(side, side[0, :1].numpy(), reward, side + 1, terminated=False, truncated=reward % 2 == 0)
 
@@ -272,7 +264,7 @@ def test_the_file_of_steps_grows_and_what_is_not_of_the_checkpoint_is_cut_off(tm
         replay().load(path, again)
 
 
-def test_frames_and_integers_of_steps_come_back_in_the_form_of_the_data(tmp_path: Path) -> None:
+def test_frames_and_integers_of_steps_come_back_in_the_form_of_the_data(tmp_path):
     leaves = {
         "at": Leaf(first=0, shape=(2, 1)),
         "eye": Leaf(column="observations/eye"),
@@ -305,7 +297,7 @@ def test_frames_and_integers_of_steps_come_back_in_the_form_of_the_data(tmp_path
     again = Replay(5, 3, 1, leaves=leaves, others=others)
     again.load(path, saved)
     for replay in (made, again):
-        batch: Any = replay.batch(torch.tensor([2, 0]))
+        batch = replay.batch(torch.tensor([2, 0]))
         for at, step in enumerate((2, 0)):
             for key, values in seen[step].items():
                 assert torch.equal(batch.observations[key][at], values[0])
@@ -317,7 +309,7 @@ def test_frames_and_integers_of_steps_come_back_in_the_form_of_the_data(tmp_path
 # --- what is refused
 
 
-def test_data_whose_spaces_cannot_be_fine_tuned_are_refused(poles: Dataset, tmp_path: Path) -> None:
+def test_data_whose_spaces_cannot_be_fine_tuned_are_refused(poles, tmp_path):
     run = orlog.train("iql", poles, settings=SMALL, steps=1, evaluations=0, out=tmp_path / "a")
     expected = r"continuous actions \(a Box\), found Discrete\(2\)\. No algorithm"
     for noise in (None, 0.1):
@@ -325,9 +317,7 @@ def test_data_whose_spaces_cannot_be_fine_tuned_are_refused(poles: Dataset, tmp_
             orlog.finetune(run, out=tmp_path / "x", steps=1, noise=noise)
 
 
-def test_what_cannot_be_fine_tuned_is_refused_in_one_line(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_fine_tuned_is_refused_in_one_line(home, tmp_path, monkeypatch):
     del home
     nameless = trained(pendulum("lab/nameless-v1", named=False), tmp_path / "nameless")
     with pytest.raises(NotFoundError, match="names no environment"):
@@ -381,16 +371,14 @@ def test_what_cannot_be_fine_tuned_is_refused_in_one_line(
         (float("nan"), FloatingPointError, "diverged: the policy's action.* is not at step 0"),
     ],
 )
-def test_an_action_that_is_not_possible_ends_the_run(
-    action: float, error: type[Exception], words: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_action_that_is_not_possible_ends_the_run(action, error, words, run, tmp_path, monkeypatch):
     kind = ALGORITHMS["iql"]
     monkeypatch.setattr(kind, "explore", lambda *_: torch.full((1, 1), action))
     with pytest.raises(error, match=words):
         orlog.finetune(run, out=tmp_path / "x", steps=1, evaluations=0)
 
 
-def test_a_diverged_loss_ends_the_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diverged_loss_ends_the_run(run, tmp_path, monkeypatch):
     kind = ALGORITHMS["iql"]
     monkeypatch.setattr(kind, "update", lambda *_: {"critic/loss": torch.tensor(torch.nan)})
     with pytest.raises(FloatingPointError, match="diverged: critic/loss"):
@@ -400,23 +388,21 @@ def test_a_diverged_loss_ends_the_run(run: Run, tmp_path: Path, monkeypatch: pyt
 # --- the command line
 
 
-def invoke(*arguments: str) -> Result:
+def invoke(*arguments):
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "300", "NO_COLOR": "1"})
 
 
-def test_the_command_says_what_follows_and_goes_on_after_a_signal(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_what_follows_and_goes_on_after_a_signal(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["finetune", "offline", "--steps", "250", "--evaluations", "0", "--prior", "even"]
     done = invoke(*words)
     assert done.exit_code == 0, done.output
     folder = Path("runs/finetune/iql/lab/pendulum-v1/seed-0")
     assert f"run: orlog evaluate {folder}" in " ".join(done.output.split())
-    kind: Any = ALGORITHMS["iql"]
+    kind = ALGORITHMS["iql"]
     usual, calls = kind.update, []
 
-    def send(self: Any, batch: Any) -> Any:
+    def send(self, batch):
         calls.append(1)
         if len(calls) == 20:
             signal.raise_signal(signal.SIGINT)
@@ -438,7 +424,7 @@ def test_the_command_says_what_follows_and_goes_on_after_a_signal(
 
 
 @pytest.mark.usefixtures("run")
-def test_the_command_shows_a_line_and_copies_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_shows_a_line_and_copies_the_log(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
     reading = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     monkeypatch.chdir(tmp_path)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -17,7 +15,6 @@ import orlog
 from orlog.algos.bc import BC
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import ONLINE_FILE
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError, StoppedError
 from tests import command_line
 from tests.episodes import whole_episode
@@ -34,9 +31,9 @@ SMALL = ["--set", "hidden=[16]", "--set", "batch_size=32", "--set", "encoder=imp
 class Dot(gymnasium.Env[Any, Any]):
     """A dot starts left or right of the middle; each step into the middle's direction earns 1."""
 
-    def __init__(self, *, continuous: bool, mixed: bool = False, goal: str = "") -> None:
+    def __init__(self, *, continuous, mixed=False, goal=""):
         self.action_space = PUSH if continuous else spaces.Discrete(2, start=1)
-        self.observation_space: spaces.Space[Any] = FRAMES
+        self.observation_space = FRAMES
         self._mixed = mixed
         if mixed:
             self.observation_space = spaces.Dict(
@@ -47,19 +44,19 @@ class Dot(gymnasium.Env[Any, Any]):
             space = FRAMES if goal == "frame" else PLACE
             self.observation_space = spaces.Dict(achieved_goal=space, desired_goal=space, observation=FRAMES)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed, options=options)
         self._place = int(self.np_random.choice([2, 9]))
         self._steps = 0
         return self._seen(), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         goes_right = action == 2 if isinstance(self.action_space, spaces.Discrete) else action[0] > 0
         reward = float(bool(goes_right) == (self._place < SIZE / 2))
         self._steps += 1
         return self._seen(), reward, self._steps == 4, False, {}
 
-    def _seen(self) -> Any:
+    def _seen(self):
         frame = np.zeros(FRAMES.shape, np.uint8)
         frame[4:8, self._place - 1 : self._place + 2] = 255
         if self._goal:
@@ -70,7 +67,7 @@ class Dot(gymnasium.Env[Any, Any]):
         return {"count": np.int64(self._steps), "eye": frame, "speed": np.zeros(2, np.float32)}
 
 
-ENVIRONMENTS: dict[str, dict[str, Any]] = {
+ENVIRONMENTS = {
     "orlog-tests/Dot-v0": {"continuous": False},
     "orlog-tests/PushedDot-v0": {"continuous": True},
     "orlog-tests/MixedDot-v0": {"continuous": True, "mixed": True},
@@ -79,14 +76,14 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def register() -> None:
+def register():
     """Register the environments in this process."""
     for name, arguments in ENVIRONMENTS.items():
         gymnasium.register(name, entry_point=lambda **one: Dot(**one), kwargs=arguments, max_episode_steps=10)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def registered() -> Iterator[None]:
+def registered():
     """Register the environments while these tests run."""
     register()
     yield
@@ -94,7 +91,7 @@ def registered() -> Iterator[None]:
         del gymnasium.registry[name]
 
 
-def record(environment: str, name: str, *, paid: bool = True) -> Dataset:
+def record(environment, name, *, paid=True):
     """Return 60 recorded episodes of random actions."""
     with gymnasium.make(environment) as env:
         env.action_space.seed(0)
@@ -119,7 +116,7 @@ def record(environment: str, name: str, *, paid: bool = True) -> Dataset:
     return orlog.load_dataset(name)
 
 
-def scored(out: Path, name: str, dataset: str, *settings: str, steps: int = 120) -> float:
+def scored(out, name, dataset, *settings, steps=120):
     """Return the mean return after training and evaluating on the command line."""
     ended = command_line.orlog(
         *("train", name, dataset, "--out", str(out), "--steps", str(steps)),
@@ -128,8 +125,7 @@ def scored(out: Path, name: str, dataset: str, *settings: str, steps: int = 120)
     assert ended.returncode == 0, ended.stderr
     ended = command_line.orlog("evaluate", str(out), "--episodes", "20", "--json")
     assert ended.returncode == 0, ended.stderr
-    found: float = json.loads(ended.stdout)["mean_return"]
-    return found
+    return json.loads(ended.stdout)["mean_return"]
 
 
 FAST = {
@@ -142,14 +138,14 @@ FAST = {
 RARELY = [pytest.mark.thorough, pytest.mark.slow]
 
 
-def seldom(*cases: Any) -> list[Any]:
+def seldom(*cases):
     """Return cases that `make test-all` alone tests."""
     return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=RARELY) for case in cases]
 
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_discrete_values_are_learned_from_frames(tmp_path: Path) -> None:
+def test_discrete_values_are_learned_from_frames(tmp_path):
     record("orlog-tests/Dot-v0", "lab/dot-v1")
     returns = {
         name: scored(tmp_path / name, name, "lab/dot-v1", *(word for one in settings for word in ("--set", one)))
@@ -161,7 +157,7 @@ def test_discrete_values_are_learned_from_frames(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["bc", "fql", "iql", *seldom("awac", "calql", "cql", "dt", "edac", "ifql", "qcfql", "rebrac", "td3bc")]
 )
-def test_continuous_actions_are_learned_from_frames_and_mixtures(name: str, tmp_path: Path) -> None:
+def test_continuous_actions_are_learned_from_frames_and_mixtures(name, tmp_path):
     for environment, dataset in (("PushedDot", "lab/pushed-v1"), ("MixedDot", "lab/mixed-v1")):
         record(f"orlog-tests/{environment}-v0", dataset)
         settings = ["random_shift=1", *(["chunk_length=2"] if name == "qcfql" else [])]
@@ -171,7 +167,7 @@ def test_continuous_actions_are_learned_from_frames_and_mixtures(name: str, tmp_
 
 
 @pytest.mark.parametrize("name", ["gcivl", *seldom("crl", "gcbc", "gciql", "hiql", "qrl")])
-def test_goals_are_reached_for_from_frames(name: str, tmp_path: Path) -> None:
+def test_goals_are_reached_for_from_frames(name, tmp_path):
     for environment in ("PlaceDot", "FrameDot"):
         record(f"orlog-tests/{environment}-v0", f"lab/{environment.lower()}-v1", paid=False)
         found = scored(tmp_path / environment, name, f"lab/{environment.lower()}-v1", steps=2)
@@ -188,13 +184,11 @@ def test_goals_are_reached_for_from_frames(name: str, tmp_path: Path) -> None:
         *seldom(("hiql", "FrameDot"), ("rebrac", "PushedDot")),
     ],
 )
-def test_a_run_on_frames_that_was_stopped_and_resumed_equals_one_that_was_not(
-    name: str, environment: str, tmp_path: Path
-) -> None:
+def test_a_run_on_frames_that_was_stopped_and_resumed_equals_one_that_was_not(name, environment, tmp_path):
     dataset = record(f"orlog-tests/{environment}-v0", "lab/dot-v1")
     settings = {"hidden": [8], "batch_size": 8, "encoder": "impala", "random_shift": 2}
 
-    def run(folder: Path, **more: Any) -> None:
+    def run(folder, **more):
         train_run(name, dataset, folder, seed=1, steps=6, settings=settings, evaluations=0, **more)
 
     run(tmp_path / "whole")
@@ -208,14 +202,14 @@ def test_a_run_on_frames_that_was_stopped_and_resumed_equals_one_that_was_not(
 
 
 @pytest.mark.parametrize("name", ["iql", *seldom("awac", "calql", "cql", "rlpd", "td3bc")])
-def test_steps_with_frames_are_taken_and_kept_across_a_stop(name: str, tmp_path: Path) -> None:
+def test_steps_with_frames_are_taken_and_kept_across_a_stop(name, tmp_path):
     dataset = record("orlog-tests/MixedDot-v0", "lab/mixed-v1")
-    settings: dict[str, Any] = {"hidden": [8], "batch_size": 8, "encoder": "impala", "random_shift": 1}
+    settings = {"hidden": [8], "batch_size": 8, "encoder": "impala", "random_shift": 1}
     if name == "rlpd":
         settings |= {"critics": 3, "updates": 2, "random_steps": 6}
-    options: dict[str, Any] = {"settings": settings, "evaluations": 0}
+    options = {"settings": settings, "evaluations": 0}
 
-    def run(folder: Path, **more: Any) -> None:
+    def run(folder, **more):
         if name == "rlpd":
             train_run(name, dataset, folder, seed=1, steps=14, **options, **more)
         else:
@@ -235,14 +229,14 @@ def test_steps_with_frames_are_taken_and_kept_across_a_stop(name: str, tmp_path:
     assert len(steps) == 20 * (4 * (2 * 2 + 1 + 3) + 2 * (SIZE * SIZE + 8))
 
 
-def test_frames_too_small_for_an_encoder_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_frames_too_small_for_an_encoder_are_refused_before_anything_is_written(tmp_path):
     dataset = record("orlog-tests/Dot-v0", "lab/dot-v1")
     with pytest.raises(SchemaError, match="lab/dot-v1: observations holds frames of 12 x 12 pixels, which are too"):
         train_run("cql", dataset, tmp_path / "run", seed=0, steps=1, evaluations=0)
     assert not (tmp_path / "run").exists()
 
 
-def test_observations_that_an_algorithm_does_not_take_are_refused_with_those_that_do(tmp_path: Path) -> None:
+def test_observations_that_an_algorithm_does_not_take_are_refused_with_those_that_do(tmp_path):
     class Vectors(BC):
         OBSERVATIONS: Any = ("vector",)
 
@@ -257,7 +251,7 @@ def test_observations_that_an_algorithm_does_not_take_are_refused_with_those_tha
 
 
 @pytest.mark.parametrize("name", ["iql", "cql"])
-def test_data_without_rewards_are_refused_to_all_but_cloning(name: str, tmp_path: Path) -> None:
+def test_data_without_rewards_are_refused_to_all_but_cloning(name, tmp_path):
     record("orlog-tests/Dot-v0", "lab/unpaid-v1", paid=False)
     ended = command_line.orlog(*("train", name, "lab/unpaid-v1", "--out", str(tmp_path / name), *SMALL, "--steps", "1"))
     assert ended.returncode == 1

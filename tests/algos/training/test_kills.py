@@ -4,8 +4,6 @@ Every kill is SIGKILL of a real process. The processes are forked from one that 
 that each starts at once. `ORLOG_KILLS=4` kills each run four times.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import multiprocessing
 import os
@@ -13,9 +11,6 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -29,7 +24,6 @@ from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, for_teams, takes
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.run_data import infos_of
 from orlog.algos.training.runs import CHECKPOINT_FILE, ONLINE_FILE, RUN_FILE
-from orlog.datasets.reading.dataset import Dataset
 from tests.algos import plain
 from tests.algos.training.test_inputs_in_training import record, register
 from tests.algos.training.test_inputs_in_training import registered as registered
@@ -48,7 +42,7 @@ pytestmark = [
 ]
 
 
-def forms(actions: str, observations: str = "vector") -> list[str]:
+def forms(actions, observations="vector"):
     """Return the algorithms that have a form for such data, without infos."""
     return [
         name
@@ -75,7 +69,7 @@ CASES = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forks_at_once() -> None:
+def forks_at_once():
     """Start the process that the others are forked from."""
     CONTEXT.set_forkserver_preload([__name__, "torch._dynamo"])  # which optimizers import
     first = CONTEXT.Process(target=time.sleep, args=(0,))
@@ -83,14 +77,14 @@ def forks_at_once() -> None:
     first.join()
 
 
-def shorten(registry: Any) -> None:
+def shorten(registry):
     """Let episodes of Pendulum end after few steps: only between them can a fine-tuning be saved."""
     spec = gymnasium.spec("Pendulum-v1")
     registry["Pendulum-v1"] = dataclasses.replace(spec, max_episode_steps=EPISODE)
 
 
 @pytest.fixture
-def data(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Dataset, dict[str, Any]]:
+def data(request, monkeypatch):
     """Return data of the kind that a case names, and options of runs on it."""
     frames = {"evaluations": 0, "steps": 20}
     match request.param:
@@ -109,7 +103,7 @@ def data(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tup
     return pendulum(episodes=8), {"curve_episodes": 2}
 
 
-def team() -> Dataset:
+def team():
     """Return data of two agents."""
     rng = np.random.default_rng(0)
     observed = spaces.Dict({name: spaces.Box(-9, 9, (3,), np.float32) for name in "ab"})
@@ -128,7 +122,7 @@ def team() -> Dataset:
     return orlog.load_dataset("lab/team-v1")
 
 
-def settings_of(kind: str, name: str) -> dict[str, Any]:
+def settings_of(kind, name):
     """Return settings that make a run small."""
     found = plain.small_settings(name, width=16)
     if name == "rlpd":
@@ -144,7 +138,7 @@ def settings_of(kind: str, name: str) -> dict[str, Any]:
     return found
 
 
-def train(home: str, folder: Path, offline: Path | None, options: Mapping[str, Any]) -> None:
+def train(home, folder, offline, options):
     """Train or fine-tune in a process, from the folder's checkpoint if there is one."""
     os.environ["ORLOG_HOME"] = home
     torch.set_num_threads(1)
@@ -157,9 +151,7 @@ def train(home: str, folder: Path, offline: Path | None, options: Mapping[str, A
 
 
 @pytest.mark.parametrize(("data", "name"), CASES, ids=map("-".join, CASES), indirect=["data"])
-def test_a_run_that_is_killed_again_and_again_equals_one_that_was_not(
-    data: tuple[Dataset, dict[str, Any]], name: str, request: pytest.FixtureRequest, home: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_is_killed_again_and_again_equals_one_that_was_not(data, name, request, home, tmp_path):
     dataset, more = data
     kind = request.node.callspec.params["data"]
     settings = settings_of(kind, name)
@@ -172,7 +164,7 @@ def test_a_run_that_is_killed_again_and_again_equals_one_that_was_not(
     else:
         options |= {"algorithm": name, "seed": 0, "settings": settings}
 
-    def start(folder: Path) -> Any:
+    def start(folder):
         process = CONTEXT.Process(target=train, args=(str(home), folder, offline, options))
         process.start()
         return process

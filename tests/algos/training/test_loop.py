@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -15,24 +11,22 @@ from orlog.algos.training.loop import train
 from orlog.errors import AlgorithmError
 from orlog.loaders.batch import Batch
 
-MakeBatch: TypeAlias = Callable[..., Batch]
-
 
 class Recorder:
     """An algorithm whose loss is the first reward of the batch."""
 
-    def __init__(self) -> None:
-        self.seen: list[float] = []
+    def __init__(self):
+        self.seen = []
 
-    def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+    def update(self, batch):
         self.seen.append(batch.rewards.item())
         return {"loss": batch.rewards[0], "double": 2 * batch.rewards[0]}
 
-    def act(self, observations: torch.Tensor) -> torch.Tensor:
+    def act(self, observations):
         return observations
 
 
-def numbered(first: int = 0, *, diverges_at: int = -1) -> Iterator[Batch]:
+def numbered(first=0, *, diverges_at=-1):
     for index in itertools.count(first):
         value = torch.tensor([math.nan if index == diverges_at else float(index)])
         yield Batch(
@@ -47,7 +41,7 @@ def numbered(first: int = 0, *, diverges_at: int = -1) -> Iterator[Batch]:
 
 @settings(deadline=None)
 @given(first=st.integers(0, 20), count=st.integers(0, 20), every=st.integers(1, 8))
-def test_it_yields_means_at_multiples_and_at_the_end(first: int, count: int, every: int) -> None:
+def test_it_yields_means_at_multiples_and_at_the_end(first, count, every):
     recorder = Recorder()
     last = first + count
     found = list(train(recorder, numbered(first), first_step=first, last_step=last, every=every))
@@ -62,9 +56,9 @@ def test_it_yields_means_at_multiples_and_at_the_end(first: int, count: int, eve
 
 @settings(deadline=None)
 @given(cut=st.integers(1, 19), every=st.integers(1, 8))
-def test_a_loop_that_is_cut_at_any_step_goes_on_with_the_same_means(cut: int, every: int) -> None:
+def test_a_loop_that_is_cut_at_any_step_goes_on_with_the_same_means(cut, every):
     whole = list(train(Recorder(), numbered(), last_step=20, every=every))
-    sums: dict[str, torch.Tensor | float] = {}
+    sums = {}
     first = []
     for step, metrics in train(Recorder(), numbered(), last_step=20, every=every, sums=sums, pauses=lambda: True):
         if step % every == 0:
@@ -73,22 +67,22 @@ def test_a_loop_that_is_cut_at_any_step_goes_on_with_the_same_means(cut: int, ev
             assert metrics == {}
         if step == cut:
             break
-    saved: dict[str, torch.Tensor | float] = {name: float(value) for name, value in sums.items()}
+    saved = {name: float(value) for name, value in sums.items()}
     second = train(Recorder(), numbered(cut), first_step=cut, last_step=20, every=every, sums=saved)
     assert first + list(second) == whole
 
 
-def test_no_batch_is_taken_that_is_not_used() -> None:
+def test_no_batch_is_taken_that_is_not_used():
     batches = numbered()
     list(train(Recorder(), batches, last_step=3, every=2))
     assert next(batches).rewards.item() == 3
 
 
-def test_means_do_not_change_the_metrics_of_the_algorithm() -> None:
+def test_means_do_not_change_the_metrics_of_the_algorithm():
     class Constant(Recorder):
         value = torch.ones(())
 
-        def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+        def update(self, batch):
             super().update(batch)
             return {"loss": self.value}
 
@@ -99,9 +93,9 @@ def test_means_do_not_change_the_metrics_of_the_algorithm() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_run_that_diverges_stops_at_the_next_report(value: float) -> None:
+def test_a_run_that_diverges_stops_at_the_next_report(value):
     class Diverging(Recorder):
-        def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+        def update(self, batch):
             super().update(batch)
             return {"fine": torch.ones(()), "loss": torch.tensor(value)}
 
@@ -111,14 +105,14 @@ def test_a_run_that_diverges_stops_at_the_next_report(value: float) -> None:
     assert len(recorder.seen) == 5
 
 
-def test_reports_before_the_divergence_are_given() -> None:
+def test_reports_before_the_divergence_are_given():
     reports = train(Recorder(), numbered(diverges_at=6), last_step=100, every=5)
     assert next(reports)[0] == 5
     with pytest.raises(FloatingPointError):
         next(reports)
 
 
-def test_batches_that_run_out_are_an_error() -> None:
+def test_batches_that_run_out_are_an_error():
     with pytest.raises(ValueError, match="no more batches after step 2 of 5"):
         list(train(Recorder(), itertools.islice(numbered(), 2), last_step=5, every=5))
 
@@ -126,26 +120,26 @@ def test_batches_that_run_out_are_an_error() -> None:
 class Returning:
     """An algorithm whose update returns what it was made with."""
 
-    def __init__(self, result: object) -> None:
+    def __init__(self, result):
         self.result = result
 
-    def update(self, _batch: Batch) -> object:
+    def update(self, _batch):
         return self.result
 
 
 @pytest.mark.parametrize(
     "number", [1.5, np.float32(1.5), np.array(1.5), torch.tensor([1.5]), torch.tensor(1.5, requires_grad=True)]
 )
-def test_updates_may_return_any_number(number: object) -> None:
-    ((_, metrics),) = train(Returning({"loss": number}), numbered(), last_step=3, every=3)  # type: ignore[arg-type]
+def test_updates_may_return_any_number(number):
+    ((_, metrics),) = train(Returning({"loss": number}), numbered(), last_step=3, every=3)
     assert metrics == {"loss": 1.5}
 
 
-def test_updates_may_return_nothing() -> None:
-    assert [*train(Returning(None), numbered(), last_step=3, every=3)] == [(3, {})]  # type: ignore[arg-type]
+def test_updates_may_return_nothing():
+    assert [*train(Returning(None), numbered(), last_step=3, every=3)] == [(3, {})]
 
 
 @pytest.mark.parametrize("result", [0.5, torch.zeros(()), {"loss": torch.zeros(2)}, {"loss": "low"}])
-def test_what_else_updates_return_is_refused_in_one_line(result: object) -> None:
+def test_what_else_updates_return_is_refused_in_one_line(result):
     with pytest.raises(AlgorithmError, match=r"Returning\.update: expected a dict"):
-        [*train(Returning(result), numbered(), last_step=3, every=3)]  # type: ignore[arg-type]
+        [*train(Returning(result), numbered(), last_step=3, every=3)]

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import gymnasium
 import msgspec
@@ -20,31 +19,31 @@ from orlog.normalize.rollouts import PolicyWithMemory
 from tests.pendulum import pendulum
 from tests.training import train_run
 
-SMALL: dict[str, Any] = {"seed": 0, "settings": {"hidden": [4], "batch_size": 8}}
+SMALL = {"seed": 0, "settings": {"hidden": [4], "batch_size": 8}}
 
 
 class Swaying:
     """Adds noise of its own and, from the second step on, the last reward to a policy's actions."""
 
-    def __init__(self, algorithm: BC, environments: int) -> None:
+    def __init__(self, algorithm, environments):
         self.algorithm = algorithm
         self.generator = torch.Generator().manual_seed(0)
         self.last = torch.zeros(environments)
         self.begun = torch.zeros(environments, dtype=torch.bool)
 
-    def begin(self, which: torch.Tensor) -> None:
+    def begin(self, which):
         assert which.dtype == torch.bool
         self.begun |= which
         self.last[which] = 0
 
-    def act(self, observations: torch.Tensor) -> torch.Tensor:
+    def act(self, observations):
         assert self.begun.all()
         assert observations.dtype == torch.float32
         actions = self.algorithm.act(observations)
         noise = torch.randn(actions.shape, generator=self.generator)
         return (actions + noise + self.last[:, None]).clamp(-2, 2)
 
-    def reward(self, rewards: torch.Tensor) -> None:
+    def reward(self, rewards):
         assert rewards.dtype == torch.float32
         self.last = rewards
 
@@ -54,12 +53,12 @@ class SwayingBC(BC):
 
     actors: ClassVar[list[Swaying]] = []
 
-    def actor(self, environments: int) -> Swaying:
+    def actor(self, environments):
         self.actors.append(Swaying(self, environments))
         return self.actors[-1]
 
 
-def test_a_policy_with_memory_is_evaluated_the_same_each_time(tmp_path: Path) -> None:
+def test_a_policy_with_memory_is_evaluated_the_same_each_time(tmp_path):
     dataset, run = pendulum(episodes=2), tmp_path / "run"
     train_run(SwayingBC, dataset, run, steps=4, evaluations=2, curve_episodes=3, **SMALL)
     curve = [line["returns"] for line in read_metrics(run) if "returns" in line]
@@ -70,11 +69,11 @@ def test_a_policy_with_memory_is_evaluated_the_same_each_time(tmp_path: Path) ->
     assert len(set(first.returns)) == 3
 
 
-def test_a_policy_is_told_rewards_as_they_are_in_its_batches(tmp_path: Path) -> None:
+def test_a_policy_is_told_rewards_as_they_are_in_its_batches(tmp_path):
     dataset = pendulum(episodes=2)
     record = train_run(SwayingBC, dataset, tmp_path, steps=1, evaluations=0, **SMALL)
     record = msgspec.structs.replace(record, reward_scale=2.0, reward_shift=-1.0)
-    made: Any = make_from_record(record, dataset, SwayingBC)
+    made = make_from_record(record, dataset, SwayingBC)
     policy = make_policy(made, dataset, record)
     assert isinstance(policy, PolicyWithMemory)
     policy.start(2)
@@ -84,7 +83,7 @@ def test_a_policy_is_told_rewards_as_they_are_in_its_batches(tmp_path: Path) -> 
     assert made.actors[-1].last.tolist() == [0.0, -1.5]
 
 
-def refused(spaces: Spaces, space: gymnasium.Space[Any], actions: Any) -> str:
+def refused(spaces, space, actions):
     """Return why actions for two observations are refused."""
     spaces.action_space = space
     with pytest.raises(SchemaError) as caught:
@@ -94,7 +93,7 @@ def refused(spaces: Spaces, space: gymnasium.Space[Any], actions: Any) -> str:
     return words
 
 
-def test_actions_that_no_environment_takes_are_refused() -> None:
+def test_actions_that_no_environment_takes_are_refused():
     spaces = Spaces(pendulum(episodes=1), "cpu")
     box = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     assert "shape [2, 1] for 2 observations, expected [2, 2]" in refused(spaces, box, torch.zeros(2, 1))
@@ -110,7 +109,7 @@ def test_actions_that_no_environment_takes_are_refused() -> None:
     assert "[0, -1] for observation 0" in refused(spaces, several, torch.tensor([[0, -1], [1, 2]]))
 
 
-def test_actions_at_the_bounds_are_rounded_into_them_and_others_outside_are_refused() -> None:
+def test_actions_at_the_bounds_are_rounded_into_them_and_others_outside_are_refused():
     spaces = Spaces(pendulum(episodes=1), "cpu")
     actions = torch.tensor([[-2.0001], [2.0001]])
     assert spaces.actions(actions, 2, "mine").tolist() == [[-2.0], [2.0]]
@@ -125,11 +124,11 @@ def test_actions_at_the_bounds_are_rounded_into_them_and_others_outside_are_refu
 class NanBC(BC):
     """Cloning whose actions are no numbers."""
 
-    def act(self, observations: torch.Tensor | dict[str, torch.Tensor]) -> torch.Tensor:
+    def act(self, observations):
         return super().act(observations) * math.nan
 
 
-def test_a_learning_curve_and_a_loaded_policy_refuse_actions_that_are_not_finite(tmp_path: Path) -> None:
+def test_a_learning_curve_and_a_loaded_policy_refuse_actions_that_are_not_finite(tmp_path):
     dataset = pendulum(episodes=2)
     with pytest.raises(SchemaError, match=r"NanBC gave actions that are not finite: \[nan\]"):
         train_run(NanBC, dataset, tmp_path / "curve", steps=1, evaluations=1, **SMALL)
@@ -144,13 +143,13 @@ class FailingBC(BC):
 
     error: ClassVar[Exception] = ValueError("no such thing")
 
-    def act(self, observations: torch.Tensor | dict[str, torch.Tensor]) -> torch.Tensor:  # noqa: ARG002
+    def act(self, observations):  # noqa: ARG002
         raise self.error
 
 
-def test_an_error_in_the_act_of_ones_own_names_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_act_of_ones_own_names_file_and_line(tmp_path, monkeypatch):
     dataset = pendulum(episodes=2)
-    options: dict[str, Any] = {"steps": 1, "evaluations": 1, **SMALL}
+    options = {"steps": 1, "evaluations": 1, **SMALL}
     place = r"test_policy\.py, line \d+: ValueError: no such thing; correct the file\."
     with pytest.raises(AlgorithmError, match=place) as caught:
         train_run(FailingBC, dataset, tmp_path / "run", **options)

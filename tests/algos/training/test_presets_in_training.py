@@ -1,11 +1,6 @@
 """Runs by published presets: rewards and observations that reach the update, and their record."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import h5py
@@ -22,10 +17,8 @@ from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.from_data import reward_numbers
 from orlog.algos.training.run_data import LoadedData, with_rewards
 from orlog.algos.training.runs import read_run
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import read_arrays
-from orlog.loaders.batch import Batch
 from tests.command_line import orlog as command
 from tests.episodes import whole_episode
 from tests.training import train_run
@@ -34,7 +27,7 @@ SMALL = {"hidden": [4], "batch_size": 8}
 LENGTHS = (7, 3, 5)
 
 
-def record(name: str, *, rewards: Callable[[int], np.ndarray] | None = None) -> Dataset:
+def record(name, *, rewards=None):
     """Return recorded episodes under a D4RL name, with numbers of this test."""
     rng = np.random.default_rng(3)
     with orlog.DatasetWriter(
@@ -56,21 +49,20 @@ def record(name: str, *, rewards: Callable[[int], np.ndarray] | None = None) -> 
     return orlog.load_dataset(f"{name}@9.0.0")
 
 
-def seen_batches(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Batch, torch.Tensor]]:
+def seen_batches(kind, monkeypatch):
     """Return the list that fills with each update's batch and what the networks see of it."""
-    seen: list[tuple[Batch, torch.Tensor]] = []
+    seen = []
     update = kind.update
 
-    def look(self: Any, batch: Batch) -> dict[str, torch.Tensor]:
+    def look(self, batch):
         seen.append((batch, self.scaling.observations(batch.observations)))
-        found: dict[str, torch.Tensor] = update(self, batch)
-        return found
+        return update(self, batch)
 
     monkeypatch.setattr(kind, "update", look)
     return seen
 
 
-def range_of_returns(dataset: Dataset) -> float:
+def range_of_returns(dataset):
     """Return best minus worst return, summed episode by episode in float64."""
     returns = [float(np.sum(dataset[i].rewards, dtype=np.float64)) for i in range(len(LENGTHS))]
     return max(returns) - min(returns)
@@ -87,14 +79,7 @@ def range_of_returns(dataset: Dataset) -> float:
         (IQL, "d4rl/antmaze-umaze-v2", "none", lambda r, _: r),
     ],
 )
-def test_updates_see_the_published_rewards_of_the_same_stream(
-    kind: type[Any],
-    name: str,
-    preset: str,
-    formula: Callable[[np.ndarray, float], np.ndarray],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_updates_see_the_published_rewards_of_the_same_stream(kind, name, preset, formula, tmp_path, monkeypatch):
     dataset = record(name)
     seen = seen_batches(kind, monkeypatch)
     found = train_run(
@@ -120,10 +105,10 @@ def test_updates_see_the_published_rewards_of_the_same_stream(
     np.testing.assert_allclose(found.obs_std, std, rtol=1e-6)
 
 
-def test_a_run_records_its_preset_and_transforms_and_resumes_with_them_only(tmp_path: Path) -> None:
+def test_a_run_records_its_preset_and_transforms_and_resumes_with_them_only(tmp_path):
     dataset = record("d4rl/hopper-medium-v2")
 
-    def run(preset: str, **options: Any) -> None:
+    def run(preset, **options):
         train_run(
             "iql", dataset, tmp_path / "run", seed=0, steps=3, settings=SMALL, preset=preset, evaluations=0, **options
         )
@@ -139,7 +124,7 @@ def test_a_run_records_its_preset_and_transforms_and_resumes_with_them_only(tmp_
         run("none", resume=True)
 
 
-def test_records_from_before_there_were_transforms_are_read(mini: Dataset, tmp_path: Path) -> None:
+def test_records_from_before_there_were_transforms_are_read(mini, tmp_path):
     folder = tmp_path / "run"
     found = train_run("iql", mini, folder, seed=0, steps=2, settings=SMALL, evaluations=0)
     body = json.loads((folder / "run.json").read_text("utf-8"))
@@ -152,7 +137,7 @@ def test_records_from_before_there_were_transforms_are_read(mini: Dataset, tmp_p
     assert old.obs_mean == found.obs_mean
 
 
-def test_an_evaluation_counts_raw_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_counts_raw_rewards(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "orlog.algos.training.train.recipe_for", lambda *_, **__: orlog_recipe(Rewards(scale=0.0, shift=7.0))
     )
@@ -174,13 +159,13 @@ def test_an_evaluation_counts_raw_rewards(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(-2000 < one < -100 for one in evaluation.returns)
 
 
-def orlog_recipe(rewards: Rewards) -> Any:
+def orlog_recipe(rewards):
     from orlog.algos.presets import Recipe
 
     return Recipe(steps=2, settings={}, source="this test", rewards=rewards)
 
 
-def test_a_file_of_ones_own_is_trained_by_the_settings_of_the_dataset_that_it_is_like(tmp_path: Path) -> None:
+def test_a_file_of_ones_own_is_trained_by_the_settings_of_the_dataset_that_it_is_like(tmp_path):
     rng = np.random.default_rng(0)
     with h5py.File(tmp_path / "mine.hdf5", "w") as file:
         file["observations"] = rng.normal(size=(30, 29)).astype("float32")
@@ -212,7 +197,7 @@ def test_a_file_of_ones_own_is_trained_by_the_settings_of_the_dataset_that_it_is
     assert found.config["hidden"] == [4, 4]
 
 
-def test_rewards_change_in_place_and_final_rows_stay_zero() -> None:
+def test_rewards_change_in_place_and_final_rows_stay_zero():
     dataset = record("lab/arm-v1")
     packed = read_arrays(dataset)
     before = packed.rows.clone()
@@ -229,7 +214,7 @@ def test_rewards_change_in_place_and_final_rows_stay_zero() -> None:
     assert with_rewards(packed, 1.0, 0.0) is packed
 
 
-def test_equal_returns_cannot_be_scaled_and_the_message_says_what_can_be_done() -> None:
+def test_equal_returns_cannot_be_scaled_and_the_message_says_what_can_be_done():
     packed = read_arrays(record("d4rl/hopper-medium-v2", rewards=np.zeros))
     with pytest.raises(SchemaError, match=r"all 3 episodes have the return 0; .*preset='none'"):
         reward_numbers(Rewards(return_range=1000.0), LoadedData(packed))

@@ -3,10 +3,6 @@
 A recorder of operations stands in for a CUDA graph; `test_on_a_gpu.py` has the real ones.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 
@@ -17,7 +13,6 @@ from orlog.algos.iql import IQL
 from orlog.algos.repeated_updates import FIRST, MOST, Replays, updates_of
 from orlog.algos.training.checkpoint import first_difference
 from orlog.loaders.batch import Batch
-from tests.algos.plain import BatchesOf, Make
 from tests.algos.recorded_operations import record
 from tests.algos.test_encoders import pixel_batch, pixel_scaling, small_config
 
@@ -26,19 +21,18 @@ STEPS = 14
 SETTINGS = {"cloning_steps": 7, "policy_interval": 3, "target_interval": 4, "steps": 20}
 
 
-def updated(algorithm: Any, batch: Any) -> dict[str, torch.Tensor]:
+def updated(algorithm, batch):
     """Take an update, with rates in float32, as a recording has them."""
     if hasattr(algorithm, "set_rates"):
         algorithm.set_rates()
     for one in vars(algorithm).values():
         if hasattr(one, "keep_rates"):
             one.keep_rates()
-    metrics: dict[str, torch.Tensor] = algorithm.update(batch)
-    return metrics
+    return algorithm.update(batch)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_repeated_updates_are_those_one_by_one(form: type[Any], make: Make, batches_of: BatchesOf) -> None:
+def test_repeated_updates_are_those_one_by_one(form, make, batches_of):
     known = form.CONFIG.__dataclass_fields__
     settings = {name: value for name, value in SETTINGS.items() if name in known}
     plain, repeated = make(form, **settings), make(form, **settings)
@@ -58,7 +52,7 @@ def test_repeated_updates_are_those_one_by_one(form: type[Any], make: Make, batc
 
 
 @pytest.mark.parametrize("kind", [IQL, CQL, GCIQL])
-def test_frames_that_are_shifted_at_random_are_shifted_anew(kind: type[Any]) -> None:
+def test_frames_that_are_shifted_at_random_are_shifted_anew(kind):
     config = small_config(kind, random_shift=1)
     plain, repeated = (kind(config, pixel_scaling(), seed=0) for _ in range(2))
     update = Replays(repeated, record)
@@ -76,26 +70,26 @@ class Sums:
 
     REPLAYS = True
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.total = torch.zeros(())
         self.calls = 0
 
-    def update(self, batch: Any) -> dict[str, torch.Tensor]:
+    def update(self, batch):
         self.calls += 1
         self.total += batch.rewards.sum()
         return {"total": self.total.clone()}
 
 
-def batch(rows: int, *, apart: bool = False) -> Batch:
+def batch(rows, *, apart=False):
     block = torch.rand(rows, 9)
     columns = [block[:, :3], block[:, 3:5], block[:, 5], block[:, 6:9], block[:, 5], block[:, 4]]
     names = ["observations", "actions", "rewards", "next_observations", "terminations"]
     pieces = [one.clone() if apart else one for one in columns]
-    fields: dict[str, Any] = dict(zip([*names, "truncations"], pieces, strict=True))
+    fields = dict(zip([*names, "truncations"], pieces, strict=True))
     return Batch(**fields)
 
 
-def test_batches_of_other_shapes_and_layouts_have_recordings_of_their_own() -> None:
+def test_batches_of_other_shapes_and_layouts_have_recordings_of_their_own():
     sums = Sums()
     update = Replays(sums, record)
     expected = 0.0
@@ -114,8 +108,8 @@ def test_batches_of_other_shapes_and_layouts_have_recordings_of_their_own() -> N
     assert len(update._kept) == MOST
 
 
-def test_only_on_a_gpu_and_your_own_only_where_it_says_so() -> None:
-    sums: Any = Sums()
+def test_only_on_a_gpu_and_your_own_only_where_it_says_so():
+    sums = Sums()
     assert updates_of(sums) == sums.update
     sums.total = type("Gpu", (torch.Tensor,), {"device": torch.device("cuda")})()
     assert isinstance(updates_of(sums), Replays)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools
@@ -11,16 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import load_file
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
+from orlog import load_dataset
 from orlog.algos.bc import BC
 from orlog.algos.iql import IQLConfig
 from orlog.algos.training import train as training
@@ -39,10 +35,7 @@ from orlog.algos.training.same_run import MAY_DIFFER, RUNS_IN_WORDS
 from orlog.base import terminal
 from orlog.base.files import BusyError
 from orlog.cli import app
-from orlog.datasets.loading import load_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import CheckpointError, IntegrityError, ManifestError, NotFoundError, StoppedError, StorageError
-from orlog.loaders.batch import Batch
 from orlog.runs.jobs import make_jobs
 from tests.algos import plain
 from tests.small_disks import files_limited_to
@@ -60,18 +53,18 @@ train_run(sys.argv[2], ds, pathlib.Path(sys.argv[3]), seed=0, steps=200, evaluat
 SMALL = {"hidden": [4], "batch_size": 8}
 
 
-def short(dataset: Any, folder: Path | str, algorithm: str = "bc", **options: Any) -> RunRecord:
+def short(dataset, folder, algorithm="bc", **options):
     """Train two steps with the seed 0 and no evaluations, or as is said."""
-    usual: dict[str, Any] = {"seed": 0, "steps": 2, "evaluations": 0}
+    usual = {"seed": 0, "steps": 2, "evaluations": 0}
     return train_run(algorithm, dataset, folder, **{**usual, **options})
 
 
-def weights(folder: Path) -> dict[str, np.ndarray]:
+def weights(folder):
     return load_file(folder / "checkpoint.safetensors")
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(mini_folder: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(mini_folder, tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     algorithm, small = "iql", plain.small_settings("iql", width=16)
     words = [str(mini_folder), algorithm, str(cut), json.dumps(small)]
@@ -89,13 +82,13 @@ def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(mini_folder: 
     for name, value in first.items():
         np.testing.assert_array_equal(value, second[name], err_msg=name)
 
-    def logged(folder: Path) -> list[dict[str, float]]:
+    def logged(folder):
         return [{key: value for key, value in line.items() if key != "seconds"} for line in read_metrics(folder)]
 
     assert logged(whole) == logged(cut)
 
 
-def test_an_evaluation_repeats_to_the_bit_and_says_its_protocol(mini: Dataset, tmp_path: Path) -> None:
+def test_an_evaluation_repeats_to_the_bit_and_says_its_protocol(mini, tmp_path):
     short(mini, tmp_path / "run", steps=30)
     _, first = evaluate_run(tmp_path / "run", episodes=12)
     record, second = evaluate_run(tmp_path / "run", episodes=12)
@@ -108,7 +101,7 @@ def test_an_evaluation_repeats_to_the_bit_and_says_its_protocol(mini: Dataset, t
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text("utf-8"))["step"] == 30
 
 
-def test_a_run_records_every_setting(mini: Dataset, tmp_path: Path) -> None:
+def test_a_run_records_every_setting(mini, tmp_path):
     short(mini, tmp_path / "run", "iql")
     config = read_run(tmp_path / "run").config
     assert config.keys() == {field.name for field in dataclasses.fields(IQLConfig)}
@@ -116,7 +109,7 @@ def test_a_run_records_every_setting(mini: Dataset, tmp_path: Path) -> None:
     assert config["steps"] == 2
 
 
-def test_a_run_refuses_another_dataset(mini: Dataset, tmp_path: Path) -> None:
+def test_a_run_refuses_another_dataset(mini, tmp_path):
     folder = tmp_path / "run"
     short(mini, folder)
     text = (folder / "run.json").read_text("utf-8")
@@ -127,7 +120,7 @@ def test_a_run_refuses_another_dataset(mini: Dataset, tmp_path: Path) -> None:
         evaluate_run(folder)
 
 
-def test_a_checkpoint_of_another_run_or_with_an_edited_step_is_refused(mini: Dataset, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_or_with_an_edited_step_is_refused(mini, tmp_path):
     for seed in (0, 1):
         short(mini, tmp_path / str(seed), seed=seed)
     mine = tmp_path / "0" / "checkpoint.safetensors"
@@ -141,7 +134,7 @@ def test_a_checkpoint_of_another_run_or_with_an_edited_step_is_refused(mini: Dat
         evaluate_run(tmp_path / "0", dataset=mini, episodes=1)
 
 
-def test_resuming_does_not_overwrite_another_run_without_a_checkpoint(mini: Dataset, tmp_path: Path) -> None:
+def test_resuming_does_not_overwrite_another_run_without_a_checkpoint(mini, tmp_path):
     short(mini, tmp_path / "run")
     (tmp_path / "run" / "checkpoint.safetensors").unlink()
     with pytest.raises(FileExistsError, match="a run of 2 steps, not 1; to continue it, give steps=2, or"):
@@ -149,12 +142,12 @@ def test_resuming_does_not_overwrite_another_run_without_a_checkpoint(mini: Data
     short(mini, tmp_path / "run", resume=True)
 
 
-def test_the_horizon_of_iql_is_that_of_the_run(mini: Dataset, tmp_path: Path) -> None:
+def test_the_horizon_of_iql_is_that_of_the_run(mini, tmp_path):
     with pytest.raises(ValueError, match="use steps="):
         train_run("iql", mini, tmp_path, seed=0, steps=2, settings={"steps": "500"})
 
 
-def test_resuming_with_other_settings_is_refused(mini: Dataset, tmp_path: Path) -> None:
+def test_resuming_with_other_settings_is_refused(mini, tmp_path):
     folder = tmp_path / "run"
     short(mini, folder)
     with pytest.raises(FileExistsError, match="a run with the seed 0, not 1; to continue it, give seed=0, or"):
@@ -162,12 +155,10 @@ def test_resuming_with_other_settings_is_refused(mini: Dataset, tmp_path: Path) 
     assert read_run(folder).seed == 0
 
 
-def test_a_run_records_its_precision_and_goes_on_in_no_other(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notes: list[str] = []
+def test_a_run_records_its_precision_and_goes_on_in_no_other(mini, tmp_path, monkeypatch):
+    notes = []
 
-    def run(name: str, **options: Any) -> str:
+    def run(name, **options):
         settings = {"hidden": [16, 16], "batch_size": 32}
         return short(mini, tmp_path / name, steps=20, settings=settings, note=notes.append, **options).precision
 
@@ -188,14 +179,14 @@ def test_a_run_records_its_precision_and_goes_on_in_no_other(
         run("other", precision="half")
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder):
     """Return a run's files, without the times in its log."""
     found = {path.name: path.read_bytes() for path in folder.iterdir()}
     lines = [{**line, "seconds": 0} for line in read_metrics(folder)]
     return {**found, "metrics.jsonl": json.dumps(lines).encode()}
 
 
-def stop_after(steps: int) -> Callable[[], bool]:
+def stop_after(steps):
     """Return what asks a run to stop after so many steps."""
     calls = itertools.count(1)
     return lambda: next(calls) >= steps
@@ -207,25 +198,23 @@ def stop_after(steps: int) -> Callable[[], bool]:
 @pytest.mark.parametrize(
     ("algorithm", "steps", "cut"), [("bc", 300, 140), ("bc", 300, 152), ("cql", 20, 7), ("iql", 20, 7)]
 )
-def test_a_run_that_was_stopped_at_any_step_goes_on_to_the_same_files(
-    algorithm: str, steps: int, cut: int, mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_run_that_was_stopped_at_any_step_goes_on_to_the_same_files(algorithm, steps, cut, mini, tmp_path):
     whole, half = tmp_path / "whole", tmp_path / "half"
 
-    def run(folder: Path, **options: Any) -> None:
+    def run(folder, **options):
         short(mini, folder, algorithm, steps=steps, settings=SMALL, **options)
 
     run(whole)
     with pytest.raises(StoppedError, match="resume=True") as caught:
         run(half, stop=stop_after(cut))
     assert 0 < caught.value.step < steps
-    seen: list[int] = []
+    seen = []
     run(half, resume=True, progress=lambda step, _: seen.append(step))
     assert seen[0] == caught.value.step
     assert files(half) == files(whole)
 
 
-def test_a_kill_right_after_resuming_loses_no_metrics(mini: Dataset, tmp_path: Path) -> None:
+def test_a_kill_right_after_resuming_loses_no_metrics(mini, tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(StoppedError):
         short(mini, folder, steps=40, settings=SMALL, stop=stop_after(30))
@@ -245,13 +234,13 @@ def test_a_kill_right_after_resuming_loses_no_metrics(mini: Dataset, tmp_path: P
     assert (folder / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_log_is_only_replaced_where_it_is_ahead_of_its_checkpoint(mini: Dataset, tmp_path: Path) -> None:
+def test_a_log_is_only_replaced_where_it_is_ahead_of_its_checkpoint(mini, tmp_path):
     folder = tmp_path / "run"
     short(mini, folder, steps=10, settings=SMALL)
     log = folder / "metrics.jsonl"
     before, inode = log.read_bytes(), log.stat().st_ino
 
-    def resume() -> None:
+    def resume():
         short(mini, folder, steps=10, settings=SMALL, resume=True)
 
     resume()
@@ -275,9 +264,7 @@ BC.update = hold
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
-def test_two_processes_never_train_in_one_folder_and_a_killed_one_does_not_block(
-    mini_folder: Path, tmp_path: Path
-) -> None:
+def test_two_processes_never_train_in_one_folder_and_a_killed_one_does_not_block(mini_folder, tmp_path):
     folder, flag, steps = tmp_path / "run", tmp_path / "flag", 10**6
     # It stays in its first update: what it writes later would depend on when it is looked at.
     code = HOLD + TRAIN.replace("steps=200", f"steps={steps}")
@@ -285,7 +272,7 @@ def test_two_processes_never_train_in_one_folder_and_a_killed_one_does_not_block
     command = [sys.executable, "-c", code, str(mini_folder), "bc", str(folder), json.dumps(small)]
     running = subprocess.Popen(command, env={**os.environ, "FLAG": str(flag)})
 
-    def resume() -> None:
+    def resume():
         short(mini_folder, folder, steps=steps, settings=small, resume=True, stop=stop_after(2))
 
     try:
@@ -305,10 +292,10 @@ def test_two_processes_never_train_in_one_folder_and_a_killed_one_does_not_block
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no limit of their size there")
-def test_a_full_disk_names_the_folder_and_what_stands(mini: Dataset, tmp_path: Path) -> None:
+def test_a_full_disk_names_the_folder_and_what_stands(mini, tmp_path):
     whole, folder = tmp_path / "whole", tmp_path / "run"
 
-    def run(folder: Path, **options: Any) -> None:
+    def run(folder, **options):
         short(mini, folder, steps=20, settings={"hidden": [128, 128], "batch_size": 8}, **options)
 
     run(whole)
@@ -327,9 +314,9 @@ def test_a_full_disk_names_the_folder_and_what_stands(mini: Dataset, tmp_path: P
     assert files(folder) == files(whole)
 
 
-def test_a_run_is_saved_by_time_too(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_saved_by_time_too(mini, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
-    saved: list[bool] = []
+    saved = []
     short(
         mini,
         tmp_path / "run",
@@ -346,7 +333,7 @@ def test_a_run_is_saved_by_time_too(mini: Dataset, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("saved", [50, 300])
-def test_a_run_goes_on_to_more_steps_than_it_was_told(saved: int, mini: Dataset, tmp_path: Path) -> None:
+def test_a_run_goes_on_to_more_steps_than_it_was_told(saved, mini, tmp_path):
     whole, run = tmp_path / "whole", tmp_path / "run"
     short(mini, whole, steps=600, settings=SMALL)
     with contextlib.suppress(StoppedError):
@@ -363,8 +350,8 @@ def test_a_run_goes_on_to_more_steps_than_it_was_told(saved: int, mini: Dataset,
         short(mini, run, steps=300, settings=SMALL, resume=True)
 
 
-def test_more_steps_of_a_schedule_over_all_steps_are_noted(mini: Dataset, tmp_path: Path) -> None:
-    notes: list[str] = []
+def test_more_steps_of_a_schedule_over_all_steps_are_noted(mini, tmp_path):
+    notes = []
     settings = {"hidden": [4], "batch_size": 8}
     short(mini, tmp_path, "iql", steps=4, settings=settings)
     short(mini, tmp_path, "iql", steps=6, settings=settings, resume=True, note=notes.append)
@@ -390,9 +377,7 @@ def test_more_steps_of_a_schedule_over_all_steps_are_noted(mini: Dataset, tmp_pa
         (lambda body: body.update(obs_std=[0.0] * 8), "obs_std"),
     ],
 )
-def test_a_malformed_record_names_file_and_field(
-    change: Callable[[dict[str, Any]], object], words: str, mini: Dataset, tmp_path: Path
-) -> None:
+def test_a_malformed_record_names_file_and_field(change, words, mini, tmp_path):
     short(mini, tmp_path, steps=1, settings=SMALL)
     path = tmp_path / "run.json"
     body = json.loads(path.read_text("utf-8"))
@@ -405,7 +390,7 @@ def test_a_malformed_record_names_file_and_field(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"seed": NaN}', "[" * 100_000, '"run"'])
-def test_a_record_that_is_no_object_is_refused(text: str, mini: Dataset, tmp_path: Path) -> None:
+def test_a_record_that_is_no_object_is_refused(text, mini, tmp_path):
     (tmp_path / "run.json").write_text(text, "utf-8")
     with pytest.raises(ManifestError, match=r"run\.json"):
         evaluate_run(tmp_path, dataset=mini)
@@ -413,10 +398,10 @@ def test_a_record_that_is_no_object_is_refused(text: str, mini: Dataset, tmp_pat
         short(mini, tmp_path, steps=1, resume=True)
 
 
-def test_what_is_missing_or_in_the_place_of_a_file_is_named(mini: Dataset, tmp_path: Path) -> None:
+def test_what_is_missing_or_in_the_place_of_a_file_is_named(mini, tmp_path):
     short(mini, tmp_path / "run", steps=1, settings=SMALL)
 
-    def resume() -> None:
+    def resume():
         short(mini, tmp_path / "run", steps=1, settings=SMALL, resume=True)
 
     checkpoint = tmp_path / "run" / "checkpoint.safetensors"
@@ -447,7 +432,7 @@ def test_what_is_missing_or_in_the_place_of_a_file_is_named(mini: Dataset, tmp_p
 # --- views, and paths as text
 
 
-def test_runs_on_views_have_folders_of_their_own_and_find_their_view(mini: Dataset, tmp_path: Path) -> None:
+def test_runs_on_views_have_folders_of_their_own_and_find_their_view(mini, tmp_path):
     good = mini.top_episodes(50)
     good.save(tmp_path / "good.json")
     unsaved = mini[:40]
@@ -464,7 +449,7 @@ def test_runs_on_views_have_folders_of_their_own_and_find_their_view(mini: Datas
         assert record.digest == view.digest
 
 
-def test_names_and_paths_are_taken_as_text_too(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_and_paths_are_taken_as_text_too(mini, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     record = short(mini.name, "runs/x", settings=SMALL)
     assert read_run("runs/x") == record
@@ -479,19 +464,17 @@ def test_names_and_paths_are_taken_as_text_too(mini: Dataset, tmp_path: Path, mo
 # --- the command line
 
 
-def invoke(*arguments: str) -> Result:
+def invoke(*arguments):
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "300", "NO_COLOR": "1"})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_the_run_and_prints_the_command_that_goes_on(
-    number: signal.Signals, mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_saves_the_run_and_prints_the_command_that_goes_on(number, mini, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     update = BC.update
     steps = itertools.count(1)
 
-    def send(self: BC, batch: Batch) -> dict[str, torch.Tensor]:
+    def send(self, batch):
         if next(steps) == 150:
             signal.raise_signal(number)
         return update(self, batch)
@@ -516,7 +499,7 @@ def test_a_signal_saves_the_run_and_prints_the_command_that_goes_on(
     assert read_metrics(run_folder("runs", "bc", mini, 0))[-1]["step"] == 200
 
 
-def test_every_field_of_a_record_is_compared_or_may_differ() -> None:
+def test_every_field_of_a_record_is_compared_or_may_differ():
     assert {*RUNS_IN_WORDS} | MAY_DIFFER == {*RunRecord.__struct_fields__}
     assert not {*RUNS_IN_WORDS} & MAY_DIFFER
 
@@ -524,15 +507,13 @@ def test_every_field_of_a_record_is_compared_or_may_differ() -> None:
 RESUMED = ["--steps", "60", "--set", "hidden=[4]", "--set", "batch_size=8", "--evaluations", "6"]
 
 
-def test_a_killed_run_goes_on_with_all_options_of_its_record(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_goes_on_with_all_options_of_its_record(mini, tmp_path, monkeypatch):
     """As after kill -9, whose state is the same: between a checkpoint and the copy that is kept."""
     monkeypatch.chdir(tmp_path)
     words = ["train", "bc", mini.name, *RESUMED, "--keep-checkpoints", "--curve-episodes", "1"]
     assert invoke(*words, "--out", "whole").exit_code == 0
 
-    def killed(folder: Path, step: int) -> None:
+    def killed(folder, step):
         if step >= 30:
             raise KeyboardInterrupt
         keep_checkpoint(folder, step)
@@ -570,9 +551,7 @@ def test_a_killed_run_goes_on_with_all_options_of_its_record(
         (["--seed", "0", "--steps", "60"], ""),
     ],
 )
-def test_a_resumed_run_says_what_differs_from_its_record(
-    mini: Dataset, tmp_path: Path, given: list[str], said: str
-) -> None:
+def test_a_resumed_run_says_what_differs_from_its_record(mini, tmp_path, given, said):
     words = ["train", "bc", mini.name, *RESUMED, "--curve-episodes", "1", "--out", str(tmp_path)]
     assert invoke(*words).exit_code == 0
     record = (tmp_path / "run.json").read_bytes()
@@ -582,11 +561,9 @@ def test_a_resumed_run_says_what_differs_from_its_record(
     assert (tmp_path / "run.json").read_bytes() == record
 
 
-def test_a_run_that_goes_on_with_other_code_is_told_so(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notes: list[str] = []
-    options: dict[str, Any] = {"steps": 20, "settings": SMALL, "evaluations": 0}
+def test_a_run_that_goes_on_with_other_code_is_told_so(mini, tmp_path, monkeypatch):
+    notes = []
+    options = {"steps": 20, "settings": SMALL, "evaluations": 0}
     with pytest.raises(StoppedError):
         train_run("bc", mini, tmp_path, stop=stop_after(12), **options)
     began = read_run(tmp_path).code
@@ -609,9 +586,7 @@ def test_a_run_that_goes_on_with_other_code_is_told_so(
     assert read_run(tmp_path).codes == (began, "0" * 64)  # no step was taken with this one
 
 
-def test_progress_is_said_in_lines_where_there_is_no_terminal(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_is_said_in_lines_where_there_is_no_terminal(mini, tmp_path, monkeypatch):
     monkeypatch.setattr(terminal, "LINE_SECONDS", -1.0)
     words = ["--steps", "10", "--evaluations", "0", "--out", str(tmp_path / "run"), "--resume"]
     found = invoke("train", "bc", mini.name, *words)
@@ -620,9 +595,7 @@ def test_progress_is_said_in_lines_where_there_is_no_terminal(
     assert "BC seed 0: 5 of 10" in found.output
 
 
-def test_a_view_that_was_trained_on_is_found_and_one_episode_has_no_standard_error(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_view_that_was_trained_on_is_found_and_one_episode_has_no_standard_error(mini, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mini[:50].save("some.json")
     trained = invoke("train", "bc", "some.json", "--steps", "2", "--evaluations", "0")

@@ -1,7 +1,5 @@
 """Runs that read their data block by block, in place or not: what they learn from, in how much memory, and kills."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -9,9 +7,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +15,7 @@ import torch
 from gymnasium import spaces
 
 import orlog
+from orlog import publish_dataset
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.algos.training import run_data
 from orlog.algos.training.commands import dataset_words, resume_command
@@ -26,8 +23,6 @@ from orlog.algos.training.evaluating import load_run
 from orlog.algos.training.run_data import LoadedData, StreamedData
 from orlog.algos.training.runs import CHECKPOINT_FILE, RUN_FILE, read_run
 from orlog.datasets.download.in_place import open_in_place
-from orlog.datasets.publish.publish import publish_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders import streaming
 from orlog.loaders.arrays import statistics
@@ -43,7 +38,7 @@ NAME = "lab/steps-v1"
 PLACE = {"rank": 0, "ranks": 1}
 
 
-def write(name: str, lengths: list[int], width: int, *, noise: bool = True) -> Dataset:
+def write(name, lengths, width, *, noise=True):
     """Record episodes whose reward at a step is its number in the dataset."""
     rng = np.random.default_rng(0)
     first = 0
@@ -66,12 +61,12 @@ def write(name: str, lengths: list[int], width: int, *, noise: bool = True) -> D
 
 
 @pytest.fixture
-def steps(home: Path) -> Dataset:  # noqa: ARG001
+def steps(home):  # noqa: ARG001
     return write(NAME, [5, 40, 1, 17, 8, 29, 3, 60, 12, 25] * 3, 3)
 
 
 @pytest.fixture
-def served(steps: Dataset, tmp_path: Path) -> Iterator[FileServer]:
+def served(steps, tmp_path):
     """Return a server of a registry with the dataset, which a new home reads in place."""
     publish_dataset(steps.folder, str(tmp_path / "registry"))
     with FileServer(tmp_path / "registry") as server:
@@ -79,11 +74,9 @@ def served(steps: Dataset, tmp_path: Path) -> Iterator[FileServer]:
 
 
 @pytest.mark.parametrize("loader", STREAMED)
-def test_every_step_comes_once_an_epoch_as_its_loader_gives_it(
-    steps: Dataset, loader: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_step_comes_once_an_epoch_as_its_loader_gives_it(steps, loader, monkeypatch):
     monkeypatch.setattr("orlog.loaders.streaming.BLOCK_BYTES", 2000)
-    own: dict[str, dict[str, Any]] = {
+    own = {
         "sequences": {"length": 60},  # as only the longest episode, which few groups have
         "windows": {"observations": (-1, 0), "actions": (0, 1), "rewards": True},
         "action_chunks": {"length": 60},
@@ -110,32 +103,31 @@ def test_every_step_comes_once_an_epoch_as_its_loader_gives_it(
             torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
-def _first(batch: Any, loader: str) -> torch.Tensor:
+def _first(batch, loader):
     """Return the reward of the step of each item."""
     if loader.endswith("action_chunks"):  # sums: the observation is enough to find the step by
         return _of_chunks(batch)
-    rewards: torch.Tensor = batch.rewards
+    rewards = batch.rewards
     return rewards if rewards.ndim == 1 else rewards[:, 0]
 
 
-def _of_chunks(batch: Any) -> torch.Tensor:
+def _of_chunks(batch):
     """Solve the discounted sum of consecutive numbers for the first of them."""
     counts = batch.valid.sum(1).double()
     powers = 0.99 ** torch.arange(batch.valid.shape[1]).double()
     sums = torch.stack([powers[: int(one)].sum() for one in counts])
     ramps = torch.stack([(powers[: int(one)] * torch.arange(int(one))).sum() for one in counts])
-    first: torch.Tensor = ((batch.rewards.double() - ramps) / sums).round()
-    return first
+    return ((batch.rewards.double() - ramps) / sums).round()
 
 
-def assert_statistics(found: Any, expected: Any) -> None:
+def assert_statistics(found, expected):
     for part in ("observations", "actions", "rewards", "returns"):
         for number in ("mean", "std", "low", "high"):
             values = getattr(getattr(found, part), number), getattr(getattr(expected, part), number)
             np.testing.assert_array_equal(*values, err_msg=f"{part} {number}")
 
 
-def test_statistics_are_those_of_all_in_memory(steps: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_are_those_of_all_in_memory(steps, monkeypatch):
     for rows in (65536, 37, 1):
         monkeypatch.setattr(statistics, "_BLOCK_ROWS", rows)
         found, expected = (statistics.stream_statistics(steps), statistics.compute_statistics(orlog.load_arrays(steps)))
@@ -146,7 +138,7 @@ def test_statistics_are_those_of_all_in_memory(steps: Dataset, monkeypatch: pyte
         path.unlink()
 
 
-def test_what_a_run_takes_from_its_data_is_the_same(steps: Dataset) -> None:
+def test_what_a_run_takes_from_its_data_is_the_same(steps):
     kind = ALGORITHMS["bc"]
     streamed = StreamedData(kind, kind.CONFIG(), steps, lambda _: None)
     whole = LoadedData(orlog.load_arrays(steps))
@@ -162,7 +154,7 @@ def test_what_a_run_takes_from_its_data_is_the_same(steps: Dataset) -> None:
         _ = streamed.arrays
 
 
-def test_only_the_best_episodes_are_streamed_to_an_algorithm_that_chooses_them(steps: Dataset) -> None:
+def test_only_the_best_episodes_are_streamed_to_an_algorithm_that_chooses_them(steps):
     kind = ALGORITHMS["percent_bc"]
     data = StreamedData(kind, kind.CONFIG(), steps, lambda _: None)
     batches = iter(data.batches(kind, kind.CONFIG(), 0, "cpu")(0))
@@ -175,7 +167,7 @@ def test_only_the_best_episodes_are_streamed_to_an_algorithm_that_chooses_them(s
 
 
 @pytest.mark.parametrize("name", ["gcbc", "rlpd"])
-def test_what_needs_all_of_the_data_is_refused_with_what_to_do(steps: Dataset, tmp_path: Path, name: str) -> None:
+def test_what_needs_all_of_the_data_is_refused_with_what_to_do(steps, tmp_path, name):
     kind = ALGORITHMS[name]
     with pytest.raises(SchemaError, match=r"cannot be streamed: .*; give stream=False"):
         run_data.check_streams(kind, kind.CONFIG(), steps)
@@ -185,9 +177,7 @@ def test_what_needs_all_of_the_data_is_refused_with_what_to_do(steps: Dataset, t
     assert not (tmp_path / "run" / RUN_FILE).exists()
 
 
-def test_a_dataset_in_place_is_streamed_and_its_record_says_so(
-    served: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_in_place_is_streamed_and_its_record_says_so(served, tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "reader"))
     monkeypatch.chdir(tmp_path)
     run("registry", "add", "lab", served.url, "--in-place")
@@ -219,9 +209,7 @@ def test_a_dataset_in_place_is_streamed_and_its_record_says_so(
     assert (local / CHECKPOINT_FILE).read_bytes() != (folder / CHECKPOINT_FILE).read_bytes()
 
 
-def test_what_to_run_next_names_the_url_of_a_dataset_that_was_given_by_it_alone(
-    served: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_to_run_next_names_the_url_of_a_dataset_that_was_given_by_it_alone(served, tmp_path, monkeypatch):
     home = tmp_path / "reader"
     monkeypatch.setenv("ORLOG_HOME", str(home))
     monkeypatch.chdir(tmp_path)
@@ -245,12 +233,12 @@ def test_what_to_run_next_names_the_url_of_a_dataset_that_was_given_by_it_alone(
     assert resume_command(folder, read_run(folder), named) == "orlog train --resume 'a b'"
 
 
-def train_in_process(home: str, url: str, folder: str, kill_at: int) -> None:
+def train_in_process(home, url, folder, kill_at):
     """Train on a dataset in place, from the folder's checkpoint if there is one; 0 kills never."""
     os.environ["ORLOG_HOME"] = home
     done = 0
 
-    def stop() -> bool:
+    def stop():
         nonlocal done
         done += 1
         if done == kill_at:
@@ -273,9 +261,7 @@ def train_in_process(home: str, url: str, folder: str, kill_at: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
-def test_a_streamed_run_that_is_killed_and_resumed_equals_one_that_was_not(
-    served: FileServer, steps: Dataset, tmp_path: Path
-) -> None:
+def test_a_streamed_run_that_is_killed_and_resumed_equals_one_that_was_not(served, steps, tmp_path):
     url = f"{served.url}/{NAME}/{steps.manifest.version}"
     codes = []
     for folder, kill_at in (("whole", 0), ("cut", 47), ("cut", 30), ("cut", 0)):
@@ -290,27 +276,27 @@ def test_a_streamed_run_that_is_killed_and_resumed_equals_one_that_was_not(
     assert whole == cut
 
 
-def memory_of(home: str, name: str, folder: str, stream: bool, told: Any) -> None:
+def memory_of(home, name, folder, stream, told):
     """Train, and tell how much memory that took at most beside what there was, in MiB."""
     os.environ["ORLOG_HOME"] = home
     torch.set_num_threads(1)
     streaming.BUFFER_BYTES = 2**24
     statistics._BLOCK_BYTES = 2**22
-    more: dict[str, Any] = {"steps": 8, "evaluations": 0, "settings": {"hidden": [16]}}
+    more = {"steps": 8, "evaluations": 0, "settings": {"hidden": [16]}}
     train_run("bc", "lab/small-v1", Path(folder, "small"), stream=stream, **more)
     before = resident("VmRSS")
     train_run("bc", name, Path(folder, "large"), stream=stream, **more)
     told.put(resident("VmHWM") - before)
 
 
-def resident(field: str) -> float:
+def resident(field):
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(one for one in lines if one.startswith(field)).split()[1]) / 1024
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
-def test_memory_does_not_grow_with_the_data(home: Path, tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_data(home, tmp_path):
     write("lab/small-v1", [50] * 4, 512, noise=False)
     write("lab/large-v1", [100] * 800, 512, noise=False)  # 160 MB in memory
     found = {}

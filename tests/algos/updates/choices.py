@@ -13,16 +13,16 @@ class IPS(plain.Plain):
     SETTINGS = plain.chosen(baseline=0.3, max_weight=2.5, entropy_weight=0.1)
     CASES: tuple[dict[str, Any], ...] = ({}, {"objective": "direct"}, {"objective": "dr"})
 
-    def start(self) -> None:
+    def start(self):
         self.policy, self.regression = self.adam("policy"), self.adam("regression")
 
-    def update(self, batch: Any) -> dict[str, float]:
+    def update(self, batch):
         one, config = plain.in_units(self.scaling, batch), self.config
         chance = np.exp(batch.infos["action_log_probs"].numpy().ravel())
         rows = range(len(one.r))
         expected = plain.network(self.of("regression"), one.s).copy()
 
-        def value() -> float:
+        def value():
             pi = np.exp(plain.log_softmax(plain.network(self.of("policy"), one.s)))
             total = 0.0
             for row in rows:
@@ -35,11 +35,11 @@ class IPS(plain.Plain):
                 }[config.objective]
             return total / len(rows)
 
-        def entropy() -> float:
+        def entropy():
             logs = plain.log_softmax(plain.network(self.of("policy"), one.s))
             return float(-np.mean((np.exp(logs) * logs).sum(-1)))
 
-        def errors() -> float:
+        def errors():
             found = plain.network(self.of("regression"), one.s)
             return float(np.mean([(found[row, one.a[row]] - one.r[row]) ** 2 for row in rows]))
 

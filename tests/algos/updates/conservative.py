@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ class CQL(plain.Plain):
     MULTIPLIER, SHARE = 0.0, 0.5
     """The logarithm at the start, and its factor in its loss."""
 
-    def start(self) -> None:
+    def start(self):
         assert self.of("log_temperature")[0] == 0
         assert self.of("log_multiplier")[0] == self.MULTIPLIER
         self.critics = self.adam("critic", rate="critic_learning_rate")
@@ -31,27 +30,27 @@ class CQL(plain.Plain):
         self.temperature = self.adam("log_temperature", rate="policy_learning_rate")
         self.multiplier = self.adam("log_multiplier", rate="critic_learning_rate")
 
-    def sample(self, s: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def sample(self, s, noise):
         return plain.squashed(plain.network(self.of("policy"), s), noise, (-20, 2), -1.0)
 
-    def cloned(self, one: SimpleNamespace) -> plain.Array:
+    def cloned(self, one):
         """Return the log densities of the data's actions."""
         means, log_stds = np.split(plain.network(self.of("policy"), one.s), 2, -1)
         logs = plain.normal_logs(np.arctanh(one.a) - means, np.clip(log_stds - 1, -20, 2))
         return logs - np.log(1 - one.a**2).sum(-1)
 
-    def next_value(self, q_values: np.ndarray) -> plain.Array:
+    def next_value(self, q_values):
         """Return the values of next states from those of several actions there."""
         return q_values[0]
 
-    def own_values(self, values: np.ndarray, one: SimpleNamespace) -> plain.Array:  # noqa: ARG002
+    def own_values(self, values, one):  # noqa: ARG002
         """Return the values of the policy's actions in the conservative term."""
         return values
 
-    def gaps(self, gaps: np.ndarray) -> plain.Array:
+    def gaps(self, gaps):
         return gaps
 
-    def update(self, batch: Any) -> dict[str, float]:
+    def update(self, batch):
         config, one = self.config, plain.in_units(self.scaling, batch)
         s, a, shape = one.s, one.a, (config.sampled_actions, *one.a.shape)
         noise = [self.normal(*shape) for _ in range(2)]
@@ -62,7 +61,7 @@ class CQL(plain.Plain):
         next_q = self.values("target_critic", next_states, proposals[1][0]).min(0)
         y = one.r + config.discount * one.goes_on * self.next_value(next_q)
 
-        def gaps() -> plain.Array:
+        def gaps():
             parts = [self.values("critic", states, uniform) - 2 * np.log(0.5)]
             for actions, density in proposals:
                 values = self.own_values(self.values("critic", states, actions), one)
@@ -74,10 +73,10 @@ class CQL(plain.Plain):
         if config.target_gap is not None:
             multiplier, goal = math.exp(log_multiplier), config.target_gap
 
-        def excess() -> float:
+        def excess():
             return float(config.conservative_weight * (gaps() - goal).sum())
 
-        def critic_loss() -> float:
+        def critic_loss():
             errors = self.values("critic", s, a) - y
             return float(np.mean(errors**2, 1).sum() + multiplier * excess())
 
@@ -85,7 +84,7 @@ class CQL(plain.Plain):
         log_temperature, excess_now = self.of("log_temperature")[0], excess()
         temperature, clones = math.exp(log_temperature), self.count < self.cloning_steps()
 
-        def policy_loss() -> float:
+        def policy_loss():
             actions, density = self.sample(s, fresh)
             value = self.values("critic", s, actions).min(0)
             value = self.cloned(one) if clones else value
@@ -106,9 +105,8 @@ class CQL(plain.Plain):
         self.count += 1
         return metrics
 
-    def cloning_steps(self) -> int:
-        steps: int = self.config.cloning_steps
-        return steps
+    def cloning_steps(self):
+        return self.config.cloning_steps
 
 
 class CalQL(CQL):
@@ -116,16 +114,16 @@ class CalQL(CQL):
     CASES = ({}, {"target_gap": None, "smallest_gap": 1.5})
     MULTIPLIER, SHARE = 1.0, 1.0
 
-    def next_value(self, q_values: np.ndarray) -> plain.Array:
+    def next_value(self, q_values):
         return q_values.max(0)
 
-    def own_values(self, values: np.ndarray, one: SimpleNamespace) -> plain.Array:
+    def own_values(self, values, one):
         return np.maximum(values, one.returns_to_go)
 
-    def gaps(self, gaps: np.ndarray) -> plain.Array:
+    def gaps(self, gaps):
         return np.maximum(gaps, self.config.smallest_gap)
 
-    def cloning_steps(self) -> int:
+    def cloning_steps(self):
         return 0
 
 
@@ -139,15 +137,15 @@ class CQLDiscrete(plain.Plain):
     )
     UPDATES = 5
 
-    def start(self) -> None:
+    def start(self):
         self.optimizer = self.adam("critic")
 
-    def update(self, batch: Any) -> None:
+    def update(self, batch):
         config, one = self.config, plain.in_units(self.scaling, batch)
         next_q = plain.network(self.of("target_critic"), one.next_s)
         y = one.r + config.discount * one.goes_on * plain.of_actions(next_q, self.acts(one.next_s, one.next_s))
 
-        def loss() -> float:
+        def loss():
             q = plain.network(self.of("critic"), one.s)
             error = np.abs(plain.of_actions(q, one.a) - y)
             losses = error**2 / 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,26 +24,26 @@ class IQL(plain.Plain):
     CRITIC = "critic"
     POLICY: tuple[str, ...] = ("policy", "log_std")
 
-    def start(self) -> None:
+    def start(self):
         self.critics = self.adam(self.CRITIC, "value")
         self.policy = self.adam(*self.POLICY)
 
-    def logs(self, one: SimpleNamespace) -> plain.Array:
+    def logs(self, one):
         return plain.normal_logs(one.a - self.acts(one.s, one.s), self.of("log_std")[0])
 
-    def update(self, batch: Any) -> dict[str, float]:
+    def update(self, batch):
         config, one = self.config, plain.in_units(self.scaling, batch)
         target_q = self.values(f"target_{self.CRITIC}", one.s, one.a).min(0)
         next_v = self.value("value", one.next_s)
         y = one.r + config.discount * one.goes_on * next_v
 
-        def advantages() -> plain.Array:
+        def advantages():
             return target_q - self.value("value", one.s)
 
         exponents = config.inverse_temperature * advantages()
         weights = np.minimum(np.exp(exponents), config.max_weight)
 
-        def values_loss() -> float:
+        def values_loss():
             u = advantages()
             value_loss = np.mean(np.abs(config.expectile - (u < 0)) * u**2)
             errors = self.values(self.CRITIC, one.s, one.a) - y
@@ -72,12 +71,12 @@ class IQLDiscrete(IQL):
     CRITIC, TWINS = "critics", ("0", "1")
     POLICY = ("policy",)
 
-    def values(self, name: str, *parts: np.ndarray) -> plain.Array:
+    def values(self, name, *parts):
         s, actions = parts
         values = [plain.network(self.of(f"{name}/{twin}"), s) for twin in self.TWINS]
         return np.stack([plain.of_actions(value, actions) for value in values])
 
-    def logs(self, one: SimpleNamespace) -> plain.Array:
+    def logs(self, one):
         log_pi = plain.log_softmax(plain.network(self.of("policy"), one.s))
         return plain.of_actions(log_pi, one.a)
 
@@ -86,20 +85,20 @@ class AWAC(plain.Plain):
     CASES = ({}, {"temperature": 0.1, "max_weight": 2.0})
     UPDATES = 4
 
-    def start(self) -> None:
+    def start(self):
         self.critics = self.adam("critic")
         self.policy = self.adam("policy", "log_std")
 
-    def sample(self, s: np.ndarray) -> plain.Array:
+    def sample(self, s):
         noise = np.exp(self.of("log_std")[0]) * self.normal(len(s), 2)
         return np.clip(plain.network(self.of("policy"), s) + noise, -1, 1)
 
-    def update(self, batch: Any) -> None:
+    def update(self, batch):
         config, one = self.config, plain.in_units(self.scaling, batch)
         next_q = self.values("target_critic", one.next_s, self.sample(one.next_s)).min(0)
         y = one.r + config.discount * one.goes_on * next_q
 
-        def critic_loss() -> float:
+        def critic_loss():
             return float(np.mean((self.values("critic", one.s, one.a) - y) ** 2, 1).sum())
 
         self.critics.step(critic_loss)
@@ -107,12 +106,12 @@ class AWAC(plain.Plain):
         advantage = self.values("critic", one.s, one.a).min(0) - own_q
         weight = np.minimum(np.exp(advantage / config.temperature), config.max_weight)
 
-        def policy_loss() -> float:
+        def policy_loss():
             errors = one.a - plain.network(self.of("policy"), one.s)
             return -float(np.mean(weight * plain.normal_logs(errors, self.of("log_std")[0])))
 
         self.policy.step(policy_loss)
         self.follow("target_critic", "critic")
 
-    def acts(self, s: np.ndarray, *_: np.ndarray) -> plain.Array:
+    def acts(self, s, *_):
         return plain.network(self.of("policy"), s).clip(-1, 1)

@@ -28,23 +28,23 @@ class CPQ(plain.Plain):
         {"bounded_costs": True},
     )
 
-    def start(self) -> None:
+    def start(self):
         assert self.of("log_multiplier")[0] == 0
         names = ("autoencoder", "critic", "cost_critic")
         self.optimizer = self.adam(*names, rate="critic_learning_rate")
         self.policy = self.adam("policy", rate="policy_learning_rate")
 
-    def sample(self, s: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def sample(self, s, noise):
         return plain.squashed(plain.network(self.of("policy"), s), noise, (-20, 2), 0.0)
 
-    def latent(self, s: np.ndarray, a: np.ndarray) -> tuple[plain.Array, plain.Array, plain.Array]:
+    def latent(self, s, a):
         inputs = np.concatenate([s, a], -1)
         outputs = plain.network(self.of("autoencoder/encoder"), inputs)
         means, logs = np.split(outputs, 2, -1)
         logs = np.clip(logs, -4, 15)
         return means, logs, 0.5 * (means**2 + np.exp(2 * logs) - 1 - 2 * logs).mean(-1)
 
-    def update(self, batch: Any) -> dict[str, float]:
+    def update(self, batch):
         config, one = self.config, plain.in_units(self.scaling, batch)
         s, a, costs = one.s, one.a, batch.infos["cost"].numpy()
         limit = LIMIT * config.cost_limit / 2.0
@@ -61,12 +61,12 @@ class CPQ(plain.Plain):
         unseen = self.latent(many, sampled)[2] > np.quantile(usual, 0.95)
         lowest, alpha = config.unseen_factor * limit, math.exp(self.of("log_multiplier")[0])
 
-        def unseen_cost() -> float:
+        def unseen_cost():
             judged = self.values("cost_critic", many, sampled).max(0)
             judged = np.minimum(judged, lowest) if config.bounded_costs else judged
             return float((judged * unseen).sum() / max(unseen.sum(), 1))
 
-        def loss() -> float:
+        def loss():
             means, logs, apart = self.latent(s, a)
             inputs = np.concatenate([s, means + np.exp(logs) * z_noise], -1)
             decoded = np.tanh(plain.network(self.of("autoencoder/decoder"), inputs))
@@ -78,7 +78,7 @@ class CPQ(plain.Plain):
         own, _ = self.sample(s, own_noise)
         is_safe = self.values("cost_critic", s, own).max(0) <= limit
 
-        def policy_loss() -> float:
+        def policy_loss():
             if self.count < config.cloning_steps:
                 outputs = plain.network(self.of("policy"), s)
                 means, log_stds = np.split(outputs, 2, -1)
@@ -108,13 +108,13 @@ class CQLLagrangian(CQL):
         {"cloning_steps": 2, "sampled_actions": 1, "cost_limit": 0.0},
     )
 
-    def start(self) -> None:
+    def start(self):
         self.critics = self.adam("critic", "cost_critic", rate="critic_learning_rate")
         self.policy = self.adam("policy", rate="policy_learning_rate")
         self.temperature = self.adam("log_temperature", rate="policy_learning_rate")
         self.total = self.last = 0.0
 
-    def update(self, batch: Any) -> dict[str, float]:
+    def update(self, batch):
         config, one = self.config, plain.in_units(self.scaling, batch)
         s, a, costs = one.s, one.a, batch.infos["cost"].numpy()
         shape, limit = (config.sampled_actions, *a.shape), LIMIT * config.cost_limit / 2.0
@@ -129,13 +129,13 @@ class CQLLagrangian(CQL):
         y = one.r + 0.9 * one.goes_on * next_q
         y_cost = costs + 0.9 * one.goes_on * next_c
 
-        def gaps_of(name: str, sign: float) -> plain.Array:
+        def gaps_of(name, sign):
             parts = [sign * self.values(name, states, uniform) - 2 * np.log(0.5)]
             parts += [sign * self.values(name, states, b) - logs for b, logs in proposals]
             total = special.logsumexp(np.concatenate(parts, 1), 1)
             return (total - sign * self.values(name, s, a)).mean(1)
 
-        def critic_loss() -> float:
+        def critic_loss():
             found = ((self.values("critic", s, a) - y) ** 2).mean(1).sum()
             found += ((self.values("cost_critic", s, a) - y_cost) ** 2).mean(1).sum()
             found += config.conservative_weight * gaps_of("critic", 1.0).sum()
@@ -152,7 +152,7 @@ class CQLLagrangian(CQL):
         log_temperature = self.of("log_temperature")[0]
         temperature = math.exp(log_temperature)
 
-        def policy_loss() -> float:
+        def policy_loss():
             actions, density = self.sample(s, fresh)
             worth = self.values("critic", s, actions).min(0)
             worth = worth - lagrange * self.values("cost_critic", s, actions).max(0)
@@ -192,11 +192,11 @@ class CDT(DT):
     )
     UPDATES = 2
 
-    def start(self) -> None:
+    def start(self):
         self.optimizer = self.adam("policy", "cost_head")
         self.temperature = self.adam("log_temperature", rate="temperature_learning_rate")
 
-    def outputs(self, one: Any, batch: Any) -> tuple[plain.Array, plain.Array]:
+    def outputs(self, one, batch):
         """Return what the head gives at observations, and the vectors at actions."""
         rows, length, _ = one.s.shape
         layer, time = "layers.layers.0", self.of("policy/times")[0][one.timesteps]
@@ -210,18 +210,18 @@ class CDT(DT):
         tokens = self.transformed(self.norm("norm", tokens), layer)
         return self.linear("head", tokens[:, 2::4]), tokens[:, 3::4]
 
-    def update(self, batch: Any) -> dict[str, float]:
+    def update(self, batch):
         config, one = self.config, plain.in_units(self.scaling, batch)
         temperature, steps = math.exp(self.of("log_temperature")[0]), one.mask.sum()
 
-        def spread() -> plain.Array:
+        def spread():
             return self.outputs(one, batch)[0][..., 2:]
 
-        def entropy() -> float:
+        def entropy():
             each = 0.5 * np.log(2 * np.pi * np.e) + spread()
             return float((each * one.mask[..., None]).sum() / (2 * steps))
 
-        def loss() -> float:
+        def loss():
             outputs, at_actions = self.outputs(one, batch)
             means, log_stds = outputs[..., :2], outputs[..., 2:]
             logs = plain.normal_logs((one.a - means)[..., None], log_stds[..., None])

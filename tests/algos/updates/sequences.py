@@ -1,9 +1,5 @@
 """The Decision Transformer."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import torch
 from scipy import stats
@@ -31,27 +27,27 @@ class DT(plain.Plain):
     UPDATES = 2
 
     @staticmethod
-    def prepare(algorithm: Any) -> None:
+    def prepare(algorithm):
         """Let normalizations and biases no longer be trivial."""
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for one in algorithm.policy.parameters():
                 one.add_(0.3 * torch.randn(one.shape, generator=generator))
 
-    def start(self) -> None:
+    def start(self):
         self.optimizer = self.adam("policy")
 
-    def linear(self, name: str, x: np.ndarray) -> plain.Array:
+    def linear(self, name, x):
         weight, bias = self.of(f"policy/{name}")
         return x @ weight.T + bias
 
-    def norm(self, name: str, x: np.ndarray) -> plain.Array:
+    def norm(self, name, x):
         scale, shift = self.of(f"policy/{name}")
         apart = x - x.mean(-1, keepdims=True)
         root = np.sqrt((apart**2).mean(-1, keepdims=True) + 1e-5)
         return apart / root * scale + shift
 
-    def predicted(self, one: Any) -> plain.Array:
+    def predicted(self, one):
         rows, length, _ = one.s.shape
         layer, time = "layers.layers.0", self.of("policy/times")[0][one.timesteps]
         tokens = np.empty((rows, 3 * length, time.shape[-1]))
@@ -62,7 +58,7 @@ class DT(plain.Plain):
         tokens = self.transformed(self.norm("norm", tokens), layer)
         return np.tanh(self.linear("head", tokens[:, 1::3]))
 
-    def transformed(self, tokens: plain.Array, layer: str) -> plain.Array:
+    def transformed(self, tokens, layer):
         """Return the vectors of tokens after the one layer and the last normalization."""
         rows, count, _ = tokens.shape
         x = self.linear(f"{layer}.attention_in", self.norm(f"{layer}.attention_norm", tokens))
@@ -75,13 +71,13 @@ class DT(plain.Plain):
         tokens = tokens + self.linear(f"{layer}.hidden_out", x * stats.norm.cdf(x))
         return self.norm("layers.norm", tokens)
 
-    def acts(self, *_: np.ndarray) -> None:
+    def acts(self, *_):
         """Act by what came before."""
 
-    def update(self, batch: Any) -> dict[str, float]:
+    def update(self, batch):
         config, one = self.config, plain.in_units(self.scaling, batch)
 
-        def loss() -> float:
+        def loss():
             return float(((self.predicted(one) - one.a) ** 2)[one.mask].sum() / one.a.size)
 
         metrics, parameters = {"policy/loss": loss()}, self.optimizer.parameters

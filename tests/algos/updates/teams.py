@@ -1,9 +1,5 @@
 """Updates of algorithms for teams, from their equations: `plain.Plain` says how."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -17,23 +13,23 @@ class MABCQ(plain.Plain):
     CASES = ({}, {"threshold": 1.0}, {"threshold": 0.0})
 
     @staticmethod
-    def prepare(algorithm: Any) -> None:
+    def prepare(algorithm):
         with torch.no_grad():
             for one in algorithm.imitation.parameters():
                 one.mul_(2)
 
-    def start(self) -> None:
+    def start(self):
         self.optimizer = self.adam("values", "mixer")
         self.imitator = self.adam("imitation")
 
-    def seen(self, observations: np.ndarray) -> plain.Array:
+    def seen(self, observations):
         which = np.broadcast_to(np.eye(2), (len(observations), 2, 2))
         return np.concatenate([observations, which], -1)
 
-    def mixed(self, name: str, values: np.ndarray, observations: np.ndarray) -> plain.Array:
+    def mixed(self, name, values, observations):
         s = observations.reshape(len(observations), -1)
 
-        def given(part: str) -> plain.Array:
+        def given(part):
             return plain.network(self.of(f"{name}/{part}"), s)
 
         totals = []
@@ -45,7 +41,7 @@ class MABCQ(plain.Plain):
             totals.append(hidden @ last + given("last_bias")[row, 0])
         return np.array(totals)
 
-    def update(self, batch: Any) -> dict[str, float]:
+    def update(self, batch):
         config, one = self.config, plain.in_units(self.scaling, batch)
         s, next_s = self.seen(one.s), self.seen(one.next_s)
         rows = range(len(s))
@@ -71,13 +67,13 @@ class MABCQ(plain.Plain):
             over = all(one.terminations[row, agent] for agent in acting)
             targets.append(reward + config.discount * (not over) * next_total[row])
 
-        def loss() -> float:
+        def loss():
             values = plain.network(self.of("values"), s)
             own = np.take_along_axis(values, one.a[..., None] * one.acts[..., None], -1)[..., 0]
             total = self.mixed("mixer", own * one.acts, one.s)
             return float(np.mean((np.array(targets) - total) ** 2) / 2)
 
-        def imitation() -> float:
+        def imitation():
             logs = plain.log_softmax(plain.network(self.of("imitation"), s))
             found = [logs[row, agent, one.a[row, agent]] for row in rows for agent in range(2) if one.acts[row, agent]]
             return -float(np.mean(found))
@@ -90,6 +86,6 @@ class MABCQ(plain.Plain):
         self.count += 1
         return metrics
 
-    def acts(self, s: plain.Array, goals: plain.Array) -> plain.Array:  # noqa: ARG002
+    def acts(self, s, goals):  # noqa: ARG002
         """Return None: actions are those of several agents, which another test looks at."""
-        return None
+        return

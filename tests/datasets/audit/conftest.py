@@ -1,32 +1,26 @@
 """Audits that are made twice: the data as one job, and each few episodes as one."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 import orlog
 from orlog.datasets.audit import audit as audits
-from orlog.datasets.audit.findings import Audit
 
 JOBS = 16
 
 
 @pytest.fixture
-def findings_do_not_depend_on_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def findings_do_not_depend_on_jobs(monkeypatch):
     """Compare the findings of one job with those of several."""
 
-    def in_several(dataset: orlog.Dataset, _size: int) -> list[range]:
+    def in_several(dataset, _size):
         step = max(1, -(-dataset.total_episodes // JOBS))
         whole = range(dataset.total_episodes)
         return [whole[first : first + step] for first in whole[::step]]
 
-    def here(function: Any, jobs: Any, **_: object) -> Iterator[Any]:
+    def here(function, jobs, **_):
         yield from map(function, jobs)
 
-    def audit(*given: Any, **options: Any) -> Audit:
+    def audit(*given, **options):
         found = audits.audit(*given, **options)
         with monkeypatch.context() as patch:
             patch.setattr(audits, "episode_ranges", in_several)

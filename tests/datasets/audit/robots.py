@@ -1,21 +1,17 @@
 """Sets as robots record them: smooth motion with pauses, sensors with noise, cameras that see the arm."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-import orlog
 from tests.episodes import record_episodes, whole_episode
 
 Draft = dict[str, Any]
 JOINTS, SIZE = 6, 32
 
 
-def path(rng: np.random.Generator, rows: int, numbers: int, idle: int = 0, start: Any = None) -> np.ndarray:
+def path(rng, rows, numbers, idle=0, start=None):
     """Return positions that move smoothly from one random point to the next, with pauses."""
     here = rng.uniform(-1.2, 1.2, numbers) if start is None else np.asarray(start, float)
     parts = [np.repeat(here[None], idle, axis=0)]
@@ -31,7 +27,7 @@ def path(rng: np.random.Generator, rows: int, numbers: int, idle: int = 0, start
     return np.concatenate(parts)[:rows]
 
 
-def picture(points: np.ndarray, rng: np.random.Generator, noise: float = 2.0) -> np.ndarray:
+def picture(points, rng, noise=2.0):
     """Return frames of two colored balls, whose places points (rows, 4) give, on a warm ground."""
     grid = np.linspace(-1.5, 1.5, SIZE)
     frames = np.zeros((len(points), SIZE, SIZE, 3))
@@ -43,18 +39,7 @@ def picture(points: np.ndarray, rng: np.random.Generator, noise: float = 2.0) ->
     return (frames + rng.normal(0, noise, frames.shape)).clip(0, 255).astype(np.uint8)
 
 
-def arm(
-    seed: int,
-    *,
-    episodes: int = 16,
-    steps: int = 120,
-    action: str = "next",
-    images: bool = False,
-    noise: float = 1e-3,
-    idle: int = 0,
-    home: bool = False,
-    extra: Callable[[np.random.Generator, np.ndarray], dict[str, np.ndarray]] | None = None,
-) -> list[Draft]:
+def arm(seed, *, episodes=16, steps=120, action="next", images=False, noise=1e-3, idle=0, home=False, extra=None):
     """Return episodes of an arm with a gripper, as `Episode` takes them.
 
     `action`: the next position, the `target` that the arm follows with a lag, or a `delta`.
@@ -94,7 +79,7 @@ def arm(
     return drafts
 
 
-def record(drafts: list[Draft], name: str = "lab/arm-v1", **facts: Any) -> orlog.Dataset:
+def record(drafts, name="lab/arm-v1", **facts):
     """Write episodes, which end by a truncation, and open them."""
     first = drafts[0]["observations"]
     space = spaces.Dict(

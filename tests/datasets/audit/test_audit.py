@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,9 +15,8 @@ import pytest
 
 import orlog
 from orlog.datasets.audit import pieces as audit_pieces
-from orlog.datasets.audit.findings import THRESHOLDS, Finding
+from orlog.datasets.audit.findings import THRESHOLDS
 from orlog.datasets.home.folders import partial_folder, write_partial
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.manifest import read_manifest
 from tests.command_line import orlog as run
@@ -32,7 +30,7 @@ Draft = dict[str, Any]  # arguments of `Episode`
 
 
 @pytest.fixture(scope="module")
-def recorded() -> list[Draft]:
+def recorded():
     """Return episodes of Pendulum with random actions."""
     env = gymnasium.make("Pendulum-v1")
     rng = np.random.default_rng(0)
@@ -67,7 +65,7 @@ def recorded() -> list[Draft]:
     return drafts
 
 
-def write(drafts: list[Draft]) -> Path:
+def write(drafts):
     with orlog.DatasetWriter(NAME, environment=gymnasium.make("Pendulum-v1")) as writer:
         for draft in drafts:
             writer.add_episode(orlog.Episode(**draft))
@@ -87,10 +85,10 @@ class Defect:
     count: int | None = None
 
 
-def put(name: str, episode: int, step: int, value: object) -> Callable[[list[Draft]], None]:
+def put(name, episode, step, value):
     """Return what puts a value into a row of a column of an episode."""
 
-    def plant(drafts: list[Draft]) -> None:
+    def plant(drafts):
         root, _, key = name.partition("/")
         values = drafts[episode][root]
         (values[key] if key else values)[step] = value
@@ -98,25 +96,25 @@ def put(name: str, episode: int, step: int, value: object) -> Callable[[list[Dra
     return plant
 
 
-def in_all(change: Callable[[Draft], object]) -> Callable[[list[Draft]], object]:
+def in_all(change):
     return lambda drafts: [change(draft) for draft in drafts]
 
 
-def say(name: str, episode: int, value: object) -> Callable[[list[Draft]], object]:
+def say(name, episode, value):
     """Return what changes a column of episodes."""
     return lambda drafts: drafts[episode]["metadata"].update({name: value})
 
 
-def repeat_finals(draft: Draft) -> None:
+def repeat_finals(draft):
     draft["observations"][-1] = draft["observations"][-2]
 
 
-def shift_finals(drafts: list[Draft]) -> None:
+def shift_finals(drafts):
     for one, other in itertools.pairwise(drafts):
         one["observations"][-1] = other["observations"][0]
 
 
-def seam(drafts: list[Draft]) -> None:
+def seam(drafts):
     """Join the start of an episode with the end of another, as where a boundary was lost."""
     one, other = drafts[1], drafts[2]
     step = int(np.abs(one["observations"] - other["observations"]).min(axis=1).argmax())
@@ -125,11 +123,11 @@ def seam(drafts: list[Draft]) -> None:
     other["observations"][:] += np.float32(1e-3)  # so that nothing occurs twice
 
 
-def terminate(draft: Draft) -> None:
+def terminate(draft):
     draft["terminations"], draft["truncations"] = draft["truncations"], draft["terminations"]
 
 
-def lengthen(drafts: list[Draft], number: int = 0) -> None:
+def lengthen(drafts, number=0):
     one, other = drafts[number], drafts.pop(number + 1)
     one["truncations"][-1] = False
     one["observations"] = np.concatenate([one["observations"], other["observations"][1:]])
@@ -139,12 +137,12 @@ def lengthen(drafts: list[Draft], number: int = 0) -> None:
     one["metadata"]["length"], one["metadata"]["return"] = 400, one["rewards"].sum()
 
 
-def lengthen_all(drafts: list[Draft]) -> None:
+def lengthen_all(drafts):
     for number in range(len(drafts) // 2):
         lengthen(drafts, number)
 
 
-def shorten(drafts: list[Draft]) -> None:
+def shorten(drafts):
     for name in ("actions", "rewards", "terminations", "truncations"):
         drafts[4][name] = drafts[4][name][:150]
     drafts[4]["truncations"][-1] = True
@@ -153,31 +151,31 @@ def shorten(drafts: list[Draft]) -> None:
     drafts[4]["metadata"] |= {"length": 150, "return": drafts[4]["rewards"].sum()}
 
 
-def copy_episode(drafts: list[Draft], one: int, other: int) -> None:
+def copy_episode(drafts, one, other):
     drafts[other] |= copy.deepcopy({**drafts[one], "metadata": drafts[other]["metadata"]})
     drafts[other]["metadata"]["return"] = drafts[one]["metadata"]["return"]
 
 
-def copy_steps(drafts: list[Draft], one: int, other: int) -> None:
+def copy_steps(drafts, one, other):
     for name in ("observations", "actions", "rewards"):
         drafts[other][name][50:90] = drafts[one][name][50:90]
 
 
-def give_next_observations(drafts: list[Draft]) -> None:
+def give_next_observations(drafts):
     for draft in drafts:
         draft["infos"]["next_observations"] = draft["observations"][1:].copy()
     drafts[2]["infos"]["next_observations"][7] += 1
 
 
-def scaled(column: str, number: int, factor: float, low: float, high: float) -> Any:
-    def change(draft: Draft) -> None:
+def scaled(column, number, factor, low, high):
+    def change(draft):
         draft[column][:, number] = np.clip(factor * draft[column][:, number], low, high)
 
     return in_all(change)
 
 
-def held(column: str, episode: int, number: int) -> Callable[[list[Draft]], None]:
-    def plant(drafts: list[Draft]) -> None:
+def held(column, episode, number):
+    def plant(drafts):
         drafts[episode][column][:, number] = drafts[episode][column][0, number]
 
     return plant
@@ -267,7 +265,7 @@ FIRST = {one.check: name for name, one in reversed(DEFECTS.items())}
         for name, one in DEFECTS.items()
     ],
 )
-def test_a_planted_defect_is_found(name: str, recorded: list[Draft], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_defect_is_found(name, recorded, monkeypatch):
     defect = DEFECTS[name]
     drafts = copy.deepcopy(recorded)
     defect.plant(drafts)
@@ -279,7 +277,7 @@ def test_a_planted_defect_is_found(name: str, recorded: list[Draft], monkeypatch
     assert audit.is_good == (not any(one.severity == "error" for one in audit.findings))
 
 
-def fits(finding: Finding, defect: Defect) -> bool:
+def fits(finding, defect):
     expected = [defect.check, defect.severity, defect.column]
     return (
         [finding.check, finding.severity, finding.column[: len(defect.column)]] == expected
@@ -289,26 +287,26 @@ def fits(finding: Finding, defect: Defect) -> bool:
     )
 
 
-def test_forty_defects_of_twelve_kinds_are_planted() -> None:
+def test_forty_defects_of_twelve_kinds_are_planted():
     assert len(DEFECTS) >= 40
     assert len({one.check for one in DEFECTS.values()}) >= 12
 
 
-def test_good_data_have_no_findings(recorded: list[Draft]) -> None:
+def test_good_data_have_no_findings(recorded):
     audit = orlog.audit(write(recorded))
     assert audit.findings == []
     assert audit.not_checked == {}
     assert (audit.episodes, audit.steps) == (EPISODES, EPISODES * HORIZON)
 
 
-def test_datasets_are_compared_with_held_out_ones(recorded: list[Draft]) -> None:
+def test_datasets_are_compared_with_held_out_ones(recorded):
     dataset = orlog.load_dataset(write(recorded))
     assert orlog.audit(dataset[:4], against=[dataset[4:]]).findings == []
     found = orlog.audit(dataset[:5], against=[dataset[4:]]).of("error")
     assert {(one.check, one.episode, one.count) for one in found} == {("splits", 5, 1), ("duplicates", 5, 1)}
 
 
-def test_the_command_prints_findings_and_writes_a_page(recorded: list[Draft], tmp_path: Path) -> None:
+def test_the_command_prints_findings_and_writes_a_page(recorded, tmp_path):
     drafts = copy.deepcopy(recorded)
     DEFECTS["nan-action"].plant(drafts)
     write(drafts)
@@ -322,7 +320,7 @@ def test_the_command_prints_findings_and_writes_a_page(recorded: list[Draft], tm
     assert (body["findings"][0]["episode"], body["is_good"]) == (0, False)
 
 
-def test_a_part_of_a_version_is_told_from_a_damaged_one(mini_folder: Path) -> None:
+def test_a_part_of_a_version_is_told_from_a_damaged_one(mini_folder):
     manifest = read_manifest(mini_folder / "manifest.json")
     part = partial_folder(mini_folder)
     mini_folder.rename(part)
@@ -340,7 +338,7 @@ def test_a_part_of_a_version_is_told_from_a_damaged_one(mini_folder: Path) -> No
     assert (found.check, found.severity) == ("damage", "error")
 
 
-def test_images_texts_and_episodes_of_any_length_are_audited() -> None:
+def test_images_texts_and_episodes_of_any_length_are_audited():
     spaces = gymnasium.spaces
     observation_space = spaces.Dict({"image": spaces.Box(0, 255, (20, 20), np.uint8), "word": spaces.Text(9)})
     rng = np.random.default_rng(0)
@@ -363,7 +361,7 @@ def test_images_texts_and_episodes_of_any_length_are_audited() -> None:
     assert (found.check, found.severity, found.episode) == ("duplicates", "note", 2)
 
 
-def test_blank_and_frozen_frames_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blank_and_frozen_frames_are_found(monkeypatch):
     spaces = gymnasium.spaces
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 255, (6, 201, 12, 12, 3), np.uint8)
@@ -388,7 +386,7 @@ def test_blank_and_frozen_frames_are_found(monkeypatch: pytest.MonkeyPatch) -> N
         assert [one for one in again if one.check == "frames"] == found
 
 
-def test_long_episodes_are_read_in_pieces(recorded: list[Draft], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_episodes_are_read_in_pieces(recorded, monkeypatch):
     drafts = copy.deepcopy(recorded)
     for name in ("glitch", "nan-action", "time-goes-back"):
         DEFECTS[name].plant(drafts)
@@ -397,14 +395,14 @@ def test_long_episodes_are_read_in_pieces(recorded: list[Draft], monkeypatch: py
     assert orlog.audit(NAME).findings == whole.findings
 
 
-def test_of_a_maze_only_what_is_true_is_said(mini: Dataset) -> None:
+def test_of_a_maze_only_what_is_true_is_said(mini):
     audit = orlog.audit(mini)
     assert {one.severity for one in audit.findings} == {"note"}
     assert {one.check for one in audit.findings} == {"saturated", "flags"}
     assert list(audit.not_checked) == ["splits"]  # so its rewards were computed again
 
 
-def test_a_reward_that_a_maze_would_not_give_is_found(mini: Dataset) -> None:
+def test_a_reward_that_a_maze_would_not_give_is_found(mini):
     with orlog.DatasetWriter("lab/maze-v1", environment=mini.recover_environment()) as writer:
         for episode in mini.iterate_episodes(range(3)):
             rewards = episode.rewards.copy()
@@ -414,7 +412,7 @@ def test_a_reward_that_a_maze_would_not_give_is_found(mini: Dataset) -> None:
     assert [(one.severity, one.episode, one.step, one.count) for one in found] == [("error", 1, 7, 1)]
 
 
-def test_values_of_every_shape_are_audited() -> None:
+def test_values_of_every_shape_are_audited():
     spaces = gymnasium.spaces
     box = spaces.Box(-1, 1, (2,), np.float32)
     nested = spaces.Dict(

@@ -1,26 +1,19 @@
 """Faults of robots' sets are found and called by their name; the same sets without them are not accused."""
 
-from __future__ import annotations
-
 import functools
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.audit.findings import Finding
-from tests.datasets.audit.robots import Draft, arm, path, picture, record
-
-Plant = Callable[[list[Draft]], Any]
+from tests.datasets.audit.robots import arm, path, picture, record
 
 
-def hold(times: int, *names: str, actions: bool = False) -> Plant:
+def hold(times, *names, actions=False):
     """Return what holds each row of some observations for some steps."""
 
-    def plant(drafts: list[Draft]) -> None:
+    def plant(drafts):
         for one in drafts:
             rows = np.arange(len(one["actions"]) + 1) // times * times
             for name in names or one["observations"]:
@@ -31,7 +24,7 @@ def hold(times: int, *names: str, actions: bool = False) -> Plant:
     return plant
 
 
-def double_some(drafts: list[Draft]) -> None:
+def double_some(drafts):
     """Store ten rows of some episodes twice, one after the other."""
     for one in drafts[::3]:
         count = len(one["actions"])
@@ -41,18 +34,18 @@ def double_some(drafts: list[Draft]) -> None:
             one["observations"][name] = np.repeat(rows, times, axis=0)
 
 
-def stale(drafts: list[Draft]) -> None:
+def stale(drafts):
     for before, one in itertools.pairwise(drafts):
         one["observations"]["image"][0] = before["observations"]["image"][-1]
 
 
-def stale_all(drafts: list[Draft]) -> None:
+def stale_all(drafts):
     for before, one in itertools.pairwise(drafts):
         one["observations"]["state"][0] = before["observations"]["state"][-1]
 
 
-def late(steps: int) -> Plant:
-    def plant(drafts: list[Draft]) -> None:
+def late(steps):
+    def plant(drafts):
         for one in drafts:
             frames = one["observations"]["image"]
             one["observations"]["image"] = frames[np.maximum(np.arange(len(frames)) - steps, 0)]
@@ -60,13 +53,13 @@ def late(steps: int) -> Plant:
     return plant
 
 
-def same_row(drafts: list[Draft]) -> None:
+def same_row(drafts):
     for one in drafts:
         one["actions"][:, :6] = one["observations"]["state"][:-1, :6]
 
 
-def copycat(start: str) -> Plant:
-    def plant(drafts: list[Draft]) -> None:
+def copycat(start):
+    def plant(drafts):
         for one in drafts:
             first = one["actions"][:1] * (start == "action")
             before = np.concatenate([first, one["actions"]])
@@ -75,13 +68,13 @@ def copycat(start: str) -> Plant:
     return plant
 
 
-def flip(drafts: list[Draft]) -> None:
+def flip(drafts):
     for one in drafts[::3]:
         one["observations"]["pose"][30:60, 3:] *= -1
 
 
-def scale(factor: float, numbers: slice, chosen: slice | list[int], *names: str) -> Plant:
-    def plant(drafts: list[Draft]) -> None:
+def scale(factor, numbers, chosen, *names):
+    def plant(drafts):
         for index in np.arange(len(drafts))[chosen]:
             for name in names or ("state",):
                 rows = one_of(drafts[index], name)
@@ -90,18 +83,17 @@ def scale(factor: float, numbers: slice, chosen: slice | list[int], *names: str)
     return plant
 
 
-def one_of(draft: Draft, name: str) -> np.ndarray:
-    rows: np.ndarray = draft["actions"] if name == "actions" else draft["observations"][name]
-    return rows
+def one_of(draft, name):
+    return draft["actions"] if name == "actions" else draft["observations"][name]
 
 
-def to_delta(drafts: list[Draft]) -> None:
+def to_delta(drafts):
     for one in drafts[len(drafts) // 2 :]:
         one["actions"][:, :6] = np.diff(one["observations"]["state"][:, :6], axis=0)
 
 
-def invert_gripper(*names: str) -> Plant:
-    def plant(drafts: list[Draft]) -> None:
+def invert_gripper(*names):
+    def plant(drafts):
         for one in drafts[len(drafts) // 2 :]:
             for name in names:
                 rows = one_of(one, name)
@@ -110,13 +102,13 @@ def invert_gripper(*names: str) -> Plant:
     return plant
 
 
-def swap_colors(drafts: list[Draft]) -> None:
+def swap_colors(drafts):
     for one in drafts[len(drafts) // 2 :]:
         one["observations"]["image"] = one["observations"]["image"][..., ::-1].copy()
 
 
-def stand(noise: float) -> Plant:
-    def plant(drafts: list[Draft]) -> None:
+def stand(noise):
+    def plant(drafts):
         state = drafts[5]["observations"]["state"]
         rng = np.random.default_rng(9)
         state[:] = state[0] + rng.normal(0, noise, state.shape)
@@ -124,17 +116,17 @@ def stand(noise: float) -> Plant:
     return plant
 
 
-def one_arm_commands(drafts: list[Draft]) -> None:
+def one_arm_commands(drafts):
     for one in drafts:
         one["actions"][:, 3:6] = 0
 
 
-def lost_joint(drafts: list[Draft]) -> None:
+def lost_joint(drafts):
     for one in drafts:
         one["actions"] = np.delete(one["actions"], 4, axis=1)
 
 
-def turning(rng: np.random.Generator, real: np.ndarray) -> dict[str, np.ndarray]:
+def turning(rng, real):
     """Return the pose of a hand: a place, and a quaternion that turns without jumps."""
     half = path(rng, len(real), 3) * 0.6
     pose = np.concatenate([real[:, :3], np.cos(half[:, :1]), np.sin(half[:, :1])], axis=1)
@@ -142,16 +134,16 @@ def turning(rng: np.random.Generator, real: np.ndarray) -> dict[str, np.ndarray]
     return {"pose": pose.astype(np.float32)}
 
 
-def faint(rng: np.random.Generator, real: np.ndarray) -> dict[str, np.ndarray]:
+def faint(rng, real):
     """Return frames of a noisy camera far away: what moves between two of them is hardly more than the noise."""
     return {"image": picture(0.12 * real[:, :4], rng)}
 
 
-ARM: dict[str, Any] = {}
-FAINT: dict[str, Any] = {"extra": faint}
-SEEN: dict[str, Any] = {"images": True}
-POSE: dict[str, Any] = {"extra": turning}
-PLANTS: dict[str, tuple[dict[str, Any], Plant, str, str, str]] = {
+ARM = {}
+FAINT = {"extra": faint}
+SEEN = {"images": True}
+POSE = {"extra": turning}
+PLANTS = {
     "frames-x2": (SEEN, hold(2, "image"), "held", "observations/image", "frame is held for 2"),
     "frames-x3": (SEEN, hold(3, "image"), "held", "observations/image", "frame is held for 3"),
     "faint-x2": (FAINT, hold(2, "image"), "held", "observations/image", "frame is held for 2"),
@@ -238,7 +230,7 @@ PLANTS: dict[str, tuple[dict[str, Any], Plant, str, str, str]] = {
 }
 
 
-def alarms(drafts: list[Draft], name: str = "lab/arm-v1", **facts: Any) -> list[Finding]:
+def alarms(drafts, name="lab/arm-v1", **facts):
     return orlog.audit(record(drafts, name, **facts)).findings
 
 
@@ -247,7 +239,7 @@ ALSO_IN_JOBS = {"all-x2", "doubled-some", "stale-frame", "quaternion", "delta-ha
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", PLANTS)
-def test_a_planted_fault_is_found_and_called_so(name: str, seed: int, request: pytest.FixtureRequest) -> None:
+def test_a_planted_fault_is_found_and_called_so(name, seed, request):
     if name in ALSO_IN_JOBS:
         request.getfixturevalue("findings_do_not_depend_on_jobs")
     options, plant, check, column, text = PLANTS[name]
@@ -259,7 +251,7 @@ def test_a_planted_fault_is_found_and_called_so(name: str, seed: int, request: p
     assert len(found) <= 4, found  # which is short
 
 
-def things(rng: np.random.Generator, real: np.ndarray) -> dict[str, np.ndarray]:
+def things(rng, real):
     """Return the poses of two things on a table: one lies still, the other is moved once, in most episodes."""
     poses = np.repeat(rng.uniform(-1, 1, (1, 14)), len(real), axis=0)
     if rng.random() < 0.8:
@@ -270,7 +262,7 @@ def things(rng: np.random.Generator, real: np.ndarray) -> dict[str, np.ndarray]:
     return {"things": poses.astype(np.float32)}
 
 
-def fixed_camera(seed: int, keyframes: int = 2, noise: float = 2.0) -> list[Draft]:
+def fixed_camera(seed, keyframes=2, noise=2.0):
     """Return an arm that a camera does not see; its frames are stored with a keyframe in every second one."""
     rng = np.random.default_rng(seed)
     drafts = arm(seed)
@@ -283,13 +275,13 @@ def fixed_camera(seed: int, keyframes: int = 2, noise: float = 2.0) -> list[Draf
     return drafts
 
 
-def turtle(seed: int, straight: float = 0.4) -> list[Draft]:
+def turtle(seed, straight=0.4):
     """Return drives of a turtle: pose and speeds in a plane, often straight on at one speed."""
     rng = np.random.default_rng(seed)
     drafts = []
     for number in range(20):
         steps = 150
-        actions: list[list[float]] = []
+        actions = []
         while len(actions) < steps:
             is_straight = number % 7 == 0 or rng.random() < straight
             turn = 0.0 if is_straight else rng.uniform(-1, 1)
@@ -307,7 +299,7 @@ def turtle(seed: int, straight: float = 0.4) -> list[Draft]:
     return drafts
 
 
-def runner(seed: int) -> list[Draft]:
+def runner(seed):
     """Return runs of a legged robot: springs under noise, speeds that contacts kick, actions of a noisy policy."""
     rng = np.random.default_rng(seed)
     drafts = []
@@ -326,7 +318,7 @@ def runner(seed: int) -> list[Draft]:
     return drafts
 
 
-def two_fingers(seed: int) -> list[Draft]:
+def two_fingers(seed):
     """Return an arm whose state has a second finger, which mirrors the one before it and has no action."""
     drafts = arm(seed, action="target")
     for one in drafts:
@@ -335,7 +327,7 @@ def two_fingers(seed: int) -> list[Draft]:
     return drafts
 
 
-def shy(seed: int) -> list[Draft]:
+def shy(seed):
     """Return an arm that starts late, in one episode very late; until then all actions rest, one of them at its least."""
     drafts = []
     rng = np.random.default_rng(seed)
@@ -349,7 +341,7 @@ def shy(seed: int) -> list[Draft]:
     return drafts
 
 
-def test_findings_are_one_line_with_the_names_of_the_joints(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_are_one_line_with_the_names_of_the_joints(monkeypatch):
     joints = ["waist", "shoulder", "elbow", "roll", "pitch", "yaw", "gripper"]
     names = property(lambda _self: {"actions": joints, "observations/state": joints})
     monkeypatch.setattr(orlog.Dataset, "dimension_names", names)
@@ -361,7 +353,7 @@ def test_findings_are_one_line_with_the_names_of_the_joints(monkeypatch: pytest.
 
 
 NEVER = "of the step before", "no action is about it"  # not even in notes
-CLEAN: dict[str, Callable[[int], list[Draft]]] = {
+CLEAN = {
     **{f"arm-{one}": functools.partial(arm, action=one) for one in ("next", "target", "delta")},
     "arm-exact": functools.partial(arm, noise=0, action="target"),
     "arm-idle": functools.partial(arm, home=True, idle=25, action="target"),
@@ -386,7 +378,7 @@ CLEAN: dict[str, Callable[[int], list[Draft]]] = {
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", CLEAN)
-def test_sets_without_a_fault_are_not_accused(name: str, seed: int) -> None:
+def test_sets_without_a_fault_are_not_accused(name, seed):
     found = alarms(CLEAN[name](seed))
     wrong = [one for one in found if one.severity != "note" or any(map(one.text.count, NEVER))]
     assert wrong == []

@@ -1,9 +1,6 @@
 """What the audit finds in columns with roles; good ones give no finding."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +8,6 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.audit import pieces
-from orlog.datasets.audit.findings import Finding
 from tests.episodes import record_episodes, whole_episode
 
 pytestmark = pytest.mark.usefixtures("findings_do_not_depend_on_jobs")
@@ -21,7 +17,7 @@ CHOICES = 3
 AGENTS = ("left", "right")
 
 
-def episode(length: int) -> orlog.Episode:
+def episode(length):
     """Return an episode of two agents with costs, legal actions, a task and two objectives."""
     rng = np.random.default_rng(length)
     legal = rng.integers(0, 2, (2, length, CHOICES)).astype(np.int8)
@@ -29,11 +25,7 @@ def episode(length: int) -> orlog.Episode:
     acts = np.ones((2, length), bool)
     acts[1, length - 2 :] = False  # the second agent leaves early, and its rows are blank
     legal[1, length - 2 :] = 0
-    infos: dict[str, Any] = {
-        "cost": rng.random(length),
-        "objectives": rng.random((length, 2)),
-        "action_mask": legal[0].copy(),
-    }
+    infos = {"cost": rng.random(length), "objectives": rng.random((length, 2)), "action_mask": legal[0].copy()}
     infos["action_mask"][-1] = 0  # after the last step nothing can be done
     for number, agent in enumerate(AGENTS):
         gone = ~np.append(acts[number, 1:], False) & acts[number]
@@ -52,7 +44,7 @@ def episode(length: int) -> orlog.Episode:
     )
 
 
-def write(episodes: list[orlog.Episode]) -> orlog.Dataset:
+def write(episodes):
     return record_episodes(
         "lab/roles-v1",
         episodes,
@@ -62,12 +54,12 @@ def write(episodes: list[orlog.Episode]) -> orlog.Dataset:
     )
 
 
-def found(episodes: list[orlog.Episode]) -> list[Finding]:
+def found(episodes):
     audit = orlog.audit(write(episodes))
     return [one for one in audit.findings if one.check in ROLE_CHECKS]
 
 
-def test_good_roles_give_no_finding() -> None:
+def test_good_roles_give_no_finding():
     assert found([episode(length) for length in LENGTHS]) == []
 
 
@@ -85,16 +77,7 @@ def test_good_roles_give_no_finding() -> None:
     ],
 )
 @pytest.mark.parametrize("piece_bytes", [1, 2**21])
-def test_a_wrong_value_is_found_where_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    episode_index: int,
-    step: int,
-    value: Any,
-    column: str,
-    text: str,
-    piece_bytes: int,
-) -> None:
+def test_a_wrong_value_is_found_where_it_is(monkeypatch, name, episode_index, step, value, column, text, piece_bytes):
     monkeypatch.setattr(pieces, "PIECE_BYTES", piece_bytes)
     episodes = [episode(length) for length in LENGTHS]
     episodes[episode_index].infos[name][step] = value
@@ -104,7 +87,7 @@ def test_a_wrong_value_is_found_where_it_is(
     assert text in one.text
 
 
-def test_numbers_of_tasks_are_small() -> None:
+def test_numbers_of_tasks_are_small():
     episodes = [episode(length) for length in LENGTHS]
     episodes[1] = dataclasses.replace(episodes[1], metadata={"task": -1})
     episodes[2] = dataclasses.replace(episodes[2], metadata={"task": 2**40})
@@ -113,7 +96,7 @@ def test_numbers_of_tasks_are_small() -> None:
     assert one.text == "a task has no small number from 0 on: 2 episodes, first -1"
 
 
-def test_objectives_of_unequal_number_are_found() -> None:
+def test_objectives_of_unequal_number_are_found():
     episodes = [episode(length) for length in LENGTHS]
     for one in episodes:
         one.infos["agents/left/objectives"] = np.zeros((len(one), 3))
@@ -122,7 +105,7 @@ def test_objectives_of_unequal_number_are_found() -> None:
     assert finding.text == "it has 2 objectives, and infos/agents/left/objectives has 3"
 
 
-def test_objectives_whose_number_changes_are_found() -> None:
+def test_objectives_whose_number_changes_are_found():
     episodes = [episode(length) for length in LENGTHS]
     for one in episodes:
         one.infos["objectives"] = [np.zeros(2) for _ in range(len(one))]

@@ -1,11 +1,7 @@
 """Defects of a single episode out of sixty, and of all of them: shifts, freezes, repeats, saturation."""
 
-from __future__ import annotations
-
 import copy
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,14 +9,13 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.audit.findings import Finding
 from tests.command_line import orlog as run
 
 EPISODES, BAD = 60, 23
 Draft = dict[str, Any]
 
 
-def record(environment: str, horizon: int, scale: float) -> tuple[gymnasium.Env[Any, Any], list[Draft]]:
+def record(environment, horizon, scale):
     """Return episodes of an environment with random actions that are held for a few steps."""
     env = gymnasium.make(environment, max_episode_steps=horizon)
     rng = np.random.default_rng(0)
@@ -28,11 +23,11 @@ def record(environment: str, horizon: int, scale: float) -> tuple[gymnasium.Env[
     drafts = []
     for seed in range(EPISODES):
         seen, actions, rewards = [env.reset(seed=seed)[0]], [], []
-        ends: list[list[bool]] = []
+        ends = []
         while not ends or not any(ends[-1]):
             size = env.action_space.shape or ()
             box = (scale * rng.uniform(-1, 1, size)).astype(np.float32)
-            action: Any = np.int64(rng.integers(2)) if is_discrete else box
+            action = np.int64(rng.integers(2)) if is_discrete else box
             observation, reward, *flags, _ = env.step(action)
             seen.append(observation)
             actions.append(action)
@@ -51,50 +46,50 @@ def record(environment: str, horizon: int, scale: float) -> tuple[gymnasium.Env[
 
 
 @pytest.fixture(scope="module")
-def pendulum() -> tuple[gymnasium.Env[Any, Any], list[Draft]]:
+def pendulum():
     return record("Pendulum-v1", 200, 2.0)
 
 
 @pytest.fixture(scope="module")
-def cheetah() -> tuple[gymnasium.Env[Any, Any], list[Draft]]:
+def cheetah():
     return record("HalfCheetah-v5", 100, 1.0)
 
 
 @pytest.fixture(scope="module")
-def poles() -> tuple[gymnasium.Env[Any, Any], list[Draft]]:
+def poles():
     return record("CartPole-v1", 500, 1.0)
 
 
-def findings(env: gymnasium.Env[Any, Any], drafts: list[Draft], name: str = "lab/subtle-v1") -> list[Finding]:
+def findings(env, drafts, name="lab/subtle-v1"):
     with orlog.DatasetWriter(name, environment=env) as writer:
         for draft in drafts:
             writer.add_episode(orlog.Episode(**draft))
     return orlog.audit(writer.folder).findings
 
 
-def freeze(draft: Draft) -> None:
+def freeze(draft):
     start = len(draft["actions"]) // 3
     draft["observations"][start : start + 40, -1] = draft["observations"][start, -1]
 
 
-def repeat_final(draft: Draft) -> None:
+def repeat_final(draft):
     draft["observations"][-1] = draft["observations"][-2]
 
 
-def saturate(draft: Draft) -> None:
+def saturate(draft):
     half = 0.4 * np.abs(draft["actions"]).max()
     draft["actions"] = draft["actions"].clip(-half, half)
 
 
-def shift_actions(draft: Draft) -> None:
+def shift_actions(draft):
     draft["actions"] = np.roll(draft["actions"], 1, axis=0)
 
 
-def shift_rewards(draft: Draft) -> None:
+def shift_rewards(draft):
     draft["rewards"] = np.roll(draft["rewards"], 1)
 
 
-CASES: list[tuple[str, Callable[[Draft], None], set[str]]] = [
+CASES = [
     ("pendulum", freeze, {"stuck"}),
     ("cheetah", freeze, {"stuck"}),
     ("pendulum", repeat_final, {"final observations"}),
@@ -113,9 +108,7 @@ CASES: list[tuple[str, Callable[[Draft], None], set[str]]] = [
 @pytest.mark.parametrize(
     ("kind", "plant", "checks"), CASES, ids=[f"{kind}-{plant.__name__}" for kind, plant, _ in CASES]
 )
-def test_a_defect_of_one_episode_of_sixty_is_found_and_named(
-    kind: str, plant: Callable[[Draft], None], checks: set[str], request: pytest.FixtureRequest
-) -> None:
+def test_a_defect_of_one_episode_of_sixty_is_found_and_named(kind, plant, checks, request):
     env, good = request.getfixturevalue(kind)
     drafts = copy.deepcopy(good)
     # Random actions end some episodes of poles before there is anything to tell.
@@ -128,9 +121,7 @@ def test_a_defect_of_one_episode_of_sixty_is_found_and_named(
 
 @pytest.mark.parametrize("kind", ["pendulum", "cheetah", "poles"])
 @pytest.mark.parametrize("plant", [shift_actions, shift_rewards])
-def test_a_shift_of_all_episodes_is_found(
-    kind: str, plant: Callable[[Draft], None], request: pytest.FixtureRequest
-) -> None:
+def test_a_shift_of_all_episodes_is_found(kind, plant, request):
     env, good = request.getfixturevalue(kind)
     if kind == "poles" and plant is shift_rewards:
         pytest.skip("all its rewards are 1")
@@ -142,14 +133,12 @@ def test_a_shift_of_all_episodes_is_found(
 
 
 @pytest.mark.parametrize("kind", ["pendulum", "cheetah", "poles"])
-def test_good_data_raise_no_alarm(kind: str, request: pytest.FixtureRequest) -> None:
+def test_good_data_raise_no_alarm(kind, request):
     env, good = request.getfixturevalue(kind)
     assert [one for one in findings(env, good) if one.severity != "note"] == []
 
 
-def test_what_rests_in_one_task_by_nature_is_no_defect_and_one_episode_of_the_other_is(
-    pendulum: tuple[gymnasium.Env[Any, Any], list[Draft]],
-) -> None:
+def test_what_rests_in_one_task_by_nature_is_no_defect_and_one_episode_of_the_other_is(pendulum):
     env, good = pendulum
     drafts = copy.deepcopy(good)
     for number, draft in enumerate(drafts):
@@ -165,7 +154,7 @@ def test_what_rests_in_one_task_by_nature_is_no_defect_and_one_episode_of_the_ot
     assert [one.count for one in findings(env, drafts, "lab/all-v1") if one.check == "stuck"] == [21]
 
 
-def test_the_page_plots_the_place(pendulum: tuple[gymnasium.Env[Any, Any], list[Draft]], tmp_path: Path) -> None:
+def test_the_page_plots_the_place(pendulum, tmp_path):
     env, good = pendulum
     drafts = copy.deepcopy(good)
     freeze(drafts[BAD])
@@ -182,9 +171,7 @@ def test_the_page_plots_the_place(pendulum: tuple[gymnasium.Env[Any, Any], list[
 
 
 @pytest.mark.parametrize(("way_back", "copies"), [(1, 0), (2, 0), (3, 24), (20, 24)])
-def test_a_way_there_and_back_is_no_copy_but_a_repeated_piece_is(
-    pendulum: tuple[gymnasium.Env[Any, Any], list[Draft]], way_back: int, copies: int
-) -> None:
+def test_a_way_there_and_back_is_no_copy_but_a_repeated_piece_is(pendulum, way_back, copies):
     """As where an agent between two walls pushes back and forth with all its force."""
     env, drafts = pendulum
     drafts = copy.deepcopy(drafts)

@@ -1,7 +1,5 @@
 """What the audit finds in texts."""
 
-from __future__ import annotations
-
 import string
 
 import numpy as np
@@ -15,7 +13,7 @@ TOLD = ["go in", "Größe", "go", ""]
 
 
 @pytest.fixture
-def talk() -> orlog.Dataset:
+def talk():
     space = spaces.Text(20, min_length=0, charset=string.printable + "öß")
     with orlog.DatasetWriter("lab/talk-v1", observation_space=space, action_space=space) as writer:
         for said in (["a", "b", "c"], ["d", "e", "f"]):
@@ -30,12 +28,12 @@ def talk() -> orlog.Dataset:
     return orlog.load_dataset("lab/talk-v1")
 
 
-def findings(dataset: orlog.Dataset) -> list[tuple[str, int | None, int | None, int | None]]:
+def findings(dataset):
     found = orlog.audit(dataset).findings
     return [(one.column, one.episode, one.step, one.count) for one in found if one.check == "texts"]
 
 
-def test_good_texts_have_no_finding(talk: orlog.Dataset) -> None:
+def test_good_texts_have_no_finding(talk):
     assert findings(talk) == []
 
 
@@ -49,13 +47,7 @@ def test_good_texts_have_no_finding(talk: orlog.Dataset) -> None:
         (spaces.Text(20, min_length=0, charset="Größe goinabcef"), ("actions", 1, 0), 1),
     ],
 )
-def test_texts_outside_their_space_are_found(
-    talk: orlog.Dataset,
-    space: spaces.Text,
-    first: tuple[str, int, int] | None,
-    count: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_texts_outside_their_space_are_found(talk, space, first, count, monkeypatch):
     """The writer refuses such texts, so the space is another one here."""
     monkeypatch.setattr(numbers, "leaf_spaces", lambda _space, root: [(root, space)])
     assert findings(talk) == ([] if first is None else [(*first, count)])

@@ -1,24 +1,16 @@
 """Numbers outside of their Box are counted, shown, warned of, and refused if asked."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import orlog
+from orlog import Dataset, DatasetWriter
 from orlog.datasets.columns import bounds as bounds_module
 from orlog.datasets.columns.bounds import Bounds, bounds_of, count_outside, lies_inside
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.saving import convert_dataset
-from orlog.datasets.recording.writer import DatasetWriter
 from orlog.errors import SchemaError
 from orlog.manifests.manifest import Outside, read_manifest
 from tests.episodes import whole_episode
@@ -31,10 +23,9 @@ STATE = spaces.Dict(
     }
 )
 ACTION = spaces.Box(-1, 1, (2,), np.float32)
-Change = Callable[[Episode], Any]
 
 
-def episode_of(steps: int, change: Change = lambda _: None) -> Episode:
+def episode_of(steps, change=lambda _: None):
     """Return an episode of zeros, changed."""
     episode = whole_episode(
         {"angle": np.zeros((steps + 1, 2)), "speed": np.zeros((steps + 1, 2), np.float32)},
@@ -45,18 +36,18 @@ def episode_of(steps: int, change: Change = lambda _: None) -> Episode:
     return episode
 
 
-def five(episode: Episode) -> None:
+def five(episode):
     episode.actions[2] = [5, -1.5]
     episode.actions[3] = [math.nan, math.inf]
     episode.observations["angle"][4, 1] = 2
     episode.observations["speed"][:] = 1e30
 
 
-def writer_of(**more: Any) -> DatasetWriter:
+def writer_of(**more):
     return DatasetWriter(NAME, observation_space=STATE, action_space=ACTION, **more)
 
 
-def record(*changes: Change, **more: Any) -> Dataset:
+def record(*changes, **more):
     """Record an episode for each change."""
     with writer_of(**more) as writer:
         for change in changes:
@@ -71,14 +62,14 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_they_are_counted_and_the_manifest_keeps_them(container: str) -> None:
+def test_they_are_counted_and_the_manifest_keeps_them(container):
     dataset = record(lambda _: None, five, container=container)
     assert dataset.manifest.outside_bounds == COUNTED
     assert dataset.manifest.non_finite == {"actions": 2}
     assert read_manifest(dataset.folder / "manifest.json").digest == dataset.digest
 
 
-def test_appended_saved_and_resumed_versions_count_all(tmp_path: Path) -> None:
+def test_appended_saved_and_resumed_versions_count_all(tmp_path):
     dataset = record(five)
     with DatasetWriter.append(dataset) as writer:
         writer.add_episode(episode_of(5, five))
@@ -97,7 +88,7 @@ def test_appended_saved_and_resumed_versions_count_all(tmp_path: Path) -> None:
     assert Dataset(writer.folder).manifest.outside_bounds == COUNTED
 
 
-def add_by_step(writer: DatasetWriter, episode: Episode) -> None:
+def add_by_step(writer, episode):
     """Add the steps of an episode one by one."""
     for step in range(len(episode)):
         seen = slice(step + 1 if step else 0, step + 2)
@@ -121,7 +112,7 @@ def add_by_step(writer: DatasetWriter, episode: Episode) -> None:
         ),
     ],
 )
-def test_strict_refuses_them_and_names_the_place(change: Change, message: str) -> None:
+def test_strict_refuses_them_and_names_the_place(change, message):
     with writer_of(strict=True) as writer:
         writer.add_episode(episode_of(2))
         with pytest.raises(SchemaError, match=rf"{NAME}@1.0.0, episode 1, {message}"):
@@ -148,16 +139,14 @@ def test_strict_refuses_them_and_names_the_place(change: Change, message: str) -
     ],
     ids=str,
 )
-def test_what_excludes_nothing_has_no_bounds(space: gymnasium.Space[Any]) -> None:
+def test_what_excludes_nothing_has_no_bounds(space):
     assert bounds_of(space, space) == {}
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int16, np.uint8])
 @pytest.mark.parametrize("is_uniform", [True, False])
 @pytest.mark.parametrize("rows", [50, 700])
-def test_counts_are_those_of_a_plain_loop(
-    dtype: Any, is_uniform: bool, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_are_those_of_a_plain_loop(dtype, is_uniform, rows, monkeypatch):
     monkeypatch.setattr(bounds_module, "_BLOCK_NUMBERS", 300)
     rng = np.random.default_rng(0)
     low, high = (np.array([1, 2, 2], dtype), np.array([5, 5, 6], dtype))

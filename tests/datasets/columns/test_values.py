@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -20,7 +18,7 @@ Space = gymnasium.Space[Any]
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 INTEGERS = st.sampled_from([np.int8, np.int32, np.int64])
 KEYS = st.text(st.characters(codec="utf-8"), max_size=8)
-NUMBERS: st.SearchStrategy[Space] = st.one_of(
+NUMBERS = st.one_of(
     st.builds(
         lambda shape, dtype: spaces.Box(0, 1, shape, dtype),
         SHAPES,
@@ -35,7 +33,7 @@ NUMBERS: st.SearchStrategy[Space] = st.one_of(
     st.builds(spaces.MultiDiscrete, st.lists(st.integers(1, 9), min_size=1, max_size=3), INTEGERS),
     st.builds(spaces.MultiBinary, st.one_of(st.integers(1, 4), st.lists(st.integers(1, 3), min_size=1, max_size=2))),
 )
-TEXTS: st.SearchStrategy[Space] = st.builds(
+TEXTS = st.builds(
     lambda shortest, more, charset: spaces.Text(shortest + more, min_length=shortest, charset=frozenset(charset)),
     st.integers(0, 2),
     st.integers(0, 5),
@@ -44,7 +42,7 @@ TEXTS: st.SearchStrategy[Space] = st.builds(
 )
 
 
-def part_of(inner: st.SearchStrategy[Space], least: int) -> st.SearchStrategy[Space]:
+def part_of(inner, least):
     """Return Dict and Tuple spaces of at least some parts."""
     return st.one_of(
         st.builds(spaces.Dict, st.dictionaries(KEYS, inner, min_size=least, max_size=3)),
@@ -54,7 +52,7 @@ def part_of(inner: st.SearchStrategy[Space], least: int) -> st.SearchStrategy[Sp
 
 # Gymnasium itself cannot count a stack of empty Dict spaces.
 FEATURES = st.one_of(NUMBERS, TEXTS, part_of(st.one_of(NUMBERS, TEXTS), 1))
-SPACES: st.SearchStrategy[Space] = st.recursive(
+SPACES = st.recursive(
     st.one_of(
         FEATURES,
         st.builds(spaces.Graph, FEATURES, st.one_of(st.none(), FEATURES)),
@@ -70,12 +68,12 @@ SPACES: st.SearchStrategy[Space] = st.recursive(
 )
 
 
-def draw_samples(space: Space, seed: int, rows: int) -> list[Any]:
+def draw_samples(space, seed, rows):
     space.seed(seed)
     return [space.sample() for _ in range(rows)]
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(found, expected):
     if isinstance(expected, np.ndarray | np.generic):
         assert isinstance(found, np.ndarray | np.generic)
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
@@ -97,7 +95,7 @@ def assert_same(found: Any, expected: Any) -> None:
 @pytest.mark.filterwarnings("ignore:.*Casting input x")  # of Gymnasium on scalars in a stack
 @settings(max_examples=scaled(200), deadline=None)
 @given(SPACES, st.integers(0, 2**31 - 1), st.integers(0, 5))
-def test_values_come_back_as_they_were(space: Space, seed: int, rows: int) -> None:
+def test_values_come_back_as_they_were(space, seed, rows):
     samples = draw_samples(space, seed, rows)
     columns = unflatten(space, "actions", flatten(space, "actions", samples, rows))
     assert_same(rows_of(space, columns, rows), samples)
@@ -107,13 +105,13 @@ def test_values_come_back_as_they_were(space: Space, seed: int, rows: int) -> No
 
 @settings(max_examples=scaled(150), deadline=None)
 @given(SPACES, st.integers(0, 2**31 - 1), st.integers(0, 5))
-def test_columns_are_taken_as_they_are_given_back(space: Space, seed: int, rows: int) -> None:
+def test_columns_are_taken_as_they_are_given_back(space, seed, rows):
     block = flatten(space, "actions", draw_samples(space, seed, rows), rows)
     again = flatten(space, "actions", unflatten(space, "actions", block), rows)
     assert_same(again, block)
 
 
-def episodes_block(space: Space, samples: list[Any], lengths: list[int]) -> dict[str, np.ndarray]:
+def episodes_block(space, samples, lengths):
     return {
         "episodes/lengths": np.array(lengths, np.int64),
         **flatten(space, "observations", samples, sum(lengths) + len(lengths)),
@@ -124,9 +122,7 @@ def episodes_block(space: Space, samples: list[Any], lengths: list[int]) -> dict
 
 @settings(max_examples=scaled(150), deadline=None)
 @given(SPACES, st.integers(0, 2**31 - 1), st.lists(st.integers(1, 3), max_size=4), st.data())
-def test_blocks_are_sliced_and_concatenated_by_episodes(
-    space: Space, seed: int, lengths: list[int], data: st.DataObject
-) -> None:
+def test_blocks_are_sliced_and_concatenated_by_episodes(space, seed, lengths, data):
     samples = draw_samples(space, seed, sum(lengths) + len(lengths))
     block = episodes_block(space, samples, lengths)
     first = data.draw(st.integers(0, len(lengths)))
@@ -141,7 +137,7 @@ def test_blocks_are_sliced_and_concatenated_by_episodes(
     assert_same(concatenate_blocks(pieces), block)
 
 
-def test_columns_of_nested_spaces() -> None:
+def test_columns_of_nested_spaces():
     space = spaces.Dict(
         {
             "word": spaces.Text(5),
@@ -171,7 +167,7 @@ def test_columns_of_nested_spaces() -> None:
     ]
 
 
-def test_no_edges_are_none() -> None:
+def test_no_edges_are_none():
     space = spaces.Graph(spaces.Discrete(3), spaces.Discrete(2))
     empty = np.zeros(0, np.int64)
     graph = spaces.GraphInstance(np.array([1, 2]), empty, np.zeros((0, 2), np.int32))
@@ -187,7 +183,7 @@ DICT = spaces.Dict({"a": spaces.Discrete(2), "b": BOX})
 STACK = spaces.Sequence(spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)}), stack=True)
 
 
-def graph(nodes: Any, edges: Any, links: Any) -> list[Any]:
+def graph(nodes, edges, links):
     if links is not None:
         links = np.array(links, np.int32)
     return [spaces.GraphInstance(NODES, None, None), spaces.GraphInstance(nodes, edges, links)]
@@ -223,7 +219,7 @@ def graph(nodes: Any, edges: Any, links: Any) -> list[Any]:
     ],
     ids=lambda value: str(value).partition(" at 0x")[0],  # the same in every process
 )
-def test_what_does_not_fit_is_refused(space: Space, values: object, message: str) -> None:
+def test_what_does_not_fit_is_refused(space, values, message):
     with pytest.raises(SchemaError, match=f"column actions.*{message}"):
         flatten(space, "actions", values, 2)
 
@@ -238,7 +234,7 @@ def test_what_does_not_fit_is_refused(space: Space, values: object, message: str
     ],
     ids=str,
 )
-def test_a_missing_last_observation_is_explained(space: Space, values: object) -> None:
+def test_a_missing_last_observation_is_explained(space, values):
     with pytest.raises(SchemaError, match="one row more than actions"):
         flatten(space, "observations", values, 3)
     with pytest.raises(SchemaError) as raised:
@@ -261,8 +257,8 @@ def test_a_missing_last_observation_is_explained(space: Space, values: object) -
     ],
     ids=str,
 )
-def test_columns_that_do_not_agree_are_refused(space: Space, changes: dict[str, Any], error: type[Exception]) -> None:
-    values: dict[type[Any], list[Any]] = {
+def test_columns_that_do_not_agree_are_refused(space, changes, error):
+    values = {
         spaces.Text: ["a", "b"],
         spaces.Sequence: [(np.zeros(2, np.float32),)] * 2,
         spaces.OneOf: [(0, np.zeros(2, np.float32))] * 2,

@@ -1,23 +1,21 @@
 """Signed URLs and passwords: they open what they should, and stand in no file and in no message."""
 
-from __future__ import annotations
-
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import orlog
+from orlog import OrlogError
 from orlog.datasets.download import http as credentials
 from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file
-from orlog.errors import OrlogError, TransferError
+from orlog.errors import TransferError
 from orlog.executors.processes import execute
 from tests.command_line import orlog as command
 from tests.datasets.formats.test_d4rl import check, rows_of, write
-from tests.servers import Fault, FileServer, Request
+from tests.servers import Fault, FileServer
 
 MINI = "pointmaze/umaze-mini-v1"
 SECRET = "token=s3cr3t-of-today"
@@ -25,23 +23,23 @@ ACCOUNT = "Basic " + base64.b64encode(b"ann:hunter2").decode()
 
 
 @pytest.fixture
-def server(registry_folder: Path) -> Iterator[FileServer]:
+def server(registry_folder):
     with FileServer(registry_folder) as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def forgotten(monkeypatch, tmp_path):
     """Let no test know the URLs and accounts of others."""
     monkeypatch.setattr(credentials, "_queries", {})
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
 
 
-def is_signed(request: Request) -> bool:
+def is_signed(request):
     return request.path.endswith(f"?{SECRET}")
 
 
-def texts_below(folder: Path) -> str:
+def texts_below(folder):
     return "\n".join(
         path.read_text("utf-8", "replace")
         for path in folder.rglob("*")
@@ -50,7 +48,7 @@ def texts_below(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("end", ["", "/manifest.json"])
-def test_a_signed_url_is_downloaded_repaired_and_kept_nowhere(server: FileServer, home: Path, end: str) -> None:
+def test_a_signed_url_is_downloaded_repaired_and_kept_nowhere(server, home, end):
     server.allows = is_signed
     folder = orlog.download_dataset(f"{server.url}/{MINI}/1.0.0{end}?{SECRET}")
     assert all(map(is_signed, server.requests))
@@ -63,7 +61,7 @@ def test_a_signed_url_is_downloaded_repaired_and_kept_nowhere(server: FileServer
     assert len(problems) == 1
 
 
-def test_a_signed_mirror_is_used_for_a_registry(server: FileServer, home: Path) -> None:
+def test_a_signed_mirror_is_used_for_a_registry(server, home):
     server.allows = is_signed
     with pytest.raises(OrlogError):
         orlog.download_dataset(f"{server.url}/{MINI}/1.0.0")
@@ -74,10 +72,10 @@ def test_a_signed_mirror_is_used_for_a_registry(server: FileServer, home: Path) 
     assert "s3cr3t" not in texts_below(home)
 
 
-def test_own_processes_download_with_the_queries_that_were_given(server: FileServer, home: Path) -> None:
+def test_own_processes_download_with_the_queries_that_were_given(server, home):
     add_registry("lab", server.url)
     server.allows = is_signed
-    asked: list[str] = []
+    asked = []
     ((_, refused),) = execute(orlog.download_dataset, [MINI], workers=1, running=asked.append)
     assert isinstance(refused, TransferError)
     assert "403" in str(refused)
@@ -91,7 +89,7 @@ def test_own_processes_download_with_the_queries_that_were_given(server: FileSer
     assert "s3cr3t" not in texts_below(home)
 
 
-def test_a_signed_target_of_a_redirect_is_not_shown(server: FileServer) -> None:
+def test_a_signed_target_of_a_redirect_is_not_shown(server):
     server.faults.append(Fault(status=302, headers={"Location": "ftp://ann:hunter2@host/x?token=s3cr3t"}))
     with pytest.raises(TransferError) as caught:
         orlog.download_dataset(f"{server.url}/{MINI}/1.0.0")
@@ -99,9 +97,7 @@ def test_a_signed_target_of_a_redirect_is_not_shown(server: FileServer) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_password_is_read_from_netrc_and_sent_to_its_host_alone(
-    server: FileServer, tmp_path: Path, home: Path
-) -> None:
+def test_a_password_is_read_from_netrc_and_sent_to_its_host_alone(server, tmp_path, home):
     server.allows = lambda request: request.headers.get("Authorization") == ACCOUNT
     with pytest.raises(TransferError):
         orlog.download_dataset(f"{server.url}/{MINI}/1.0.0")
@@ -114,7 +110,7 @@ def test_a_password_is_read_from_netrc_and_sent_to_its_host_alone(
     assert credentials.authorization("https://elsewhere.example.org/x") == {}
 
 
-def test_a_redirect_to_another_host_takes_neither_password_nor_query_along(server: FileServer, tmp_path: Path) -> None:
+def test_a_redirect_to_another_host_takes_neither_password_nor_query_along(server, tmp_path):
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login ann password hunter2\n")
     with FileServer(server.folder) as other:
         elsewhere = other.url.replace("127.0.0.1", "localhost")
@@ -136,7 +132,7 @@ def test_a_redirect_to_another_host_takes_neither_password_nor_query_along(serve
         ("download", MINI, "--mirror", "https://ann:hunter2@127.0.0.1:9/registry"),
     ],
 )
-def test_a_password_in_a_url_is_refused_without_repeating_it(words: tuple[str, ...]) -> None:
+def test_a_password_in_a_url_is_refused_without_repeating_it(words):
     command("registry", "add", "here", str(Path.cwd()))
     found = command(*words)
     assert found.returncode == 1
@@ -144,11 +140,11 @@ def test_a_password_in_a_url_is_refused_without_repeating_it(words: tuple[str, .
     assert "hunter2" not in found.stdout + found.stderr
 
 
-def link(registry: str, name: str, **fields: str | list[str]) -> str:
+def link(registry, name, **fields):
     return link_foreign_file(registry, name, foreign_file_entry(format="d4rl-hdf5", **fields))
 
 
-def test_a_signed_url_is_linked_without_its_query_which_is_given_to_download(tmp_path: Path, home: Path) -> None:
+def test_a_signed_url_is_linked_without_its_query_which_is_given_to_download(tmp_path, home):
     body = rows_of([False, False, True, False], [False] * 4, next_observations=False)
     upstream, registry = tmp_path / "upstream", tmp_path / "registry"
     upstream.mkdir()
@@ -189,15 +185,13 @@ def test_a_signed_url_is_linked_without_its_query_which_is_given_to_download(tmp
         (("h/data?key=all",), "h/database", "h/database"),
     ],
 )
-def test_a_url_gets_the_credentials_of_the_longest_url_that_was_given(
-    given: tuple[str, ...], url: str, asked: str
-) -> None:
+def test_a_url_gets_the_credentials_of_the_longest_url_that_was_given(given, url, asked):
     for each in given:
         credentials.plain_url(f"https://{each}")
     assert credentials.with_query(f"https://{url}") == f"https://{asked}"
 
 
-def test_public_queries_and_words_stand_in_messages_as_they_are() -> None:
+def test_public_queries_and_words_stand_in_messages_as_they_are():
     for query in ("download", "version=1.0.0-beta", "id=12345678&token=long-secret"):
         credentials.plain_url(f"https://{query[:2]}/data?{query}")
     message = "version=1.0.0-beta and 12345678; run: orlog download lab/x-v1; long-secret"

@@ -1,37 +1,32 @@
 """Versions from real servers with faults: right bytes, or a typed error that says who did what."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 import orlog
+from orlog import download_dataset, publish_dataset, repair_dataset
 from orlog.base.files import put_new
-from orlog.datasets.download.download import download_dataset, download_version, repair_dataset
+from orlog.datasets.download.download import download_version
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.sources import BRIEF, confirm_version, find_source, source_of_url
 from orlog.datasets.download.transfer import SMALL_BYTES, Limiter, TransferOptions, download_folder, read_small
 from orlog.datasets.home.folders import datasets_folder, installed_versions
 from orlog.datasets.home.records import Source
 from orlog.datasets.home.registries import add_registry, remove_registry
-from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.finding import folders_to_repair
 from orlog.errors import IntegrityError, LockError, ManifestError, NotFoundError, SignatureError, TransferError
 from orlog.manifests.lock import LockedDataset, write_lock
-from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
+from orlog.manifests.manifest import MANIFEST_FILE, StoredObject, read_manifest
 from orlog.manifests.names import parse_name
 from orlog.manifests.signatures import new_key, sign
-from tests.datasets.conftest import MINI, Reseal, Served
+from tests.datasets.conftest import MINI
 from tests.kills import killed_at
 from tests.levels import scaled
 from tests.servers import COMES, Fault, FileServer
@@ -42,11 +37,11 @@ RETURNS = "episodes/returns/c.0"
 MANY = 300
 
 
-def quickly(url: str, **options: Any) -> Path:
+def quickly(url, **options):
     return download_version(source_of_url(url), TransferOptions(patience=QUICK, **options))
 
 
-def leftovers() -> list[str]:
+def leftovers():
     """Return what lies beside versions, but for locks."""
     return sorted(
         path.name
@@ -56,8 +51,8 @@ def leftovers() -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["", "/", "/manifest.json"])
-def test_a_version_is_downloaded_by_url_and_then_opened_by_name(served: Served, built_mini: Path, end: str) -> None:
-    seen: list[tuple[int, int]] = []
+def test_a_version_is_downloaded_by_url_and_then_opened_by_name(served, built_mini, end):
+    seen = []
     ds = orlog.load_dataset(served.url + end, progress=lambda done, total: seen.append((done, total)))
     assert ds.digest == orlog.load_dataset(built_mini).digest
     assert ds.folder == datasets_folder() / MINI / "1.0.0"
@@ -69,7 +64,7 @@ def test_a_version_is_downloaded_by_url_and_then_opened_by_name(served: Served, 
     assert leftovers() == [".1.0.0.origin.json"]
 
 
-def test_a_name_is_downloaded_from_a_registry(served: Served) -> None:
+def test_a_name_is_downloaded_from_a_registry(served):
     with pytest.raises(NotFoundError):
         orlog.load_dataset(MINI)
     ds = orlog.load_dataset(MINI, download=True)
@@ -82,8 +77,8 @@ def test_a_name_is_downloaded_from_a_registry(served: Served) -> None:
     assert len(served.server.requests) == asked + 2  # index and manifest
 
 
-def test_a_manifest_from_outside_is_checked(served: Served) -> None:
-    def escape(data: bytes) -> bytes:
+def test_a_manifest_from_outside_is_checked(served):
+    def escape(data):
         body = json.loads(data)
         body["objects"][0]["path"] = "../../../escape"
         return json.dumps(body).encode()
@@ -95,9 +90,7 @@ def test_a_manifest_from_outside_is_checked(served: Served) -> None:
     assert installed_versions(MINI) == []
 
 
-def test_other_bytes_under_the_same_version_are_refused(
-    served: Served, reseal: Callable[..., Path], mini_folder_there: Path
-) -> None:
+def test_other_bytes_under_the_same_version_are_refused(served, reseal, mini_folder_there):
     reseal(mini_folder_there, lambda body: body.update(description="another"))
     here = orlog.load_dataset(mini_folder_there).digest
     with pytest.raises(IntegrityError, match="a version never changes"):
@@ -106,14 +99,14 @@ def test_other_bytes_under_the_same_version_are_refused(
 
 
 @pytest.fixture
-def mini_folder_there(built_mini: Path) -> Path:
+def mini_folder_there(built_mini):
     """Return a copy of the small dataset in this test's home, beside a served one."""
     folder = datasets_folder() / MINI / "1.0.0"
     shutil.copytree(built_mini, folder)
     return folder
 
 
-def test_the_lock_holds_for_names_and_urls(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_holds_for_names_and_urls(served, tmp_path, monkeypatch):
     pin = LockedDataset(version="1.0.0", digest="sha256:" + "0" * 64)
     write_lock(tmp_path / "orlog.lock", {MINI: pin})
     monkeypatch.chdir(tmp_path)
@@ -124,12 +117,12 @@ def test_the_lock_holds_for_names_and_urls(served: Served, tmp_path: Path, monke
     assert installed_versions(MINI) == []
 
 
-def download_in_child(url: str) -> None:
+def download_in_child(url):
     """Download in a process of its own, slowly."""
     download_version(source_of_url(url), TransferOptions(limiter=Limiter(4_000_000)))
 
 
-def test_eight_processes_fetch_every_byte_once(served: Served) -> None:
+def test_eight_processes_fetch_every_byte_once(served):
     context = multiprocessing.get_context("fork")
     children = [context.Process(target=download_in_child, args=(served.url,)) for _ in range(8)]
     for child in children:
@@ -145,11 +138,11 @@ def test_eight_processes_fetch_every_byte_once(served: Served) -> None:
 
 @pytest.mark.scaled
 @pytest.mark.slow
-def test_a_download_that_is_killed_at_any_instant_goes_on(served: Served) -> None:
+def test_a_download_that_is_killed_at_any_instant_goes_on(served):
     """Killed for real, again and again, until one comes to its end; then once more from the start."""
     places = datasets_folder()
 
-    def work(step: Callable[[], None]) -> None:
+    def work(step):
         options = TransferOptions(progress=lambda *_: step())
         download_version(source_of_url(served.url), options)
 
@@ -170,7 +163,7 @@ def test_a_download_that_is_killed_at_any_instant_goes_on(served: Served) -> Non
         assert was_in_place or leftovers() == [".1.0.0.origin.json"]
 
 
-def test_what_a_killed_download_left_is_read_again_before_it_is_used(served: Served) -> None:
+def test_what_a_killed_download_left_is_read_again_before_it_is_used(served):
     folder = quickly(served.url)
     item = next(one for one in orlog.load_dataset(folder).manifest.objects if one.path == RETURNS)
     kept = folder.with_name(f".{folder.name}.download") / item.sha256
@@ -185,7 +178,7 @@ def test_what_a_killed_download_left_is_read_again_before_it_is_used(served: Ser
 # --- repair
 
 
-def damage(folder: Path) -> dict[str, str]:
+def damage(folder):
     """Do every kind of damage to a version; return the paths and what was done."""
     flip(folder / "rewards/c.0")
     (folder / "actions/c.0.0").unlink()
@@ -204,13 +197,13 @@ def damage(folder: Path) -> dict[str, str]:
     }
 
 
-def flip(path: Path) -> None:
+def flip(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def test_repair_brings_what_is_damaged_and_nothing_else(served: Served) -> None:
+def test_repair_brings_what_is_damaged_and_nothing_else(served):
     folder = download_dataset(MINI)
     done = damage(folder)
     broken = {problem.file: problem.kind for problem in orlog.verify_store(folder)[1]}
@@ -227,7 +220,7 @@ def test_repair_brings_what_is_damaged_and_nothing_else(served: Served) -> None:
 
 
 @pytest.mark.usefixtures("served")
-def test_a_damaged_or_missing_manifest_is_brought_again() -> None:
+def test_a_damaged_or_missing_manifest_is_brought_again():
     folder = download_dataset(MINI)
     good = (folder / "manifest.json").read_bytes()
     for damaged in (good[:-9], b"", None):
@@ -240,7 +233,7 @@ def test_a_damaged_or_missing_manifest_is_brought_again() -> None:
         assert orlog.verify_store(folder)[1] == []
 
 
-def test_another_manifest_is_not_taken_for_a_damaged_one(served: Served, reseal: Callable[..., Path]) -> None:
+def test_another_manifest_is_not_taken_for_a_damaged_one(served, reseal):
     folder = download_dataset(MINI)
     reseal(served.registry / MINI / "1.0.0", lambda body: body.update(description="another"))
     (folder / "manifest.json").write_text("{", "utf-8")
@@ -252,10 +245,10 @@ def test_another_manifest_is_not_taken_for_a_damaged_one(served: Served, reseal:
 @pytest.mark.scaled
 @pytest.mark.slow
 @pytest.mark.usefixtures("served")
-def test_a_repair_that_is_killed_at_any_instant_goes_on() -> None:
+def test_a_repair_that_is_killed_at_any_instant_goes_on():
     folder, places = download_dataset(MINI), datasets_folder()
 
-    def work(step: Callable[[], None]) -> None:
+    def work(step):
         repair_dataset(folder, progress=lambda *_: step())
 
     damage(folder)
@@ -275,9 +268,7 @@ def test_a_repair_that_is_killed_at_any_instant_goes_on() -> None:
 
 
 @pytest.mark.usefixtures("served")
-def test_a_registry_that_does_not_answer_ends_the_search_unless_the_digest_is_known(
-    built_mini: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_registry_that_does_not_answer_ends_the_search_unless_the_digest_is_known(built_mini, monkeypatch):
     monkeypatch.setattr("orlog.datasets.download.sources.read_small", quick_read_small)
     add_registry("first", "http://127.0.0.1:9", first=True)
     with pytest.raises(TransferError, match="registry first does not answer"):
@@ -286,13 +277,11 @@ def test_a_registry_that_does_not_answer_ends_the_search_unless_the_digest_is_kn
     assert download_dataset(f"{MINI}@{digest}").is_dir()
 
 
-def quick_read_small(url: str, limit: int, **_: Any) -> bytes:
+def quick_read_small(url, limit, **_):
     return read_small(url, limit, patience=QUICK)
 
 
-def test_a_registry_with_a_key_refuses_what_is_unsigned_altered_or_older(
-    served: Served, built_mini: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_registry_with_a_key_refuses_what_is_unsigned_altered_or_older(served, built_mini, tmp_path, monkeypatch):
     monkeypatch.setattr("orlog.datasets.download.sources.PAUSE", 0.0)
     public = new_key(tmp_path / "lab.key")
     new_key(tmp_path / "other.key")
@@ -301,8 +290,8 @@ def test_a_registry_with_a_key_refuses_what_is_unsigned_altered_or_older(
     with pytest.raises(SignatureError):
         download_dataset(MINI)
 
-    def signer(key: str) -> Callable[[bytes, str], bytes]:
-        return lambda data, kind: sign(data, kind, tmp_path / key)  # type: ignore[arg-type]
+    def signer(key):
+        return lambda data, kind: sign(data, kind, tmp_path / key)
 
     shutil.rmtree(served.registry)
     publish_dataset(built_mini, str(served.registry), sign=signer("lab.key"))
@@ -335,13 +324,13 @@ def test_a_registry_with_a_key_refuses_what_is_unsigned_altered_or_older(
 # --- what the origin says of it
 
 
-def downloaded(name: str = MINI) -> tuple[Path, Manifest]:
+def downloaded(name=MINI):
     folder = download_dataset(name)
     return folder, read_manifest(folder / "manifest.json")
 
 
 @pytest.mark.parametrize("by_name", [True, False])
-def test_an_origin_that_offers_other_data_is_told(served: Served, reseal: Reseal, by_name: bool) -> None:
+def test_an_origin_that_offers_other_data_is_told(served, reseal, by_name):
     folder, manifest = downloaded(MINI if by_name else served.url)
     path = reseal(served.registry / MINI / "1.0.0", lambda body: body.update(description="other"))
     other = read_manifest(path)
@@ -360,7 +349,7 @@ def test_an_origin_that_offers_other_data_is_told(served: Served, reseal: Reseal
         assert "does not list it any more" in confirm_version(folder, manifest).text
 
 
-def test_an_origin_that_does_not_answer_is_no_fault_and_no_long_wait(served: Served) -> None:
+def test_an_origin_that_does_not_answer_is_no_fault_and_no_long_wait(served):
     assert BRIEF.attempts == 1
     folder, manifest = downloaded()
     served.server.faults.append(Fault(path="index.json", status=503))
@@ -374,12 +363,12 @@ def test_an_origin_that_does_not_answer_is_no_fault_and_no_long_wait(served: Ser
 # --- many small objects
 
 
-def here() -> Path:
+def here():
     return datasets_folder() / "pointmaze/umaze-mini-v1" / "2.0.0"
 
 
 @pytest.fixture
-def url(tmp_path: Path, built_mini: Path) -> Iterator[str]:
+def url(tmp_path, built_mini):
     """Serve a version of many small objects and a few large ones; only its bytes are looked at."""
     folder = tmp_path / "many"
     shutil.copytree(built_mini, folder)
@@ -403,26 +392,26 @@ def url(tmp_path: Path, built_mini: Path) -> Iterator[str]:
         yield server.url
 
 
-def check(folder: Path) -> None:
+def check(folder):
     """Compare every byte of a version with its manifest, and look at what lies beside it."""
     check_bytes(folder)
     assert not download_folder(folder).exists()
 
 
-def check_bytes(folder: Path) -> None:
+def check_bytes(folder):
     objects = read_manifest(folder / MANIFEST_FILE).objects
     assert len(objects) > MANY
     for item in objects:
         assert hashlib.sha256((folder / item.path).read_bytes()).hexdigest() == item.sha256
 
 
-def test_everything_is_synced_before_a_version_appears(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: set[int] = set()
+def test_everything_is_synced_before_a_version_appears(url, monkeypatch):
+    synced = set()
 
-    def sync(descriptor: int) -> None:
+    def sync(descriptor):
         synced.add(os.fstat(descriptor).st_ino)
 
-    def put(folder: Path, destination: Path) -> None:
+    def put(folder, destination):
         unsynced = [path for path in folder.rglob("*") if path.stat().st_ino not in synced]
         assert unsynced == []
         put_new(folder, destination)
@@ -432,7 +421,7 @@ def test_everything_is_synced_before_a_version_appears(url: str, monkeypatch: py
     check(download_version(source_of_url(url)))
 
 
-def test_parts_that_never_reached_the_disk_are_downloaded_again(url: str) -> None:
+def test_parts_that_never_reached_the_disk_are_downloaded_again(url):
     """After a loss of power a file may have its length, and zeros for bytes."""
     source = source_of_url(url)
     folder = download_folder(here())

@@ -1,29 +1,24 @@
 """Disks that are full, cannot be written or have no hard links: nothing is lost or half there."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import pytest
 
 import orlog
-from orlog.datasets.download.download import download_version, repair_dataset
+from orlog import publish_dataset, repair_dataset
+from orlog.datasets.download.download import download_version
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.download.transfer import TransferOptions
 from orlog.datasets.home import records as remembered
 from orlog.datasets.home.folders import datasets_folder, installed_versions
-from orlog.datasets.publish.publish import publish_dataset
 from orlog.errors import StorageError
 from orlog.manifests.manifest import read_manifest
 from tests.command_line import orlog as run
 from tests.servers import COMES, FileServer
-from tests.small_disks import Mount, change_mount, fill
+from tests.small_disks import change_mount, fill
 from tests.stored_objects import change_unseen
 
 MINI = "pointmaze/umaze-mini-v1"
@@ -31,27 +26,25 @@ SHARD = "observations/observation/c.0.0"
 QUICK = Patience(idle=0, timeout=COMES, attempts=2, first_wait=0.01, longest_wait=0.1)
 HEX_DIGITS = 64
 
-Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
-
 
 @pytest.fixture
-def server(built_mini: Path) -> Iterator[FileServer]:
+def server(built_mini):
     """Serve the folder of the small dataset."""
     with FileServer(built_mini) as running:
         yield running
 
 
-def bring(server: FileServer, **options: Any) -> Path:
+def bring(server, **options):
     return download_version(source_of_url(server.url), TransferOptions(patience=QUICK, **options))
 
 
-def total_bytes(folder: Path) -> int:
+def total_bytes(folder):
     """Return what a download of a version transfers: of equal objects one."""
     objects = read_manifest(folder / "manifest.json").objects
     return sum({item.sha256: item.size_bytes for item in objects}.values())
 
 
-def asked_bytes(server: FileServer) -> int:
+def asked_bytes(server):
     """Return how many bytes of objects were asked for since the list of requests was cleared."""
     total = 0
     for request in server.requests:
@@ -62,7 +55,7 @@ def asked_bytes(server: FileServer) -> int:
     return total
 
 
-def kept_bytes() -> int:
+def kept_bytes():
     """Return what is here of objects that came, whole or in part, of a version that is not."""
     return sum(
         path.stat().st_size
@@ -71,11 +64,11 @@ def kept_bytes() -> int:
     )
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def put_home_on(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def put_home_on(disk, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(disk / "home"))
 
 
@@ -83,14 +76,12 @@ def put_home_on(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0], ids=["at once", "midway", "at the end"])
-def test_room_that_vanishes_ends_a_download_which_goes_on_once_there_is_some(
-    server: FileServer, mount: Mount, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_that_vanishes_ends_a_download_which_goes_on_once_there_is_some(server, mount, share, monkeypatch):
     disk = mount("size=8m")
     put_home_on(disk, monkeypatch)
-    came: list[int] = []
+    came = []
 
-    def fill_midway(done: int, total: int) -> None:
+    def fill_midway(done, total):
         if done >= share * total and not came:
             came.append(done)
             fill(disk)
@@ -116,8 +107,8 @@ def test_room_that_vanishes_ends_a_download_which_goes_on_once_there_is_some(
 
 @pytest.mark.parametrize("is_full_before", [True, False])
 def test_a_repair_on_a_full_disk_changes_nothing_and_goes_on_once_there_is_room(
-    server: FileServer, mount: Mount, is_full_before: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    server, mount, is_full_before, monkeypatch
+):
     disk = mount("size=8m")
     put_home_on(disk, monkeypatch)
     folder = bring(server)
@@ -127,7 +118,7 @@ def test_a_repair_on_a_full_disk_changes_nothing_and_goes_on_once_there_is_room(
     if is_full_before:
         fill(disk)
 
-    def fill_midway(done: int, total: int) -> None:
+    def fill_midway(done, total):
         if total > done > 0 and not (disk / "filler").exists():
             fill(disk)
 
@@ -146,8 +137,8 @@ def test_a_repair_on_a_full_disk_changes_nothing_and_goes_on_once_there_is_room(
 
 
 def test_a_full_registry_shows_no_half_version_and_publishing_goes_on_once_there_is_room(
-    built_mini: Path, mount: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    built_mini, mount, tmp_path, monkeypatch
+):
     disk = mount("size=700k")
     registry = disk / "registry"
     with pytest.raises(StorageError, match="the disk is full: free some space"):
@@ -169,7 +160,7 @@ def test_a_full_registry_shows_no_half_version_and_publishing_goes_on_once_there
 
 
 @pytest.fixture
-def closed_home(built_mini: Path, mount: Mount, monkeypatch: pytest.MonkeyPatch) -> Path:
+def closed_home(built_mini, mount, monkeypatch):
     """Return a home with the small dataset, verified once, on a disk that cannot be written."""
     disk = mount("size=8m")
     put_home_on(disk, monkeypatch)
@@ -183,8 +174,8 @@ def closed_home(built_mini: Path, mount: Mount, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_a_home_that_cannot_be_written_is_read_and_says_what_to_do_where_it_must_be_written(
-    closed_home: Path, server: FileServer, tmp_path: Path, built_mini: Path, reseal: Reseal
-) -> None:
+    closed_home, server, tmp_path, built_mini, reseal
+):
     newer = tmp_path / "newer"
     shutil.copytree(built_mini, newer)
     reseal(newer, lambda body: body.update(version="1.0.1"))
@@ -219,18 +210,16 @@ def test_a_home_that_cannot_be_written_is_read_and_says_what_to_do_where_it_must
 # link_or_copy copies under the final name, so a cut copy counts as whole, or as a strange file.
 
 
-def refuse_links(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def refuse_links(monkeypatch, number):
     """Let every attempt to make a hard link fail, as on FAT or between disks."""
 
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_, **__):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", refuse)
 
 
-def test_download_share_and_repair_are_right_without_hard_links(
-    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_download_share_and_repair_are_right_without_hard_links(server, tmp_path, monkeypatch):
     refuse_links(monkeypatch, errno.EXDEV)
     first = orlog.load_dataset(bring(server))
     assert orlog.verify_store(first.folder)[1] == []

@@ -1,15 +1,11 @@
 """Files of others from real servers: right values to the bit with their lineage, or a typed error."""
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from orlog import load_dataset
 from orlog.cli import app
 from orlog.datasets.download.foreign import download_foreign_file
 from orlog.datasets.download.http import Patience
@@ -17,8 +13,6 @@ from orlog.datasets.download.sources import ForeignFileSource, find_source
 from orlog.datasets.download.transfer import TransferOptions
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.registries import add_registry
-from orlog.datasets.loading import load_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, ManifestError
 from orlog.manifests.index import ForeignEntry, Index
 from orlog.manifests.names import DatasetName, parse_name
@@ -35,16 +29,16 @@ BODY = rows_of([False, False, True] * 400, None, next_observations=True)
 class Upstream:
     """A server with a file of others, and a registry on it that is known here as `lab`."""
 
-    def __init__(self, folder: Path, server: FileServer) -> None:
+    def __init__(self, folder, server):
         self.folder = folder
         self.server = server
         self.url = f"{server.url}/{FILE}"
 
     @property
-    def data(self) -> bytes:
+    def data(self):
         return (self.folder / FILE).read_bytes()
 
-    def link(self, **said: Any) -> ForeignFileSource:
+    def link(self, **said):
         """Let the registry say this of the file, and return what is then found of it."""
         entry = ForeignEntry(**{"url": self.url, "format": "d4rl-hdf5", **said})
         index = Index().with_foreign(NAME, "1.0.0", entry)
@@ -55,14 +49,14 @@ class Upstream:
         assert isinstance(source, ForeignFileSource)
         return source
 
-    def checked(self, **said: Any) -> ForeignFileSource:
+    def checked(self, **said):
         """Do as `link`, with size and SHA-256."""
         sha256 = hashlib.sha256(self.data).hexdigest()
         return self.link(**{"size_bytes": len(self.data), "sha256": sha256, **said})
 
 
 @pytest.fixture
-def upstream(tmp_path: Path) -> Iterator[Upstream]:
+def upstream(tmp_path):
     folder = tmp_path / "served"
     (folder / FILE).parent.mkdir(parents=True)
     write(folder / FILE, BODY, compression="gzip")
@@ -71,11 +65,11 @@ def upstream(tmp_path: Path) -> Iterator[Upstream]:
         yield Upstream(folder, server)
 
 
-def bring(source: ForeignFileSource, options: TransferOptions = ASKED, **more: Any) -> Dataset:
+def bring(source, options=ASKED, **more):
     return load_dataset(download_foreign_file(source, options, **more))
 
 
-def test_the_command_line_says_that_a_first_download_was_trusted(upstream: Upstream) -> None:
+def test_the_command_line_says_that_a_first_download_was_trusted(upstream):
     upstream.link()
     done = CliRunner().invoke(app, ["download", NAME])
     assert done.exit_code == 0
@@ -92,9 +86,7 @@ def test_the_command_line_says_that_a_first_download_was_trusted(upstream: Upstr
     assert "2 problems, repaired." in CliRunner().invoke(app, ["verify", NAME, "--repair"]).output
 
 
-def test_a_digest_that_was_pinned_must_come(
-    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_digest_that_was_pinned_must_come(upstream, tmp_path, monkeypatch):
     digest = bring(upstream.checked()).digest
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "other"))
     add_registry("lab", upstream.server.url)
@@ -111,7 +103,7 @@ def test_a_digest_that_was_pinned_must_come(
 # Where it is found.
 
 
-def test_a_path_inside_the_registry_is_tried_at_its_mirrors(upstream: Upstream) -> None:
+def test_a_path_inside_the_registry_is_tried_at_its_mirrors(upstream):
     sha256 = hashlib.sha256(upstream.data).hexdigest()
     source = upstream.link(url=FILE, sha256=sha256)
     found = find_source(parse_name(NAME), ["http://127.0.0.1:9/gone"])
@@ -124,7 +116,7 @@ def test_a_path_inside_the_registry_is_tried_at_its_mirrors(upstream: Upstream) 
     assert source.urls == ((f"{upstream.server.url}/{FILE}",),)
 
 
-def test_a_registry_elsewhere_may_not_name_files_of_this_machine(upstream: Upstream) -> None:
+def test_a_registry_elsewhere_may_not_name_files_of_this_machine(upstream):
     url = f"file://{upstream.folder / FILE}"
     with pytest.raises(ManifestError, match="a file of this machine"):
         upstream.link(url=url)

@@ -1,14 +1,10 @@
 """Datasets of several files, each with mirrors, from real servers that may lie, hang or cut them off."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import gymnasium
@@ -16,18 +12,16 @@ import numpy as np
 import pytest
 
 import orlog
+from orlog import export_dataset, import_dataset
 from orlog.datasets import listing
 from orlog.datasets.download import sources
 from orlog.datasets.download.foreign import download_foreign_file, first_downloads_file
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.sources import ForeignFileSource, find_source
 from orlog.datasets.download.transfer import TransferOptions
-from orlog.datasets.exporting import export_dataset
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.garbage import delete_version
 from orlog.datasets.home.registries import add_registry
-from orlog.datasets.importing import import_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError, TransferError
 from orlog.manifests import shipped
@@ -47,7 +41,7 @@ DOOR = "minari/d4rl/door/human-v2"  # with a mirror
 LAYOUTS = {DOOR: "minari", "ogbench/cube-single-play-v0": "ogbench"}
 
 
-def record(name: str) -> Dataset:
+def record(name):
     """Return a small dataset with a part for training and one for validation."""
     draw = np.random.default_rng(0)
     return record_episodes(
@@ -73,7 +67,7 @@ class Upstream:
     The catalogue lists the dataset as it does for everyone, but for the names of the servers.
     """
 
-    def __init__(self, served: Path, name: str) -> None:
+    def __init__(self, served, name):
         self.name, layout = name, LAYOUTS[name]
         dataset = record(f"lab/{self.name.rpartition('/')[2]}")
         self.folder = served.with_name("files")
@@ -97,47 +91,47 @@ class Upstream:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.symlink_to(self.folder / file.path)
 
-    def url(self, number: int, path: str) -> str:
+    def url(self, number, path):
         """Return the URL of a file on one of the servers."""
         (file,) = (file for file in self.real.each if file.path == path)
         return self.servers[number].url + urlsplit((file.url, *file.mirrors)[number]).path
 
-    def source(self, *, checked: bool = True) -> ForeignFileSource:
+    def source(self, *, checked=True):
         """List the files, with or without what proves their bytes, and return what is found."""
         files = []
         for file in self.real.each:
             url, *mirrors = [self.url(number, file.path) for number in range(1 + len(file.mirrors))]
             data = (self.folder / file.path).read_bytes()
             proof = {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            said: dict[str, Any] = proof if checked else {}
+            said = proof if checked else {}
             files.append(ForeignFile(path=file.path, url=url, mirrors=tuple(mirrors), **said))
         self.entry = ForeignEntry(files=tuple(files), format=self.real.format, license="MIT")
         source = find_source(parse_name(self.name))
         assert isinstance(source, ForeignFileSource)
         return source
 
-    def imported(self) -> Dataset:
+    def imported(self):
         """Return the same files, read from this machine."""
         given = [self.folder / path for path in self.paths]
         return orlog.load_dataset(import_dataset(given, "lab/imported-v0", format=self.real.format))
 
 
-def bring(source: ForeignFileSource, said: list[str] | None = None, options: TransferOptions = ASKED) -> Dataset:
+def bring(source, said=None, options=ASKED):
     told = [] if said is None else said
     return orlog.load_dataset(download_foreign_file(source, options, on_mirror=told.append))
 
 
-def same(dataset: Dataset, other: Dataset) -> bool:
+def same(dataset, other):
     return dataset.manifest.objects == other.manifest.objects
 
 
-def leftovers(name: str) -> list[str]:
+def leftovers(name):
     paths = (datasets_folder() / name).glob(".*")
     return sorted(path.name for path in paths if path.suffix != ".lock")
 
 
 @pytest.fixture
-def upstream(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
+def upstream(tmp_path, request, monkeypatch):
     one = Upstream(tmp_path / "served", getattr(request, "param", DOOR))
     for module in (listing, sources, shipped):
         monkeypatch.setattr(module, "shipped_index", lambda _: Index(foreign={one.name: {"1.0.0": one.entry}}))
@@ -155,10 +149,10 @@ def upstream(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest
     ],
     indirect=["upstream"],
 )
-def test_all_files_of_a_dataset_become_a_version(upstream: Upstream, checked: bool) -> None:
+def test_all_files_of_a_dataset_become_a_version(upstream, checked):
     source = upstream.source(checked=checked)
-    steps: list[tuple[int, int]] = []
-    counts: list[tuple[int, int]] = []
+    steps = []
+    counts = []
     options = TransferOptions(progress=lambda *one: steps.append(one), on_objects=lambda *one: counts.append(one))
     folder = download_foreign_file(source, options)
     dataset = orlog.load_dataset(folder)
@@ -181,7 +175,7 @@ def test_all_files_of_a_dataset_become_a_version(upstream: Upstream, checked: bo
     assert [len(server.requests) for server in upstream.servers] == [len(upstream.paths), 0]
 
 
-def test_a_format_of_folders_reads_the_files_at_their_places(tmp_path: Path) -> None:
+def test_a_format_of_folders_reads_the_files_at_their_places(tmp_path):
     folder = odd(tmp_path / "served", "parquet")
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
     assert "data/0/part-0.parquet" in paths
@@ -222,11 +216,11 @@ QUICKLY = [("lies", True), ("is gone", True), ("drops", True), ("shows a page", 
         for checked in (True, False)
     ],
 )
-def test_a_bad_mirror_is_named_and_the_next_one_used(upstream: Upstream, what: str, checked: bool) -> None:
+def test_a_bad_mirror_is_named_and_the_next_one_used(upstream, what, checked):
     source = upstream.source(checked=checked)
     bad, good = upstream.servers
     bad.faults = [dataclasses.replace(BAD[what])]
-    said: list[str] = []
+    said = []
     dataset = bring(source, said, HASTY if what == "hangs" else ASKED)
     assert same(dataset, upstream.imported())
     assert any(upstream.url(0, MAIN) in text for text in said)
@@ -235,7 +229,7 @@ def test_a_bad_mirror_is_named_and_the_next_one_used(upstream: Upstream, what: s
     assert leftovers(upstream.name) == []
 
 
-def test_a_file_that_no_mirror_gives_is_an_error_with_the_reasons(upstream: Upstream) -> None:
+def test_a_file_that_no_mirror_gives_is_an_error_with_the_reasons(upstream):
     source = upstream.source()
     bad, other = upstream.servers
     bad.faults, other.faults = [BAD["lies"]], [BAD["is gone"]]
@@ -243,14 +237,14 @@ def test_a_file_that_no_mirror_gives_is_an_error_with_the_reasons(upstream: Upst
         bring(source)
     assert not (datasets_folder() / upstream.name / "1.0.0").exists()
     other.faults = []
-    said: list[str] = []
+    said = []
     assert same(bring(source, said), upstream.imported())
     assert [text for text in said if "gave sha256" in text]
     # The other file was kept.
     assert sum("metadata.json" in one.path for one in bad.requests + other.requests) == 1
 
 
-def test_what_was_trusted_of_any_file_may_not_change(upstream: Upstream) -> None:
+def test_what_was_trusted_of_any_file_may_not_change(upstream):
     source = upstream.source(checked=False)
     first = bring(source)
     metadata = upstream.folder / "data/metadata.json"
@@ -261,7 +255,7 @@ def test_what_was_trusted_of_any_file_may_not_change(upstream: Upstream) -> None
     assert orlog.load_dataset(upstream.name).digest == first.digest
     # One mirror still has what was trusted.
     upstream.servers[1].faults = [Fault(path="metadata.json", change=lambda _: good)]
-    said: list[str] = []
+    said = []
     download_foreign_file(source, ASKED, replace=True, on_mirror=said.append)
     assert "upstream publishes no checksum, and the file is not the one" in said[0]
     assert orlog.load_dataset(upstream.name).digest == first.digest
@@ -274,12 +268,12 @@ def test_what_was_trusted_of_any_file_may_not_change(upstream: Upstream) -> None
 @pytest.mark.slow
 @pytest.mark.scaled
 @pytest.mark.parametrize("checked", [True, pytest.param(False, marks=pytest.mark.thorough)])
-def test_killed_at_any_instant_it_goes_on(upstream: Upstream, checked: bool) -> None:
+def test_killed_at_any_instant_it_goes_on(upstream, checked):
     source = upstream.source(checked=checked)
     expected = upstream.imported().manifest.objects
     places = datasets_folder() / upstream.name
 
-    def work(step: Callable[[], None]) -> None:
+    def work(step):
         download_foreign_file(source, TransferOptions(progress=lambda *_: step()))
 
     _, total = killed_at(work, 0, places)

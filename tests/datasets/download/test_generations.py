@@ -1,19 +1,15 @@
 """Files that their publisher replaced under the same name: both are listed, and told apart by their bytes."""
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import orlog
+from orlog import download_dataset
 from orlog.cli import app
 from orlog.datasets import listing
 from orlog.datasets.download import sources
-from orlog.datasets.download.download import download_dataset
 from orlog.datasets.formats import d4rl
 from orlog.datasets.home.garbage import delete_version
 from orlog.errors import VersionExistsError
@@ -28,7 +24,7 @@ BODY = rows_of([False, True] * 3, None, next_observations=True, sizes=(11, 3))
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Path]]:
+def files(tmp_path, monkeypatch):
     """Serve the newer file; return the file of each version, of different sizes."""
     (tmp_path / "served").mkdir()
     found = {
@@ -50,7 +46,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
         yield found
 
 
-def test_each_is_imported_as_the_version_that_a_download_gives(files: dict[str, Path]) -> None:
+def test_each_is_imported_as_the_version_that_a_download_gives(files):
     new = orlog.load_dataset(download_dataset(NAME))
     assert new.version == "1.0.1"
     delete_version(NAME, "1.0.1")
@@ -65,7 +61,7 @@ def test_each_is_imported_as_the_version_that_a_download_gives(files: dict[str, 
         orlog.import_dataset(files["1.0.1"], NAME)
 
 
-def test_an_import_under_another_name_says_so(files: dict[str, Path]) -> None:
+def test_an_import_under_another_name_says_so(files):
     said = f"This is the file of {NAME}@0.9.0, which was replaced under the same name"
     done = CliRunner(env={"COLUMNS": "500"}).invoke(app, ["import", str(files["0.9.0"]), "lab/my-v0"])
     assert done.exit_code == 0, done.output

@@ -1,25 +1,21 @@
 """Servers that answer with anything at all: right bytes or a typed error, and it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import random
 import socket
 import threading
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Self, TypeAlias
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from orlog import OrlogError
 from orlog.datasets.download import sources
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.transfer import Expected, Mirror, fetch_object, read_small
 from orlog.datasets.home.registries import add_registry, remove_registry, seen_file
-from orlog.errors import NotFoundError, OrlogError, TransferError
+from orlog.errors import NotFoundError, TransferError
 from orlog.manifests.names import parse_name
 from tests.levels import scaled
 from tests.servers import COMES
@@ -33,13 +29,12 @@ SILENCE = 0.1
 LINES_WITHOUT_END = b"X-More: 1\r\n" * 20_000
 
 # What is sent after each request, the last one again and again; then the connection is cut.
-Script: TypeAlias = Sequence[bytes]
 
 
 class RawServer:
     """Sends one answer of a script after each request, whatever was asked for."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script):
         self._script = list(script)
         self._count = 0
         self._lock = threading.Lock()
@@ -48,11 +43,11 @@ class RawServer:
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         self._threads[0].start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._is_over.set()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
@@ -61,7 +56,7 @@ class RawServer:
             thread.join(120)
             assert not thread.is_alive()
 
-    def _accept(self) -> None:
+    def _accept(self):
         while True:
             try:
                 connection, _ = self._listening.accept()
@@ -71,7 +66,7 @@ class RawServer:
             self._threads.append(thread)
             thread.start()
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _answer(self, connection):
         longest = COMES
         with connection, contextlib.suppress(OSError):
             while not self._is_over.is_set():
@@ -184,7 +179,7 @@ many = settings(
 @example([GOOD])
 @example([SMALL, GOOD])
 @given(SCRIPTS)
-def test_an_object_from_any_server_is_right_or_a_transfer_error(tmp_path: Path, script: list[bytes]) -> None:
+def test_an_object_from_any_server_is_right_or_a_transfer_error(tmp_path, script):
     part = tmp_path / "part"
     part.unlink(missing_ok=True)
     with RawServer(script) as server:
@@ -202,7 +197,7 @@ def test_an_object_from_any_server_is_right_or_a_transfer_error(tmp_path: Path, 
 @pytest.mark.slow
 @settings(many)
 @given(SCRIPTS)
-def test_a_small_file_from_any_server_is_within_its_limit_or_a_typed_error(script: list[bytes]) -> None:
+def test_a_small_file_from_any_server_is_within_its_limit_or_a_typed_error(script):
     with RawServer(script) as server:
         try:
             assert len(read_small(f"{server.url}/x", LIMIT, patience=QUICK)) <= LIMIT
@@ -213,7 +208,7 @@ def test_a_small_file_from_any_server_is_within_its_limit_or_a_typed_error(scrip
 @pytest.mark.slow
 @settings(many)
 @given(SCRIPTS)
-def test_no_server_makes_a_registry_offer_anything(home: Path, script: list[bytes]) -> None:
+def test_no_server_makes_a_registry_offer_anything(home, script):
     with pytest.MonkeyPatch.context() as patch, RawServer(script) as server:
         patch.setattr(sources, "PAUSE", 0)
         add_registry("raw", server.url)
@@ -227,7 +222,7 @@ def test_no_server_makes_a_registry_offer_anything(home: Path, script: list[byte
     assert home.exists()
 
 
-def check_message(error: OrlogError) -> None:
+def check_message(error):
     text = str(error)
     assert len(text) < 5000
     assert all(letter.isprintable() or letter == "\n" for letter in text)

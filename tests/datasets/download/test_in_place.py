@@ -1,7 +1,5 @@
 """Versions that are read where they are: what comes is right, whatever servers, disks and others do."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -10,9 +8,6 @@ import os
 import pickle
 import random
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -20,18 +15,17 @@ import pytest
 from gymnasium import spaces
 
 import orlog
+from orlog import OrlogError, publish_dataset
 from orlog.datasets.download import in_place
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.in_place import in_place_folder, kept_versions, make_room, open_in_place
 from orlog.datasets.home.registries import add_registry, remove_registry
-from orlog.datasets.publish.publish import publish_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.selection import LazyRows
 from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.store import chunk_hashes
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE
 from orlog.datasets.store.shards import Shard, check_bytes, index_bytes_of
-from orlog.errors import IntegrityError, NotFoundError, OrlogError, SchemaError, StorageError, TransferError
+from orlog.errors import IntegrityError, NotFoundError, SchemaError, StorageError, TransferError
 from tests.command_line import orlog as run
 from tests.datasets.store.test_version import random_parts, record
 from tests.episodes import record_episodes, whole_episode
@@ -46,9 +40,7 @@ SHORT = Patience(timeout=COMES, attempts=4, idle=0.0, first_wait=0.01, longest_w
 
 
 @pytest.fixture(scope="module", params=["by ranges", "small ones whole", "whole files"])
-def published(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Path, Dataset]]:
+def published(request, tmp_path_factory):
     """Return a registry and the version in it: three parts, small shards, texts and frames.
 
     With hashes of its chunks, which are fetched by ranges, or with their whole shards where these are small; or
@@ -73,25 +65,25 @@ BOTH = pytest.mark.parametrize("published", ["by ranges", "whole files"], indire
 
 
 @pytest.fixture
-def whole(published: tuple[Path, Dataset]) -> Dataset:
+def whole(published):
     """Return the version as its author has it."""
     return published[1]
 
 
 @pytest.fixture
-def served(published: tuple[Path, Dataset], tmp_path: Path) -> Iterator[FileServer]:
+def served(published, tmp_path):
     """Return a server of a copy of the registry."""
     copy = shutil.copytree(published[0], tmp_path / "copy")
     with FileServer(copy) as server:
         yield server
 
 
-def opened(served: FileServer, whole: Dataset, mirrors: tuple[str, ...] = ()) -> Dataset:
+def opened(served, whole, mirrors=()):
     url = f"{served.url}/{whole.name}/{whole.manifest.version}"
     return open_in_place(url, mirrors, patience=SHORT)
 
 
-def assert_equal(found: Any, expected: Any) -> None:
+def assert_equal(found, expected):
     if isinstance(expected, dict):
         assert found.keys() == expected.keys()
         for key, value in expected.items():
@@ -104,13 +96,13 @@ def assert_equal(found: Any, expected: Any) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-def assert_episode(ds: Dataset, whole: Dataset, index: int) -> None:
+def assert_episode(ds, whole, index):
     found, expected = ds[index], whole[index]
     for field in ("observations", "actions", "rewards", "terminations", "truncations", "infos"):
         assert_equal(getattr(found, field), getattr(expected, field))
 
 
-def test_every_column_episode_and_view_is_that_of_the_whole_version(served: FileServer, whole: Dataset) -> None:
+def test_every_column_episode_and_view_is_that_of_the_whole_version(served, whole):
     ds = opened(served, whole)
     assert ds.in_place
     assert ds.digest == whole.digest
@@ -129,9 +121,7 @@ def test_every_column_episode_and_view_is_that_of_the_whole_version(served: File
 
 
 @BY_RANGES
-def test_indexes_of_large_columns_of_an_episode_come_with_those_of_all_others(
-    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_indexes_of_large_columns_of_an_episode_come_with_those_of_all_others(served, whole, monkeypatch):
     monkeypatch.setattr("orlog.datasets.reading.selection.LARGE_BYTES", 0)
     ds = opened(served, whole)
     _ = ds.episode_lengths
@@ -161,7 +151,7 @@ def test_indexes_of_large_columns_of_an_episode_come_with_those_of_all_others(
         _ = flat.frames
 
 
-def test_what_was_read_is_kept_and_not_asked_for_again(served: FileServer, whole: Dataset) -> None:
+def test_what_was_read_is_kept_and_not_asked_for_again(served, whole):
     first = opened(served, whole)
     for name in whole.columns:
         first.column(name)
@@ -175,7 +165,7 @@ def test_what_was_read_is_kept_and_not_asked_for_again(served: FileServer, whole
 
 
 @BY_RANGES
-def test_only_what_an_episode_needs_is_fetched(served: FileServer, whole: Dataset) -> None:
+def test_only_what_an_episode_needs_is_fetched(served, whole):
     ds = opened(served, whole)
     _ = ds.episode_lengths
     before = served.sent_bytes
@@ -186,7 +176,7 @@ def test_only_what_an_episode_needs_is_fetched(served: FileServer, whole: Datase
     assert all("-" in one.headers["Range"].partition("=")[2] for one in ranged)
 
 
-FAULTS: tuple[Callable[[random.Random], Fault], ...] = (
+FAULTS = (
     lambda rng: Fault(drop_after=rng.randrange(60)),
     lambda rng: Fault(drop_after=rng.randrange(60), resets=True),
     lambda _rng: Fault(status=503, headers={"Retry-After": "0"}),
@@ -204,7 +194,7 @@ FAULTS: tuple[Callable[[random.Random], Fault], ...] = (
 )
 
 
-def _flipped(data: bytes, rng: random.Random) -> bytes:
+def _flipped(data, rng):
     """Return bytes of which some are others, so that most ranges have one."""
     changed = bytearray(data)
     for _ in range(max(1, len(data) // 50)):
@@ -212,7 +202,7 @@ def _flipped(data: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-def _swapped(data: bytes, rng: random.Random) -> bytes:
+def _swapped(data, rng):
     """Return a shard that gives two of its chunks for each other, with checksums that are right."""
     for room in range(1, len(data) // 16):
         start = len(data) - index_bytes_of(room)
@@ -230,9 +220,7 @@ def _swapped(data: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.scaled
-def test_faults_of_servers_give_right_values_or_an_error_that_names_the_object(
-    served: FileServer, whole: Dataset
-) -> None:
+def test_faults_of_servers_give_right_values_or_an_error_that_names_the_object(served, whole):
     rng = random.Random(f"{whole.digest}{in_place.WHOLE_BYTES}")
     ds = opened(served, whole)
     met, errors = 0, list[str]()
@@ -260,7 +248,7 @@ def test_faults_of_servers_give_right_values_or_an_error_that_names_the_object(
 
 
 @BOTH
-def test_a_chunk_that_was_forged_with_its_checksum_is_found_by_its_hash(served: FileServer, whole: Dataset) -> None:
+def test_a_chunk_that_was_forged_with_its_checksum_is_found_by_its_hash(served, whole):
     path = "rewards/c.0"
     file = served.folder / whole.name / whole.manifest.version / path
     room = whole.selection().versions[0].chunks_of_shards()[path][1]
@@ -282,9 +270,7 @@ def test_a_chunk_that_was_forged_with_its_checksum_is_found_by_its_hash(served: 
 
 
 @BOTH
-def test_a_large_version_without_hashes_is_opened_by_an_option_only(
-    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_version_without_hashes_is_opened_by_an_option_only(served, whole, monkeypatch):
     monkeypatch.setattr(chunk_hashes, "LARGE_BYTES", 0)
     url = f"{served.url}/{whole.name}/{whole.manifest.version}"
     if CHUNKS_FILE in [one.path for one in whole.manifest.objects]:
@@ -305,34 +291,34 @@ def test_a_large_version_without_hashes_is_opened_by_an_option_only(
     assert_episode(orlog.load_dataset(NAME), whole, 3)
 
 
-def _flip(path: Path, rng: random.Random) -> None:
+def _flip(path, rng):
     data = bytearray(path.read_bytes())
     if data:
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     path.write_bytes(bytes(data))
 
 
-def _put_a_folder(path: Path, _rng: random.Random) -> None:
+def _put_a_folder(path, _rng):
     path.unlink()
     (path / "within").mkdir(parents=True)
 
 
-def _put_a_link(path: Path, rng: random.Random) -> None:
+def _put_a_link(path, rng):
     path.unlink()
     path.symlink_to(rng.choice([path.name, "nothing", str(path.parent), os.devnull, __file__]))
 
 
-def _put_a_file_for_its_folder(path: Path, _rng: random.Random) -> None:
+def _put_a_file_for_its_folder(path, _rng):
     shutil.rmtree(path.parent)
     path.parent.write_bytes(b"")
 
 
-def _put_a_pipe(path: Path, _rng: random.Random) -> None:
+def _put_a_pipe(path, _rng):
     path.unlink()
     os.mkfifo(path)
 
 
-EDITS: tuple[Callable[[Path, random.Random], None], ...] = (
+EDITS = (
     _flip,
     lambda path, rng: os.truncate(path, rng.randrange(path.stat().st_size + 1)),
     lambda path, rng: os.truncate(path, path.stat().st_size + rng.randrange(1, 99)),
@@ -346,9 +332,7 @@ EDITS: tuple[Callable[[Path, random.Random], None], ...] = (
 
 
 @pytest.mark.scaled
-def test_whatever_was_done_to_what_is_kept_the_next_opening_reads_right_values(
-    served: FileServer, whole: Dataset
-) -> None:
+def test_whatever_was_done_to_what_is_kept_the_next_opening_reads_right_values(served, whole):
     rng = random.Random(f"{whole.digest}{in_place.WHOLE_BYTES}")
     for name in whole.columns:
         opened(served, whole).column(name)
@@ -364,7 +348,7 @@ def test_whatever_was_done_to_what_is_kept_the_next_opening_reads_right_values(
 
 
 @BOTH
-def test_what_is_damaged_while_it_is_read_is_fetched_once_more(served: FileServer, whole: Dataset) -> None:
+def test_what_is_damaged_while_it_is_read_is_fetched_once_more(served, whole):
     ds = opened(served, whole)
     for name in whole.columns:
         ds.column(name)
@@ -378,9 +362,7 @@ def test_what_is_damaged_while_it_is_read_is_fetched_once_more(served: FileServe
 
 
 @BY_RANGES
-def test_an_index_or_hashes_of_another_version_are_refused(
-    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_or_hashes_of_another_version_are_refused(served, whole, monkeypatch):
     monkeypatch.setattr("orlog.datasets.store.chunk_hashes.MOST_WHOLE_BYTES", 0)
     folder = served.folder / whole.name / whole.manifest.version
     ds = opened(served, whole)
@@ -399,9 +381,7 @@ def test_an_index_or_hashes_of_another_version_are_refused(
 
 
 @BY_RANGES
-def test_the_least_lately_opened_go_first_and_are_read_again(
-    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_least_lately_opened_go_first_and_are_read_again(served, whole, monkeypatch):
     ds = opened(served, whole)
     for name in whole.columns:
         ds.column(name)
@@ -424,9 +404,7 @@ def test_the_least_lately_opened_go_first_and_are_read_again(
 
 
 @BY_RANGES
-def test_nothing_is_kept_on_a_full_disk_but_what_is_read(
-    served: FileServer, whole: Dataset, mount: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_kept_on_a_full_disk_but_what_is_read(served, whole, mount, monkeypatch):
     disk = mount("size=3m")
     monkeypatch.setenv("ORLOG_HOME", str(disk / "home"))
     ds = opened(served, whole)
@@ -446,14 +424,14 @@ def test_nothing_is_kept_on_a_full_disk_but_what_is_read(
 
 
 @BY_RANGES
-def test_a_bucket_is_read_in_place(whole: Dataset, published: tuple[Path, Dataset], bucket: Any) -> None:
+def test_a_bucket_is_read_in_place(whole, published, bucket):
     bucket.put(f"{published[0]}/", "data/registry/", recursive=True)
     ds = orlog.load_dataset(f"s3://data/registry/{NAME}", in_place=True)
     for index in range(len(whole)):
         assert_episode(ds, whole, index)
 
 
-def _read_all(url: str, whole: Path, seed: int) -> None:
+def _read_all(url, whole, seed):
     ds, expected = open_in_place(url, patience=SHORT), orlog.load_dataset(whole)
     rng = random.Random(seed)
     for _ in range(3):
@@ -464,7 +442,7 @@ def _read_all(url: str, whole: Path, seed: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 @BY_RANGES
-def test_processes_share_what_is_kept_and_remove_it_under_each_other(served: FileServer, whole: Dataset) -> None:
+def test_processes_share_what_is_kept_and_remove_it_under_each_other(served, whole):
     url = f"{served.url}/{whole.name}/{whole.manifest.version}"
     context = multiprocessing.get_context("fork")
     children = [context.Process(target=_read_all, args=(url, whole.folder, seed)) for seed in range(2)]
@@ -476,7 +454,7 @@ def test_processes_share_what_is_kept_and_remove_it_under_each_other(served: Fil
 
 
 @BY_RANGES
-def test_a_name_of_a_registry_that_is_read_in_place(served: FileServer, whole: Dataset) -> None:
+def test_a_name_of_a_registry_that_is_read_in_place(served, whole):
     assert run("registry", "add", "lab", served.url, "--in-place").returncode == 0
     listed = json.loads(run("registry", "list", "--json").stdout)["registries"]
     assert listed[0]["in_place"]
@@ -498,7 +476,7 @@ def test_a_name_of_a_registry_that_is_read_in_place(served: FileServer, whole: D
 
 
 @BY_RANGES
-def test_the_url_of_a_dataset_means_its_newest_version(served: FileServer, whole: Dataset) -> None:
+def test_the_url_of_a_dataset_means_its_newest_version(served, whole):
     ds = orlog.load_dataset(f"{served.url}/{NAME}", in_place=True)
     assert ds.digest == whole.digest
     with pytest.raises(NotFoundError, match="give the URL of a version's folder"):
@@ -506,7 +484,7 @@ def test_the_url_of_a_dataset_means_its_newest_version(served: FileServer, whole
 
 
 @BY_RANGES
-def test_third_party_files_and_hdf5_are_refused_with_what_to_do(whole: Dataset, tmp_path: Path) -> None:
+def test_third_party_files_and_hdf5_are_refused_with_what_to_do(whole, tmp_path):
     with pytest.raises(SchemaError, match="run: orlog download d4rl/hopper-medium-v2"):
         open_in_place("d4rl/hopper-medium-v2")
     folder = convert_dataset(whole, tmp_path / "one", container="hdf5", name="lab/one-v1")
@@ -519,13 +497,13 @@ def test_third_party_files_and_hdf5_are_refused_with_what_to_do(whole: Dataset, 
 
 
 @BY_RANGES
-def test_a_server_without_ranges_is_said_to_be_one(served: FileServer, whole: Dataset) -> None:
+def test_a_server_without_ranges_is_said_to_be_one(served, whole):
     served.faults = [Fault(path="c.0", ignores_ranges=True)]
     with pytest.raises(TransferError, match="sends whole files, and no ranges of them"):
         _ = opened(served, whole).column("rewards")
 
 
-def test_ten_frames_of_an_episode_are_some_ranges(tmp_path: Path) -> None:
+def test_ten_frames_of_an_episode_are_some_ranges(tmp_path):
     frames = np.random.default_rng(0).integers(0, 256, (401, 64, 64, 3), np.uint8)
     record_episodes(
         "lab/camera-v1",
@@ -552,9 +530,7 @@ def test_ten_frames_of_an_episode_are_some_ranges(tmp_path: Path) -> None:
 
 
 @BY_RANGES
-def test_a_lock_pins_what_is_read_in_place(
-    served: FileServer, whole: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_pins_what_is_read_in_place(served, whole, tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_LOCK", str(tmp_path / "orlog.lock"))
     assert f"orlog download {NAME}" not in run("lock", NAME).stderr
     add_registry("lab", served.url)

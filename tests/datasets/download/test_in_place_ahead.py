@@ -1,7 +1,5 @@
 """Streams of versions that are read in place ask ahead: nothing twice, nothing after the end, and errors reach the reader."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import multiprocessing
@@ -9,9 +7,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +14,12 @@ import torch
 from gymnasium import spaces
 
 import orlog
+from orlog import publish_dataset
 from orlog.datasets.download import in_place
-from orlog.datasets.download.in_place import Coming, open_in_place
-from orlog.datasets.publish.publish import publish_dataset
-from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.download.in_place import open_in_place
 from orlog.errors import TransferError
 from tests.datasets.download.test_in_place import SHORT
-from tests.servers import COMES, Fault, FileServer, Request
+from tests.servers import COMES, Fault, FileServer
 
 EPISODES, LENGTH, NUMBERS = 60, 400, 300
 BUFFER = 2**23
@@ -33,7 +27,7 @@ BUFFER = 2**23
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def registry(tmp_path_factory):
     """Return a registry with a version of random numbers in many chunks."""
     generator = np.random.default_rng(0)
     with pytest.MonkeyPatch.context() as patch:
@@ -59,7 +53,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def served(registry: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+def served(registry, monkeypatch):
     """Return a server of it, which is read by small ranges."""
     monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
     monkeypatch.setattr(in_place, "PIECE_BYTES", 2**18)
@@ -67,12 +61,12 @@ def served(registry: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServ
         yield server
 
 
-def opened(served: FileServer) -> Dataset:
+def opened(served):
     return open_in_place(f"{served.url}/lab/many-v1/1.0.0", patience=SHORT)
 
 
 @contextlib.contextmanager
-def switching_often() -> Iterator[None]:
+def switching_often():
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -81,13 +75,13 @@ def switching_often() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def same_values(one: Any, other: Any) -> bool:
+def same_values(one, other):
     return torch.equal(one.observations, other.observations) and torch.equal(
         one.next_observations, other.next_observations
     )
 
 
-def test_an_epoch_asks_for_nothing_twice_and_gives_what_is_there(served: FileServer, registry: Path) -> None:
+def test_an_epoch_asks_for_nothing_twice_and_gives_what_is_there(served, registry):
     ds = opened(served)
     whole = orlog.load_dataset(registry / "lab/many-v1/1.0.0")
     found = orlog.transitions(ds, 100, seed=3, buffer_bytes=BUFFER, stream=True)
@@ -105,7 +99,7 @@ def test_an_epoch_asks_for_nothing_twice_and_gives_what_is_there(served: FileSer
         assert same_values(found.batch(index), same.batch(index))
 
 
-def let_requests_end() -> None:
+def let_requests_end():
     """Wait until no thread works on a request: then all of them can meet."""
     for kind in ("chunks", "indexes", "hashes"):
         pool, meet = in_place._requests(os.getpid(), kind), threading.Barrier(in_place.AT_ONCE)
@@ -113,7 +107,7 @@ def let_requests_end() -> None:
             one.result()
 
 
-def test_a_stream_that_is_closed_asks_for_nothing_more(served: FileServer) -> None:
+def test_a_stream_that_is_closed_asks_for_nothing_more(served):
     ds = opened(served)
     stream = iter(orlog.transitions(ds, 100, seed=0, buffer_bytes=BUFFER, stream=True))
     next(stream)
@@ -128,11 +122,11 @@ def test_a_stream_that_is_closed_asks_for_nothing_more(served: FileServer) -> No
 class Gate:
     """Lets the first requests for chunks wait until it is opened."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count):
         self.left, self.open, self.all_wait = count, threading.Event(), threading.Event()
         self.lock = threading.Lock()
 
-    def __call__(self, _request: Request) -> bool:
+    def __call__(self, _request):
         with self.lock:
             self.left -= 1
             waits = self.left >= 0
@@ -143,14 +137,14 @@ class Gate:
         return True
 
 
-def test_a_reader_asks_itself_for_what_another_took_back(served: FileServer, registry: Path) -> None:
+def test_a_reader_asks_itself_for_what_another_took_back(served, registry):
     ds = opened(served)
     expected = orlog.load_dataset(registry / "lab/many-v1/1.0.0").column("observations")
     episodes = np.arange(EPISODES)
     ds.fetch_ahead(episodes, indexes=True)
     gate = Gate(in_place.AT_ONCE)
     served.allows = gate
-    ahead: list[Coming] = []
+    ahead = []
     ds.fetch_ahead(episodes, ["observations"], ahead)
     assert len(ahead) > 2 * in_place.AT_ONCE
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -162,19 +156,19 @@ def test_a_reader_asks_itself_for_what_another_took_back(served: FileServer, reg
         assert np.array_equal(reading.result(COMES), expected)
 
 
-def read_in_a_fork(ds: Dataset, answer: multiprocessing.Queue[bytes]) -> None:
+def read_in_a_fork(ds, answer):
     answer.put(ds.column("observations").tobytes())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="processes cannot be forked")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
-def test_a_fork_does_not_wait_for_the_threads_of_its_parent(served: FileServer, registry: Path) -> None:
+def test_a_fork_does_not_wait_for_the_threads_of_its_parent(served, registry):
     ds = opened(served)
     expected = orlog.load_dataset(registry / "lab/many-v1/1.0.0").column("observations")
     ds.fetch_ahead(np.arange(EPISODES), indexes=True)
     gate = Gate(in_place.AT_ONCE)
     served.allows = gate
-    ahead: list[Coming] = []
+    ahead = []
     ds.fetch_ahead(np.arange(EPISODES), ["observations"], ahead)
     assert gate.all_wait.wait(COMES)
     context = multiprocessing.get_context("fork")
@@ -191,7 +185,7 @@ def test_a_fork_does_not_wait_for_the_threads_of_its_parent(served: FileServer, 
             one.cancel()
 
 
-def test_what_could_not_be_fetched_ahead_is_told_to_who_needs_it(served: FileServer) -> None:
+def test_what_could_not_be_fetched_ahead_is_told_to_who_needs_it(served):
     ds = opened(served)
     _ = ds.episode_lengths
     served.faults.append(Fault(path="observations/c.0.0", status=404))

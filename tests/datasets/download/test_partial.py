@@ -1,24 +1,17 @@
 """Versions downloaded in part: what is wanted is right or not there, and the rest comes later."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import shutil
 import urllib.parse
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.download.download import download_dataset, repair_dataset
+from orlog import download_dataset, publish_dataset, repair_dataset
 from orlog.datasets.home.folders import datasets_folder, installed_versions, is_partial, partial_versions
 from orlog.datasets.home.registries import add_registry
-from orlog.datasets.publish.publish import publish_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import folders_to_repair, folders_to_verify
 from orlog.errors import IntegrityError, NotFoundError
 from tests.datasets.store.test_version import random_parts, record
@@ -32,7 +25,7 @@ KILLS = scaled(60, 10)
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
+def published(tmp_path_factory):
     """Return a registry and the version in it: three parts, small shards, texts and frames."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("author")))
@@ -43,13 +36,13 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
 
 
 @pytest.fixture
-def whole(published: tuple[Path, Dataset]) -> Dataset:
+def whole(published):
     """Return the version as its author has it."""
     return published[1]
 
 
 @pytest.fixture
-def server(published: tuple[Path, Dataset], home: Path) -> Iterator[FileServer]:
+def server(published, home):
     """Serve the registry, known on this machine as `lab`."""
     home.mkdir()
     with FileServer(published[0]) as server:
@@ -57,7 +50,7 @@ def server(published: tuple[Path, Dataset], home: Path) -> Iterator[FileServer]:
         yield server
 
 
-def assert_same(view: Dataset, expected: Dataset) -> None:
+def assert_same(view, expected):
     assert view.digest == expected.digest
     assert view.columns == expected.columns
     for one, other in zip(view.blocks(), expected.blocks(), strict=True):
@@ -66,7 +59,7 @@ def assert_same(view: Dataset, expected: Dataset) -> None:
             np.testing.assert_array_equal(values, other[0][name], name)
 
 
-def choices(whole: Dataset, count: int) -> Iterator[dict[str, Any]]:
+def choices(whole, count):
     rng = np.random.default_rng(3)
     optional = ["infos/said", "infos/level", "episodes/task", "episodes/score"]
     keys = ["observations/camera", "observations/say", "observations/speed"]
@@ -78,14 +71,14 @@ def choices(whole: Dataset, count: int) -> Iterator[dict[str, Any]]:
         yield {"episodes": episodes if kind else None, "columns": columns if kind < 2 else None}
 
 
-def objects_asked(server: FileServer) -> list[str]:
+def objects_asked(server):
     start = f"/{NAME}/{VERSION}/"
     paths = [urllib.parse.unquote(request.path) for request in server.requests]
     inside = [path.removeprefix(start) for path in paths if path.startswith(start)]
     return [path for path in inside if path != "manifest.json"]
 
 
-def flip(path: Path) -> None:
+def flip(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.unlink()
@@ -94,7 +87,7 @@ def flip(path: Path) -> None:
 
 @pytest.mark.scaled
 @pytest.mark.usefixtures("server")
-def test_any_choice_is_equal_to_the_same_choice_of_the_whole(whole: Dataset) -> None:
+def test_any_choice_is_equal_to_the_same_choice_of_the_whole(whole):
     for number, choice in enumerate(choices(whole, scaled(12, 6))):
         if number % 3 == 0:  # else what came before is there already
             shutil.rmtree(datasets_folder(), ignore_errors=True)
@@ -106,7 +99,7 @@ def test_any_choice_is_equal_to_the_same_choice_of_the_whole(whole: Dataset) -> 
         assert [*partial_versions(NAME), *installed_versions(NAME)] == [VERSION]
 
 
-def test_only_what_is_wanted_is_brought_then_the_rest_and_nothing_twice(server: FileServer, whole: Dataset) -> None:
+def test_only_what_is_wanted_is_brought_then_the_rest_and_nothing_twice(server, whole):
     first = download_dataset(NAME, episodes=[0], columns=["infos/level"])
     assert is_partial(first)
     wanted = objects_asked(server)
@@ -126,7 +119,7 @@ def test_only_what_is_wanted_is_brought_then_the_rest_and_nothing_twice(server: 
 
 
 @pytest.mark.usefixtures("server")
-def test_a_part_is_not_taken_for_the_whole(whole: Dataset) -> None:
+def test_a_part_is_not_taken_for_the_whole(whole):
     download_dataset(NAME, episodes=range(2))
     assert installed_versions(NAME) == []
     with pytest.raises(NotFoundError, match=r"only a part.*orlog download lab/parts-v1"):
@@ -139,7 +132,7 @@ def test_a_part_is_not_taken_for_the_whole(whole: Dataset) -> None:
     assert orlog.load_dataset(NAME, download=True).digest == whole.digest
 
 
-def test_a_part_is_verified_and_only_what_is_damaged_is_brought_again(server: FileServer) -> None:
+def test_a_part_is_verified_and_only_what_is_damaged_is_brought_again(server):
     folder = download_dataset(NAME, episodes=range(2))
     assert orlog.verify_store(folder)[1] == []
     assert folders_to_verify(NAME) == folders_to_repair(NAME) == [folder]
@@ -159,7 +152,7 @@ def test_a_part_is_verified_and_only_what_is_damaged_is_brought_again(server: Fi
 
 @pytest.mark.scaled
 @pytest.mark.usefixtures("server")
-def test_damage_in_a_part_is_never_read_as_right(whole: Dataset) -> None:
+def test_damage_in_a_part_is_never_read_as_right(whole):
     folder = download_dataset(NAME, episodes=range(2))
     documents = ("partial.json", "manifest.json")
     objects = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -179,10 +172,10 @@ def test_damage_in_a_part_is_never_read_as_right(whole: Dataset) -> None:
 @pytest.mark.scaled
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
-def test_kill_at_any_instant_leaves_a_part_that_is_right_and_goes_on(whole: Dataset) -> None:
+def test_kill_at_any_instant_leaves_a_part_that_is_right_and_goes_on(whole):
     places = datasets_folder()
 
-    def work(step: Callable[[], None], choice: dict[str, Any] = {}) -> None:  # noqa: B006
+    def work(step, choice={}):  # noqa: B006
         orlog.load_dataset(NAME, download=True, progress=lambda *_: step(), **choice)
 
     _, most = killed_at(work, 0, places)

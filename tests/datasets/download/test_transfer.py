@@ -1,7 +1,5 @@
 """Transfers from real servers that do everything wrong: right bytes, or a typed error that says who did what."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -17,9 +15,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pytest
@@ -34,7 +30,6 @@ from orlog.datasets.download import transfer
 from orlog.datasets.download.http import Patience, find_host
 from orlog.datasets.download.transfer import Expected, Limiter, Mirror, fetch_object, read_small
 from orlog.errors import NotFoundError, StorageError, TransferError
-from tests.clocks import Clock
 from tests.levels import scaled
 from tests.servers import COMES, Fault, FileServer
 from tests.small_disks import files_limited_to
@@ -46,22 +41,22 @@ QUICK = Patience(idle=0, timeout=COMES, attempts=3, first_wait=0.01, longest_wai
 HASTY = dataclasses.replace(QUICK, timeout=0.3)  # for servers that fall silent, and for these alone
 
 
-def object_of(data: bytes = DATA, path: str = PATH) -> Expected:
+def object_of(data=DATA, path=PATH):
     return Expected(path=path, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
-def place(folder: Path, data: bytes = DATA, path: str = PATH) -> None:
+def place(folder, data=DATA, path=PATH):
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     (folder / path).write_bytes(data)
 
 
 @pytest.fixture
-def part(tmp_path: Path) -> Path:
+def part(tmp_path):
     return tmp_path / "new" / "folder" / "part"
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[tuple[FileServer, FileServer]]:
+def servers(tmp_path):
     """Return two servers of the same object."""
     place(tmp_path / "served")
     with FileServer(tmp_path / "served") as first, FileServer(tmp_path / "served") as second:
@@ -69,24 +64,24 @@ def servers(tmp_path: Path) -> Iterator[tuple[FileServer, FileServer]]:
 
 
 @pytest.fixture
-def server(servers: tuple[FileServer, FileServer]) -> FileServer:
+def server(servers):
     return servers[0]
 
 
-def fetch(part: Path, *servers: FileServer, **options: Any) -> list[int]:
+def fetch(part, *servers, **options):
     """Fetch the object; return what progress was told of."""
-    steps: list[int] = []
+    steps = []
     options = {"patience": QUICK, "progress": steps.append, **options}
     fetch_object([Mirror(server.url) for server in servers], object_of(), part, **options)
     return steps
 
 
-def ranges(server: FileServer) -> list[str | None]:
+def ranges(server):
     return [request.headers.get("Range") for request in server.requests]
 
 
 @pytest.mark.parametrize("end", ["", "/"])
-def test_paths_are_quoted_and_connections_used_again(tmp_path: Path, part: Path, end: str) -> None:
+def test_paths_are_quoted_and_connections_used_again(tmp_path, part, end):
     path = "infos/größe 50%?#é/c.0"
     place(tmp_path / "base", DATA, path)
     with FileServer(tmp_path) as server:
@@ -104,9 +99,7 @@ def test_paths_are_quoted_and_connections_used_again(tmp_path: Path, part: Path,
 
 @pytest.mark.parametrize("known", ["size and sha256", "sha256", "md5", "size", "nothing"])
 @pytest.mark.parametrize("kind", ["http", "chunked", "without ranges", "file", "memory"])
-def test_a_file_comes_whole_whatever_is_known_and_held(
-    server: FileServer, tmp_path: Path, part: Path, kind: str, known: str
-) -> None:
+def test_a_file_comes_whole_whatever_is_known_and_held(server, tmp_path, part, kind, known):
     """What is held goes on where it stopped if a sum proves it, and is discarded if it is wrong."""
     part.parent.mkdir(parents=True)
     server.faults = [Fault(chunked=kind == "chunked", ignores_ranges=kind == "without ranges")]
@@ -124,7 +117,7 @@ def test_a_file_comes_whole_whatever_is_known_and_held(
     )
     for held in (b"", DATA[:900_000], WRONG[:9], WRONG, DATA, DATA + b"x"):
         part.write_bytes(held)
-        steps: list[int] = []
+        steps = []
         server.requests.clear()
         patience = dataclasses.replace(QUICK, attempts=5)
         found = fetch_object([Mirror(base)], item, part, patience=patience, progress=steps.append)
@@ -146,9 +139,7 @@ def test_a_file_comes_whole_whatever_is_known_and_held(
         ("soon", 0.0),
     ],
 )
-def test_retry_after_is_kept_to_within_bounds(
-    server: FileServer, part: Path, clock: Clock, asked: str, expected: float
-) -> None:
+def test_retry_after_is_kept_to_within_bounds(server, part, clock, asked, expected):
     if asked == "date":
         asked = email.utils.formatdate(time.time() + 3600, usegmt=True)
     server.faults = [Fault(times=1, status=503, headers={"Retry-After": asked})]
@@ -189,9 +180,7 @@ ASKED_ONCE = ("not found", "forbidden", "short", "long", "empty", "compressed", 
 
 
 @pytest.mark.parametrize("name", LASTING)
-def test_what_stays_is_said_and_the_next_mirror_takes_over(
-    servers: tuple[FileServer, FileServer], part: Path, name: str
-) -> None:
+def test_what_stays_is_said_and_the_next_mirror_takes_over(servers, part, name):
     first, second = servers
     first.faults = [LASTING[name]]
     patience = HASTY if name.startswith("stalls") else QUICK
@@ -208,7 +197,7 @@ def test_what_stays_is_said_and_the_next_mirror_takes_over(
 
 
 @pytest.mark.parametrize("status", [301, 302, 307])
-def test_redirects_are_followed_and_bounded(servers: tuple[FileServer, FileServer], part: Path, status: int) -> None:
+def test_redirects_are_followed_and_bounded(servers, part, status):
     first, second = servers
     first.faults = [
         Fault(path=PATH, status=status, headers={"Location": "/other"}),
@@ -232,16 +221,14 @@ def test_redirects_are_followed_and_bounded(servers: tuple[FileServer, FileServe
 @pytest.mark.parametrize("size", [None, len(DATA)])
 @pytest.mark.parametrize("tags", [('"one"', '"one"'), (None, None), ('W/"one"', 'W/"one"'), ('"one"', '"two"')])
 @pytest.mark.parametrize("ignores_ranges", [False, True])
-def test_without_a_sum_only_the_same_tag_goes_on(
-    server: FileServer, part: Path, size: int | None, tags: tuple[str, str], ignores_ranges: bool
-) -> None:
+def test_without_a_sum_only_the_same_tag_goes_on(server, part, size, tags, ignores_ranges):
     """The file changes in the middle of the transfer, but where its tag stays."""
     is_same = tags == ('"one"', '"one"')
     server.faults = [
         Fault(drop_after=600_000, times=1, headers={"ETag": tags[0]}, change=lambda data: data if is_same else WRONG),
         Fault(headers={"ETag": tags[1]}, ignores_ranges=ignores_ranges),
     ]
-    steps: list[int] = []
+    steps = []
     item = Expected(path=PATH, size_bytes=size)
     fetch_object([Mirror(server.url)], item, part, patience=QUICK, progress=steps.append)
     assert part.read_bytes() == DATA
@@ -256,7 +243,7 @@ class Transfers(RuleBasedStateMachine):
     """One part that is fetched again and again from two servers, with faults of both and damage of the part."""
 
     @initialize()
-    def begin(self) -> None:
+    def begin(self):
         self.held = contextlib.ExitStack()
         folder = Path(self.held.enter_context(tempfile.TemporaryDirectory()))
         place(folder)
@@ -273,16 +260,7 @@ class Transfers(RuleBasedStateMachine):
         status=st.sampled_from([None, None, None, 500, 416, 404]),
         lies=st.booleans(),
     )
-    def do_wrong(
-        self,
-        number: int,
-        times: int,
-        drop_after: int,
-        flags: tuple[bool, bool, bool],
-        change: bytes | None,
-        status: int | None,
-        lies: bool,
-    ) -> None:
+    def do_wrong(self, number, times, drop_after, flags, change, status, lies):
         headers = {"Content-Range": f"bytes 5-{len(DATA) - 1}/{len(DATA)}"} if lies else {}
         self.servers[number].faults.append(
             Fault(
@@ -298,13 +276,13 @@ class Transfers(RuleBasedStateMachine):
         )
 
     @rule(data=st.sampled_from([DATA, WRONG]), size=st.integers(0, len(DATA)))
-    def damage(self, data: bytes, size: int) -> None:
+    def damage(self, data, size):
         self.part.write_bytes(data[:size])
 
     @rule()
-    def fetch(self) -> None:
+    def fetch(self):
         patience = dataclasses.replace(QUICK, attempts=4, first_wait=0.001, longest_wait=0.002)
-        steps: list[int] = []
+        steps = []
         try:
             steps = fetch(self.part, *self.servers, patience=patience)
         except TransferError:
@@ -313,7 +291,7 @@ class Transfers(RuleBasedStateMachine):
             assert self.part.read_bytes() == DATA
             assert sum(steps) == len(DATA)
 
-    def teardown(self) -> None:
+    def teardown(self):
         if hasattr(self, "held"):
             for server in self.servers:
                 server.faults.clear()
@@ -323,7 +301,7 @@ class Transfers(RuleBasedStateMachine):
 
 
 @pytest.mark.scaled
-def test_whatever_happens_in_any_order_a_part_ends_right() -> None:
+def test_whatever_happens_in_any_order_a_part_ends_right():
     run_state_machine_as_test(
         Transfers,
         settings=settings(
@@ -344,20 +322,20 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 @contextlib.contextmanager
-def drip(start: bytes, drop: bytes) -> Iterator[str]:
+def drip(start, drop):
     """Serve answers that begin with `start` and then go on with `drop`, 50 times a second."""
     is_over = threading.Event()
     listening = socket.create_server(("127.0.0.1", 0))
-    threads: list[threading.Thread] = []
+    threads = []
 
-    def answer(connection: socket.socket) -> None:
+    def answer(connection):
         with connection, contextlib.suppress(OSError):
             connection.recv(2**16)
             connection.sendall(start)
             while not is_over.wait(0.02):
                 connection.sendall(drop)
 
-    def accept() -> None:
+    def accept():
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = listening.accept()
@@ -388,7 +366,7 @@ def drip(start: bytes, drop: bytes) -> Iterator[str]:
         (b"HTTP/1.1 503 busy\r\nContent-Length: 60000\r\n\r\n", b"a"),
     ],
 )
-def test_an_answer_that_is_drawn_out_ends(server: FileServer, part: Path, start: bytes, drop: bytes) -> None:
+def test_an_answer_that_is_drawn_out_ends(server, part, start, drop):
     impatient = dataclasses.replace(QUICK, timeout=0.1, attempts=2)
     with drip(start, drop) as url:
         with pytest.raises(TransferError):
@@ -402,9 +380,7 @@ def test_an_answer_that_is_drawn_out_ends(server: FileServer, part: Path, start:
 # Places that cannot be reached, and what is in the way.
 
 
-def test_a_place_that_nobody_reaches_is_given_up_soon_and_each_try_is_told(
-    part: Path, caplog: pytest.LogCaptureFixture, clock: Clock
-) -> None:
+def test_a_place_that_nobody_reaches_is_given_up_soon_and_each_try_is_told(part, caplog, clock):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"  # nothing listens there any more
     patience = Patience(idle=3600, attempts=10_000, first_wait=0.05, unreached=0.5)
@@ -425,13 +401,11 @@ def test_a_place_that_nobody_reaches_is_given_up_soon_and_each_try_is_told(
             fetch_object([Mirror(url)], object_of(), part, patience=QUICK)
 
 
-def test_networks_that_swallow_questions_are_given_up_and_the_next_place_asked(
-    server: FileServer, part: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_networks_that_swallow_questions_are_given_up_and_the_next_place_asked(server, part, monkeypatch):
     is_over = threading.Event()
     look_up = socket.getaddrinfo
 
-    def wait(host: str, *rest: Any, **others: Any) -> Any:
+    def wait(host, *rest, **others):
         if host == "silent.example":
             is_over.wait()
         return look_up(host, *rest, **others)
@@ -458,7 +432,7 @@ def test_networks_that_swallow_questions_are_given_up_and_the_next_place_asked(
     find_host("127.0.0.1", 0.0)  # an address is not looked up
 
 
-def test_a_server_that_nobody_vouches_for_is_refused(tmp_path: Path, part: Path) -> None:
+def test_a_server_that_nobody_vouches_for_is_refused(tmp_path, part):
     key = Ed25519PrivateKey.generate()
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = dt.datetime.now(dt.UTC)
@@ -483,7 +457,7 @@ def test_a_server_that_nobody_vouches_for_is_refused(tmp_path: Path, part: Path)
     assert part.read_bytes() == b""
 
 
-def test_a_proxy_is_used(server: FileServer, part: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_is_used(server, part, monkeypatch):
     monkeypatch.setenv("http_proxy", server.url.replace("//", "//user:secret@"))
     monkeypatch.setenv("no_proxy", "other.example")
     fetch_object([Mirror("http://data.example")], object_of(), part, patience=QUICK)
@@ -491,7 +465,7 @@ def test_a_proxy_is_used(server: FileServer, part: Path, monkeypatch: pytest.Mon
     assert server.requests[0].path == f"http://data.example/{PATH}"
 
 
-def test_a_full_disk_or_a_file_in_the_way_is_a_storage_error_and_it_goes_on(server: FileServer, part: Path) -> None:
+def test_a_full_disk_or_a_file_in_the_way_is_a_storage_error_and_it_goes_on(server, part):
     place(part.parents[1], b"", part.parent.name)
     with pytest.raises(StorageError, match="cannot write"):
         fetch(part, server)
@@ -505,12 +479,10 @@ def test_a_full_disk_or_a_file_in_the_way_is_a_storage_error_and_it_goes_on(serv
     assert ranges(server) == [None, "bytes=600000-"]
 
 
-def test_the_rate_holds_for_all_threads_together(
-    tmp_path: Path, server: FileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[float] = []
+def test_the_rate_holds_for_all_threads_together(tmp_path, server, monkeypatch):
+    waits = []
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         waits.append(seconds)
         time.sleep(seconds)
 
@@ -531,7 +503,7 @@ def test_the_rate_holds_for_all_threads_together(
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_small_files_come_whole_within_their_bounds(tmp_path: Path, server: FileServer, chunked: bool) -> None:
+def test_small_files_come_whole_within_their_bounds(tmp_path, server, chunked):
     place(tmp_path / "served", b'{"a": 1}', "index.json")
     url = f"{server.url}/index.json"
     server.faults = [Fault(times=1, status=503), Fault(times=1, drop_after=3)]

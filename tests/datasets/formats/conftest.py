@@ -1,14 +1,10 @@
 """Sound files of every format, written once for the tests of a process."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 
 @pytest.fixture(scope="session")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def samples(tmp_path_factory):
     """Write sound files of every format; a test leaves them as they were."""
     from tests.fuzz.samples import write_samples  # imports the modules that write them
 

@@ -1,23 +1,16 @@
 """Reads files by a format into a dataset, and damages files, for the tests of all formats."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.formats._shared.episodes import Asked, Found, Options
-from orlog.datasets.formats.formats import Format, Wanted, read_version
-from orlog.datasets.loading import load_dataset
-from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import OrlogError
+from orlog import OrlogError, load_dataset
+from orlog.datasets.formats._shared.episodes import Asked, Options
+from orlog.datasets.formats.formats import Wanted, read_version
 from orlog.manifests.manifest import MANIFEST_FILE
 
 
-def read_files(
-    file_format: Format, files: Path | Sequence[Path], folder: Path, options: Options | None = None
-) -> tuple[Dataset, Found]:
+def read_files(file_format, files, folder, options=None):
     """Return the dataset that files hold, stored in a new folder, and what was found in them.
 
     Reading changes neither the files nor their times, and adds none.
@@ -33,14 +26,14 @@ def read_files(
     return load_dataset(folder), found
 
 
-def everything(paths: Sequence[Path], without: Path) -> list[tuple[Path, int, bytes]]:
+def everything(paths, without):
     """Return the bytes and times of files and folders and of all in them, but for those in one folder."""
     inside = [one for path in paths for one in (path, *path.rglob("*"))]
     kept = [one for one in inside if not one.is_relative_to(without) and not without.is_relative_to(one)]
     return [(one, one.lstat().st_mtime_ns, one.read_bytes() if one.is_file() else b"") for one in kept]
 
 
-def damaged(good: bytes, count: int, *, seed: int = 0) -> Iterator[bytes]:
+def damaged(good, count, *, seed=0):
     """Yield copies of a file with a few flipped bits, a fifth of them cut off too."""
     rng = np.random.default_rng(seed)
     for number in range(count):
@@ -51,7 +44,7 @@ def damaged(good: bytes, count: int, *, seed: int = 0) -> Iterator[bytes]:
         yield data[:cut].tobytes()
 
 
-def refuses_or_reads(read: Callable[[], object]) -> None:
+def refuses_or_reads(read):
     """Read a damaged file: an error of orlog is right, and values that decode are too."""
     try:
         read()

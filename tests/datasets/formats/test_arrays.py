@@ -1,14 +1,9 @@
 """Arrays that the user names: every way to say what an episode is, against a plain reading of the same arrays."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import h5py
@@ -33,10 +28,9 @@ MAPPED = {
     "reward": "r",
     "infos/speed": "speed",
 }
-Body = dict[str, np.ndarray]
 
 
-def episode(rows: int, seed: int, *, with_final: bool = False) -> Body:
+def episode(rows, seed, *, with_final=False):
     rng = np.random.default_rng(seed)
     return {
         "obs/state": rng.normal(size=(rows + with_final, 4)).astype("f4"),
@@ -48,25 +42,25 @@ def episode(rows: int, seed: int, *, with_final: bool = False) -> Body:
     }
 
 
-def write_npz(path: Path, **body: Any) -> None:
+def write_npz(path, **body):
     np.savez(path, **body)
 
 
-def episodes(lengths: Sequence[int], **how: Any) -> list[Body]:
+def episodes(lengths, **how):
     return [episode(rows, number, **how) for number, rows in enumerate(lengths)]
 
 
-def joined(bodies: Sequence[Body]) -> Body:
+def joined(bodies):
     return {name: np.concatenate([one[name] for one in bodies]) for name in bodies[0]}
 
 
-def write_hdf5(path: Path, body: Mapping[str, np.ndarray], group: str = "") -> None:
+def write_hdf5(path, body, group=""):
     with h5py.File(path, "a") as file:
         for name, values in body.items():
             file[f"{group}/{name}" if group else name] = values
 
 
-def write_groups(path: Path, lengths: Sequence[int], **how: Any) -> list[Body]:
+def write_groups(path, lengths, **how):
     """Write a group an episode, whose order as text is not that of their numbers."""
     bodies = episodes(lengths, **how)
     for number, body in enumerate(bodies):
@@ -74,7 +68,7 @@ def write_groups(path: Path, lengths: Sequence[int], **how: Any) -> list[Body]:
     return bodies
 
 
-def write_rows(path: Path, lengths: Sequence[int], **more: np.ndarray) -> list[Body]:
+def write_rows(path, lengths, **more):
     """Write all rows one after the other, and where episodes end."""
     bodies = episodes(lengths)
     body = {**joined(bodies), "ends": np.cumsum(lengths), **more}
@@ -85,23 +79,23 @@ def write_rows(path: Path, lengths: Sequence[int], **more: np.ndarray) -> list[B
     return bodies
 
 
-def groups(folder: Path) -> tuple[list[Path], str, list[Body]]:
+def groups(folder):
     return [folder / "a.h5"], "demo_*", write_groups(folder / "a.h5", LENGTHS)
 
 
-def groups_with_final(folder: Path) -> tuple[list[Path], str, list[Body]]:
+def groups_with_final(folder):
     bodies = write_groups(folder / "a.h5", LENGTHS, with_final=True)
     return [folder / "a.h5"], "data/demo_*", bodies
 
 
-def files(folder: Path) -> tuple[list[Path], str, list[Body]]:
+def files(folder):
     bodies = episodes(LENGTHS)
     for number, body in enumerate(bodies):
         write_hdf5(folder / f"run_{5 * number}.hdf5", body)
     return [*folder.glob("*.hdf5")], "file", bodies
 
 
-def folder_of_files(folder: Path) -> tuple[list[Path], str, list[Body]]:
+def folder_of_files(folder):
     (folder / "runs").mkdir()
     bodies = episodes(LENGTHS, with_final=True)
     for number, body in enumerate(bodies):
@@ -109,7 +103,7 @@ def folder_of_files(folder: Path) -> tuple[list[Path], str, list[Body]]:
     return [folder / "runs"], "file", bodies
 
 
-def folders_in_a_folder(folder: Path) -> tuple[list[Path], str, list[Body]]:
+def folders_in_a_folder(folder):
     bodies = episodes(LENGTHS)
     for number, body in enumerate(bodies):  # `9/` comes before `10/`, and all files have one name
         (inner := folder / "runs" / f"part_{8 + number}").mkdir(parents=True)
@@ -119,11 +113,11 @@ def folders_in_a_folder(folder: Path) -> tuple[list[Path], str, list[Body]]:
     return [folder / "runs"], "file", bodies
 
 
-def ends(folder: Path) -> tuple[list[Path], str, list[Body]]:
+def ends(folder):
     return [folder / "a.npz"], "ends", write_rows(folder / "a.npz", LENGTHS)
 
 
-def numbers(folder: Path) -> tuple[list[Path], str, list[Body]]:
+def numbers(folder):
     ids = np.repeat([4, 2, 9, 7], LENGTHS)
     return [folder / "a.h5"], "id", write_rows(folder / "a.h5", LENGTHS, id=ids)
 
@@ -132,13 +126,7 @@ def numbers(folder: Path) -> tuple[list[Path], str, list[Body]]:
 @pytest.mark.parametrize(
     "write", [groups, groups_with_final, files, folder_of_files, folders_in_a_folder, ends, numbers]
 )
-def test_episodes_are_those_of_a_plain_reading(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    write: Callable[[Path], tuple[list[Path], str, list[Body]]],
-    with_flags: bool,
-    block_bytes: int,
-) -> None:
+def test_episodes_are_those_of_a_plain_reading(tmp_path, monkeypatch, write, with_flags, block_bytes):
     monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
     given, what, bodies = write(tmp_path)
     options = Options(columns={**MAPPED, **({"terminated": "done"} if with_flags else {})}, episode=what)
@@ -167,7 +155,7 @@ def test_episodes_are_those_of_a_plain_reading(
     assert ("done" in said) != with_flags  # left out, not named
 
 
-def test_flags_alone_end_episodes(tmp_path: Path) -> None:
+def test_flags_alone_end_episodes(tmp_path):
     bodies = write_rows(tmp_path / "a.npz", LENGTHS, end=np.isin(np.arange(21), [2, 3, 8, 20]))
     options = Options(columns={"observation": "obs/state", "action": "actions", "terminated": "end"})
     dataset, found = read_files(arrays.FORMAT, tmp_path / "a.npz", tmp_path / "store", options)
@@ -179,7 +167,7 @@ def test_flags_alone_end_episodes(tmp_path: Path) -> None:
         read_files(arrays.FORMAT, tmp_path / "a.npz", tmp_path / "other", options)
 
 
-def test_a_horizon_says_which_episodes_were_cut_off(tmp_path: Path) -> None:
+def test_a_horizon_says_which_episodes_were_cut_off(tmp_path):
     write_rows(tmp_path / "a.npz", LENGTHS)
     options = Options(columns={"observation": "obs/state", "action": "actions"}, episode="ends", horizon=5)
     with pytest.raises(SchemaError, match="an episode has 12 steps, more than horizon=5"):
@@ -194,7 +182,7 @@ def test_a_horizon_says_which_episodes_were_cut_off(tmp_path: Path) -> None:
     ]
 
 
-def test_several_arrays_make_one_observation_and_integers_discrete_actions(tmp_path: Path) -> None:
+def test_several_arrays_make_one_observation_and_integers_discrete_actions(tmp_path):
     rng = np.random.default_rng(0)
     body = {"q": rng.normal(size=(9, 2)), "v": rng.normal(size=9).astype("f4")}
     write_npz(tmp_path / "a.npz", **body, actions=np.arange(9)[:, None] % 3 + 1)
@@ -225,9 +213,7 @@ def test_several_arrays_make_one_observation_and_integers_discrete_actions(tmp_p
          "terminated"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(
-    tmp_path: Path, change: dict[str, Any], options: dict[str, Any], message: str
-) -> None:
+def test_what_does_not_fit_is_refused(tmp_path, change, options, message):
     first, second = episodes([3, 5])
     write_hdf5(tmp_path / "a.h5", first, "data/demo_0")
     second = {name: one for name, one in {**second, **change}.items() if one is not None}
@@ -238,7 +224,7 @@ def test_what_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize("codec", [None, "imagecodecs_jpegxl"])
-def test_a_buffer_without_actions_is_shown_with_poses_in_their_place(tmp_path: Path, codec: str | None) -> None:
+def test_a_buffer_without_actions_is_shown_with_poses_in_their_place(tmp_path, codec):
     """As UMI writes it; its frames are packed by a codec that is not read."""
     root = zarr.open_group(tmp_path / "umi.zarr", mode="w", zarr_format=2)
     for name, size in (("eef_pos", 3), ("eef_rot_axis_angle", 3), ("gripper_width", 1)):
@@ -259,7 +245,7 @@ def test_a_buffer_without_actions_is_shown_with_poses_in_their_place(tmp_path: P
     assert [len(one) for one in orlog.load_dataset("lab/x-v1")] == [9, 19]
 
 
-def test_groups_are_named_where_a_pattern_means_none(tmp_path: Path) -> None:
+def test_groups_are_named_where_a_pattern_means_none(tmp_path):
     write_groups(tmp_path / "a.h5", [3, 1, 2])
     path = str(tmp_path / "a.h5")
     told = run("import", path, "lab/x-v1", "--episode", "ep_*", "--map", "action=actions")
@@ -268,7 +254,7 @@ def test_groups_are_named_where_a_pattern_means_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["a/link.h5", "link"])
-def test_a_link_in_a_folder_of_a_folder_is_refused_with_its_path(tmp_path: Path, link: str) -> None:
+def test_a_link_in_a_folder_of_a_folder_is_refused_with_its_path(tmp_path, link):
     given, _, _ = folders_in_a_folder(tmp_path)
     (given[0] / "a").mkdir()
     (given[0] / link).symlink_to(tmp_path)
@@ -277,7 +263,7 @@ def test_a_link_in_a_folder_of_a_folder_is_refused_with_its_path(tmp_path: Path,
         read_files(arrays.FORMAT, given, tmp_path / "store", options)
 
 
-def test_a_file_of_a_folder_that_is_damaged_at_its_start_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_a_folder_that_is_damaged_at_its_start_is_refused(tmp_path):
     for number in range(3):
         np.savez(tmp_path / f"episode_{number}.npz", obs=np.zeros((5, 2)), act=np.zeros((5, 1)))
     damaged = tmp_path / "episode_1.npz"
@@ -292,7 +278,7 @@ def test_a_file_of_a_folder_that_is_damaged_at_its_start_is_refused(tmp_path: Pa
         )
 
 
-def write_arrays(place: str, folder: Path, body: Mapping[str, np.ndarray]) -> Path:
+def write_arrays(place, folder, body):
     """Write arrays into an HDF5 or npz file, a folder of npy, or Zarr."""
     path = folder / f"a.{place}"
     if place == "npz":
@@ -314,7 +300,7 @@ PLACES = ("h5", "npz", "npy", "zarr2", "zarr3")
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_episode_that_nothing_is_called_is_refused(tmp_path: Path, place: str) -> None:
+def test_an_episode_that_nothing_is_called_is_refused(tmp_path, place):
     body = {"state": np.zeros((10, 4)), "action": np.zeros((10, 1)), "episode_ends": [4, 10]}
     path = write_arrays(place, tmp_path, {name: np.array(one) for name, one in body.items()})
     columns = {"observation": "state", "action": "action"}
@@ -338,9 +324,9 @@ def test_an_episode_that_nothing_is_called_is_refused(tmp_path: Path, place: str
 )
 @pytest.mark.parametrize("has_final", [False, True])
 def test_rows_of_arrays_are_episodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str, values: str | None,
-    length: str, has_final: bool, block_bytes: int
-) -> None:  # fmt: skip
+    tmp_path, monkeypatch, place, name, values,
+    length, has_final, block_bytes
+):  # fmt: skip
     monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
     rng, steps = np.random.default_rng(0), 9
     lengths = np.array([9, 0, 4, 7]) if values else np.full(4, steps)
@@ -385,9 +371,7 @@ def test_rows_of_arrays_are_episodes(
         ({}, {"episode": "", "length": "mask"}, "give episode='row' too"),
     ],
 )  # fmt: skip
-def test_rows_that_are_no_episodes_are_refused(
-    tmp_path: Path, change: dict[str, Any], options: dict[str, Any], message: str
-) -> None:
+def test_rows_that_are_no_episodes_are_refused(tmp_path, change, options, message):
     body = {"obs": np.zeros((6, 20, 4)), "actions": np.zeros((6, 20, 1)), "mask": np.ones((6, 20))}
     path = write_arrays("npz", tmp_path, body | change)
     columns = {"observation": "obs", "action": "actions"}
@@ -396,7 +380,7 @@ def test_rows_that_are_no_episodes_are_refused(
         read_files(arrays.FORMAT, path, tmp_path / "store", asked)
 
 
-def test_rows_of_few_columns_are_steps(tmp_path: Path) -> None:
+def test_rows_of_few_columns_are_steps(tmp_path):
     """Three agents, whose observations and actions have an axis in common."""
     body = {"obs": np.zeros((20, 3, 4)), "actions": np.zeros((20, 3, 1))}
     options = Options(columns={"observation": "obs", "action": "actions"}, episode="file")
@@ -407,7 +391,7 @@ def test_rows_of_few_columns_are_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("episode", ["", "#"])
 @pytest.mark.parametrize("place", PLACES)
-def test_arrays_of_one_number_are_an_episode(tmp_path: Path, place: str, episode: str) -> None:
+def test_arrays_of_one_number_are_an_episode(tmp_path, place, episode):
     rng, body = np.random.default_rng(0), {}
     for number in (10, 9, 2):
         body[f"states_{number}"] = rng.normal(size=(number, 3))
@@ -427,7 +411,7 @@ def test_arrays_of_one_number_are_an_episode(tmp_path: Path, place: str, episode
         read_files(arrays.FORMAT, more, tmp_path / "third", Options(columns=columns))
 
 
-def test_an_npy_file_alone_is_refused_with_its_folder(tmp_path: Path) -> None:
+def test_an_npy_file_alone_is_refused_with_its_folder(tmp_path):
     folder = write_arrays("npy", tmp_path, {"obs": np.zeros((3, 2)), "act": np.zeros((3, 1))})
     options = Options(columns={"observation": "obs", "action": "act"}, episode="file")
     with pytest.raises(SchemaError, match=f"name the folder that holds it and the others: {folder}"):
@@ -437,7 +421,7 @@ def test_an_npy_file_alone_is_refused_with_its_folder(tmp_path: Path) -> None:
 JOINTS = ["hip", "knee", "ankle"]
 
 
-def named(folder: Path, kind: str, body: Body, names: list[str]) -> Path:
+def named(folder, kind, body, names):
     """Write an episode into a file of its own, with names of numbers in an array, or an attribute of it or its group."""
     ending, _, where = kind.partition(" ")
     if where == "array":
@@ -445,7 +429,7 @@ def named(folder: Path, kind: str, body: Body, names: list[str]) -> Path:
     path = write_arrays(ending, folder, body)
     path = path.rename(folder / f"{len(list(folder.iterdir()))}{path.suffix}")
     with contextlib.ExitStack() as stack:
-        root: Any = None
+        root = None
         if where != "array":
             is_hdf5 = ending == "h5"
             root = stack.enter_context(h5py.File(path, "a")) if is_hdf5 else zarr.open_group(path)
@@ -459,7 +443,7 @@ def named(folder: Path, kind: str, body: Body, names: list[str]) -> Path:
 @pytest.mark.parametrize(
     "kind", ["h5 attribute", "h5 group", "h5 array", "zarr2 attribute", "zarr2 group", "zarr2 array", "npz array"]
 )  # fmt: skip
-def test_lists_of_names_beside_arrays_name_and_order_their_numbers(tmp_path: Path, kind: str) -> None:
+def test_lists_of_names_beside_arrays_name_and_order_their_numbers(tmp_path, kind):
     """The second episode has its joints in the other order; a pose of as many numbers has no joints."""
     body = {
         "body_names": np.array(["a", "b", "c"], "S1" if "h5" in kind else "U1"),
@@ -479,7 +463,7 @@ def test_lists_of_names_beside_arrays_name_and_order_their_numbers(tmp_path: Pat
     assert "_names" not in " ".join(sentences(found.notes)).replace("body_names", "")
 
 
-def test_episodes_whose_numbers_have_other_names_are_refused(tmp_path: Path) -> None:
+def test_episodes_whose_numbers_have_other_names_are_refused(tmp_path):
     for number, names in enumerate((["hip", "knee"], ["hip", "wrist"])):
         write_npz(tmp_path / f"{number}.npz", q=np.ones((3, 2)), a=np.ones((3, 1)), joint_names=np.array(names))
     with pytest.raises(SchemaError, match=r"1.npz, q: holds hip, wrist; before it held hip, knee"):
@@ -492,7 +476,7 @@ def test_episodes_whose_numbers_have_other_names_are_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_values_of_episodes_in_arrays_with_a_row_for_each(tmp_path: Path, place: str) -> None:
+def test_values_of_episodes_in_arrays_with_a_row_for_each(tmp_path, place):
     """A row of the arrays that holds no step is no episode, and has no value."""
     body = {"obs": np.zeros((4, 9, 3)), "act": np.zeros((4, 9, 2)), "score": np.arange(4.0)}
     path = write_arrays(place, tmp_path, body | {"lengths": np.array([9, 0, 3, 4])})

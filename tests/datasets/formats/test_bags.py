@@ -1,43 +1,35 @@
 """Recordings of robots: messages as rosbags itself stores and reads them, sampled by a plain loop."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
 import shlex
 import shutil
 import sqlite3
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rosbags import rosbag1, rosbag2
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
+from orlog import OrlogError, import_dataset, load_dataset
 from orlog.base.files import hash_file
 from orlog.datasets.formats import bags
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats._shared.ros_messages import decode_message
-from orlog.datasets.importing import import_dataset
-from orlog.datasets.loading import load_dataset
-from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import everything, read_files
 
 START = 1_700_000_000 * 10**9
 MAPPED = {"observation/image": "/camera", "observation/arm": "/joints.position", "action": "/cmd_vel"}
 ROS1, ROS2 = get_typestore(Stores.ROS1_NOETIC), get_typestore(Stores.ROS2_HUMBLE)
-Message = tuple[int, str, str, Any]
 
 
-def drive(store: Any, *, seed: int = 0, encoding: str = "rgb8") -> list[Message]:
+def drive(store, *, seed=0, encoding="rgb8"):
     """Return what a robot published: time, topic, type and message."""
     rng, types = np.random.default_rng(seed), store.types
     clock = types["builtin_interfaces/msg/Time"](sec=1, nanosec=2)
@@ -45,7 +37,7 @@ def drive(store: Any, *, seed: int = 0, encoding: str = "rgb8") -> list[Message]
     more = {"seq": 0} if "seq" in header.__dataclass_fields__ else {}
     vector, found = types["geometry_msgs/msg/Vector3"], []
 
-    def at(period: float, count: int, jitter: int) -> npt.NDArray[Any]:
+    def at(period, count, jitter):
         times = START + (np.arange(count) * period * 1e9).astype(np.int64)
         return times + rng.integers(0, jitter, count)
 
@@ -77,7 +69,7 @@ def drive(store: Any, *, seed: int = 0, encoding: str = "rgb8") -> list[Message]
     return sorted(found, key=lambda one: one[0])
 
 
-def write_ros1(path: Path, **how: Any) -> tuple[Path, list[Message]]:
+def write_ros1(path, **how):
     messages = drive(ROS1, **how)
     path = path.with_suffix(".bag")
     writer = rosbag1.Writer(path)
@@ -90,7 +82,7 @@ def write_ros1(path: Path, **how: Any) -> tuple[Path, list[Message]]:
     return path, messages
 
 
-def write_ros2(path: Path, *, plugin: str = "MCAP", **how: Any) -> tuple[Path, list[Message]]:
+def write_ros2(path, *, plugin="MCAP", **how):
     path.parent.mkdir(exist_ok=True)
     messages = drive(ROS2, **how)
     storage = rosbag2.StoragePlugin[plugin]
@@ -102,15 +94,15 @@ def write_ros2(path: Path, *, plugin: str = "MCAP", **how: Any) -> tuple[Path, l
     return path, messages
 
 
-def write_mcap(path: Path, **how: Any) -> tuple[Path, list[Message]]:
+def write_mcap(path, **how):
     """Write a lone MCAP file."""
     folder, messages = write_ros2(path, **how)
     return next(folder.glob("*.mcap")), messages
 
 
-def sampled(messages: list[Message], rate: float) -> list[dict[str, npt.NDArray[Any]]]:
+def sampled(messages, rate):
     """Return the last message of each topic at each point in time, by a plain loop."""
-    by_topic: dict[str, list[Message]] = {}
+    by_topic = {}
     for one in messages:
         by_topic.setdefault(one[1], []).append(one)
     start = max(one[0][0] for one in by_topic.values())
@@ -139,9 +131,7 @@ def sampled(messages: list[Message], rate: float) -> list[dict[str, npt.NDArray[
         (write_mcap, {"encoding": "bgr8"}, 7.3),
     ],
 )
-def test_rows_are_those_of_a_plain_loop(
-    tmp_path: Path, rate: float, write: Callable[..., tuple[Path, list[Message]]], how: dict[str, Any]
-) -> None:
+def test_rows_are_those_of_a_plain_loop(tmp_path, rate, write, how):
     path, messages = write(tmp_path / "drive", **how)
     dataset, found = read_files(bags.FORMAT, path, tmp_path / "store", Options(columns=MAPPED, rate=rate))
     rows = sampled(messages, rate)
@@ -163,9 +153,7 @@ def test_rows_are_those_of_a_plain_loop(
 
 
 @pytest.mark.parametrize("write", [write_ros1, write_mcap])
-def test_a_part_of_a_message_stands_for_all_its_numbers(
-    tmp_path: Path, write: Callable[..., tuple[Path, list[Message]]]
-) -> None:
+def test_a_part_of_a_message_stands_for_all_its_numbers(tmp_path, write):
     path, messages = write(tmp_path / "drive")
     mapped = {"observation": "/joints.position", "action": "/cmd_vel.linear"}
     dataset, found = read_files(bags.FORMAT, path, tmp_path / "store", Options(columns=mapped, rate=10))
@@ -177,7 +165,7 @@ def test_a_part_of_a_message_stands_for_all_its_numbers(
     assert "/cmd_vel.angular.x" in " ".join(sentences(found.notes))
 
 
-def test_what_lies_beside_messages_is_named(tmp_path: Path) -> None:
+def test_what_lies_beside_messages_is_named(tmp_path):
     from mcap.writer import Writer
 
     with (tmp_path / "a.mcap").open("wb") as file:
@@ -190,7 +178,7 @@ def test_what_lies_beside_messages_is_named(tmp_path: Path) -> None:
             writer.add_message(channel, number * 10**8, json.dumps(body).encode(), number * 10**8)
         writer.add_attachment(0, 0, "calibration.yaml", "text/yaml", b"k: 1")
         writer.add_metadata("robot", {"serial": "7"})
-        writer.finish()  # type: ignore[no-untyped-call]
+        writer.finish()
     mapped = {"observation": "/pose.x", "action": "/pose.x"}
     _, found = read_files(bags.FORMAT, tmp_path / "a.mcap", tmp_path / "store", Options(columns=mapped, rate=10))
     left = "/pose.mode, /pose@frame, the attachment calibration.yaml, the metadata robot"
@@ -198,9 +186,7 @@ def test_what_lies_beside_messages_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_files", [True, False])
-def test_several_recordings_are_episodes_in_the_order_of_their_numbers(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, as_files: bool
-) -> None:
+def test_several_recordings_are_episodes_in_the_order_of_their_numbers(tmp_path, tmp_path_factory, as_files):
     store = tmp_path_factory.mktemp("made") / "store"
     written = [write_mcap(tmp_path / f"run{number}", seed=number) for number in (2, 10)]
     files = [path.rename(tmp_path / f"{path.parent.name}.mcap") for path, _ in written]
@@ -233,7 +219,7 @@ float64[2] wide
 
 
 @given(seed=st.integers(0, 10**6), is_ros1=st.booleans(), text=st.text(max_size=5))
-def test_messages_are_decoded_as_rosbags_does(seed: int, is_ros1: bool, text: str) -> None:
+def test_messages_are_decoded_as_rosbags_does(seed, is_ros1, text):
     rng = np.random.default_rng(seed)
     store = get_typestore(Stores.ROS1_NOETIC if is_ros1 else Stores.ROS2_HUMBLE)
     parsed = get_types_from_msg(DEFINITION, "pkg/msg/Outer")
@@ -241,10 +227,10 @@ def test_messages_are_decoded_as_rosbags_does(seed: int, is_ros1: bool, text: st
     clock = store.types["builtin_interfaces/msg/Time"]
     inner, outer = store.types["pkg/msg/Inner"], store.types["pkg/msg/Outer"]
 
-    def some() -> Any:
+    def some():
         return inner(small=int(rng.integers(-128, 127)), wide=rng.normal(size=2))
 
-    message: Any = outer(
+    message = outer(
         b=bool(rng.integers(2)),
         i8=-3,
         u16=int(rng.integers(2**16)),
@@ -272,7 +258,7 @@ def test_messages_are_decoded_as_rosbags_does(seed: int, is_ros1: bool, text: st
         np.testing.assert_array_equal(one["wide"], expected.wide)
 
 
-def test_definitions_are_not_run(tmp_path: Path) -> None:
+def test_definitions_are_not_run(tmp_path):
     """A definition whose default value is a program stays a text."""
     kind = "pkg/msg/Evil"
     text = f'float64 x\nstring S=open({str(tmp_path / "ran")!r}, "w")\n'
@@ -292,14 +278,14 @@ def test_definitions_are_not_run(tmp_path: Path) -> None:
         ({"columns": {**MAPPED, "action": "/joints.velocity"}}, "no column '/joints.velocity'"),
     ],
 )
-def test_what_is_missing_is_said(tmp_path: Path, changed: dict[str, Any], text: str) -> None:
+def test_what_is_missing_is_said(tmp_path, changed, text):
     path, _ = write_mcap(tmp_path / "drive")
     options = Options(**{"columns": MAPPED, "rate": 10.0, **changed})
     with pytest.raises(SchemaError, match=text):
         read_files(bags.FORMAT, path, tmp_path / "store", options)
 
 
-def test_the_command_line_takes_the_rate(tmp_path: Path) -> None:
+def test_the_command_line_takes_the_rate(tmp_path):
     path, _ = write_mcap(tmp_path / "drive")
     shown = run("import", str(path), "lab/drive-v1")
     assert shown.returncode == 1
@@ -332,12 +318,12 @@ NAMED = {
 }
 
 
-def value(name: str, number: int) -> float:
+def value(name, number):
     """Return what a joint is at in a message, which no other is at in any."""
     return sum(map(ord, name)) * 1000.0 + number
 
 
-def message_of(kind: str, names: list[str], number: int, *, store: Any = ROS2, **more: Any) -> Any:
+def message_of(kind, names, number, *, store=ROS2, **more):
     """Return a message that names numbers, of one of the types that do."""
     types = store.types
     clock = types["builtin_interfaces/msg/Time"](sec=1, nanosec=2)
@@ -347,7 +333,7 @@ def message_of(kind: str, names: list[str], number: int, *, store: Any = ROS2, *
     vector, turn = types["geometry_msgs/msg/Vector3"], types["geometry_msgs/msg/Quaternion"]
     values = np.array([value(name, number) for name in names])
     none = np.zeros(0)
-    made: Any = types[kind]
+    made = types[kind]
     if kind.endswith("JointState") and "Dynamic" not in kind:
         fields = {"position": values, "velocity": none, "effort": none, **more}
         return made(header=header, name=names, **fields)
@@ -384,14 +370,14 @@ def message_of(kind: str, names: list[str], number: int, *, store: Any = ROS2, *
     return made(header=header, joint_names=names, interface_values=both)
 
 
-def write_named(path: Path, sent: list[Message], *, store: Any = ROS2) -> Path:
+def write_named(path, sent, *, store=ROS2):
     """Write messages, and an action beside them at 10 Hz from their first to their last one."""
     first, last = min(one[0] for one in sent), max(one[0] for one in sent)
     vector = store.types["geometry_msgs/msg/Vector3"]
     still = store.types["geometry_msgs/msg/Twist"](vector(1.0, 2.0, 3.0), vector(0.0, 0.0, 0.0))
     for time in range(first, last + 1, 10**8):
         sent = [*sent, (time, "/cmd_vel", "geometry_msgs/msg/Twist", still)]
-    writer: Any = (
+    writer = (
         rosbag1.Writer(path.with_suffix(".bag"))
         if store is ROS1
         else rosbag2.Writer(path, version=9, storage_plugin=rosbag2.StoragePlugin.MCAP)
@@ -405,7 +391,7 @@ def write_named(path: Path, sent: list[Message], *, store: Any = ROS2) -> Path:
     return path.with_suffix(".bag") if store is ROS1 else path
 
 
-def read_named(path: Path | list[Path], store: Path, field: str, **columns: str) -> tuple[Any, Any]:
+def read_named(path, store, field, **columns):
     mapped = {"observation": field, "action": "/cmd_vel.linear", **columns}
     return read_files(bags.FORMAT, path, store, Options(columns=mapped, rate=10))
 
@@ -427,7 +413,7 @@ for kind, text in NAMED.items():
         (ROS2, "tf2_msgs/msg/TFMessage", ".transforms.*.translation.x", ".transform.translation.x"),
     ],
 )
-def test_numbers_are_told_apart_by_name(tmp_path: Path, store: Any, kind: str, field: str, ending: str) -> None:
+def test_numbers_are_told_apart_by_name(tmp_path, store, kind, field, ending):
     orders = [JOINTS, JOINTS[::-1], ["lift", "pan", "elbow"]]
     sent = [(START + n * 10**8, "/t", kind, message_of(kind, orders[n % 3], n, store=store)) for n in range(9)]
     dataset, found = read_named(write_named(tmp_path / "a", sent, store=store), tmp_path / "s", f"/t{field}")
@@ -443,9 +429,7 @@ def test_numbers_are_told_apart_by_name(tmp_path: Path, store: Any, kind: str, f
 
 @given(data=st.data())
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_publishers_on_one_topic_have_columns_of_their_own(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_publishers_on_one_topic_have_columns_of_their_own(tmp_path_factory, data):
     """Each number of a row is that of the last message that names it, by a plain loop."""
     folder = tmp_path_factory.mktemp("named")
     sets = data.draw(st.sampled_from([[["a", "b"], ["c"]], [["x"], ["a", "b", "c"], ["d", "e"]]]))
@@ -471,7 +455,7 @@ def test_publishers_on_one_topic_have_columns_of_their_own(
         assert values.tolist() == expected
 
 
-def states(*named: tuple[list[str], dict[str, Any]]) -> list[Message]:
+def states(*named):
     kind = "sensor_msgs/msg/JointState"
     return [
         (START + number * 10**8, "/t", kind, message_of(kind, names, number, **more))
@@ -479,7 +463,7 @@ def states(*named: tuple[list[str], dict[str, Any]]) -> list[Message]:
     ]
 
 
-def test_one_publisher_may_leave_out_a_field_and_a_joint_may_be_named(tmp_path: Path) -> None:
+def test_one_publisher_may_leave_out_a_field_and_a_joint_may_be_named(tmp_path):
     speeds = {"velocity": np.array([1.0, 2.0])}
     sent = states(*[(["a", "b"], speeds), (["grip"], {})] * 5)
     path = write_named(tmp_path / "a", sent)
@@ -495,7 +479,7 @@ def test_one_publisher_may_leave_out_a_field_and_a_joint_may_be_named(tmp_path: 
     )
 
 
-def test_messages_that_name_nothing_are_left_out_and_told(tmp_path: Path) -> None:
+def test_messages_that_name_nothing_are_left_out_and_told(tmp_path):
     sent = states(([], {}), *[(["a", "b"], {})] * 5, ([], {}), (["b", "a"], {}))
     dataset, found = read_named(write_named(tmp_path / "a", sent), tmp_path / "s", "/t.position")
     assert dataset[0].observations[:, 0].tolist() == [value("a", n) for n in (1, 2, 3, 4, 5, 5, 7)]
@@ -529,13 +513,13 @@ def test_messages_that_name_nothing_are_left_out_and_told(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_names_that_do_not_fit_each_other_are_refused(tmp_path: Path, sent: list[Any], field: str, text: str) -> None:
+def test_names_that_do_not_fit_each_other_are_refused(tmp_path, sent, field, text):
     path = write_named(tmp_path / "a", states(*sent * 4))
     with pytest.raises(SchemaError, match=text):
         read_named(path, tmp_path / "s", f"/t.{field}")
 
 
-def write_bodies(path: Path, bodies: list[Any]) -> Path:
+def write_bodies(path, bodies):
     """Write messages in JSON at 10 Hz."""
     from mcap.writer import Writer
 
@@ -546,7 +530,7 @@ def write_bodies(path: Path, bodies: list[Any]) -> Path:
         channel = writer.register_channel("/t", "json", schema)
         for n, body in enumerate(bodies):
             writer.add_message(channel, n * 10**8, json.dumps(body).encode(), n * 10**8)
-        writer.finish()  # type: ignore[no-untyped-call]
+        writer.finish()
     return path
 
 
@@ -556,7 +540,7 @@ SPEED = {"velocity": np.array([1.0, 2.0])}
 @pytest.mark.parametrize(
     ("lacking", "field"), [([0, 1, 2], "/t"), ([5, 6, 7], "/t.velocity.a"), ([4, 8, 2], "/t.velocity,/t.position")]
 )
-def test_fields_that_some_messages_lack_are_refused_with_counts(tmp_path: Path, lacking: list[int], field: str) -> None:
+def test_fields_that_some_messages_lack_are_refused_with_counts(tmp_path, lacking, field):
     sent = states(*[(["a", "b"], {} if n in lacking else SPEED) for n in range(10)])
     path = write_named(tmp_path / "a", sent)
     with pytest.raises(SchemaError, match=r"/t: 3 of 10 messages have no velocity; ") as raised:
@@ -569,7 +553,7 @@ def test_fields_that_some_messages_lack_are_refused_with_counts(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("first", [{}, {"x": [1.0, 2.0]}, {"mode": "walk"}])
-def test_fields_of_json_come_from_all_messages(tmp_path: Path, first: dict[str, Any]) -> None:
+def test_fields_of_json_come_from_all_messages(tmp_path, first):
     bodies = [first, *[{"x": [float(n), 2.0], "y": 1.0} for n in range(9)]]
     path = write_bodies(tmp_path / "a.mcap", bodies)
     lack = "y" if "x" in first else "x; 1 of 10 messages have no y"
@@ -587,7 +571,7 @@ def test_fields_of_json_come_from_all_messages(tmp_path: Path, first: dict[str, 
         ("tf2_msgs/msg/TFMessage", "/t.transforms.{}.transform.translation.x"),
     ],
 )
-def test_a_number_of_two_senders_is_refused_and_those_of_each_are_read(tmp_path: Path, kind: str, field: str) -> None:
+def test_a_number_of_two_senders_is_refused_and_those_of_each_are_read(tmp_path, kind, field):
     sets = [["a", "b", "grip"], ["grip", "c"]]
     sent = [
         (START + number * 25_000_000, "/t", kind, message_of(kind, sets[number % 2], number)) for number in range(40)
@@ -603,7 +587,7 @@ def test_a_number_of_two_senders_is_refused_and_those_of_each_are_read(tmp_path:
         read_named(path, tmp_path / "s", field.format("grip"))
 
 
-def test_models_that_appear_are_read_from_then_on_and_told(tmp_path: Path) -> None:
+def test_models_that_appear_are_read_from_then_on_and_told(tmp_path):
     kind = "gazebo_msgs/msg/ModelStates"
     sent = [(START + n * 10**8, "/t", kind, message_of(kind, ["arm", "box"][: 1 + n // 3], n)) for n in range(6)]
     path = write_named(tmp_path / "a", sent)
@@ -618,10 +602,10 @@ def test_models_that_appear_are_read_from_then_on_and_told(tmp_path: Path) -> No
         read_named(path, tmp_path / "s", "/t.pose.lamp", action="/t.pose.lamp")
 
 
-def test_whole_numbers_of_json_are_those_that_were_written(tmp_path: Path) -> None:
+def test_whole_numbers_of_json_are_those_that_were_written(tmp_path):
     """A first 1 does not cut 1.5; time stamps keep their digits."""
 
-    def write(last: Any) -> Path:
+    def write(last):
         bodies = [{"x": x, "ns": START + 1 if n < 2 else last} for n, x in enumerate((1, 1.5, 2))]
         return write_bodies(tmp_path / "a.mcap", bodies)
 
@@ -636,7 +620,7 @@ def test_whole_numbers_of_json_are_those_that_were_written(tmp_path: Path) -> No
             read_named(write(last), tmp_path / "again", "/t.x", **mapped)
 
 
-def test_recordings_of_other_orders_have_that_of_the_first(tmp_path: Path) -> None:
+def test_recordings_of_other_orders_have_that_of_the_first(tmp_path):
     paths = [
         write_named(tmp_path / f"run{n}", states(*[(names, {})] * 4))
         for n, names in enumerate((["a", "b"], ["b", "a"], ["a", "c"]))
@@ -648,14 +632,14 @@ def test_recordings_of_other_orders_have_that_of_the_first(tmp_path: Path) -> No
         read_named(paths, tmp_path / "again", "/t.position")
 
 
-def lone(path: Path) -> tuple[Path, list[Message]]:
+def lone(path):
     """Return the database of a bag whose metadata.yaml was lost."""
     folder, messages = write_ros2(path, plugin="SQLITE3")
     (folder / "metadata.yaml").unlink()
     return next(folder.glob("*.db3")), messages
 
 
-def with_wal(path: Path, *, beside: bool = True) -> tuple[Path, list[Message]]:
+def with_wal(path, *, beside=True):
     """Return a bag in WAL mode; its last messages lie in the WAL, or with `beside` false in the database again."""
     folder, messages = write_ros2(path, plugin="SQLITE3")
     file = next(folder.glob("*.db3"))
@@ -680,9 +664,7 @@ def with_wal(path: Path, *, beside: bool = True) -> tuple[Path, list[Message]]:
 @pytest.mark.parametrize(
     "make", [lone, with_wal, lambda path: with_wal(path, beside=False)], ids=["lone", "wal", "checked"]
 )
-def test_databases_are_read_whole_and_left_as_they_are(
-    tmp_path: Path, make: Callable[[Path], tuple[Path, list[Message]]]
-) -> None:
+def test_databases_are_read_whole_and_left_as_they_are(tmp_path, make):
     made, messages = make(tmp_path / "bags" / "drive")
     folder = (tmp_path / "bags").rename(tmp_path / "bags #1")  # a sign that SQLite takes for its own
     path = folder / made.relative_to(tmp_path / "bags")
@@ -694,15 +676,15 @@ def test_databases_are_read_whole_and_left_as_they_are(
 
 
 @pytest.mark.parametrize("is_lone", [False, True])
-def test_a_wal_counts_as_read_and_is_in_the_lineage(tmp_path: Path, is_lone: bool) -> None:
+def test_a_wal_counts_as_read_and_is_in_the_lineage(tmp_path, is_lone):
     folder, _ = with_wal(tmp_path / "drive")
     wal = next(folder.glob("*.db3-wal"))
     wal.with_name(wal.name.replace("-wal", "-shm")).write_bytes(b"shared memory")
     if is_lone:
         (folder / "metadata.yaml").unlink()
     path = wal.with_name(wal.name.removesuffix("-wal")) if is_lone else folder
-    how: dict[str, Any] = {"columns": MAPPED, "rate": 10}
-    found: list[Any] = []
+    how = {"columns": MAPPED, "rate": 10}
+    found = []
     before = load_dataset(import_dataset(path, "lab/a-v1", on_found=found.append, **how)).manifest
     assert "Not read" not in " ".join(sentences(found[0].notes))
     assert f"sha256:{hash_file(wal)}" in [one.digest for one in before.lineage] or not is_lone
@@ -711,21 +693,21 @@ def test_a_wal_counts_as_read_and_is_in_the_lineage(tmp_path: Path, is_lone: boo
     assert [one.digest for one in after.lineage] != [one.digest for one in before.lineage]
 
 
-def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_recording_is_refused(tmp_path):
     path = tmp_path / "a.bag"
     path.write_bytes(b"#ROSBAG V1.0")
     with pytest.raises(SchemaError, match=r"a\.bag: holds no recording"):
         read_files(bags.FORMAT, path, tmp_path / "s", Options(columns=MAPPED, rate=10))
 
 
-def test_a_database_of_a_bag_names_the_bag(tmp_path: Path) -> None:
+def test_a_database_of_a_bag_names_the_bag(tmp_path):
     folder, _ = write_ros2(tmp_path / "drive", plugin="SQLITE3")
     with pytest.raises(SchemaError, match=f"a part of the bag .*: orlog import {folder} NAME"):
         read_files(bags.FORMAT, next(folder.glob("*.db3")), tmp_path / "s", Options(columns=MAPPED, rate=10))
 
 
 @pytest.mark.parametrize("plugin", ["MCAP", "SQLITE3"])
-def test_counts_that_differ_from_the_metadata_are_refused_or_told(tmp_path: Path, plugin: str) -> None:
+def test_counts_that_differ_from_the_metadata_are_refused_or_told(tmp_path, plugin):
     folder, _ = write_ros2(tmp_path / "drive", plugin=plugin)
     metadata = folder / "metadata.yaml"
     text = metadata.read_text()
@@ -743,7 +725,7 @@ def test_counts_that_differ_from_the_metadata_are_refused_or_told(tmp_path: Path
 
 
 @pytest.mark.parametrize("others", [True, False])
-def test_messages_that_are_not_read_are_named_before_topics_are_offered(tmp_path: Path, others: bool) -> None:
+def test_messages_that_are_not_read_are_named_before_topics_are_offered(tmp_path, others):
     from mcap.writer import Writer
 
     with (tmp_path / "a.mcap").open("wb") as file:
@@ -753,7 +735,7 @@ def test_messages_that_are_not_read_are_named_before_topics_are_offered(tmp_path
         for topic, encoding in [("/pose", "protobuf"), *([("/grip", "json")] if others else [])]:
             channel = writer.register_channel(topic, encoding, schema)
             writer.add_message(channel, 1, b"{}", 1)
-        writer.finish()  # type: ignore[no-untyped-call]
+        writer.finish()
     shown = run("import", str(tmp_path / "a.mcap"), "lab/a-v1").stderr
     before, offer, topics = shown.partition("The topics of")
     assert "convert these topics to either, if you need them: /pose (protobuf)." in before
@@ -763,7 +745,7 @@ def test_messages_that_are_not_read_are_named_before_topics_are_offered(tmp_path
         read_named(tmp_path / "a.mcap", tmp_path / "s", "/pose", action="/pose")
 
 
-def endless(file: sqlite3.Connection) -> None:
+def endless(file):
     """Make the table of messages one that is computed and never ends."""
     file.execute("ALTER TABLE messages RENAME TO others")
     rows = "SELECT 1 AS id UNION ALL SELECT id + 1 FROM n"
@@ -773,12 +755,12 @@ def endless(file: sqlite3.Connection) -> None:
     )
 
 
-def triggered(file: sqlite3.Connection) -> None:
+def triggered(file):
     file.execute("CREATE TRIGGER grow AFTER INSERT ON messages BEGIN SELECT zeroblob(9); END")
 
 
 @pytest.mark.parametrize("change", [endless, triggered])
-def test_a_database_that_computes_what_it_holds_is_refused(tmp_path: Path, change: Callable[[Any], None]) -> None:
+def test_a_database_that_computes_what_it_holds_is_refused(tmp_path, change):
     path, _ = write_ros2(tmp_path / "drive", plugin="SQLITE3")
     (database,) = path.glob("*.db3")
     with contextlib.closing(sqlite3.connect(database)) as file, file:

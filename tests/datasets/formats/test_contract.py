@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -18,9 +16,7 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.formats._shared.episodes import Found
 from orlog.datasets.formats.formats import formats
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as orlog_command
 from tests.datasets.recorded_samples import record_samples
@@ -29,7 +25,7 @@ from tests.levels import scaled
 
 VECTOR, ONE = spaces.Box(-1, 1, (2,), np.float32), spaces.Box(-1, 1, (1,), np.float32)
 FRAME = spaces.Box(0, 255, (8, 6, 3), np.uint8)
-KINDS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
+KINDS = {
     "vectors": (VECTOR, ONE),
     "doubles": (spaces.Box(-1, 1, (2,), np.float64), spaces.Box(-1, 1, (2,), np.float64)),
     "choices": (VECTOR, spaces.Discrete(4)),
@@ -83,7 +79,7 @@ MAPPED = {"parquet": {"columns": MAP, "episode": "episode", "step": "step"}}
 CASES = [(name, kind) for name, one in WRITTEN.items() for kind in KINDS if kind in one.kinds]
 
 
-def export(name: str, kind: str, folder: Path, **options: Any) -> tuple[Dataset, Path]:
+def export(name, kind, folder, **options):
     """Return what was recorded, and the export of it: its only file, or its folder."""
     dataset = record_samples(f"lab/{kind}-v1", *KINDS[kind])
     if name == "lerobot":
@@ -93,23 +89,23 @@ def export(name: str, kind: str, folder: Path, **options: Any) -> tuple[Dataset,
     return dataset, files[0] if len(files) == 1 else folder
 
 
-def imported(files: Path, name: str, options: dict[str, Any] | None = None) -> Dataset:
+def imported(files, name, options=None):
     orlog.import_dataset(files, "lab/again-v1", **(options or {"format": name}))
     return orlog.load_dataset("lab/again-v1")
 
 
-def parts_of(columns: Any) -> list[np.ndarray]:
+def parts_of(columns):
     if isinstance(columns, dict):
         return [values for key in sorted(columns) for values in parts_of(columns[key])]
     return [*columns] if isinstance(columns, tuple) else [columns]
 
 
-def check_same(found: np.ndarray, expected: np.ndarray) -> None:
+def check_same(found, expected):
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
 
 
-def check(dataset: Dataset, again: Dataset, loses: set[str]) -> None:
+def check(dataset, again, loses):
     """Compare episodes, but for what is lost."""
     lost = int("last" in loses)
     kept = [one for one in dataset if len(one) > lost]
@@ -132,12 +128,12 @@ def check(dataset: Dataset, again: Dataset, loses: set[str]) -> None:
         assert other.truncations.tolist() == [False] * (steps - 1) + [is_cut]
 
 
-def test_every_format_that_is_written_is_here() -> None:
+def test_every_format_that_is_written_is_here():
     assert {name for name, one in formats().items() if one.write is not None} == WRITTEN.keys()
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_what_is_exported_comes_back_but_for_what_is_said_to_be_lost(tmp_path: Path, name: str, kind: str) -> None:
+def test_what_is_exported_comes_back_but_for_what_is_said_to_be_lost(tmp_path, name, kind):
     one, said = WRITTEN[name], list[str]()
     dataset, files = export(name, kind, tmp_path / "out", lossy=True, on_losses=said.extend)
     assert bool(said) == bool(one.loses)
@@ -152,13 +148,13 @@ def test_what_is_exported_comes_back_but_for_what_is_said_to_be_lost(tmp_path: P
 
 @pytest.mark.parametrize("name", MAPPED)
 @pytest.mark.parametrize("kind", sorted(FLAT))
-def test_columns_that_are_named_come_back_too(tmp_path: Path, name: str, kind: str) -> None:
+def test_columns_that_are_named_come_back_too(tmp_path, name, kind):
     dataset, files = export(name, kind, tmp_path / "out")
     check(dataset, imported(files, name, MAPPED[name]), set())
 
 
 @pytest.mark.parametrize("name", [name for name, one in WRITTEN.items() if one.loses])
-def test_what_a_format_loses_is_refused_unless_it_is_allowed(tmp_path: Path, name: str) -> None:
+def test_what_a_format_loses_is_refused_unless_it_is_allowed(tmp_path, name):
     with pytest.raises(SchemaError, match=r"lost|truncated|cut off"):
         export(name, "vectors", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -167,13 +163,13 @@ def test_what_a_format_loses_is_refused_unless_it_is_allowed(tmp_path: Path, nam
 @pytest.mark.parametrize(
     ("name", "kind"), [(name, kind) for name in WRITTEN for kind in KINDS if (name, kind) not in CASES]
 )
-def test_spaces_that_a_format_does_not_hold_are_refused(tmp_path: Path, name: str, kind: str) -> None:
+def test_spaces_that_a_format_does_not_hold_are_refused(tmp_path, name, kind):
     with pytest.raises(SchemaError, match=f"lab/{kind}-v1: "):
         export(name, kind, tmp_path / "out", lossy=True)
     assert not (tmp_path / "out").exists()
 
 
-def record_small() -> Dataset:
+def record_small():
     """Record four episodes of Pendulum's spaces."""
     rng = np.random.default_rng(0)
     return record_episodes(
@@ -193,7 +189,7 @@ def record_small() -> Dataset:
 
 @pytest.mark.scaled
 @pytest.mark.parametrize("name", WRITTEN)
-def test_no_flipped_bit_of_an_export_is_imported(name: str, tmp_path: Path) -> None:
+def test_no_flipped_bit_of_an_export_is_imported(name, tmp_path):
     orlog.export_dataset(record_small(), tmp_path / "out", to=name, lossy=True)
     files = sorted(
         path
@@ -217,7 +213,7 @@ def test_no_flipped_bit_of_an_export_is_imported(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_the_folder_of_an_export_is_imported_as_it_stands(name: str, tmp_path: Path) -> None:
+def test_the_folder_of_an_export_is_imported_as_it_stands(name, tmp_path):
     out = orlog.export_dataset(record_small(), tmp_path / "out", to=name, lossy=True)
     said = orlog_command("import", str(out), "lab/back-v1")
     assert said.returncode == 0, said.stderr
@@ -231,15 +227,15 @@ def test_the_folder_of_an_export_is_imported_as_it_stands(name: str, tmp_path: P
         assert found.lineage == back.manifest.lineage
 
 
-def imported_with(path: Path, **options: Any) -> bool:
+def imported_with(path, **options):
     """Return whether an import finds a list of checksums that proves the files."""
-    seen: list[Found] = []
+    seen = []
     orlog.import_dataset(path, "lab/back-v1", dry_run=True, on_found=seen.append, **options)
     return seen[0].has_checksums
 
 
 @pytest.mark.parametrize("inside", ["", "lab", "lab/pen-v1", "lab/pen-v1/data"])
-def test_a_list_above_a_part_of_an_export_is_compared(tmp_path: Path, inside: str) -> None:
+def test_a_list_above_a_part_of_an_export_is_compared(tmp_path, inside):
     out = orlog.export_dataset(record_small(), tmp_path / "out", to="minari")
     assert imported_with(out / inside, format="minari")
     document = out / "lab/pen-v1/data/metadata.json"
@@ -254,7 +250,7 @@ def test_a_list_above_a_part_of_an_export_is_compared(tmp_path: Path, inside: st
         imported_with(out / inside, format="minari")
 
 
-def test_a_list_of_strangers_opens_no_path_and_counts_for_its_own_files_alone(tmp_path: Path) -> None:
+def test_a_list_of_strangers_opens_no_path_and_counts_for_its_own_files_alone(tmp_path):
     out = orlog.export_dataset(record_small(), tmp_path / "all" / "arm", to="npz", lossy=True)
     (file,) = out.glob("*.npz")
     sha256, above = hashlib.sha256(file.read_bytes()).hexdigest(), out.with_name("SHA256SUMS")
@@ -271,12 +267,12 @@ def test_a_list_of_strangers_opens_no_path_and_counts_for_its_own_files_alone(tm
     assert not imported_with(file)
 
 
-def test_numbers_that_are_not_finite_are_counted(tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite_are_counted(tmp_path):
     rewards = np.arange(10.0)
     rewards[[3, 4]] = np.nan, np.inf
     flags = {"terminals": np.zeros(10, bool), "timeouts": np.arange(10) % 5 == 4}
     arrays = {"observations": np.zeros((10, 2)), "actions": np.zeros((10, 1)), "rewards": rewards}
-    np.savez(tmp_path / "a.npz", **arrays, **flags)  # type: ignore[arg-type]
-    seen: list[Found] = []
+    np.savez(tmp_path / "a.npz", **arrays, **flags)
+    seen = []
     orlog.import_dataset(tmp_path / "a.npz", "lab/a-v1", dry_run=True, on_found=seen.append)
     assert seen[0].non_finite["rewards"] == 1  # the other was the last step of an episode

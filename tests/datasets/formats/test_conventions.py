@@ -1,11 +1,7 @@
 """Rows that are off by one, frames upside down, swapped colors: what users mend at import, in every format."""
 
-from __future__ import annotations
-
 import itertools
 import json
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import h5py
@@ -23,7 +19,7 @@ from orlog.errors import SchemaError
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
 
 
-def pieces_of(count: int, cuts: list[int], *, missing: bool) -> list[Steps]:
+def pieces_of(count, cuts, *, missing):
     """Return an episode whose values are the numbers of their rows, in pieces."""
     bounds = [0, *sorted({cut for cut in cuts if 0 < cut < count}), count]
     rows = np.arange(count + 1.0)
@@ -45,7 +41,7 @@ def pieces_of(count: int, cuts: list[int], *, missing: bool) -> list[Steps]:
     ]
 
 
-def opened_of(pieces: list[Steps]) -> Opened:
+def opened_of(pieces):
     schema = Schema(observation_space=BOX, action_space=BOX)
     return Opened(schema=schema, steps=iter(pieces))
 
@@ -56,14 +52,12 @@ def opened_of(pieces: list[Steps]) -> Opened:
     action=st.integers(-3, 3),
     force=st.none() | st.integers(-3, 3),
 )
-def test_a_shift_is_the_same_in_any_pieces_and_stays_within_episodes(
-    counts: list[int], cuts: list[int], action: int, force: int | None
-) -> None:
+def test_a_shift_is_the_same_in_any_pieces_and_stays_within_episodes(counts, cuts, action, force):
     shift = {"action": action} | ({} if force is None else {"infos/force": force})
     counts.append(9)  # one is long enough
     opened = opened_of([one for n in counts for one in pieces_of(n, cuts, missing=True)])
     put_conventions(opened, Options(shift=shift), "a.h5")
-    episodes: list[list[Steps]] = [[]]
+    episodes = [[]]
     for piece in opened.steps:
         episodes[-1].append(piece)
         episodes += [[]] if piece.ends else []
@@ -91,7 +85,7 @@ def test_a_shift_is_the_same_in_any_pieces_and_stays_within_episodes(
         assert pieces[-1].seed == (7 if start == 0 else None)
 
 
-def write_libero(path: Path, lengths: tuple[int, ...] = (5, 4)) -> list[np.ndarray]:
+def write_libero(path, lengths=(5, 4)):
     """Write demonstrations as LIBERO's create_dataset.py does: each observation is that after the action of its row."""
     rng = np.random.default_rng(0)
     states = []
@@ -118,11 +112,11 @@ def write_libero(path: Path, lengths: tuple[int, ...] = (5, 4)) -> list[np.ndarr
     return states
 
 
-def imported(path: Path, name: str = "lab/arm-v1", **options: Any) -> orlog.Dataset:
+def imported(path, name="lab/arm-v1", **options):
     return orlog.load_dataset(orlog.import_dataset(path, name, **options))
 
 
-def test_libero_is_paired_and_turned(tmp_path: Path) -> None:
+def test_libero_is_paired_and_turned(tmp_path):
     states = write_libero(tmp_path / "a.hdf5")
     dataset = imported(
         tmp_path / "a.hdf5", shift={"action": -1}, flip="observation/agentview_rgb", bgr="observation/agent*"
@@ -149,7 +143,7 @@ def test_libero_is_paired_and_turned(tmp_path: Path) -> None:
     assert "macros" not in told
 
 
-def test_rows_without_a_final_observation_lose_one_step_alone(tmp_path: Path) -> None:
+def test_rows_without_a_final_observation_lose_one_step_alone(tmp_path):
     lines = [f"{run},{t},{t},{t}" for run in "ab" for t in range(5)]
     (tmp_path / "a.csv").write_text("\n".join(["episode,obs_0,action,reward", *lines]))
     dataset = imported(tmp_path / "a.csv", shift={"action": -1})
@@ -161,7 +155,7 @@ def test_rows_without_a_final_observation_lose_one_step_alone(tmp_path: Path) ->
     assert "left out, since what followed" not in dataset.manifest.description
 
 
-def test_rewards_that_are_made_see_what_was_moved(tmp_path: Path) -> None:
+def test_rewards_that_are_made_see_what_was_moved(tmp_path):
     write_libero(tmp_path / "a.hdf5")
     (tmp_path / "r.py").write_text("def r(before, actions, after): return actions[:, 0] * 100")
     dataset = imported(tmp_path / "a.hdf5", shift={"action": -1}, reward=f"{tmp_path / 'r.py'}:r")
@@ -180,7 +174,7 @@ def test_rewards_that_are_made_see_what_was_moved(tmp_path: Path) -> None:
         ({"bgr": "observation/joint_states"}, r"expected frames .*, found rows of shape \(7,\)"),
     ],
 )
-def test_a_wrong_name_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_a_wrong_name_is_refused(tmp_path, options, message):
     write_libero(tmp_path / "a.hdf5")
     with pytest.raises(SchemaError, match=message.replace("?", r"\?")):
         imported(tmp_path / "a.hdf5", **options)
@@ -195,7 +189,7 @@ def test_a_wrong_name_is_refused(tmp_path: Path, options: dict[str, Any], messag
         ((2, 4, 6), np.s_[:, ::-1], None),
     ],
 )
-def test_frames_of_any_order_of_axes(shape: tuple[int, ...], flipped: Any, swapped: Any) -> None:
+def test_frames_of_any_order_of_axes(shape, flipped, swapped):
     frames = np.random.default_rng(0).integers(0, 255, shape, np.uint8)
     for said, chosen in ((Options(flip=("observation",)), flipped), (Options(bgr=("observation",)), swapped)):
         opened = opened_of([Steps(observations=frames, actions=np.zeros((1, 1)), rewards=np.zeros(1))])

@@ -1,10 +1,5 @@
 """d3rlpy's dumps: those of its layout, written and read again, by d3rlpy itself, and those that do not agree."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import h5py
 import numpy as np
 import pytest
@@ -14,7 +9,6 @@ import orlog
 from orlog.datasets.formats import d3rlpy
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.datasets.recorded_samples import record_samples
@@ -37,7 +31,7 @@ PACKAGES = (  # without gymnasium 1.0, which d3rlpy pins, so that it sees ours
 )
 
 
-def write(path: Path, **change: Any) -> list[dict[str, np.ndarray]]:
+def write(path, **change):
     """Write a dump of d3rlpy's layout; return the arrays of each episode."""
     rng = np.random.default_rng(0)
     episodes = [
@@ -50,9 +44,7 @@ def write(path: Path, **change: Any) -> list[dict[str, np.ndarray]]:
         for length, ended in zip(LENGTHS, ENDED, strict=True)
     ]
     with h5py.File(path, "w") as file:
-        entries: dict[str, Any] = {
-            f"{name}_{number}": values for number, one in enumerate(episodes) for name, values in one.items()
-        }
+        entries = {f"{name}_{number}": values for number, one in enumerate(episodes) for name, values in one.items()}
         entries |= {"columns": list(episodes[0]), "num_episodes": len(LENGTHS), "version": "2.1"}
         for name, values in (entries | change).items():
             if values is not None:
@@ -60,7 +52,7 @@ def write(path: Path, **change: Any) -> list[dict[str, np.ndarray]]:
     return episodes
 
 
-def check(dataset: Dataset, episodes: list[dict[str, np.ndarray]]) -> None:
+def check(dataset, episodes):
     """Compare with what is in a dump: the last row of an episode that did not end gives its end."""
     for ours, theirs in zip(dataset, episodes, strict=True):
         ended = bool(theirs["terminated"])
@@ -75,7 +67,7 @@ def check(dataset: Dataset, episodes: list[dict[str, np.ndarray]]) -> None:
         assert bool(ours.metadata["final_observation_missing"]) == ended
 
 
-def test_episodes_are_read(tmp_path: Path) -> None:
+def test_episodes_are_read(tmp_path):
     path = tmp_path / "buffer.h5"
     episodes = write(path, values_0=np.zeros(4), columns=["observations", "values"])
     assert choose_format([path], None, "lab/x").name == "d3rlpy-hdf5"
@@ -85,7 +77,7 @@ def test_episodes_are_read(tmp_path: Path) -> None:
     assert any(doubt.startswith("2 last rows of episodes were left out") for doubt in sentences(found.notes))
 
 
-def test_files_of_d3rlpy_1_are_cut_by_their_flags(tmp_path: Path) -> None:
+def test_files_of_d3rlpy_1_are_cut_by_their_flags(tmp_path):
     rng = np.random.default_rng(0)
     path = tmp_path / "old.h5"
     observations, actions = rng.normal(size=(9, 3)).astype("f4"), rng.integers(0, 3, 9)
@@ -102,7 +94,7 @@ def test_files_of_d3rlpy_1_are_cut_by_their_flags(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dataset[1].actions, actions[4:8])
 
 
-def test_a_flag_of_d3rlpy_1_that_is_nan_cuts_nothing(tmp_path: Path) -> None:
+def test_a_flag_of_d3rlpy_1_that_is_nan_cuts_nothing(tmp_path):
     path = tmp_path / "old.h5"
     for name in ("terminals", "episode_terminals"):
         with h5py.File(path, "w") as file:
@@ -114,7 +106,7 @@ def test_a_flag_of_d3rlpy_1_that_is_nan_cuts_nothing(tmp_path: Path) -> None:
 
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
-KINDS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
+KINDS = {
     "vectors": (VECTOR, spaces.Box(-1, 1, (2,), np.float32)),
     "choices": (VECTOR, spaces.Discrete(4)),
     "frames": (spaces.Box(0, 255, (1, 8, 8), np.uint8), spaces.Discrete(4)),
@@ -122,9 +114,9 @@ KINDS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
 }
 
 
-def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_agree_is_refused(tmp_path):
     path = tmp_path / "bad.h5"
-    changes: list[tuple[dict[str, Any], str]] = [
+    changes = [
         ({"num_episodes": "three"}, "num_episodes is None"),
         ({"num_episodes": 99}, "num_episodes is 99, and the file has 15 entries"),
         ({"num_episodes": 4}, "has no terminated_3"),
@@ -142,7 +134,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_d3rlpy_has_the_transitions_of_what_is_exported(tmp_path: Path) -> None:
+def test_d3rlpy_has_the_transitions_of_what_is_exported(tmp_path):
     most = {}
     for kind, pair in KINDS.items():
         dataset = record_samples(f"lab/{kind}-v1", *pair, stops=False, infos=())

@@ -1,11 +1,7 @@
 """D4RL's files against a slow reader of its own, and files that want to do harm."""
 
-from __future__ import annotations
-
 import tempfile
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -14,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
+from orlog import load_dataset
 from orlog.datasets.formats import d4rl as d4rl_reader
 from orlog.datasets.formats._shared import flat_rows
 from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import Wanted, read_version
-from orlog.datasets.loading import load_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.manifest import MANIFEST_FILE
 from orlog.manifests.names import counted
@@ -29,15 +24,7 @@ from tests.levels import scaled
 MISSING = "final_observation_missing"
 
 
-def rows_of(
-    terminals: list[bool],
-    timeouts: list[bool] | None,
-    *,
-    next_observations: bool,
-    seed: int = 0,
-    dtype: str = "float32",
-    sizes: tuple[int, int] = (3, 2),
-) -> dict[str, np.ndarray]:
+def rows_of(terminals, timeouts, *, next_observations, seed=0, dtype="float32", sizes=(3, 2)):
     """Return the columns of a file whose observations follow each other as they should."""
     rng = np.random.default_rng(seed)
     steps = len(terminals)
@@ -59,14 +46,14 @@ def rows_of(
     return body
 
 
-def write(path: Path, body: Mapping[str, Any], **options: Any) -> Path:
+def write(path, body, **options):
     with h5py.File(path, "w") as file:
         for key, values in body.items():
             file.create_dataset(key, data=values, **options)
     return path
 
 
-def read(path: Path, folder: Path, horizon: int | None = None) -> tuple[Dataset, str]:
+def read(path, folder, horizon=None):
     asked = Asked(files=[path], sources=["test.hdf5"], options=Options(time_limit=horizon))
     wanted = Wanted(name="lab/test-v0", version="1.0.0")
     manifest, found = read_version(d4rl_reader.FORMATS["d4rl"], asked, folder, wanted)
@@ -74,11 +61,11 @@ def read(path: Path, folder: Path, horizon: int | None = None) -> tuple[Dataset,
     return load_dataset(folder), " ".join(sentences(found.notes))
 
 
-def slow_episodes(body: Mapping[str, np.ndarray], horizon: int | None = None) -> list[dict[str, Any]]:
+def slow_episodes(body, horizon=None):
     """Return the episodes of a file, step by step, as the rules are written."""
     steps = len(body["rewards"])
     timeouts = body.get("timeouts", np.zeros(steps, bool))
-    open_steps: list[int] = []
+    open_steps = []
     episodes = []
     for step in range(steps):
         open_steps.append(step)
@@ -112,7 +99,7 @@ def slow_episodes(body: Mapping[str, np.ndarray], horizon: int | None = None) ->
     return episodes
 
 
-def check(dataset: Dataset, body: Mapping[str, np.ndarray], horizon: int | None = None) -> None:
+def check(dataset, body, horizon=None):
     expected = slow_episodes(body, horizon)
     assert dataset.total_episodes == len(expected)
     for found, wanted in zip(dataset, expected, strict=True):
@@ -154,15 +141,8 @@ FLAGS = st.lists(st.sampled_from([(0, 0)] * 6 + [(1, 0), (0, 1), (1, 1)]), min_s
     limit=st.integers(1, 12),
 )
 def test_any_pattern_of_ends_is_read_as_the_slow_reader_does(
-    flags: list[tuple[int, int]],
-    has_timeouts: bool,
-    has_next: bool,
-    block_rows: int,
-    dtype: str,
-    seed: int,
-    joints: set[int],
-    limit: int,
-) -> None:
+    flags, has_timeouts, has_next, block_rows, dtype, seed, joints, limit
+):
     terminals, timeouts = ([bool(one[number]) for one in flags] for number in range(2))
     body = rows_of(terminals, timeouts if has_timeouts else None, next_observations=has_next, seed=seed, dtype=dtype)
     torn = [step for step in joints if has_next and step < len(flags)]
@@ -189,7 +169,7 @@ def test_any_pattern_of_ends_is_read_as_the_slow_reader_does(
         assert (f"In {counted(unflagged, 'place')} next" in said) == (unflagged > 0)
 
 
-def test_the_horizon_ends_episodes_where_nothing_in_the_file_does(tmp_path: Path) -> None:
+def test_the_horizon_ends_episodes_where_nothing_in_the_file_does(tmp_path):
     body = rows_of([False] * 7 + [True] + [False] * 12, None, next_observations=False)
     path = write(tmp_path / "test.hdf5", body)
     dataset, said = read(path, tmp_path / "store", 5)
@@ -198,14 +178,14 @@ def test_the_horizon_ends_episodes_where_nothing_in_the_file_does(tmp_path: Path
     assert "episodes were taken to be truncated after 5 steps" in said
 
 
-def test_without_timeouts_and_horizon_a_file_is_refused(tmp_path: Path) -> None:
+def test_without_timeouts_and_horizon_a_file_is_refused(tmp_path):
     path = write(tmp_path / "test.hdf5", rows_of([False] * 9, None, next_observations=False))
     with pytest.raises(SchemaError, match=r"test\.hdf5: .*timeouts.*horizon="):
         read(path, tmp_path / "store")
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"compression": "lzf"}])
-def test_chunks_shapes_and_dtypes_that_occur_are_read(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_chunks_shapes_and_dtypes_that_occur_are_read(tmp_path, options):
     flags = [False, False, True] * 500
     body = rows_of(flags, None, next_observations=True)
     changed = {
@@ -227,21 +207,21 @@ def test_chunks_shapes_and_dtypes_that_occur_are_read(tmp_path: Path, options: d
     )
 
 
-def test_rewards_that_are_integers_keep_their_values(tmp_path: Path) -> None:
+def test_rewards_that_are_integers_keep_their_values(tmp_path):
     body = rows_of([False, True], None, next_observations=True)
     path = write(tmp_path / "test.hdf5", {**body, "rewards": np.array([3, -4])})
     dataset, _ = read(path, tmp_path / "store")
     assert dataset[0].rewards.tolist() == [3.0, -4.0]
 
 
-def test_nan_is_equal_to_itself(tmp_path: Path) -> None:
+def test_nan_is_equal_to_itself(tmp_path):
     body = rows_of([False, False, True], None, next_observations=True)
     body["observations"][1] = body["next_observations"][0] = np.nan
     dataset, _ = read(write(tmp_path / "test.hdf5", body), tmp_path / "store")
     check(dataset, body)
 
 
-def test_observations_that_are_no_next_ones_name_the_step(tmp_path: Path) -> None:
+def test_observations_that_are_no_next_ones_name_the_step(tmp_path):
     body = rows_of(([False] * 5 + [True]) * 5, None, next_observations=True)
     body["next_observations"][1:, 1] += 1
     path = write(tmp_path / "test.hdf5", body)
@@ -265,8 +245,8 @@ GOOD = rows_of([False, False, True, False], [False] * 4, next_observations=True)
         ("infos/qpos", np.zeros(4, [("a", int), ("b", float)])),
     ],
 )
-def test_what_does_not_fit_names_file_and_key(tmp_path: Path, key: str, values: object) -> None:
-    body: dict[str, Any] = {name: column for name, column in GOOD.items() if name != key}
+def test_what_does_not_fit_names_file_and_key(tmp_path, key, values):
+    body = {name: column for name, column in GOOD.items() if name != key}
     if values is not None:
         body[key] = values
     path = write(tmp_path / "test.hdf5", body)
@@ -274,23 +254,23 @@ def test_what_does_not_fit_names_file_and_key(tmp_path: Path, key: str, values: 
         read(path, tmp_path / "store")
 
 
-def _with_external_link(file: h5py.File, path: Path) -> None:
+def _with_external_link(file, path):
     write(path.with_name("other.hdf5"), GOOD)
     file["rewards"] = h5py.ExternalLink("other.hdf5", "/rewards")
 
 
-def _with_virtual_storage(file: h5py.File, path: Path) -> None:
+def _with_virtual_storage(file, path):
     write(path.with_name("other.hdf5"), GOOD)
     layout = h5py.VirtualLayout((4,), "f4")
     layout[:] = h5py.VirtualSource(str(path.with_name("other.hdf5")), "rewards", shape=(4,))
     file.create_virtual_dataset("rewards", layout)
 
 
-def _with_claims_in_chunks(file: h5py.File, _: Path) -> None:
+def _with_claims_in_chunks(file, _):
     file.create_dataset("rewards", (2**40,), "f4", chunks=(1024,), compression="gzip")
 
 
-def _with_another_filter(file: h5py.File, _: Path) -> None:
+def _with_another_filter(file, _):
     stored = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     stored.set_chunk((4,))
     stored.set_filter(h5py.h5z.FILTER_NBIT, h5py.h5z.FLAG_OPTIONAL, ())
@@ -302,7 +282,7 @@ def _with_another_filter(file: h5py.File, _: Path) -> None:
 @pytest.mark.parametrize(
     "change", [_with_external_link, _with_virtual_storage, _with_claims_in_chunks, _with_another_filter]
 )
-def test_a_hostile_file_is_refused(tmp_path: Path, change: Callable[[h5py.File, Path], None]) -> None:
+def test_a_hostile_file_is_refused(tmp_path, change):
     path = write(tmp_path / "test.hdf5", {key: column for key, column in GOOD.items() if key != "rewards"})
     with h5py.File(path, "a") as file:
         change(file, path)
@@ -310,7 +290,7 @@ def test_a_hostile_file_is_refused(tmp_path: Path, change: Callable[[h5py.File, 
         read(path, tmp_path / "store")
 
 
-def test_what_a_file_says_of_its_policy_is_kept_but_for_weights(tmp_path: Path) -> None:
+def test_what_a_file_says_of_its_policy_is_kept_but_for_weights(tmp_path):
     path = tmp_path / "a.hdf5"
     write(path, rows_of([False, False, True], [False] * 3, next_observations=True))
     plain = orlog.import_dataset(path, "lab/plain-v1")

@@ -5,8 +5,6 @@ hang or a large allocation is seen; `tools/fuzzing/fuzz_files.py` looks for more
 whose list of checksums was lost is counted by `python -m tests.datasets.formats.test_damage`, for docs/security.md.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct
@@ -15,9 +13,7 @@ import tempfile
 import tracemalloc
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -26,18 +22,19 @@ import pyarrow.parquet as pq
 import pytest
 
 import orlog
+from orlog import OrlogError
 from orlog.datasets.formats import npz, table
 from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format, formats
-from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats import test_lerobot, test_minari_arrow, test_rlds, test_robomimic
 from tests.datasets.formats.reading import read_files
 from tests.datasets.formats.test_contract import record_small
 from tests.datasets.formats.test_npz import flat
 from tests.fuzz.readers import KEPT, Reader
-from tests.fuzz.samples import READERS, Sample
+from tests.fuzz.samples import READERS
 from tests.levels import most
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="limits and /proc are Linux's")
@@ -54,13 +51,13 @@ WRITTEN = [name for name, one in formats().items() if one.write is not None]
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+def reader(tmp_path_factory):
     """Return a process that reads files."""
     with Reader(tmp_path_factory.mktemp("reader")) as made:
         yield made
 
 
-def check(reader: Reader, name: str, numbers: range) -> None:
+def check(reader, name, numbers):
     """Read a format's files, damaged as the numbers say."""
     counts, findings = reader.read_damaged(name, numbers)
     sys.stdout.write(f"{name}: {counts}\n")
@@ -70,19 +67,19 @@ def check(reader: Reader, name: str, numbers: range) -> None:
 
 
 @LINUX
-def test_every_format_has_a_sample_that_is_read(reader: Reader) -> None:
+def test_every_format_has_a_sample_that_is_read(reader):
     for name in READERS:
         assert reader.read_sound(name) == [], name
 
 
 @LINUX
-def test_some_damaged_files_are_refused_or_read(reader: Reader) -> None:
+def test_some_damaged_files_are_refused_or_read(reader):
     for name in READERS:
         check(reader, name, range(40))
 
 
 @LINUX
-def test_what_the_fuzzer_kept_is_refused_or_read(reader: Reader) -> None:
+def test_what_the_fuzzer_kept_is_refused_or_read(reader):
     """Its inputs run code that no sample runs (`tests/fuzz/corpus.zip`)."""
     with zipfile.ZipFile(KEPT) as kept:
         counts = Counter(one.partition("/")[0] for one in kept.namelist())
@@ -94,11 +91,11 @@ def test_what_the_fuzzer_kept_is_refused_or_read(reader: Reader) -> None:
 @LINUX
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", READERS)
-def test_thousands_of_damaged_files_of_a_format_are_refused_or_read(reader: Reader, name: str) -> None:
+def test_thousands_of_damaged_files_of_a_format_are_refused_or_read(reader, name):
     check(reader, name, range(most(IN_A_RELEASE, IN_ALL)))
 
 
-def test_the_page_on_security_states_these_numbers() -> None:
+def test_the_page_on_security_states_these_numbers():
     page = " ".join(Path("docs/security.md").read_text("utf-8").split())
     formats = len(READERS)
     for number, level in ((IN_ALL, "make test-all"), (IN_A_RELEASE, "make test-release")):
@@ -106,7 +103,7 @@ def test_the_page_on_security_states_these_numbers() -> None:
         assert said in page
 
 
-def files_of_hdf5(samples: dict[str, list[Sample]]) -> list[tuple[Sample, Path]]:
+def files_of_hdf5(samples):
     return [
         (sample, path)
         for found in samples.values()
@@ -115,33 +112,33 @@ def files_of_hdf5(samples: dict[str, list[Sample]]) -> list[tuple[Sample, Path]]
     ]
 
 
-def actions_of(file: h5py.File) -> str:
+def actions_of(file):
     """Return the path of the first dataset of actions, which every layout has."""
-    found: list[str] = []
+    found = []
     file.visit(lambda name: found.append(name) if "action" in name else None)
     return found[0]
 
 
-def _external_link(file: h5py.File, name: str, secret: Path) -> None:
+def _external_link(file, name, secret):
     file[name] = h5py.ExternalLink(str(secret), name)
 
 
-def _soft_link(file: h5py.File, name: str, _: Path) -> None:
+def _soft_link(file, name, _):
     file[f"{name}2"] = np.zeros((4, 2), "f4")
     file[name] = h5py.SoftLink(f"/{name}2")
 
 
-def _external_storage(file: h5py.File, name: str, secret: Path) -> None:
+def _external_storage(file, name, secret):
     file.create_dataset(name, (4, 2), "f4", external=[(str(secret), 0, 32)])
 
 
-def _virtual(file: h5py.File, name: str, secret: Path) -> None:
+def _virtual(file, name, secret):
     layout = h5py.VirtualLayout((4, 2), "f4")
     layout[:] = h5py.VirtualSource(str(secret), name, shape=(4, 2))
     file.create_virtual_dataset(name, layout)
 
 
-def _plug_in(file: h5py.File, name: str, _: Path) -> None:
+def _plug_in(file, name, _):
     stored = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     stored.set_chunk((4, 2))
     stored.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, ())  # Zstandard, which is a plug-in
@@ -150,9 +147,7 @@ def _plug_in(file: h5py.File, name: str, _: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_external_link, _soft_link, _external_storage, _virtual, _plug_in])
-def test_values_of_hdf5_that_lie_elsewhere_are_not_read(
-    samples: dict[str, list[Sample]], tmp_path: Path, change: Callable[..., None]
-) -> None:
+def test_values_of_hdf5_that_lie_elsewhere_are_not_read(samples, tmp_path, change):
     for sample, path in files_of_hdf5(samples):
         sound = path.read_bytes()
         secret = tmp_path / "secret.hdf5"
@@ -168,9 +163,7 @@ def test_values_of_hdf5_that_lie_elsewhere_are_not_read(
 
 
 @pytest.mark.parametrize(("number", "size"), [(0, 0), (1, 2**64 - 8), (1, 2**63), (1, 2**20)])
-def test_heaps_of_texts_that_libhdf5_would_never_end_to_read_are_refused(
-    samples: dict[str, list[Sample]], tmp_path: Path, number: int, size: int
-) -> None:
+def test_heaps_of_texts_that_libhdf5_would_never_end_to_read_are_refused(samples, tmp_path, number, size):
     for name in ("minari", "robomimic"):
         sample = samples[name][0]
         path = next(path for path in sample.root.rglob("*.hdf5") if b"GCOL" in path.read_bytes())
@@ -184,9 +177,7 @@ def test_heaps_of_texts_that_libhdf5_would_never_end_to_read_are_refused(
 
 
 @pytest.mark.parametrize("packing", [{}, {"compression": "gzip"}, {"shuffle": True}])
-def test_chunks_that_are_smaller_than_their_checksums_are_refused(
-    samples: dict[str, list[Sample]], tmp_path: Path, packing: dict[str, Any]
-) -> None:
+def test_chunks_that_are_smaller_than_their_checksums_are_refused(samples, tmp_path, packing):
     """libhdf5 2.0.0 takes the checksum's four bytes off any size, and then reads far beyond."""
     sample = next(one for one in samples["d4rl"] if one.root.name == "d4rl-written")
     path = Path(shutil.copy(sample.given[0], tmp_path / "chunks.hdf5"))
@@ -204,9 +195,7 @@ def test_chunks_that_are_smaller_than_their_checksums_are_refused(
             read_files(formats()["d4rl"], path, tmp_path / "store", sample.options)
 
 
-def test_groups_of_hdf5_that_lie_in_groups_again_and_again_are_refused(
-    samples: dict[str, list[Sample]], tmp_path: Path
-) -> None:
+def test_groups_of_hdf5_that_lie_in_groups_again_and_again_are_refused(samples, tmp_path):
     """A group that lies in itself; and forty, each twice in the one before."""
     sample = samples["minari"][0]
     path = next(sample.root.rglob("*.hdf5"))
@@ -223,7 +212,7 @@ def test_groups_of_hdf5_that_lie_in_groups_again_and_again_are_refused(
         path.write_bytes(sound)
 
 
-def test_links_in_folders_are_not_followed(samples: dict[str, list[Sample]], tmp_path: Path) -> None:
+def test_links_in_folders_are_not_followed(samples, tmp_path):
     """Each file and each folder in turn lies elsewhere, behind a link."""
     for found in samples.values():
         for sample in found:
@@ -240,7 +229,7 @@ def test_links_in_folders_are_not_followed(samples: dict[str, list[Sample]], tmp
                 away.rename(path)
 
 
-def _is_refused(sample: Sample, store: Path) -> bool:
+def _is_refused(sample, store):
     try:
         read_files(formats()[sample.format], sample.given, store, sample.options)
     except OrlogError:
@@ -253,22 +242,22 @@ def _is_refused(sample: Sample, store: Path) -> bool:
 class Runs:
     """What makes a folder where it is unpickled."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.mkdir, ("made",)
 
 
-def rewritten(path: Path, **change: Any) -> Path:
+def rewritten(path, **change):
     """Write npz with an array changed, or left out where it is None."""
     arrays = {**flat(4, [1, 3]), **change}
     np.savez(path, **{name: one for name, one in arrays.items() if one is not None})
     return path
 
 
-def with_pickle(path: Path) -> None:
+def with_pickle(path):
     rewritten(path, reward=np.array([Runs()] * 4, object))
 
 
-def with_claim(path: Path) -> None:
+def with_claim(path):
     """The first entry of the archive's directory claims 4 GB."""
     np.savez_compressed(path, **flat(4, [1, 3]))
     data = bytearray(path.read_bytes())
@@ -277,19 +266,19 @@ def with_claim(path: Path) -> None:
     path.write_bytes(data)
 
 
-def with_other_index(path: Path) -> None:
+def with_other_index(path):
     starts = {"episode_starts": np.array([True, False, True, False]), "index": np.array([0, 1])}
     rewritten(path, next_obs=None, done=None, truncated=None, **starts)
 
 
-def with_odd_packing(path: Path) -> None:
+def with_odd_packing(path):
     sound = rewritten(path.with_name("sound.npz"))
     with zipfile.ZipFile(sound) as one, zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as odd:
         for name in one.namelist():
             odd.writestr(name, one.read(name))
 
 
-def with_array_twice(path: Path) -> None:
+def with_array_twice(path):
     rewritten(path)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("reward.npy", archive.read("reward.npy"))
@@ -306,9 +295,7 @@ def with_array_twice(path: Path) -> None:
         (with_array_twice, "reward"),
     ],
 )
-def test_npz_that_is_no_plain_npz_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None], text: str
-) -> None:
+def test_npz_that_is_no_plain_npz_is_refused(tmp_path, monkeypatch, write, text):
     monkeypatch.chdir(tmp_path)
     write(Path("a.npz"))
     with pytest.raises((IntegrityError, SchemaError), match=rf"a\.npz.*{text}"):
@@ -316,7 +303,7 @@ def test_npz_that_is_no_plain_npz_is_refused(
     assert not Path("made").exists()
 
 
-def _peak(read: Callable[[], object]) -> int:
+def _peak(read):
     """Return the most memory that NumPy and Python held while files were read or refused."""
     tracemalloc.start()
     try:
@@ -330,7 +317,7 @@ def _peak(read: Callable[[], object]) -> int:
 
 
 @pytest.mark.slow
-def test_a_zip_bomb_takes_little_memory(tmp_path: Path) -> None:
+def test_a_zip_bomb_takes_little_memory(tmp_path):
     rows = 2**20
     columns = {
         "obs": np.zeros((rows, 16), "f4"),
@@ -344,11 +331,11 @@ def test_a_zip_bomb_takes_little_memory(tmp_path: Path) -> None:
     np.savez_compressed(path, **columns)
     assert path.stat().st_size < 2**20
     del columns
-    with npz.FORMAT.open(Asked(files=[path], sources=["a.npz"])) as opened:  # type: ignore[misc]
+    with npz.FORMAT.open(Asked(files=[path], sources=["a.npz"])) as opened:
         assert _peak(lambda: sum(len(piece.rewards) for piece in opened.steps)) < MOST_BYTES
 
 
-def test_lists_in_parquet_that_are_far_longer_than_the_file_take_little_memory(tmp_path: Path) -> None:
+def test_lists_in_parquet_that_are_far_longer_than_the_file_take_little_memory(tmp_path):
     rows, size = 128, 2**18
     lists = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(rows * size, "f4")), size)
     columns = {"o": lists, "a": np.zeros(rows), "e": np.zeros(rows, int)}
@@ -361,8 +348,8 @@ def test_lists_in_parquet_that_are_far_longer_than_the_file_take_little_memory(t
     )
     before, taken = pa.total_allocated_bytes(), [0]
 
-    def read() -> None:
-        with table.TABLE.open(asked) as opened:  # type: ignore[misc]
+    def read():
+        with table.TABLE.open(asked) as opened:
             taken.extend(pa.total_allocated_bytes() - before for _ in opened.steps)
 
     assert _peak(read) < MOST_BYTES
@@ -370,7 +357,7 @@ def test_lists_in_parquet_that_are_far_longer_than_the_file_take_little_memory(t
 
 
 @pytest.mark.parametrize(("text", "is_read"), [("1e999", False), ("inf", True)])
-def test_a_number_too_large_is_refused(tmp_path: Path, text: str, is_read: bool) -> None:
+def test_a_number_too_large_is_refused(tmp_path, text, is_read):
     file = tmp_path / "steps.csv"
     file.write_text(
         f"observation,action,reward,terminated,episode\n0.5,0.5,1.5,0,0\n0.5,0.5,{text},0,0\n0.5,0.5,2,1,0\n"
@@ -384,12 +371,12 @@ def test_a_number_too_large_is_refused(tmp_path: Path, text: str, is_read: bool)
             read_files(table.TABLE, file, tmp_path / "store", options)
 
 
-def test_a_flag_that_is_nan_is_no_end() -> None:
+def test_a_flag_that_is_nan_is_no_end():
     with pytest.raises(SchemaError, match="row 7"):
         flags_of(np.array([0, 1, np.nan]), "done", "file", first=5)
 
 
-def lose_demonstration(root: Path) -> Path:
+def lose_demonstration(root):
     test_robomimic.write(root / "a.hdf5")
     with h5py.File(root / "a.hdf5", "a") as file:
         file["data"].attrs["total"] = 12
@@ -397,26 +384,26 @@ def lose_demonstration(root: Path) -> Path:
     return root / "a.hdf5"
 
 
-def lose_group(root: Path) -> Path:
+def lose_group(root):
     made = test_minari_arrow.odd(root / "minari", "hdf5", episodes=3) / "data"
     with h5py.File(made / "main_data.hdf5", "a") as file:
         del file["episode_1"]
     return made
 
 
-def lose_folder(root: Path) -> Path:
+def lose_folder(root):
     made = test_minari_arrow.odd(root / "minari", "arrow", episodes=3) / "data"
     shutil.rmtree(made / "1")
     return made
 
 
-def lose_table(root: Path) -> Path:
+def lose_table(root):
     test_lerobot.write(root / "arm", "v2.1")
     (root / "arm/data/chunk-000/episode_000002.parquet").unlink()
     return root / "arm"
 
 
-def lose_rows(root: Path) -> Path:
+def lose_rows(root):
     """The last episode is cut in the middle."""
     test_lerobot.write(root / "arm")
     path = root / "arm/data/chunk-000/file-000.parquet"
@@ -424,7 +411,7 @@ def lose_rows(root: Path) -> Path:
     return root / "arm"
 
 
-def lose_records(root: Path) -> Path:
+def lose_records(root):
     splits = [{"name": "train", "shardLengths": ["2", "3"]}]
     test_rlds.write(root / "arm", test_rlds.SAMPLE, splits=splits)
     file = root / "arm" / "arm-train.tfrecord-00000-of-00001"
@@ -443,9 +430,7 @@ def lose_records(root: Path) -> Path:
         (lose_records, [3, 2]),
     ],
 )
-def test_what_is_shorter_than_its_index_is_read_in_part_if_asked(
-    tmp_path: Path, lose: Callable[[Path], Path], lengths: list[int] | None
-) -> None:
+def test_what_is_shorter_than_its_index_is_read_in_part_if_asked(tmp_path, lose, lengths):
     given = lose(tmp_path)
     file_format = choose_format([given], None, "lab/x")
     with pytest.raises(OrlogError):
@@ -459,7 +444,7 @@ def test_what_is_shorter_than_its_index_is_read_in_part_if_asked(
     assert "Read in part, as asked for: " in dataset.manifest.description
 
 
-def test_what_is_whole_is_read_whole_though_a_part_would_do(tmp_path: Path) -> None:
+def test_what_is_whole_is_read_whole_though_a_part_would_do(tmp_path):
     test_robomimic.write(tmp_path / "a.hdf5")
     file_format = choose_format([tmp_path / "a.hdf5"], None, "lab/x")
     whole, _ = read_files(file_format, tmp_path / "a.hdf5", tmp_path / "whole")
@@ -468,7 +453,7 @@ def test_what_is_whole_is_read_whole_though_a_part_would_do(tmp_path: Path) -> N
     assert not any("in part" in one for one in sentences(found.notes))
 
 
-def values_of(name: str, given: Path, folder: Path) -> object:
+def values_of(name, given, folder):
     """Return what tells the values that files hold from all others: hashes of columns, and spaces."""
     shutil.rmtree(folder, ignore_errors=True)
     dataset, _ = read_files(formats()[name], given, folder)
@@ -477,7 +462,7 @@ def values_of(name: str, given: Path, folder: Path) -> object:
     return spaces, [(one.name, one.rows, one.blake3) for one in dataset.manifest.columns]
 
 
-def count_flips(name: str, dataset: orlog.Dataset, folder: Path, count: int) -> Counter[str]:
+def count_flips(name, dataset, folder, count):
     """Flip bits of an export without its list of checksums, and count what becomes of them.
 
     Places are drawn evenly from the bytes of all files.
@@ -489,7 +474,7 @@ def count_flips(name: str, dataset: orlog.Dataset, folder: Path, count: int) -> 
     sound = values_of(name, given, folder / "store")
     ends = np.cumsum([path.stat().st_size for path in files])
     rng = np.random.default_rng(2)
-    found: Counter[str] = Counter()
+    found = Counter()
     for _ in range(count):
         place = int(rng.integers(ends[-1]))
         number = int(np.searchsorted(ends, place, "right"))
@@ -508,7 +493,7 @@ def count_flips(name: str, dataset: orlog.Dataset, folder: Path, count: int) -> 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", WRITTEN)
-def test_flips_without_the_list_are_counted(name: str, tmp_path: Path) -> None:
+def test_flips_without_the_list_are_counted(name, tmp_path):
     found = count_flips(name, record_small(), tmp_path, FLIPS)
     assert found.total() == FLIPS
     assert found["other values"] <= MOST_OTHERS.get(name, 0), found
@@ -524,7 +509,7 @@ if __name__ == "__main__":
                 sys.stdout.write(f"{name} {dict(counted)}\n")
 
 
-def test_names_of_hdf5_whose_free_blocks_lead_around_are_refused(tmp_path: Path) -> None:
+def test_names_of_hdf5_whose_free_blocks_lead_around_are_refused(tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", libver="earliest") as file:
         file["actions"] = np.zeros((4, 2))

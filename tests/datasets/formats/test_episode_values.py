@@ -1,17 +1,12 @@
 """Values of whole episodes that attributes hold: the task in words, and what users map."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 import zarr
 
-import orlog
 from orlog.errors import SchemaError
 from tests.datasets.formats.test_conventions import imported, write_libero
 from tests.datasets.formats.test_layouts import write_aloha
@@ -19,7 +14,7 @@ from tests.datasets.formats.test_layouts import write_aloha
 TASK = "episodes/task"
 
 
-def write_robocasa(path: Path) -> list[str]:
+def write_robocasa(path):
     """Write demonstrations as RoboCasa does, with a task in words for each."""
     words = ["open the left drawer", "open the right drawer", "close it"]
     with h5py.File(path, "w") as file:
@@ -38,11 +33,11 @@ def write_robocasa(path: Path) -> list[str]:
     return words
 
 
-def texts(dataset: orlog.Dataset, name: str = "task") -> list[Any]:
+def texts(dataset, name="task"):
     return [episode.metadata[name] for episode in dataset]
 
 
-def test_the_task_of_libero_comes_by_itself_and_what_its_file_states_is_told(tmp_path: Path) -> None:
+def test_the_task_of_libero_comes_by_itself_and_what_its_file_states_is_told(tmp_path):
     write_libero(tmp_path / "a.hdf5")
     dataset = imported(tmp_path / "a.hdf5")
     assert texts(dataset) == ["turn on the stove"] * 2
@@ -57,7 +52,7 @@ def test_the_task_of_libero_comes_by_itself_and_what_its_file_states_is_told(tmp
     assert "was recorded after" not in mended.manifest.description
 
 
-def test_the_task_of_robocasa_comes_by_itself_and_more_is_mapped(tmp_path: Path) -> None:
+def test_the_task_of_robocasa_comes_by_itself_and_more_is_mapped(tmp_path):
     words = write_robocasa(tmp_path / "a.hdf5")
     assert texts(imported(tmp_path / "a.hdf5")) == words
     columns = {
@@ -79,7 +74,7 @@ def test_the_task_of_robocasa_comes_by_itself_and_more_is_mapped(tmp_path: Path)
     assert dataset.roles["episodes/instruction"] == "task_words"
 
 
-def test_success_that_is_mapped_is_followed(tmp_path: Path) -> None:
+def test_success_that_is_mapped_is_followed(tmp_path):
     write_robocasa(tmp_path / "a.hdf5")
     with h5py.File(tmp_path / "a.hdf5", "a") as file:
         for number, demo in enumerate(file["data"].values()):
@@ -103,7 +98,7 @@ def test_success_that_is_mapped_is_followed(tmp_path: Path) -> None:
         ("labels", "has no labels"),
     ],
 )
-def test_what_is_not_there_is_refused(tmp_path: Path, said: str, message: str) -> None:
+def test_what_is_not_there_is_refused(tmp_path, said, message):
     write_robocasa(tmp_path / "a.hdf5")
     if said == "@ep_meta":  # that one demonstration lacks
         with h5py.File(tmp_path / "a.hdf5", "a") as file:
@@ -113,7 +108,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path, said: str, message: str) -
         imported(tmp_path / "a.hdf5", columns={TASK: said})
 
 
-def test_a_task_that_only_some_have_is_left_out_and_told(tmp_path: Path) -> None:
+def test_a_task_that_only_some_have_is_left_out_and_told(tmp_path):
     write_robocasa(tmp_path / "a.hdf5")
     with h5py.File(tmp_path / "a.hdf5", "a") as file:
         del file["data/demo_2"].attrs["ep_meta"]
@@ -122,7 +117,7 @@ def test_a_task_that_only_some_have_is_left_out_and_told(tmp_path: Path) -> None
     assert "since only some episodes have it: task." in dataset.manifest.description
 
 
-def test_aloha_takes_attributes_of_its_files(tmp_path: Path) -> None:
+def test_aloha_takes_attributes_of_its_files(tmp_path):
     write_aloha(tmp_path / "a")
     for number in range(3):
         with h5py.File(tmp_path / f"a/episode_{number}.hdf5", "a") as file:
@@ -138,7 +133,7 @@ def test_aloha_takes_attributes_of_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [{}, {TASK: "@current_task"}, {TASK: "metadata@words"}])
-def test_droids_trajectories_and_other_arrays(tmp_path: Path, said: dict[str, str]) -> None:
+def test_droids_trajectories_and_other_arrays(tmp_path, said):
     (tmp_path / "droid").mkdir()
     for number in range(2):
         with h5py.File(tmp_path / f"droid/{number}.h5", "w") as file:
@@ -155,7 +150,7 @@ def test_droids_trajectories_and_other_arrays(tmp_path: Path, said: dict[str, st
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_zarr_has_attributes_and_arrays_of_episodes(tmp_path: Path, version: Any) -> None:
+def test_zarr_has_attributes_and_arrays_of_episodes(tmp_path, version):
     group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=version)
     group.attrs["info"] = {"words": ["stack", "cups"]}
     data = group.create_group("data")
@@ -179,7 +174,7 @@ def test_zarr_has_attributes_and_arrays_of_episodes(tmp_path: Path, version: Any
     assert "meta/score" not in dataset.manifest.description
 
 
-def test_npz_has_arrays_of_episodes_and_no_attributes(tmp_path: Path) -> None:
+def test_npz_has_arrays_of_episodes_and_no_attributes(tmp_path):
     np.savez(
         tmp_path / "a.npz", o=np.zeros((6, 2)), a=np.zeros((6, 1)), run=np.repeat([0, 1], 3), score=np.array([3, 4])
     )

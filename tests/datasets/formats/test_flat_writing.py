@@ -1,9 +1,5 @@
 """What is exported as flat columns comes back the same, from each format that holds them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import h5py
 import numpy as np
 import pytest
@@ -17,7 +13,7 @@ from tests.datasets.recorded_samples import LENGTHS, record_samples
 from tests.episodes import record_episodes, whole_episode
 
 
-def test_what_flat_columns_cannot_hold_is_refused_or_said(tmp_path: Path) -> None:
+def test_what_flat_columns_cannot_hold_is_refused_or_said(tmp_path):
     record_samples("lab/pair-v1", spaces.Box(0, 1, (1,)), spaces.MultiDiscrete([2, 3]))
     with pytest.raises(SchemaError, match="D4RL's files hold actions that are Box or Discrete"):
         orlog.export_dataset("lab/pair-v1", tmp_path / "out", to="d4rl")
@@ -32,7 +28,7 @@ def test_what_flat_columns_cannot_hold_is_refused_or_said(tmp_path: Path) -> Non
     orlog.export_dataset("lab/seeded-v1", tmp_path / "out", to="npz", lossy=True)
 
 
-def test_columns_that_say_nothing_are_no_loss(tmp_path: Path) -> None:
+def test_columns_that_say_nothing_are_no_loss(tmp_path):
     space = spaces.Box(-1, 1, (2,), np.float32)
     record_episodes(
         "lab/a-v1",
@@ -54,7 +50,7 @@ def test_columns_that_say_nothing_are_no_loss(tmp_path: Path) -> None:
     orlog.export_dataset(view, tmp_path / "out", to="d4rl")
 
 
-def test_the_parts_of_a_dict_are_columns_of_a_table(tmp_path: Path) -> None:
+def test_the_parts_of_a_dict_are_columns_of_a_table(tmp_path):
     space = spaces.Dict({"observation": spaces.Box(-1, 1, (2,)), "goal": spaces.Box(0, 1, (3,))})
     with orlog.DatasetWriter("lab/parts-v1", observation_space=space, action_space=spaces.Discrete(3)) as writer:
         for length in LENGTHS:
@@ -70,7 +66,7 @@ def test_the_parts_of_a_dict_are_columns_of_a_table(tmp_path: Path) -> None:
     file = tmp_path / "out" / "parts-v1.parquet"
     orlog.import_dataset(file, "lab/again-v1")
     first, again = orlog.load_dataset("lab/parts-v1"), orlog.load_dataset("lab/again-v1")
-    assert list(again.observation_space) == ["goal", "observation"]  # type: ignore[call-overload]
+    assert list(again.observation_space) == ["goal", "observation"]
     for one, other in zip(first, again, strict=True):
         np.testing.assert_equal(one.observations, other.observations)
         np.testing.assert_array_equal(one.actions, other.actions)
@@ -91,7 +87,7 @@ def test_the_parts_of_a_dict_are_columns_of_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["next_observations", "infos", "rewards"])
-def test_a_file_of_ours_that_lost_a_column_is_refused(tmp_path: Path, lost: str) -> None:
+def test_a_file_of_ours_that_lost_a_column_is_refused(tmp_path, lost):
     record_samples("lab/flat-v1", spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,)))
     out = orlog.export_dataset("lab/flat-v1", tmp_path / "out", to="d4rl", lossy=True)
     (out / "SHA256SUMS").unlink()
@@ -113,13 +109,13 @@ def test_a_file_of_ours_that_lost_a_column_is_refused(tmp_path: Path, lost: str)
 
 
 @pytest.mark.parametrize("to", ["d4rl", "d3rlpy"])
-def test_a_dict_of_one_part_is_written_as_that_part_and_one_of_several_can_be_chosen(tmp_path: Path, to: str) -> None:
+def test_a_dict_of_one_part_is_written_as_that_part_and_one_of_several_can_be_chosen(tmp_path, to):
     box = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     picture = spaces.Box(0, 255, (2, 2, 3), np.uint8)
     actions = spaces.Box(-1, 1, (2,), np.float32)
     record_samples("lab/one-v1", spaces.Dict({"state": box}), actions)
     record_samples("lab/several-v1", spaces.Dict({"state": box, "cameras": spaces.Dict({"top": picture})}), actions)
-    said: list[str] = []
+    said = []
     orlog.export_dataset("lab/one-v1", tmp_path / "one", to=to, lossy=True, on_losses=said.extend)
     assert "The only part of the observations, state, is written as the whole of them." in said
     with pytest.raises(SchemaError, match=r"observation=KEY writes one part alone: cameras, state\."):

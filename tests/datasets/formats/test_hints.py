@@ -1,12 +1,7 @@
 """Every line that an import prints to run reads what it says: all samples, and files of no known layout."""
 
-from __future__ import annotations
-
 import ast
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -16,7 +11,7 @@ import zarr
 from gymnasium import spaces
 
 import orlog
-from orlog.errors import OrlogError
+from orlog import OrlogError
 from tests.fuzz.samples import write_samples
 
 CALL = re.compile(r"^(?:.*: )?orlog\.import_dataset(\(.*\))$", re.MULTILINE)
@@ -25,53 +20,52 @@ GIVES = re.compile(
     re.MULTILINE,
 )
 OF_TIME = re.compile(r"time|trunc|done")
-Arrays = dict[str, Any]
 
 
-def steps(rows: int, **more: Any) -> Arrays:
+def steps(rows, **more):
     """Return an episode whose numbers are all different."""
     numbers = np.random.default_rng(rows).normal(size=(rows, 6))
     return {"obs": numbers[:, :4].astype("f4"), "act": numbers[:, 4:], **more}
 
 
-def flags(rows: int, *ends: int) -> np.ndarray:
+def flags(rows, *ends):
     return np.isin(np.arange(rows), ends)
 
 
-def hdf5(path: Path, arrays: Arrays) -> Path:
+def hdf5(path, arrays):
     with h5py.File(path.with_suffix(".h5"), "w") as file:
         for name, values in arrays.items():
             file[name] = values
     return path.with_suffix(".h5")
 
 
-def npz(path: Path, arrays: Arrays) -> Path:
+def npz(path, arrays):
     np.savez(path.with_suffix(".npz"), **arrays)
     return path.with_suffix(".npz")
 
 
-def npy(path: Path, arrays: Arrays) -> Path:
+def npy(path, arrays):
     path.mkdir()
     for name, values in arrays.items():
         np.save(path / f"{name}.npy", values)
     return path
 
 
-def zarr_of(path: Path, arrays: Arrays) -> Path:
+def zarr_of(path, arrays):
     root = zarr.open_group(path.with_suffix(".zarr"), mode="w")
     for name, values in arrays.items():
         root.create_array(name, data=np.asarray(values))
     return path.with_suffix(".zarr")
 
 
-def folder(path: Path, arrays: Arrays) -> Path:
+def folder(path, arrays):
     path.mkdir()
     for number in range(3):
         npz(path / f"take{number}", arrays)
     return path
 
 
-def csv(path: Path, arrays: Arrays) -> Path:
+def csv(path, arrays):
     columns = {
         f"{name}_{at}" if values.ndim > 1 else name: column
         for name, values in arrays.items()
@@ -81,13 +75,13 @@ def csv(path: Path, arrays: Arrays) -> Path:
     return path.with_suffix(".csv")
 
 
-def parquet(path: Path, arrays: Arrays) -> Path:
+def parquet(path, arrays):
     frame = pd.DataFrame({name: [*values] for name, values in arrays.items()})
     frame.to_parquet(path.with_suffix(".parquet"))
     return path.with_suffix(".parquet")
 
 
-def inside(group: str, lengths: list[int], **more: Any) -> Arrays:
+def inside(group, lengths, **more):
     """Return groups of a file: arrays of rows, of which `more` are made by their number."""
     return {
         f"{group}{number}/{name}": values
@@ -113,7 +107,7 @@ DROID = {
     "observation/joint": lambda rows: np.ones((rows, 7)),
     "timestamp/skip": flags,
 }
-LAYOUTS: dict[str, tuple[Callable[[Path, Arrays], Path], Arrays, str]] = {
+LAYOUTS = {
     "groups": (hdf5, inside("demo_", [4, 6, 12]), "3 episodes of 4 to 12 rows"),
     "groups of DROID": (hdf5, inside("demo_", [4, 6], **DROID), "2 episodes of 4 to 6 rows"),
     "groups that end": (
@@ -169,7 +163,7 @@ LAYOUTS: dict[str, tuple[Callable[[Path, Arrays], Path], Arrays, str]] = {
 }
 
 
-def hinted(path: Path | list[Path]) -> str:
+def hinted(path):
     """Return what an import without options says, or nothing where it works."""
     try:
         orlog.import_dataset(path, "lab/plain-v0", dry_run=True)
@@ -178,11 +172,11 @@ def hinted(path: Path | list[Path]) -> str:
     return ""
 
 
-def shapes(space: spaces.Space[Any]) -> str:
+def shapes(space):
     return f"1 of {space.n} choices" if isinstance(space, spaces.Discrete) else str(space.shape)
 
 
-def check_runs(text: str, version: int) -> None:
+def check_runs(text, version):
     """Run the calls in a text, and compare what they read with what it says."""
     for found in CALL.finditer(text):
         call = ast.parse(f"f{found[1]}").body[0]
@@ -208,7 +202,7 @@ def check_runs(text: str, version: int) -> None:
         assert lengths.max() in (high - 1, high), text
         kinds = {"observation": dataset.observation_space, "action": dataset.action_space}
         if isinstance(kinds["observation"], spaces.Dict):
-            parts = kinds.pop("observation").spaces  # type: ignore[attr-defined]
+            parts = kinds.pop("observation").spaces
             kinds |= {f"observation/{part}": space for part, space in parts.items()}
         assert sorted(re.split(r", (?=[oa])", said[4])) == sorted(
             f"{role} {shapes(space)}" for role, space in kinds.items()
@@ -216,7 +210,7 @@ def check_runs(text: str, version: int) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_line_of_an_unknown_layout_reads_what_it_says(tmp_path: Path, layout: str) -> None:
+def test_a_line_of_an_unknown_layout_reads_what_it_says(tmp_path, layout):
     write, arrays, gives = LAYOUTS[layout]
     place = tmp_path / "runs" / "one" / "of"  # deeper than what is looked at around a file
     place.mkdir(parents=True)
@@ -231,7 +225,7 @@ def test_a_line_of_an_unknown_layout_reads_what_it_says(tmp_path: Path, layout: 
     check_runs(text, 0)
 
 
-def test_lines_that_samples_print_read_what_they_say(tmp_path: Path) -> None:
+def test_lines_that_samples_print_read_what_they_say(tmp_path):
     """Of sound files of every format, most of which import as they are."""
     every = [one for several in write_samples(tmp_path).values() for one in several]
     texts = [hinted([*one.given] if len(one.given) > 1 else one.given[0]) for one in every]
@@ -241,9 +235,7 @@ def test_lines_that_samples_print_read_what_they_say(tmp_path: Path) -> None:
         check_runs(text, version)
 
 
-def test_objects_in_arrays_are_converted_by_the_lines_that_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_objects_in_arrays_are_converted_by_the_lines_that_are_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = hinted(npz(tmp_path / "sample", OBJECTS))
     program = "\n".join(one[4:] for one in text.splitlines() if re.match(" {4}(import|data|Path|for|  )", one))

@@ -1,10 +1,6 @@
 """imitation's trajectories: those of its layout, those it saved itself, and those that do not agree."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +10,6 @@ from gymnasium import spaces
 from orlog.datasets.formats import imitation
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.tool_environments import run_tool, tool_python
@@ -30,7 +25,7 @@ PACKAGES = (
 )
 
 
-def trajectories(choices: int = 0) -> list[dict[str, Any]]:
+def trajectories(choices=0):
     """Return one that a time limit ended, one that goes on, and one of which it is not known."""
     rng = np.random.default_rng(0)
     return [
@@ -45,7 +40,7 @@ def trajectories(choices: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-def write(folder: Path, rows: list[dict[str, Any]] | None = None) -> None:
+def write(folder, rows=None):
     """Write trajectories as Hugging Face's datasets save them, in two files."""
     rows = trajectories() if rows is None else rows
     folder.mkdir(exist_ok=True)
@@ -62,7 +57,7 @@ def write(folder: Path, rows: list[dict[str, Any]] | None = None) -> None:
     (folder / "state.json").write_text(json.dumps(state), "utf-8")
 
 
-def check(dataset: Dataset, rows: list[dict[str, Any]]) -> None:
+def check(dataset, rows):
     """Compare with trajectories."""
     for episode, row in zip(dataset, rows, strict=True):
         np.testing.assert_array_equal(episode.observations, row["obs"])
@@ -71,7 +66,7 @@ def check(dataset: Dataset, rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("choices", [0, 3])
-def test_trajectories_are_read(tmp_path: Path, choices: int) -> None:
+def test_trajectories_are_read(tmp_path, choices):
     rows = trajectories(choices)
     write(tmp_path / "data", rows)
     assert choose_format([tmp_path / "data"], None, "lab/x").name == "imitation"
@@ -83,9 +78,9 @@ def test_trajectories_are_read(tmp_path: Path, choices: int) -> None:
     assert any("Of 1 episode nothing says whether a time limit" in one for one in sentences(found.notes))
 
 
-def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
+def test_files_of_older_versions_are_read(tmp_path):
     rows = trajectories()
-    arrays: dict[str, Any] = {name: np.concatenate([row[name] for row in rows]) for name in ("obs", "acts", "rews")}
+    arrays = {name: np.concatenate([row[name] for row in rows]) for name in ("obs", "acts", "rews")}
     np.savez(
         tmp_path / "rollout.npz",
         **arrays,
@@ -103,8 +98,8 @@ def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
         read_files(imitation.FORMAT, tmp_path / "odd.npz", tmp_path / "odd")
 
 
-def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
+def test_what_does_not_agree_is_refused(tmp_path):
+    cases = [
         ({"acts": np.zeros((2, 1))}, "trajectory 2: expected one obs more than acts, found 5 and 2"),
         ({"rews": np.zeros(3)}, "trajectory 2, rews: expected 4 rows"),
         ({"obs": np.zeros((5, 3))}, "different lengths"),
@@ -130,7 +125,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_what_imitation_saves_is_read(tmp_path: Path) -> None:
+def test_what_imitation_saves_is_read(tmp_path):
     rows = trajectories()
     np.savez(
         tmp_path / "rows.npz",

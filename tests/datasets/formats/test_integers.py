@@ -1,12 +1,8 @@
 """Integers come back as they were written, or the import is refused with the row and the number."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -29,7 +25,7 @@ TABLES = (*TEXTS, ".parquet")
 ENDINGS = (*TABLES, ".npz", ".h5", ".npy")
 
 
-def write(folder: Path, ending: str, columns: Mapping[str, np.ndarray], name: str = "logs") -> Path:
+def write(folder, ending, columns, name="logs"):
     """Write columns of numbers as one file, or as a folder of arrays."""
     path = folder / f"{name}{ending}"
     lists = {key: values.tolist() for key, values in columns.items()}
@@ -54,7 +50,7 @@ def write(folder: Path, ending: str, columns: Mapping[str, np.ndarray], name: st
     return path
 
 
-def logs(**changed: Any) -> dict[str, np.ndarray]:
+def logs(**changed):
     """Return the columns of an episode of three rows; some can be others."""
     columns = {
         "obs": np.array([0.5, 1.5, 2.5]),
@@ -66,7 +62,7 @@ def logs(**changed: Any) -> dict[str, np.ndarray]:
     return columns | {name: np.array(one) for name, one in changed.items()}
 
 
-def read(path: Path, columns: Mapping[str, str] = MAP) -> orlog.Dataset:
+def read(path, columns=MAP):
     name = f"lab/x{next(NUMBERS)}-v1"
     orlog.import_dataset(path, name, columns=columns, episode="file")
     return orlog.load_dataset(name)
@@ -81,12 +77,10 @@ INTEGERS = st.one_of(
 
 @given(values=INTEGERS, ending=st.sampled_from(ENDINGS), column=st.sampled_from(["obs", "count"]))
 @settings(max_examples=scaled(60), deadline=None)
-def test_any_integer_comes_back_or_is_refused_with_its_row(
-    tmp_path_factory: pytest.TempPathFactory, values: np.ndarray, ending: str, column: str
-) -> None:
+def test_any_integer_comes_back_or_is_refused_with_its_row(tmp_path_factory, values, ending, column):
     path = write(tmp_path_factory.mktemp("any"), ending, logs(**{column: values}))
     try:
-        found: orlog.Dataset | SchemaError = read(path)
+        found = read(path)
     except SchemaError as error:
         found = error
     if isinstance(found, SchemaError):
@@ -105,9 +99,9 @@ def test_any_integer_comes_back_or_is_refused_with_its_row(
 
 @pytest.mark.parametrize("ending", [".parquet", ".npz", ".h5", ".npy"])
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.uint16, np.uint8])
-def test_integers_of_16_bits_stay_what_they_are(tmp_path: Path, ending: str, kind: type) -> None:
+def test_integers_of_16_bits_stay_what_they_are(tmp_path, ending, kind):
     limits = np.iinfo(kind)
-    values: np.ndarray = np.array([limits.min, limits.max, 7], kind)
+    values = np.array([limits.min, limits.max, 7], kind)
     dataset = read(write(tmp_path, ending, logs(obs=values, count=values)))
     assert dataset.observation_space == spaces.Box(limits.min, limits.max, (1,), kind)
     assert dataset[0].observations.dtype == dataset[0].infos["count"].dtype == kind
@@ -115,7 +109,7 @@ def test_integers_of_16_bits_stay_what_they_are(tmp_path: Path, ending: str, kin
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_large_integer_is_refused_with_row_and_number(tmp_path: Path, ending: str) -> None:
+def test_a_large_integer_is_refused_with_row_and_number(tmp_path, ending):
     values = np.array([1, LARGE, 2])
     at = r"holds 9007199254740993 at (row 1|line 2), which float64"
     for name, changed in {
@@ -136,23 +130,21 @@ def test_a_large_integer_is_refused_with_row_and_number(tmp_path: Path, ending: 
 @pytest.mark.parametrize(
     ("number", "message"), [("1" + "0" * 400, "larger than any number"), (str(2**63 + 1), "does not hold exactly")]
 )
-def test_a_text_of_a_number_that_is_too_large_is_refused(
-    tmp_path: Path, ending: str, number: str, message: str
-) -> None:
+def test_a_text_of_a_number_that_is_too_large_is_refused(tmp_path, ending, number, message):
     path = write(tmp_path, ending, logs(count=[0.5, 1.5, 2.5]))
     path.write_text(path.read_text().replace("1.5", number).replace(f"{number},", "1.5,", 1))
     with pytest.raises(SchemaError, match=f"logs{ending}: count holds .* at (row 1|line 2), .*{message}"):
         read(path)
 
 
-def test_a_large_number_that_is_a_float_is_read(tmp_path: Path) -> None:
+def test_a_large_number_that_is_a_float_is_read(tmp_path):
     for ending in TEXTS:
         path = write(tmp_path, ending, logs(count=[1e300, 2.0**60, 0.5]))
         np.testing.assert_array_equal(read(path)[0].infos["count"], [1e300, 2.0**60, 0.5])
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".npz"])
-def test_files_of_other_integers_are_joined_as_floats(tmp_path: Path, ending: str) -> None:
+def test_files_of_other_integers_are_joined_as_floats(tmp_path, ending):
     folder = tmp_path / "several"
     folder.mkdir()
     kinds = (np.int16, np.int64, np.float64)
@@ -166,7 +158,7 @@ def test_files_of_other_integers_are_joined_as_floats(tmp_path: Path, ending: st
         read(folder)
 
 
-def test_next_observations_of_another_dtype_are_not_cut(tmp_path: Path) -> None:
+def test_next_observations_of_another_dtype_are_not_cut(tmp_path):
     for ending in (".parquet", ".npz"):
         path = write(tmp_path, ending, logs(obs=np.array([1, 2, 3], np.int16), after=[2, 3, 4.5]))
         episode = read(path, MAP | {"next_observation": "after"})[0]
@@ -181,7 +173,7 @@ def test_next_observations_of_another_dtype_are_not_cut(tmp_path: Path) -> None:
         ({"rewards": [0, LARGE]}, f"rewards: holds {LARGE} at row 1"),
     ],
 )
-def test_lines_of_rllib_keep_integers_or_are_refused(tmp_path: Path, line: dict[str, Any], message: str) -> None:
+def test_lines_of_rllib_keep_integers_or_are_refused(tmp_path, line, message):
     batch = {"obs": [[0.5], [1]], "actions": [[0.5], [1]], "rewards": [0, 1], "eps_id": [1, 1]}
     ends = {"terminateds": [False, True], "truncateds": [False, False]}
     path = tmp_path / "out.json"

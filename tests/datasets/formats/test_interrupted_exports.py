@@ -1,7 +1,5 @@
 """An export that a full disk, a kill or a closed folder ends leaves nothing, and can be done again."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
@@ -9,8 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +18,10 @@ from orlog.datasets.formats.formats import formats
 from orlog.errors import StorageError, VersionExistsError
 from tests.episodes import record_episodes, whole_episode
 from tests.kills import killed_at
-from tests.small_disks import Mount
 
 NAME = "lab/arm-v1"
 WRITABLE = [name for name, one in formats().items() if one.write is not None]
-KINDS: list[tuple[str, dict[str, Any]]] = [*((name, {}) for name in WRITABLE), ("lerobot", {"codebase": "v2.1"})]
+KINDS = [*((name, {}) for name in WRITABLE), ("lerobot", {"codebase": "v2.1"})]
 BOX = spaces.Box(-1, 1, (16,), np.float32)
 # A crash of HDF5 comes when Python ends, so a process of its own writes. Without -B, Python keeps bytecode that the
 # limit has cut, and whatever imports that module later fails.
@@ -42,7 +37,7 @@ for number, (to, options) in enumerate(json.loads(sys.argv[1])):
 """
 
 
-def record(episodes: int = 6, steps: int = 200) -> None:
+def record(episodes=6, steps=200):
     rng = np.random.default_rng(0)
     record_episodes(
         NAME,
@@ -59,7 +54,7 @@ def record(episodes: int = 6, steps: int = 200) -> None:
     )
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     record()
     command = [sys.executable, "-B", "-c", FULL, json.dumps(KINDS), str(tmp_path)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -99,14 +94,14 @@ for limit in range(1, 49_000, 397):
 """
 
 
-def test_hdf5_survives_a_disk_that_is_full_at_any_byte(tmp_path: Path) -> None:
+def test_hdf5_survives_a_disk_that_is_full_at_any_byte(tmp_path):
     command = [sys.executable, "-B", "-c", FULL_AT_EACH, str(tmp_path / "out.h5")]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(("to", "size"), [("minari", "64k"), ("minari", "256k"), ("d4rl", "100k")])
-def test_the_command_says_which_disk_is_full(mount: Mount, to: str, size: str) -> None:
+def test_the_command_says_which_disk_is_full(mount, to, size):
     record(40)
     disk = mount(f"size={size}")
     command = [sys.executable, "-m", "orlog.cli", "export", NAME, str(disk / "out"), "--to", to]
@@ -119,10 +114,10 @@ def test_the_command_says_which_disk_is_full(mount: Mount, to: str, size: str) -
 
 
 @pytest.mark.parametrize(("to", "options"), KINDS)
-def test_an_export_that_was_killed_is_done_again(tmp_path: Path, to: str, options: dict[str, Any]) -> None:
+def test_an_export_that_was_killed_is_done_again(tmp_path, to, options):
     record(2, 5)
 
-    def export(folder: Path, _access: object = None) -> Path:
+    def export(folder, _access=None):
         # By several threads it opens files and makes folders in any order, and at times more of them.
         with zarr.config.set({"async.concurrency": 1, "threading.max_workers": 1}):
             return orlog.export_dataset(NAME, folder / "out", to=to, lossy=True, **options)
@@ -147,12 +142,10 @@ def test_an_export_that_was_killed_is_done_again(tmp_path: Path, to: str, option
         (21, "."),
     ],
 )
-def test_only_a_full_disk_advises_to_free_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
-) -> None:
+def test_only_a_full_disk_advises_to_free_space(tmp_path, monkeypatch, number, advice):
     record(1, 2)
 
-    def refuse(*_: object) -> None:
+    def refuse(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("orlog.datasets.exporting.write_sums", refuse)

@@ -1,7 +1,5 @@
 """Known layouts: files as their owners write them, against a plain reading of the same files."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -9,14 +7,11 @@ import os
 import pickle
 import shutil
 import zipfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numcodecs
 import numpy as np
-import numpy.typing as npt
 import pytest
 from gymnasium import spaces
 from PIL import Image
@@ -28,7 +23,6 @@ from orlog.datasets.formats._shared import mapped_arrays, zarr_arrays
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.layouts import FORMATS
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.episodes import whole_episode
@@ -37,7 +31,7 @@ LENGTHS = [10, 1, 20, 3]
 JOINTS = 6
 
 
-def robot(rows: int, seed: int = 0) -> dict[str, npt.NDArray[Any]]:
+def robot(rows, seed=0):
     """Return the steps of a robot's episode."""
     rng = np.random.default_rng(seed)
     return {
@@ -47,19 +41,11 @@ def robot(rows: int, seed: int = 0) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def write_zarr(
-    path: Path,
-    *,
-    lengths: Sequence[int] = LENGTHS,
-    version: int = 2,
-    compressor: Any = "auto",
-    chunks: Sequence[int] = (7, 4, 4, 2),
-    **how: Any,
-) -> dict[str, npt.NDArray[Any]]:
+def write_zarr(path, *, lengths=LENGTHS, version=2, compressor="auto", chunks=(7, 4, 4, 2), **how):
     """Let Zarr itself write a replay buffer, and return its arrays."""
     import zarr as library
 
-    root = library.open_group(str(path), mode="w", zarr_format=version)  # type: ignore[arg-type]
+    root = library.open_group(str(path), mode="w", zarr_format=version)
     data, meta = root.create_group("data"), root.create_group("meta")
     body = robot(sum(lengths))
     body["img"][7:14] = 0  # a chunk of fill values alone is not stored
@@ -76,14 +62,14 @@ def write_zarr(
     return body
 
 
-def write_zipped(path: Path) -> None:
+def write_zipped(path):
     """Write a replay buffer in an archive, `a.zarr.zip`."""
     write_zarr(path)
     shutil.make_archive(str(path), "zip", path.parent, path.name)
     shutil.rmtree(path)
 
 
-def packers() -> list[Any]:
+def packers():
     return [
         None,
         numcodecs.Blosc("lz4", shuffle=numcodecs.Blosc.BITSHUFFLE),
@@ -96,7 +82,7 @@ def packers() -> list[Any]:
     ]
 
 
-def check_robot(dataset: Dataset, body: dict[str, npt.NDArray[Any]]) -> None:
+def check_robot(dataset, body):
     """Compare with the rows, of which the last one of each episode has no outcome."""
     lengths = [one for one in LENGTHS if one > 1]
     starts = np.cumsum([0, *LENGTHS])[[0, 2, 3]]
@@ -111,7 +97,7 @@ def check_robot(dataset: Dataset, body: dict[str, npt.NDArray[Any]]) -> None:
 
 @pytest.mark.parametrize("compressor", packers(), ids=lambda one: getattr(one, "codec_id", "none"))
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_replay_buffers_of_version_2(tmp_path: Path, compressor: Any, order: str) -> None:
+def test_replay_buffers_of_version_2(tmp_path, compressor, order):
     body = write_zarr(tmp_path / "a.zarr", compressor=compressor, order=order)
     dataset, found = read_files(FORMATS["zarr"], tmp_path / "a.zarr", tmp_path / "store")
     check_robot(dataset, body)
@@ -131,7 +117,7 @@ def test_replay_buffers_of_version_2(tmp_path: Path, compressor: Any, order: str
     ],
     ids=str,
 )
-def test_replay_buffers_of_version_3(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_replay_buffers_of_version_3(tmp_path, how):
     body = write_zarr(tmp_path / "a.zarr", version=3, **how)
     dataset, _ = read_files(FORMATS["zarr"], tmp_path / "a.zarr", tmp_path / "store")
     check_robot(dataset, body)
@@ -139,9 +125,7 @@ def test_replay_buffers_of_version_3(tmp_path: Path, how: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("block_bytes", [200, 2**22])
-def test_replay_buffers_in_archives(
-    tmp_path: Path, version: int, block_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replay_buffers_in_archives(tmp_path, version, block_bytes, monkeypatch):
     monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
     body = write_zarr(tmp_path / "pusht" / "a.zarr", version=version)
     shutil.make_archive(str(tmp_path / "a.zarr"), "zip", tmp_path, "pusht")
@@ -150,16 +134,16 @@ def test_replay_buffers_in_archives(
     check_robot(dataset, body)
 
 
-def _change(path: Path, **changes: Any) -> None:
+def _change(path, **changes):
     described = path / ".zarray"
     described.write_text(json.dumps({**json.loads(described.read_text()), **changes}))
 
 
-def _link(path: Path) -> None:
+def _link(path):
     (path / "outside").symlink_to("/etc/hostname")
 
 
-def _cut(path: Path) -> None:
+def _cut(path):
     chunk = next(one for one in sorted(path.iterdir()) if one.name[0].isdigit())
     chunk.write_bytes(chunk.read_bytes()[:-3])
 
@@ -187,9 +171,7 @@ def _cut(path: Path) -> None:
         (_cut, IntegrityError, "chunk"),
     ],
 )
-def test_arrays_of_zarr_that_lie_are_refused(
-    tmp_path: Path, damage: Callable[[Path], object], expected: type[Exception], text: str
-) -> None:
+def test_arrays_of_zarr_that_lie_are_refused(tmp_path, damage, expected, text):
     write_zarr(tmp_path / "a.zarr")
     damage(tmp_path / "a.zarr" / "data" / "action")
     with pytest.raises(expected, match=text):
@@ -199,11 +181,11 @@ def test_arrays_of_zarr_that_lie_are_refused(
 class Runs:
     """What makes a folder where it is unpickled."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.mkdir, ("made",)
 
 
-def test_pickles_in_zarr_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickles_in_zarr_are_not_run(tmp_path, monkeypatch):
     """Also not where they could be the names of numbers."""
     monkeypatch.chdir(tmp_path)
     write_zarr(Path("a.zarr"))
@@ -217,11 +199,11 @@ def test_pickles_in_zarr_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not Path("made").exists()
 
 
-def test_headers_of_blosc_that_lie_are_refused(tmp_path: Path) -> None:
+def test_headers_of_blosc_that_lie_are_refused(tmp_path):
     """Blosc itself would read beyond a chunk; in shards too."""
-    kinds: list[dict[str, Any]] = [{}, {"version": 3}, {"version": 3, "shards": True}]
+    kinds = [{}, {"version": 3}, {"version": 3, "shards": True}]
     for number, how in enumerate(kinds):
-        codec: Any = [{"name": "blosc", "configuration": {"typesize": 4, "cname": "lz4"}}]
+        codec = [{"name": "blosc", "configuration": {"typesize": 4, "cname": "lz4"}}]
         path = tmp_path / f"{number}.zarr"
         write_zarr(path, compressor=codec if how else numcodecs.Blosc("lz4"), **how)
         for chunk in (one for one in (path / "data" / "state").rglob("*") if one.is_file()):
@@ -232,16 +214,14 @@ def test_headers_of_blosc_that_lie_are_refused(tmp_path: Path) -> None:
             read_files(FORMATS["zarr"], path, tmp_path / f"store-{number}")
 
 
-def test_an_array_of_zarr_that_is_not_there_is_not_filled_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_array_of_zarr_that_is_not_there_is_not_filled_without_end(tmp_path, monkeypatch):
     write_zarr(tmp_path / "a.zarr")
     monkeypatch.setattr(zarr_arrays, "LARGEST_FILL", 100)
     with pytest.raises(SchemaError, match="do not hold the shape"):
         read_files(FORMATS["zarr"], tmp_path / "a.zarr", tmp_path / "store")
 
 
-def test_an_archive_that_holds_a_file_twice_is_refused(tmp_path: Path) -> None:
+def test_an_archive_that_holds_a_file_twice_is_refused(tmp_path):
     write_zarr(tmp_path / "a.zarr")
     shutil.make_archive(str(tmp_path / "a.zarr"), "zip", tmp_path, "a.zarr")
     with zipfile.ZipFile(tmp_path / "a.zarr.zip", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
@@ -250,7 +230,7 @@ def test_an_archive_that_holds_a_file_twice_is_refused(tmp_path: Path) -> None:
         read_files(FORMATS["zarr"], tmp_path / "a.zarr.zip", tmp_path / "store")
 
 
-def jpegs(frames: npt.NDArray[Any]) -> list[bytes]:
+def jpegs(frames):
     files = []
     for frame in frames:
         file = io.BytesIO()
@@ -259,13 +239,11 @@ def jpegs(frames: npt.NDArray[Any]) -> list[bytes]:
     return files
 
 
-def decoded(files: Sequence[bytes]) -> npt.NDArray[Any]:
+def decoded(files):
     return np.stack([np.asarray(Image.open(io.BytesIO(one))) for one in files])
 
 
-def write_aloha(
-    folder: Path, *, packed: str = "rows", lengths: Sequence[int] = (5, 6, 7)
-) -> list[dict[str, npt.NDArray[Any]]]:
+def write_aloha(folder, *, packed="rows", lengths=(5, 6, 7)):
     """Write a file for each episode, and return what is in them."""
     folder.mkdir(parents=True)
     bodies = []
@@ -303,7 +281,7 @@ def write_aloha(
 
 @pytest.mark.parametrize("packed", ["no", "rows", "texts"])
 @pytest.mark.parametrize("as_folder", [False, True])
-def test_recordings_of_aloha(tmp_path: Path, packed: str, as_folder: bool) -> None:
+def test_recordings_of_aloha(tmp_path, packed, as_folder):
     bodies = write_aloha(tmp_path / "episodes", packed=packed)
     files = [tmp_path / "episodes"] if as_folder else [*(tmp_path / "episodes").iterdir()]
     assert choose_format(files, None, "lab/a-v1") is FORMATS["aloha"]
@@ -317,7 +295,7 @@ def test_recordings_of_aloha(tmp_path: Path, packed: str, as_folder: bool) -> No
     assert any("compress_len" in one for one in sentences(found.notes)) == (packed == "rows")
 
 
-def test_a_picture_of_another_size_or_none_is_named_by_its_row(tmp_path: Path) -> None:
+def test_a_picture_of_another_size_or_none_is_named_by_its_row(tmp_path):
     write_aloha(tmp_path / "episodes")
     with h5py.File(tmp_path / "episodes" / "episode_1.hdf5", "a") as file:
         file["observations/images/top"][2] = 0
@@ -325,16 +303,14 @@ def test_a_picture_of_another_size_or_none_is_named_by_its_row(tmp_path: Path) -
         read_files(FORMATS["aloha"], tmp_path / "episodes", tmp_path / "store")
 
 
-def write_maniskill(
-    root: Path, *, parts: bool = True, rewards: bool = True, described: bool = True
-) -> list[dict[str, Any]]:
+def write_maniskill(root, *, parts=True, rewards=True, described=True):
     """Write demonstrations as ManiSkill's `RecordEpisode` does, and return what is in them."""
     bodies, episodes = [], []
     with h5py.File(root / "demos.h5", "w") as file:
         for number in range(3):
             rng, rows = np.random.default_rng(number), 5 + number
             reached = (np.arange(rows) >= rows - 2) & (number != 1)
-            body: dict[str, Any] = {
+            body = {
                 "qpos": rng.normal(size=(rows + 1, 9)).astype("f4"),
                 "tcp": rng.normal(size=(rows + 1, 7)).astype("f4"),
                 "actions": rng.normal(size=(rows, 4)).astype("f4"),
@@ -363,7 +339,7 @@ def write_maniskill(
 @pytest.mark.parametrize("described", [False, True])
 @pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("rewards", [False, True])
-def test_demonstrations_of_maniskill(tmp_path: Path, described: bool, parts: bool, rewards: bool) -> None:
+def test_demonstrations_of_maniskill(tmp_path, described, parts, rewards):
     bodies = write_maniskill(tmp_path, parts=parts, rewards=rewards, described=described)
     files = [tmp_path / "demos.h5"]
     assert choose_format(files, None, "lab/a-v1") is FORMATS["maniskill"]
@@ -389,7 +365,7 @@ def test_demonstrations_of_maniskill(tmp_path: Path, described: bool, parts: boo
     assert ("PickCube-v1" in dataset.manifest.description) == described
 
 
-def test_what_demonstrations_lack_is_said(tmp_path: Path) -> None:
+def test_what_demonstrations_lack_is_said(tmp_path):
     write_maniskill(tmp_path)
     told = json.loads((tmp_path / "demos.json").read_text())
     told["episodes"] = told["episodes"][:2]
@@ -402,14 +378,14 @@ def test_what_demonstrations_lack_is_said(tmp_path: Path) -> None:
         read_files(FORMATS["maniskill"], tmp_path / "demos.h5", tmp_path / "store")
 
 
-def write_episode_npz(folder: Path, *, kind: str = "exorl") -> list[dict[str, Any]]:
+def write_episode_npz(folder, *, kind="exorl"):
     """Write a file for each episode as `dm_control`'s recorders do, and return what is in them."""
     folder.mkdir(parents=True)
     bodies = []
     for number, rows in enumerate((5, 4, 7)):
         rng = np.random.default_rng(number)
         ended = number == 1
-        body: dict[str, Any] = {
+        body = {
             "observation": rng.normal(size=(rows + 1, 3)).astype("f4"),
             "action": rng.normal(size=(rows + 1, 2)).astype("f4"),
             "reward": rng.normal(size=(rows + 1, 1)).astype("f4"),
@@ -428,9 +404,7 @@ def write_episode_npz(folder: Path, *, kind: str = "exorl") -> list[dict[str, An
 
 @pytest.mark.parametrize("kind", ["exorl", "dreamer"])
 @pytest.mark.parametrize("block_bytes", [50, 2**22])
-def test_episodes_whose_rows_begin_with_a_reset(
-    tmp_path: Path, kind: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_episodes_whose_rows_begin_with_a_reset(tmp_path, kind, block_bytes, monkeypatch):
     monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
     bodies = write_episode_npz(tmp_path / "episodes", kind=kind)
     assert choose_format([tmp_path / "episodes"], None, "lab/a-v1") is FORMATS["episode_npz"]
@@ -448,7 +422,7 @@ def test_episodes_whose_rows_begin_with_a_reset(
         assert one.truncations[-1] == (number != 1)
 
 
-def write_dqn_replay(folder: Path, *, checkpoints: int = 2) -> list[dict[str, Any]]:
+def write_dqn_replay(folder, *, checkpoints=2):
     """Write logs as Dopamine's replay buffer does, and return what is in them."""
     folder.mkdir(parents=True)
     bodies = []
@@ -469,7 +443,7 @@ def write_dqn_replay(folder: Path, *, checkpoints: int = 2) -> list[dict[str, An
     return bodies
 
 
-def test_logs_of_dqn(tmp_path: Path) -> None:
+def test_logs_of_dqn(tmp_path):
     bodies = write_dqn_replay(tmp_path / "logs")
     assert choose_format([tmp_path / "logs"], None, "lab/a-v1") is FORMATS["dqn_replay"]
     dataset, found = read_files(FORMATS["dqn_replay"], tmp_path / "logs", tmp_path / "store")
@@ -488,7 +462,7 @@ def test_logs_of_dqn(tmp_path: Path) -> None:
     assert any("add_count" in one for one in sentences(found.notes))
 
 
-def write_calvin(folder: Path) -> dict[str, npt.NDArray[Any]]:
+def write_calvin(folder):
     """Write a file for each step, two episodes with a gap between them, and return all rows."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -508,7 +482,7 @@ def write_calvin(folder: Path) -> dict[str, npt.NDArray[Any]]:
     return rows
 
 
-def test_episodes_of_calvin(tmp_path: Path) -> None:
+def test_episodes_of_calvin(tmp_path):
     rows = write_calvin(tmp_path / "training")
     assert choose_format([tmp_path / "training"], None, "lab/a-v1") is FORMATS["calvin"]
     dataset, _ = read_files(FORMATS["calvin"], tmp_path / "training", tmp_path / "store")
@@ -526,12 +500,12 @@ def test_episodes_of_calvin(tmp_path: Path) -> None:
         read_files(FORMATS["calvin"], tmp_path / "long", tmp_path / "other")
 
 
-def write_rllib(path: Path, *, kind: str = "new", per_line: int = 4) -> dict[str, npt.NDArray[Any]]:
+def write_rllib(path, *, kind="new", per_line=4):
     """Write steps of three episodes as RLlib's `JsonWriter` does, and return them."""
     rng, rows = np.random.default_rng(0), 12
     number = np.repeat([7, 9, 8], (5, 4, 3))
     last = np.append(number[1:] != number[:-1], True)
-    body: dict[str, npt.NDArray[Any]] = {
+    body = {
         "obs": rng.normal(size=(rows, 3)),
         "actions": rng.integers(0, 3, rows),
         "rewards": rng.normal(size=rows),
@@ -555,7 +529,7 @@ def write_rllib(path: Path, *, kind: str = "new", per_line: int = 4) -> dict[str
 
 @pytest.mark.parametrize("kind", ["new", "old"])
 @pytest.mark.parametrize("per_line", [1, 4, 12])
-def test_batches_of_rllib(tmp_path: Path, kind: str, per_line: int) -> None:
+def test_batches_of_rllib(tmp_path, kind, per_line):
     body = write_rllib(tmp_path / "output.json", kind=kind, per_line=per_line)
     files = [tmp_path / "output.json"]
     assert choose_format(files, None, "lab/a-v1") is rllib.FORMAT
@@ -583,13 +557,13 @@ def test_batches_of_rllib(tmp_path: Path, kind: str, per_line: int) -> None:
         ("[" * 100_000, IntegrityError, "no JSON"),
     ],
 )
-def test_lines_that_are_no_batches_are_refused(tmp_path: Path, line: str, error: type[Exception], text: str) -> None:
+def test_lines_that_are_no_batches_are_refused(tmp_path, line, error, text):
     (tmp_path / "output.json").write_text(line)
     with pytest.raises(error, match=text):
         read_files(rllib.FORMAT, tmp_path / "output.json", tmp_path / "store")
 
 
-def test_demonstrations_are_written_as_their_tools_open_them(tmp_path: Path) -> None:
+def test_demonstrations_are_written_as_their_tools_open_them(tmp_path):
     rng = np.random.default_rng(0)
     lengths = (3, 1, 6)
     space = spaces.Dict(

@@ -1,14 +1,9 @@
 """LeRobotDataset folders of versions 2.1 and 3.0, and some that do not agree with themselves."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import av
 import numpy as np
@@ -19,7 +14,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 import orlog
-from orlog.datasets.exporting import export_dataset
+from orlog import export_dataset
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
@@ -33,7 +28,7 @@ LENGTHS = (4, 1, 5)
 CAMERA = "observation.images.side"
 
 
-def write_video(path: Path, first: int, count: int, *, size: tuple[int, int] = (24, 32)) -> None:
+def write_video(path, first, count, *, size=(24, 32)):
     """Write a video whose frames get brighter by 20 from one to the next."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
@@ -45,20 +40,20 @@ def write_video(path: Path, first: int, count: int, *, size: tuple[int, int] = (
         container.mux(stream.encode(None))
 
 
-def png(pixels: np.ndarray) -> dict[str, Any]:
+def png(pixels):
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return {"bytes": file.getvalue(), "path": "frame.png"}
 
 
-def write(root: Path, version: str = "v3.0", **change: Any) -> dict[str, Any]:
+def write(root, version="v3.0", **change):
     """Write a dataset of three episodes, the last of which ended its task; return its arrays."""
     shutil.rmtree(root, ignore_errors=True)
     rng = np.random.default_rng(0)
     count = sum(LENGTHS)
     episode = np.repeat(np.arange(3), LENGTHS)
     frame = np.concatenate([np.arange(one) for one in LENGTHS])
-    arrays: dict[str, Any] = {
+    arrays = {
         "observation.state": rng.normal(size=(count, 3)).astype("f4"),
         "observation.images.top": rng.integers(0, 255, (count, 6, 5, 3)).astype("u1"),
         "action": rng.normal(size=(count, 2)).astype("f4"),
@@ -73,7 +68,7 @@ def write(root: Path, version: str = "v3.0", **change: Any) -> dict[str, Any]:
         **change,
     }
 
-    def column(values: np.ndarray) -> Any:
+    def column(values):
         if values.ndim == 4:
             return pa.array([png(one) for one in values])
         return pa.array(values.tolist() if values.ndim == 2 else values)
@@ -87,9 +82,7 @@ def write(root: Path, version: str = "v3.0", **change: Any) -> dict[str, Any]:
     table = pa.table({name: column(values) for name, values in arrays.items()})
     folder = root / "data" / "chunk-000"
     folder.mkdir(parents=True)
-    rows: list[dict[str, Any]] = [
-        {"episode_index": n, "length": one, "tasks": [f"do {n}"]} for n, one in enumerate(LENGTHS)
-    ]
+    rows = [{"episode_index": n, "length": one, "tasks": [f"do {n}"]} for n, one in enumerate(LENGTHS)]
     if version == "v3.0":
         for number, row in enumerate(rows):  # two episodes in one video, and one in another
             start = 0.4 * (number == 1)
@@ -123,7 +116,7 @@ def write(root: Path, version: str = "v3.0", **change: Any) -> dict[str, Any]:
     return arrays
 
 
-def change_info(root: Path, change: dict[str, Any] | Callable[[dict[str, Any]], object]) -> None:
+def change_info(root, change):
     path = root / "meta/info.json"
     info = json.loads(path.read_text("utf-8"))
     if callable(change):
@@ -133,11 +126,11 @@ def change_info(root: Path, change: dict[str, Any] | Callable[[dict[str, Any]], 
     path.write_text(json.dumps(info), "utf-8")
 
 
-def change_feature(root: Path, name: str, **values: Any) -> None:
+def change_feature(root, name, **values):
     change_info(root, lambda info: info["features"].setdefault(name, {}).update(values))
 
 
-def change_episodes(root: Path, **columns: list[Any]) -> None:
+def change_episodes(root, **columns):
     """Give the metadata of the episodes of a set of version 3.0 other columns."""
     path = root / "meta/episodes/chunk-000/file-000.parquet"
     table = pq.read_table(path)
@@ -149,9 +142,7 @@ def change_episodes(root: Path, **columns: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(("version", "block_bytes"), [("v2.1", 1), ("v3.0", 2**24)])
-def test_episodes_are_read_frame_by_frame(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, block_bytes: int
-) -> None:
+def test_episodes_are_read_frame_by_frame(tmp_path, monkeypatch, version, block_bytes):
     monkeypatch.setattr(lerobot, "BLOCK_BYTES", block_bytes)
     arrays = write(tmp_path / "arm", version)
     assert choose_format([tmp_path / "arm"], None, "lab/x").name == "lerobot"
@@ -174,7 +165,7 @@ def test_episodes_are_read_frame_by_frame(
         assert any(text in doubt for doubt in sentences(found.notes))
 
 
-def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_agree_is_refused(tmp_path):
     root = tmp_path / "arm"
     frames = np.array([0, 1, 2, 3, 0, 0, 1, 3, 2, 4])
     write(root, frame_index=frames)
@@ -196,9 +187,9 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("row", "has_done"), [(3, True), (9, False)])
-def test_a_flag_that_is_nan_is_no_end(tmp_path: Path, row: int, has_done: bool) -> None:
+def test_a_flag_that_is_nan_is_no_end(tmp_path, row, has_done):
     rows = np.arange(sum(LENGTHS))
-    changes: dict[str, Any] = {"next.truncated": np.zeros(len(rows))}
+    changes = {"next.truncated": np.zeros(len(rows))}
     if has_done:
         changes |= {"next.done": rows == 9}
     for name in changes:
@@ -207,7 +198,7 @@ def test_a_flag_that_is_nan_is_no_end(tmp_path: Path, row: int, has_done: bool) 
             read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
 
 
-def test_a_reward_that_is_no_number_names_its_row(tmp_path: Path) -> None:
+def test_a_reward_that_is_no_number_names_its_row(tmp_path):
     root = tmp_path / "arm"
     write(root)
     file = root / "data/chunk-000/file-000.parquet"
@@ -223,11 +214,11 @@ def test_a_reward_that_is_no_number_names_its_row(tmp_path: Path) -> None:
             read_files(lerobot.FORMAT, root, tmp_path / "store")
 
 
-def test_numbers_that_are_not_what_is_said_are_told_or_refused(tmp_path: Path) -> None:
+def test_numbers_that_are_not_what_is_said_are_told_or_refused(tmp_path):
     root = tmp_path / "arm"
     state = np.random.default_rng(0).normal(size=(sum(LENGTHS), 3))
 
-    def told(dtype: str, **change: Any) -> list[str]:
+    def told(dtype, **change):
         write(root, **change)
         for name in change:
             change_feature(root, name, dtype=dtype)
@@ -245,13 +236,13 @@ def test_numbers_that_are_not_what_is_said_are_told_or_refused(tmp_path: Path) -
         told("float32", **{"next.reward": np.full(len(state), 1e300)})
 
 
-def test_videos_that_do_not_agree_are_refused(tmp_path: Path) -> None:
+def test_videos_that_do_not_agree_are_refused(tmp_path):
     root = tmp_path / "arm"
     write(root)
     video = root / f"videos/{CAMERA}/chunk-000/file-001.mp4"
     good = video.read_bytes()
 
-    def refused(message: str) -> None:
+    def refused(message):
         with pytest.raises((SchemaError, IntegrityError), match=message):
             read_files(lerobot.FORMAT, root, tmp_path / "store")
         shutil.rmtree(tmp_path / "store", ignore_errors=True)
@@ -277,14 +268,14 @@ def test_videos_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     refused("episode 2 lies before the one that it follows")
 
 
-def test_frames_that_belong_to_no_row_are_told(tmp_path: Path) -> None:
+def test_frames_that_belong_to_no_row_are_told(tmp_path):
     write(tmp_path / "arm")
     write_video(tmp_path / f"arm/videos/{CAMERA}/chunk-000/file-001.mp4", 5, 7)
     _, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
     assert any("2 frames of videos that belong to no row" in doubt for doubt in sentences(found.notes))
 
 
-def test_videos_can_be_left_out(tmp_path: Path) -> None:
+def test_videos_can_be_left_out(tmp_path):
     write(tmp_path / "arm")
     shutil.rmtree(tmp_path / "arm/videos")
     options = Options(no_video=True)
@@ -311,7 +302,7 @@ OWN_NAMES = {
 }
 
 
-def rename(root: Path) -> None:
+def rename(root):
     """Give features names of their own, as openpi's converter does."""
     for path in (root / "data").rglob("*.parquet"):
         table = pq.read_table(path)
@@ -324,7 +315,7 @@ def rename(root: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
-def test_features_of_other_names_are_what_the_user_says(tmp_path: Path, version: str) -> None:
+def test_features_of_other_names_are_what_the_user_says(tmp_path, version):
     write(tmp_path / "arm", version)
     expected, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "expected")
     rename(tmp_path / "arm")
@@ -343,7 +334,7 @@ def test_features_of_other_names_are_what_the_user_says(tmp_path: Path, version:
         np.testing.assert_array_equal(one.terminations, other.terminations)
 
 
-def test_a_feature_alone_is_the_whole_observation(tmp_path: Path) -> None:
+def test_a_feature_alone_is_the_whole_observation(tmp_path):
     arrays = write(tmp_path / "arm")
     said = {"observation": "force", "action": "action"}
     dataset, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said))
@@ -360,14 +351,14 @@ def test_a_feature_alone_is_the_whole_observation(tmp_path: Path) -> None:
         ({"observation": "force", "observation/b": "observation.state"}, "Say which"),
     ],
 )
-def test_names_that_do_not_fit_are_refused(tmp_path: Path, said: dict[str, str], text: str) -> None:
+def test_names_that_do_not_fit_are_refused(tmp_path, said, text):
     write(tmp_path / "arm")
     with pytest.raises(SchemaError, match=text):
         read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said))
 
 
 @pytest.mark.parametrize("version", ["v2.0", "v3.0"])
-def test_a_dataset_that_does_not_say_its_version_is_known_by_its_files(tmp_path: Path, version: str) -> None:
+def test_a_dataset_that_does_not_say_its_version_is_known_by_its_files(tmp_path, version):
     write(tmp_path / "arm", version)
     expected, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "expected")
     change_info(tmp_path / "arm", lambda info: info.pop("codebase_version"))
@@ -378,11 +369,11 @@ def test_a_dataset_that_does_not_say_its_version_is_known_by_its_files(tmp_path:
     assert any(f"taken to be {version}" in one for one in sentences(found.notes))
 
 
-def notes_of(root: Path, store: Path) -> str:
+def notes_of(root, store):
     return "\n".join(sentences(read_files(lerobot.FORMAT, root, store)[1].notes))
 
 
-def test_timestamps_and_indices_of_other_rows_are_named_by_episode_and_step(tmp_path: Path) -> None:
+def test_timestamps_and_indices_of_other_rows_are_named_by_episode_and_step(tmp_path):
     root = tmp_path / "arm"
     clock = np.array([0, 1, 2, 3, 0, 0, 1, 2, 3, 4]) / 10
     clock[[2, 8]] += (0.006, -0.004)  # less than the frames of a video may be off
@@ -397,9 +388,7 @@ def test_timestamps_and_indices_of_other_rows_are_named_by_episode_and_step(tmp_
 
 
 @pytest.mark.parametrize("block", [1, 3, 100])
-def test_all_timestamps_that_are_off_are_named_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
-) -> None:
+def test_all_timestamps_that_are_off_are_named_and_no_other(tmp_path, monkeypatch, block):
     monkeypatch.setattr(lerobot, "BLOCK_BYTES", 600 * block)
     clock = np.array([0, 1, 2, 3, 0, 0, 1, 2, 3, 4]) / 10
     clock[[1, 3, 4]] += (0.05, 0.2, 0.3)
@@ -412,7 +401,7 @@ def test_all_timestamps_that_are_off_are_named_and_no_other(
     assert f"by up to 0.3 s: {places}" in told
 
 
-def test_metadata_of_other_rows_are_named_by_episode(tmp_path: Path) -> None:
+def test_metadata_of_other_rows_are_named_by_episode(tmp_path):
     root = tmp_path / "arm"
     write(root)
     change_episodes(
@@ -427,7 +416,7 @@ def test_metadata_of_other_rows_are_named_by_episode(tmp_path: Path) -> None:
     assert "data/chunk_index and data/file_index name another table: episode 1;" in told
 
 
-def test_statistics_of_other_rows_are_named(tmp_path: Path) -> None:
+def test_statistics_of_other_rows_are_named(tmp_path):
     root = tmp_path / "arm"
     arrays = write(root)
     whole = {"action": {"min": arrays["action"].min(0).tolist(), "count": [10]}}
@@ -442,7 +431,7 @@ def test_statistics_of_other_rows_are_named(tmp_path: Path) -> None:
     assert "The statistics cannot be read" in notes_of(root, tmp_path / "broken")
 
 
-def test_a_row_without_a_frame_names_its_episode(tmp_path: Path) -> None:
+def test_a_row_without_a_frame_names_its_episode(tmp_path):
     root = tmp_path / "arm"
     write(root)
     change_episodes(root, **{f"videos__{CAMERA}__from_timestamp": [0.0, 0.3, 0.0]})
@@ -451,7 +440,7 @@ def test_a_row_without_a_frame_names_its_episode(tmp_path: Path) -> None:
         read_files(lerobot.FORMAT, root, tmp_path / "store")
 
 
-def test_sound_sets_of_many_shapes_stay_quiet(tmp_path: Path) -> None:
+def test_sound_sets_of_many_shapes_stay_quiet(tmp_path):
     """Clean sets: nothing is said of clocks, indices, places or statistics."""
     for number in range(4):
         root = tmp_path / f"set-{number}"
@@ -467,7 +456,7 @@ def test_sound_sets_of_many_shapes_stay_quiet(tmp_path: Path) -> None:
         assert not re.search("clock|count the rows|other rows|another table|tatistics", told)
 
 
-def test_names_of_joints_are_kept_and_written_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_joints_are_kept_and_written_back(tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     root = tmp_path / "arm"
     write(root)
@@ -498,7 +487,7 @@ def test_names_of_joints_are_kept_and_written_back(tmp_path: Path, monkeypatch: 
         orlog.load_dataset(saved.folder)
 
 
-def write_first(root: Path, ending: str = ".arrow", **change: Any) -> dict[str, Any]:
+def write_first(root, ending=".arrow", **change):
     """Write a dataset of version 1, of two episodes whose last two rows are done; return its columns."""
     shutil.rmtree(root, ignore_errors=True)
     rng = np.random.default_rng(0)
@@ -507,7 +496,7 @@ def write_first(root: Path, ending: str = ".arrow", **change: Any) -> dict[str, 
     files = [f"videos/{CAMERA}_episode_{one:06d}.mp4" for one in (0, 1)]
     for file, first, count in ((files[0], 0, 4), (files[1], 4, 3)):
         write_video(root / file, first, count)
-    columns: dict[str, Any] = {
+    columns = {
         CAMERA: [{"path": files[one], "timestamp": time / 10} for one, time in zip(episode, frame, strict=True)],
         "observation.images.top": [png(one) for one in rng.integers(0, 255, (7, 6, 5, 3)).astype("u1")],
         "observation.state": rng.normal(size=(7, 2)).astype("f4").tolist(),
@@ -541,7 +530,7 @@ def write_first(root: Path, ending: str = ".arrow", **change: Any) -> dict[str, 
 
 
 @pytest.mark.parametrize("ending", [".arrow", ".parquet"])
-def test_version_1_is_read(tmp_path: Path, ending: str) -> None:
+def test_version_1_is_read(tmp_path, ending):
     columns = write_first(tmp_path / "arm", ending)
     assert choose_format([tmp_path / "arm"], None, "lab/x").name == "lerobot"
     dataset, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
@@ -561,7 +550,7 @@ def test_version_1_is_read(tmp_path: Path, ending: str) -> None:
         assert "task" not in episode.metadata
 
 
-def test_version_1_that_does_not_agree_is_refused(tmp_path: Path) -> None:
+def test_version_1_that_does_not_agree_is_refused(tmp_path):
     root = tmp_path / "arm"
     good = write_first(root)
     for change, message in (

@@ -1,11 +1,7 @@
 """Frames of LeRobotDatasets: clocks that drift, paths of info.json, and pixels of more than 8 bits."""
 
-from __future__ import annotations
-
 import fractions
 import io
-from pathlib import Path
-from typing import Any
 
 import av
 import numpy as np
@@ -15,11 +11,12 @@ import pytest
 from PIL import Image
 
 import orlog
+from orlog import OrlogError
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats._shared.pictures import PictureColumn
 from orlog.datasets.formats.lerobot import format as lerobot
-from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.datasets.formats.test_lerobot import CAMERA, LENGTHS, change_episodes, change_info, write, write_video
 from tests.datasets.formats.test_lerobot_meaning import TABLE, change_table
@@ -28,7 +25,7 @@ from tests.datasets.formats.test_shared_reading import backwards
 CLOCK = np.concatenate([np.arange(one) / 10 for one in LENGTHS])
 
 
-def write_frames(path: Path, shades: list[int], times: list[float]) -> None:
+def write_frames(path, shades, times):
     """Write a video of gray frames that are shown at some times, in seconds."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", 10, options={"preset": "ultrafast", "g": "2"})
@@ -41,7 +38,7 @@ def write_frames(path: Path, shades: list[int], times: list[float]) -> None:
         container.mux(stream.encode(None))
 
 
-def shades_of(dataset: orlog.Dataset) -> list[list[int]]:
+def shades_of(dataset):
     """Return about which frame each row shows, but for final observations that are zeros."""
     return [
         np.round((one.observations["images.side"].mean((1, 2, 3)) - 10) / 20).astype(int).tolist() for one in dataset
@@ -51,7 +48,7 @@ def shades_of(dataset: orlog.Dataset) -> list[list[int]]:
 READ = [[0, 1, 2, 3], [5, 6, 7, 8, 9, 0]]
 
 
-def off(dataset: orlog.Dataset, found: Any) -> str:
+def off(dataset, found):
     shown = shades_of(dataset)
     assert (shown[0], shown[1][:5]) == (READ[0], READ[1][:5])
     return " ".join(one for one in sentences(found.notes) if "lie up to" in one)
@@ -60,9 +57,7 @@ def off(dataset: orlog.Dataset, found: Any) -> str:
 @pytest.mark.parametrize(
     ("drift", "told"), [(0.005, ""), (0.054, "lie up to 0.054 s off the timestamps of their rows in 1 file: each has")]
 )
-def test_a_clock_that_drifts_is_told_and_frames_are_paired_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drift: float, told: str
-) -> None:
+def test_a_clock_that_drifts_is_told_and_frames_are_paired_in_order(tmp_path, monkeypatch, drift, told):
     """As lerobot#3177: the begin of an episode in a file is a sum of rounded lengths."""
     monkeypatch.setattr(lerobot, "BLOCK_BYTES", 1)
     root = tmp_path / "arm"
@@ -75,13 +70,13 @@ def test_a_clock_that_drifts_is_told_and_frames_are_paired_in_order(
 
 
 @pytest.mark.parametrize("speed", [0.9, 3.0])
-def test_timestamps_of_another_clock_are_paired_in_order_where_counts_agree(tmp_path: Path, speed: float) -> None:
+def test_timestamps_of_another_clock_are_paired_in_order_where_counts_agree(tmp_path, speed):
     root = tmp_path / "arm"
     write(root, "v2.1", timestamp=speed * CLOCK)
     assert "paired in order" in off(*read_files(lerobot.FORMAT, root, tmp_path / "store"))
 
 
-def test_rows_take_the_next_frame_where_a_video_has_more_and_are_refused_where_it_lacks_one(tmp_path: Path) -> None:
+def test_rows_take_the_next_frame_where_a_video_has_more_and_are_refused_where_it_lacks_one(tmp_path):
     root = tmp_path / "arm"
     write(root)
     video = root / f"videos/{CAMERA}/chunk-000/file-001.mp4"
@@ -100,14 +95,14 @@ def test_rows_take_the_next_frame_where_a_video_has_more_and_are_refused_where_i
 
 
 @pytest.mark.parametrize("times", [[0, 0.1, 0.1, 0.2], [0, 0.2, 0.1, 0.3]])
-def test_rows_whose_times_do_not_grow_are_refused(tmp_path: Path, times: list[float]) -> None:
+def test_rows_whose_times_do_not_grow_are_refused(tmp_path, times):
     root = tmp_path / "arm"
     write(root, timestamp=np.concatenate([times, CLOCK[4:]]))
     with pytest.raises(OrlogError, match=r"at 0\.1000 s, the nearest .* in episode 0"):
         read_files(lerobot.FORMAT, root, tmp_path / "store")
 
 
-def test_jobs_in_any_order_pair_frames_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_in_any_order_pair_frames_alike(tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     root = tmp_path / "arm"
     write(root, "v2.1", timestamp=1.04 * CLOCK)
@@ -128,7 +123,7 @@ PATHS = (
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
-def test_all_fields_of_paths_are_known_in_all_versions(tmp_path: Path, version: str, path: str) -> None:
+def test_all_fields_of_paths_are_known_in_all_versions(tmp_path, version, path):
     root = tmp_path / "arm"
     write(root, version)
     files = sorted((root / "videos").rglob("*.mp4"))
@@ -140,7 +135,7 @@ def test_all_fields_of_paths_are_known_in_all_versions(tmp_path: Path, version: 
         table = pq.read_table(metadata)
         pq.write_table(table.select(["episode_index", "length", "tasks"]), metadata)
     for number, file in enumerate(files):
-        fields: dict[str, Any] = dict.fromkeys(("file_index", "episode_index"), number)
+        fields = dict.fromkeys(("file_index", "episode_index"), number)
         fields |= {"video_key": CAMERA, "chunk_index": 0, "episode_chunk": 0}
         target = root / path.format(**fields)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -165,7 +160,7 @@ ODD_PATHS = (
 )
 
 
-def test_paths_of_other_fields_are_refused(tmp_path: Path) -> None:
+def test_paths_of_other_fields_are_refused(tmp_path):
     root = tmp_path / "arm"
     write(root, "v2.1")
     for number, path in enumerate(ODD_PATHS):
@@ -175,9 +170,7 @@ def test_paths_of_other_fields_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("codec", "pixels", "bits"), [("libx265", "gray12le", 12), ("libsvtav1", "yuv420p10le", 10)])
-def test_videos_of_more_than_8_bits_are_refused_and_can_be_left_out(
-    tmp_path: Path, codec: str, pixels: str, bits: int
-) -> None:
+def test_videos_of_more_than_8_bits_are_refused_and_can_be_left_out(tmp_path, codec, pixels, bits):
     root, depth = tmp_path / "arm", "observation.images.depth"
     write(root, "v2.1")
     options = {"x265-params": "lossless=1:log-level=none"} if codec == "libx265" else {}
@@ -185,7 +178,7 @@ def test_videos_of_more_than_8_bits_are_refused_and_can_be_left_out(
         path = root / f"videos/chunk-000/{depth}/episode_{number:06d}.mp4"
         path.parent.mkdir(parents=True, exist_ok=True)
         with av.open(str(path), "w") as container:
-            stream: Any = container.add_stream(codec, 10, options=options)
+            stream = container.add_stream(codec, 10, options=options)
             stream.height, stream.width, stream.pix_fmt = 64, 64, pixels
             for shade in range(8):  # x265 may fail to write gray videos of a frame or two
                 frame = av.VideoFrame(64, 64, pixels)
@@ -207,13 +200,13 @@ def test_videos_of_more_than_8_bits_are_refused_and_can_be_left_out(
     assert any(f"Not read: ./videos/chunk-#/{depth}/episode_#.mp4 (3)" in one for one in sentences(found.notes))
 
 
-def deep_png() -> bytes:
+def deep_png():
     file = io.BytesIO()
     Image.fromarray(np.full((6, 5), 4000, np.uint16)).save(file, "PNG")
     return file.getvalue()
 
 
-def test_pictures_of_16_bits_are_refused(tmp_path: Path) -> None:
+def test_pictures_of_16_bits_are_refused(tmp_path):
     root, name = tmp_path / "arm", "observation.images.top"
     write(root)
     pictures = pa.array([{"bytes": deep_png(), "path": "x.png"}] * sum(LENGTHS))

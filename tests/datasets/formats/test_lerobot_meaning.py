@@ -1,10 +1,6 @@
 """What columns of LeRobotDatasets mean where info.json does not list them, or LeRobot gives them a meaning."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +22,7 @@ LAST = np.cumsum(LENGTHS) - 1
 TABLE = "data/chunk-000/file-000.parquet"
 
 
-def change_table(path: Path, **columns: Any) -> None:
+def change_table(path, **columns):
     """Give a table other columns, or take those out that are None."""
     table = pq.read_table(path)
     for name, values in columns.items():
@@ -36,13 +32,11 @@ def change_table(path: Path, **columns: Any) -> None:
     pq.write_table(table, path)
 
 
-def unlist(root: Path, *names: str) -> None:
+def unlist(root, *names):
     change_info(root, lambda info: [info["features"].pop(name, None) for name in names])
 
 
-def test_a_set_whose_info_lists_little_is_read_as_its_tables_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_whose_info_lists_little_is_read_as_its_tables_say(tmp_path, monkeypatch):
     """The set that the issue gives: two episodes whose last step is done and has the reward 1."""
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     root = tmp_path / "lerobot_undeclared"
@@ -81,9 +75,7 @@ def test_a_set_whose_info_lists_little_is_read_as_its_tables_say(
     "names",
     [("next.reward", "next.done", "force", "timestamp"), ("action", "observation.state", "observation.images.top")],
 )
-def test_columns_that_info_does_not_list_are_read_as_those_that_it_lists(
-    tmp_path: Path, version: str, names: tuple[str, ...]
-) -> None:
+def test_columns_that_info_does_not_list_are_read_as_those_that_it_lists(tmp_path, version, names):
     root = tmp_path / "arm"
     write(root, version)
     ours, _ = read_files(lerobot.FORMAT, root, tmp_path / "listed", NO_VIDEO)
@@ -96,7 +88,7 @@ def test_columns_that_info_does_not_list_are_read_as_those_that_it_lists(
     assert all(name in said for name in names)
 
 
-def test_columns_that_cannot_be_read_are_named_and_tables_that_differ_are_told(tmp_path: Path) -> None:
+def test_columns_that_cannot_be_read_are_named_and_tables_that_differ_are_told(tmp_path):
     root = tmp_path / "arm"
     write(root, "v2.1")
     tables = sorted((root / "data").rglob("*.parquet"))
@@ -128,7 +120,7 @@ def test_columns_that_cannot_be_read_are_named_and_tables_that_differ_are_told(t
         read_files(lerobot.FORMAT, root, tmp_path / "refused", NO_VIDEO)
 
 
-def test_success_is_a_role_and_a_failure_that_is_done_ended_the_task(tmp_path: Path) -> None:
+def test_success_is_a_role_and_a_failure_that_is_done_ended_the_task(tmp_path):
     """As in LeRobot's PushT; no reward is made of `next.done`."""
     root, last = tmp_path / "arm", np.isin(np.arange(ROWS), LAST)
     success = (np.arange(ROWS) == LAST[0])[:, None]
@@ -144,9 +136,9 @@ def test_success_is_a_role_and_a_failure_that_is_done_ended_the_task(tmp_path: P
     assert {"success", "next.success"} <= {*dataset[0].infos}
 
 
-def test_next_terminated_says_the_end_where_nothing_says_done(tmp_path: Path) -> None:
+def test_next_terminated_says_the_end_where_nothing_says_done(tmp_path):
     root, last = tmp_path / "arm", np.isin(np.arange(ROWS), LAST)
-    flags: dict[str, Any] = {"next.terminated": last & (np.arange(ROWS) > 4), "next.truncated": last}
+    flags = {"next.terminated": last & (np.arange(ROWS) > 4), "next.truncated": last}
     write(root, **flags)
     unlist(root, "next.done", "next.terminated")
     change_table(root / TABLE, **{"next.done": None})
@@ -154,11 +146,11 @@ def test_next_terminated_says_the_end_where_nothing_says_done(tmp_path: Path) ->
     assert (found.terminated, found.truncated) == (1, 2)
 
 
-def language_row(style: str | None, content: str | None, **more: Any) -> dict[str, Any]:
+def language_row(style, content, **more):
     return {"role": "assistant", "content": content, "style": style, **more}
 
 
-def persistent_row(style: str, content: str, timestamp: float) -> dict[str, Any]:
+def persistent_row(style, content, timestamp):
     row = language_row(style, content, timestamp=timestamp, camera=None, tool_calls=None)
     return row | {"timestamp": float(np.float32(timestamp))}
 
@@ -173,9 +165,7 @@ PERSISTENT = [
 
 
 @pytest.mark.parametrize(("listed", "block_bytes"), [(True, 1), (False, 2**24)])
-def test_language_columns_are_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: bool, block_bytes: int
-) -> None:
+def test_language_columns_are_texts(tmp_path, monkeypatch, listed, block_bytes):
     monkeypatch.setattr(lerobot, "BLOCK_BYTES", block_bytes)
     root = tmp_path / "arm"
     write(root)
@@ -196,7 +186,7 @@ def test_language_columns_are_texts(
     assert not any("language" in one for one in sentences(found.notes) if "does not list" not in one)
 
 
-def test_persistent_rows_that_differ_in_an_episode_are_all_kept_and_told(tmp_path: Path) -> None:
+def test_persistent_rows_that_differ_in_an_episode_are_all_kept_and_told(tmp_path):
     root = tmp_path / "arm"
     write(root)
     each = [PERSISTENT[0], [*PERSISTENT[0], persistent_row("memory", "one done", 0.2)]]
@@ -216,7 +206,7 @@ def test_persistent_rows_that_differ_in_an_episode_are_all_kept_and_told(tmp_pat
         [[{"style": "subtask", "timestamp": "now"}]] * ROWS,
     ],
 )
-def test_language_columns_of_other_forms_are_kept_as_they_are(tmp_path: Path, values: list[Any]) -> None:
+def test_language_columns_of_other_forms_are_kept_as_they_are(tmp_path, values):
     root = tmp_path / "arm"
     write(root)
     column = pa.array(values)[:ROWS]
@@ -231,7 +221,7 @@ def test_language_columns_of_other_forms_are_kept_as_they_are(tmp_path: Path, va
         read_files(lerobot.FORMAT, root, tmp_path / "refused", NO_VIDEO)
 
 
-def test_numbers_of_subtasks_are_read_as_their_words(tmp_path: Path) -> None:
+def test_numbers_of_subtasks_are_read_as_their_words(tmp_path):
     root = tmp_path / "arm"
     numbers = np.arange(ROWS) // 3 % 2
     write(root, subtask_index=numbers)

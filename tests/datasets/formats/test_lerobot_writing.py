@@ -1,10 +1,6 @@
 """Datasets as LeRobotDatasets: what is written, what comes back, and what LeRobot itself makes of it."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.exporting import export_dataset
+from orlog import export_dataset
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.lerobot import format as lerobot
@@ -35,7 +31,7 @@ ACTIONS = spaces.Dict(arm=spaces.Box(-1, 1, (2,), np.float32), grip=spaces.Discr
 ENDS = ((4, True, False), (1, False, True), (6, False, False), (3, True, True))
 
 
-def rows_of(space: Any, count: int, rng: np.random.Generator) -> Any:
+def rows_of(space, count, rng):
     if isinstance(space, spaces.Dict):
         return {key: rows_of(part, count, rng) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Discrete):
@@ -45,7 +41,7 @@ def rows_of(space: Any, count: int, rng: np.random.Generator) -> Any:
     return rng.normal(size=(count, *space.shape)).astype(space.dtype)
 
 
-def record(name: str = "lab/arm-v0", **infos: Any) -> orlog.Dataset:
+def record(name="lab/arm-v0", **infos):
     """Record four episodes, which end in all four ways."""
     rng = np.random.default_rng(0)
     with orlog.DatasetWriter(
@@ -75,13 +71,13 @@ def record(name: str = "lab/arm-v0", **infos: Any) -> orlog.Dataset:
 
 
 @pytest.fixture(scope="module")
-def arm(tmp_path_factory: pytest.TempPathFactory) -> orlog.Dataset:
+def arm(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("arm")))
         return orlog.load_dataset(record().folder)
 
 
-def check_equal(ours: orlog.Dataset, theirs: orlog.Dataset) -> None:
+def check_equal(ours, theirs):
     assert theirs.observation_space == ours.observation_space
     assert theirs.action_space == ours.action_space
     assert theirs.columns == ours.columns
@@ -92,9 +88,7 @@ def check_equal(ours: orlog.Dataset, theirs: orlog.Dataset) -> None:
 
 
 @pytest.mark.parametrize(("codebase", "few_bytes"), [("v3.0", False), ("v3.0", True), ("v2.1", True)])
-def test_an_export_that_is_imported_is_equal(
-    arm: orlog.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_bytes: bool, codebase: str
-) -> None:
+def test_an_export_that_is_imported_is_equal(arm, tmp_path, monkeypatch, few_bytes, codebase):
     if few_bytes:
         monkeypatch.setattr(lerobot_writing, "FILE_BYTES", 10_000)
         monkeypatch.setattr(lerobot_writing, "GROUP_BYTES", 10_000)
@@ -109,7 +103,7 @@ def test_an_export_that_is_imported_is_equal(
     assert theirs.manifest.description == "An arm."
 
 
-def test_the_files_are_those_of_lerobot(arm: orlog.Dataset, tmp_path: Path) -> None:
+def test_the_files_are_those_of_lerobot(arm, tmp_path):
     export_dataset(arm, tmp_path / "arm", to="lerobot")
     info = json.loads((tmp_path / "arm/meta/info.json").read_text("utf-8"))
     assert (info["fps"], info["total_frames"], info["splits"]) == (20, 14, {"train": "0:4"})
@@ -132,9 +126,7 @@ def test_the_files_are_those_of_lerobot(arm: orlog.Dataset, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
-def test_success_has_the_name_of_lerobot_and_words_may_be_of_several_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codebase: str
-) -> None:
+def test_success_has_the_name_of_lerobot_and_words_may_be_of_several_lines(tmp_path, monkeypatch, codebase):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     words = "eins\nzwei\u2028drei\x85"
     flags = record("lab/flags-v0", success=lambda count: np.arange(count) == count - 1)
@@ -148,7 +140,7 @@ def test_success_has_the_name_of_lerobot_and_words_may_be_of_several_lines(
         assert sentences(found.notes) == []
 
 
-def test_version_2_has_files_of_each_episode(arm: orlog.Dataset, tmp_path: Path) -> None:
+def test_version_2_has_files_of_each_episode(arm, tmp_path):
     out = tmp_path / "arm"
     done = run("export", str(arm.folder), str(out), "--to", "lerobot", "--codebase", "v2.1")
     assert done.returncode == 0, done.stderr
@@ -160,7 +152,7 @@ def test_version_2_has_files_of_each_episode(arm: orlog.Dataset, tmp_path: Path)
         "SHA256SUMS",
     }
 
-    def lines(name: str) -> list[dict[str, Any]]:
+    def lines(name):
         return [json.loads(one) for one in (out / "meta" / name).read_text("utf-8").splitlines()]
 
     assert lines("episodes.jsonl")[3] == {"episode_index": 3, "tasks": ["do 1"], "length": 3}
@@ -176,7 +168,7 @@ def test_version_2_has_files_of_each_episode(arm: orlog.Dataset, tmp_path: Path)
         export_dataset(arm, tmp_path / "x", to="zarr", codebase="v2.1")
 
 
-def test_quantiles_are_those_of_all_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quantiles_are_those_of_all_steps(tmp_path, monkeypatch):
     """As in lerobot#4156: means of the quantiles of episodes say that q99 is 13.86."""
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(lerobot_writing, "FILE_BYTES", 1)
@@ -216,7 +208,7 @@ def test_quantiles_are_those_of_all_steps(tmp_path: Path, monkeypatch: pytest.Mo
                 np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_what_lerobot_cannot_hold_is_told_or_refused(tmp_path: Path) -> None:
+def test_what_lerobot_cannot_hold_is_told_or_refused(tmp_path):
     ours = record(path=lambda count: [np.zeros((step, 2)) for step in range(count)])
     assert lerobot.FORMAT.losses(ours) == ["These columns are lost: infos/path."]
     export_dataset(ours, tmp_path / "arm", to="lerobot", lossy=True)
@@ -229,19 +221,19 @@ def test_what_lerobot_cannot_hold_is_told_or_refused(tmp_path: Path) -> None:
         lerobot.FORMAT.losses(orlog.load_dataset("lab/words-v0"))
 
 
-def test_a_view_is_written_as_a_dataset_is(arm: orlog.Dataset, tmp_path: Path) -> None:
+def test_a_view_is_written_as_a_dataset_is(arm, tmp_path):
     view = arm[[2, 0]]
     export_dataset(view, tmp_path / "arm", to="lerobot")
     theirs, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
     check_equal(view, theirs)
 
 
-def test_an_episode_of_one_step_does_not_say_the_rate(arm: orlog.Dataset, tmp_path: Path) -> None:
+def test_an_episode_of_one_step_does_not_say_the_rate(arm, tmp_path):
     export_dataset(arm[[1, 0]], tmp_path / "arm", to="lerobot")
     assert json.loads((tmp_path / "arm/meta/info.json").read_text("utf-8"))["fps"] == 20
 
 
-def test_an_export_that_was_changed_is_refused(arm: orlog.Dataset, tmp_path: Path) -> None:
+def test_an_export_that_was_changed_is_refused(arm, tmp_path):
     root = tmp_path / "arm"
     export_dataset(arm, root, to="lerobot")
     kept = root / "meta/orlog.json"
@@ -337,7 +329,7 @@ np.savez("rows.npz", **{name: np.stack([row[name] for row in rows]) for name in 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
-def test_lerobot_opens_an_export(arm: orlog.Dataset, tmp_path: Path, codebase: str) -> None:
+def test_lerobot_opens_an_export(arm, tmp_path, codebase):
     packages = LEROBOT if codebase == "v3.0" else LEROBOT_2
     python = tool_python(*packages, dependencies=False)
     export_dataset(arm, tmp_path / "arm", to="lerobot", codebase=codebase)
@@ -366,7 +358,7 @@ def test_lerobot_opens_an_export(arm: orlog.Dataset, tmp_path: Path, codebase: s
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("codec", ["h264", "libsvtav1"])
-def test_what_lerobot_records_is_imported(tmp_path: Path, codec: str) -> None:
+def test_what_lerobot_records_is_imported(tmp_path, codec):
     python = tool_python(*LEROBOT, dependencies=False)
     run_tool(python, START + WRITE, codec, folder=tmp_path)
     theirs = dict(np.load(tmp_path / "rows.npz"))
@@ -386,7 +378,7 @@ def test_what_lerobot_records_is_imported(tmp_path: Path, codec: str) -> None:
         np.testing.assert_array_equal(episode.rewards, theirs["next.reward"][steps, 0])
 
 
-def record_film() -> None:
+def record_film():
     """Record two episodes whose frames get brighter or darker, with an instruction for each step."""
     space = spaces.Dict(
         {
@@ -414,9 +406,7 @@ def record_film() -> None:
 
 
 @pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
-def test_frames_can_be_videos_and_instructions_are_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codebase: str
-) -> None:
+def test_frames_can_be_videos_and_instructions_are_tasks(tmp_path, monkeypatch, codebase):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(lerobot_writing, "VIDEO_BYTES", 1)  # an episode each
     record_film()
@@ -426,7 +416,7 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
         assert ended.returncode == 0, ended.stderr
         assert "Frames are encoded as videos, which changes them. Final" in ended.stderr
     else:
-        out: dict[str, Any] = {"to": "lerobot", "video": True, "rate": 12, "codebase": codebase}
+        out = {"to": "lerobot", "video": True, "rate": 12, "codebase": codebase}
         orlog.export_dataset("lab/film-v1", tmp_path / "film", **out)
     info = json.loads((tmp_path / "film/meta/info.json").read_text("utf-8"))
     assert (info["fps"], info["features"]["observation.top"]["dtype"]) == (12, "video")
@@ -456,7 +446,7 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
 
 
 @pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
-def test_episodes_of_a_few_frames_can_be_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codebase: str) -> None:
+def test_episodes_of_a_few_frames_can_be_videos(tmp_path, monkeypatch, codebase):
     """The first packet of H.264 comes after some frames, and its file with it."""
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     space, lengths = spaces.Box(0, 255, (24, 32, 3), np.uint8), (1, 2, 3)
@@ -471,12 +461,12 @@ def test_episodes_of_a_few_frames_can_be_videos(tmp_path: Path, monkeypatch: pyt
     np.testing.assert_allclose(shown, [20, 40, 60], atol=3)
 
 
-def test_a_robot_is_kept_and_a_rate_that_nobody_tells_is_said(tmp_path: Path) -> None:
+def test_a_robot_is_kept_and_a_rate_that_nobody_tells_is_said(tmp_path):
     test_lerobot.write(tmp_path / "arm")
     test_rlds.write(tmp_path / "records", test_rlds.SAMPLE)
     for name, robot, rate in (("arm", "arm", 10), ("records", "", 1)):
         orlog.import_dataset(tmp_path / name, f"lab/{name}-v1")
-        told: list[str] = []
+        told = []
         out = tmp_path / f"{name}-out"
         orlog.export_dataset(f"lab/{name}-v1", out, to="lerobot", on_losses=told.extend)
         info = json.loads((out / "meta/info.json").read_text())
@@ -496,7 +486,7 @@ def test_a_robot_is_kept_and_a_rate_that_nobody_tells_is_said(tmp_path: Path) ->
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
-def test_lerobot_opens_an_export_with_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codebase: str) -> None:
+def test_lerobot_opens_an_export_with_videos(tmp_path, monkeypatch, codebase):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     record_film()
     export_dataset("lab/film-v1", tmp_path / "film", to="lerobot", video=True, rate=12, codebase=codebase)
@@ -570,7 +560,7 @@ np.savez("rows.npz", **columns, pixels=pixels)
 
 
 @pytest.mark.thorough
-def test_what_hugging_face_saves_is_imported_as_version_1(tmp_path: Path) -> None:
+def test_what_hugging_face_saves_is_imported_as_version_1(tmp_path):
     run_tool(tool_python(*LEROBOT, dependencies=False), START + WRITE_FIRST, folder=tmp_path)
     theirs = dict(np.load(tmp_path / "rows.npz"))
     ours, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")

@@ -1,12 +1,8 @@
 """Minari's files: those that minari writes, those that we write for it, and those that do not agree."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import h5py
@@ -21,7 +17,6 @@ from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.minari import episodes as minari_episodes
 from orlog.datasets.formats.minari.format import HDF5
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 
@@ -36,7 +31,7 @@ ODD = spaces.Dict(
 ACTIONS = spaces.MultiDiscrete([3, 4])
 
 
-def buffer(number: int) -> EpisodeBuffer:
+def buffer(number):
     """Return an episode that ends, or the first one, which is cut off sooner."""
     ODD.seed(number)
     steps = 4 if number else 2
@@ -61,7 +56,7 @@ def buffer(number: int) -> EpisodeBuffer:
 
 
 @pytest.fixture
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recorded(tmp_path, monkeypatch):
     """Write four episodes by minari itself; return the dataset's folder."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     with warnings.catch_warnings():
@@ -77,7 +72,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "minari" / "lab" / "odd-v3"
 
 
-def same(ours: Any, theirs: Any) -> None:
+def same(ours, theirs):
     """Compare values of a space, of which frames were changed by JPEG in both alike."""
     if isinstance(ours, dict):
         assert ours.keys() == theirs.keys()
@@ -90,7 +85,7 @@ def same(ours: Any, theirs: Any) -> None:
         np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
 
 
-def check(dataset: Dataset, theirs: Any) -> None:
+def check(dataset, theirs):
     assert dataset.total_episodes == theirs.total_episodes
     for ours, other in zip(dataset, theirs, strict=True):
         same(ours.observations, other.observations)
@@ -100,9 +95,7 @@ def check(dataset: Dataset, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2**24])
-def test_what_minari_records_is_read_as_minari_reads_it(
-    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
+def test_what_minari_records_is_read_as_minari_reads_it(recorded, tmp_path, monkeypatch, block_bytes):
     monkeypatch.setattr(minari_episodes, "BLOCK_BYTES", block_bytes)
     theirs = minari.load_dataset("lab/odd-v3")
     dataset, found = read_files(HDF5, recorded, tmp_path / "store")
@@ -118,9 +111,7 @@ def test_what_minari_records_is_read_as_minari_reads_it(
     assert (dataset.manifest.behavior_policy, dataset.manifest.description[:4]) == ("random", "Odd.")
 
 
-def test_what_we_export_is_what_minari_reads_and_comes_back(
-    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_we_export_is_what_minari_reads_and_comes_back(recorded, tmp_path, monkeypatch):
     orlog.import_dataset(recorded, "lab/odd-v3")
     dataset = orlog.load_dataset("lab/odd-v3")
     orlog.export_dataset(dataset, tmp_path / "out", to="minari")
@@ -134,7 +125,7 @@ def test_what_we_export_is_what_minari_reads_and_comes_back(
     assert {one.name: one.blake3 for one in again.manifest.columns} == columns
 
 
-def test_a_view_of_an_environment_is_exported_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_of_an_environment_is_exported_with_it(tmp_path, monkeypatch):
     env = gymnasium.make("CartPole-v1")
     with orlog.DatasetWriter("lab/cart-v1", environment=env) as writer:
         for seed in range(3):
@@ -167,11 +158,11 @@ def test_a_view_of_an_environment_is_exported_with_it(tmp_path: Path, monkeypatc
     assert (dataset.environment.id, dataset.environment.max_episode_steps) == ("CartPole-v1", 500)
 
 
-def test_what_does_not_agree_is_refused(recorded: Path, tmp_path: Path) -> None:
+def test_what_does_not_agree_is_refused(recorded, tmp_path):
     main, said = recorded / "data" / "main_data.hdf5", recorded / "data" / "metadata.json"
     good, body = main.read_bytes(), json.loads(said.read_text("utf-8"))
 
-    def refused(error: type[Exception], message: str) -> None:
+    def refused(error, message):
         with pytest.raises(error, match=message):
             read_files(HDF5, recorded, tmp_path / "store")
         main.write_bytes(good)
@@ -207,7 +198,7 @@ def test_what_does_not_agree_is_refused(recorded: Path, tmp_path: Path) -> None:
     refused(SchemaError, "episode_3: a link, which is not followed")
 
 
-def test_the_only_dataset_below_a_folder_is_imported(recorded: Path, tmp_path: Path) -> None:
+def test_the_only_dataset_below_a_folder_is_imported(recorded, tmp_path):
     orlog.import_dataset(tmp_path / "minari", "lab/again-v1")
     assert len(orlog.load_dataset("lab/again-v1")) == 4
     shutil.copytree(recorded, recorded.with_name("two-v0"))

@@ -1,13 +1,8 @@
 """Minari's Arrow and Parquet folders: those that minari writes, long episodes, and those that do not agree."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import h5py
 import minari
@@ -30,7 +25,7 @@ from tests.datasets.formats.test_minari import ACTIONS, ODD, buffer, check
 FORMATS = ("arrow", "parquet")
 
 
-def record(folder: Path, data_format: str, buffers: Sequence[EpisodeBuffer], *ours: spaces.Space[Any]) -> Path:
+def record(folder, data_format, buffers, *ours):
     """Write episodes by minari itself; return the dataset's folder."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("MINARI_DATASETS_PATH", str(folder))
@@ -47,15 +42,13 @@ def record(folder: Path, data_format: str, buffers: Sequence[EpisodeBuffer], *ou
     return folder / "lab" / "odd-v3"
 
 
-def odd(folder: Path, data_format: str, episodes: int = 4) -> Path:
+def odd(folder, data_format, episodes=4):
     return record(folder, data_format, [buffer(number) for number in range(episodes)], ODD, ACTIONS)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2**24])
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_what_minari_records_is_read_as_minari_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_format: str, block_bytes: int
-) -> None:
+def test_what_minari_records_is_read_as_minari_reads_it(tmp_path, monkeypatch, data_format, block_bytes):
     monkeypatch.setattr(minari_episodes, "BLOCK_BYTES", block_bytes)
     recorded = odd(tmp_path / "minari", data_format)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
@@ -75,9 +68,7 @@ def test_what_minari_records_is_read_as_minari_reads_it(
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_what_is_imported_is_given_back_to_minari(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_format: str
-) -> None:
+def test_what_is_imported_is_given_back_to_minari(tmp_path, monkeypatch, data_format):
     recorded = odd(tmp_path / "minari", data_format)
     assert choose_format([recorded], None, "lab/x").name == "minari-arrow"
     orlog.import_dataset(recorded, "lab/odd-v3")
@@ -88,8 +79,8 @@ def test_what_is_imported_is_given_back_to_minari(
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_episodes_of_more_rows_than_a_batch_are_whole(tmp_path: Path, data_format: str) -> None:
-    def long(number: int, steps: int) -> EpisodeBuffer:
+def test_episodes_of_more_rows_than_a_batch_are_whole(tmp_path, data_format):
+    def long(number, steps):
         rows = np.arange(steps + 1) + 10**6 * number
         return EpisodeBuffer(
             id=number,
@@ -116,23 +107,23 @@ def test_episodes_of_more_rows_than_a_batch_are_whole(tmp_path: Path, data_forma
         np.testing.assert_array_equal(ours.infos["rows"], other.infos["rows"][1:])
 
 
-def rewrite(file: Path, change: Any) -> None:
+def rewrite(file, change):
     """Change the table of an episode."""
     pq.write_table(change(pq.read_table(file)), file)
 
 
-def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_agree_is_refused(tmp_path):
     recorded = odd(tmp_path / "minari", "parquet")
     data = recorded / "data"
     part, said = data / "1" / "part-0.parquet", data / "1" / "metadata.json"
 
-    def refused(error: type[Exception], message: str) -> None:
+    def refused(error, message):
         with pytest.raises(error, match=message):
             read_files(minari_arrow.FORMAT, recorded, tmp_path / "store")
         shutil.rmtree(tmp_path / "minari")
         odd(tmp_path / "minari", "parquet")
 
-    def without(name: str) -> Any:
+    def without(name):
         return lambda table: table.drop_columns([name])
 
     rewrite(part, lambda table: table.slice(0, 4))
@@ -170,7 +161,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("name", ["total_steps", "total_episodes"])
-def test_totals_that_do_not_agree_are_refused(tmp_path: Path, data_format: str, name: str) -> None:
+def test_totals_that_do_not_agree_are_refused(tmp_path, data_format, name):
     recorded = odd(tmp_path / "minari", data_format)
     said = recorded / "data" / "metadata.json"
     body = json.loads(said.read_text("utf-8"))
@@ -180,7 +171,7 @@ def test_totals_that_do_not_agree_are_refused(tmp_path: Path, data_format: str, 
         read_files(minari_arrow.FORMAT, recorded, tmp_path / "store")
 
 
-def test_infos_that_not_all_episodes_have_are_left_out(tmp_path: Path) -> None:
+def test_infos_that_not_all_episodes_have_are_left_out(tmp_path):
     recorded = odd(tmp_path / "minari", "parquet")
     for number in range(4):
         part = recorded / "data" / str(number) / "part-0.parquet"
@@ -195,7 +186,7 @@ def test_infos_that_not_all_episodes_have_are_left_out(tmp_path: Path) -> None:
     ]
 
 
-def test_who_made_it_and_attributes_with_a_slash_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_made_it_and_attributes_with_a_slash_are_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     data = odd(tmp_path / "minari", "hdf5", episodes=2) / "data"
     with h5py.File(data / "main_data.hdf5", "a") as file:

@@ -1,10 +1,5 @@
 """NeoRL-2's Parquet files: what its npz files give, in either naming, with and without time limits."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,14 +10,14 @@ from hypothesis import strategies as st
 import orlog
 from orlog.datasets.formats import neorl2, npz
 from orlog.datasets.formats.formats import choose_format
-from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.levels import scaled
 
 LIMIT = 5
 
 
-def episodes(lengths: list[int], seed: int = 0) -> dict[str, np.ndarray]:
+def episodes(lengths, seed=0):
     """Return rows of episodes; those shorter than the limit ended by a terminal."""
     rng = np.random.default_rng(seed)
     whole = [rng.normal(size=(length + 1, 3)).astype("f4") for length in lengths]
@@ -40,10 +35,10 @@ def episodes(lengths: list[int], seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def write(path: Path, rows: dict[str, np.ndarray], *, spread: bool = False, **more: Any) -> Path:
+def write(path, rows, *, spread=False, **more):
     """Write rows under the names of the npz files, lists spread over columns or not."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns: dict[str, Any] = {}
+    columns = {}
     for name, values in rows.items():
         if values.ndim == 2 and spread:
             columns |= {f"{name}_{part}": values[:, part] for part in range(values.shape[1])}
@@ -55,7 +50,7 @@ def write(path: Path, rows: dict[str, np.ndarray], *, spread: bool = False, **mo
     return path
 
 
-def as_published(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def as_published(rows):
     """Return the five columns of the mirror, in its names and order."""
     names = {
         "observations": "obs",
@@ -69,9 +64,7 @@ def as_published(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @given(lengths=st.lists(st.integers(1, LIMIT), min_size=1, max_size=8), group=st.integers(1, 12), spread=st.booleans())
 @settings(max_examples=scaled(100, 5), deadline=None)
-def test_a_file_gives_what_the_npz_file_of_the_same_rows_gives(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], group: int, spread: bool
-) -> None:
+def test_a_file_gives_what_the_npz_file_of_the_same_rows_gives(tmp_path_factory, lengths, group, spread):
     folder = tmp_path_factory.mktemp("any")
     rows = episodes(lengths)
     np.savez(folder / "a.npz", allow_pickle=False, **rows)
@@ -84,7 +77,7 @@ def test_a_file_gives_what_the_npz_file_of_the_same_rows_gives(
         assert ours == theirs
 
 
-def test_both_files_of_the_mirror_are_recognized_and_keep_their_split(tmp_path: Path) -> None:
+def test_both_files_of_the_mirror_are_recognized_and_keep_their_split(tmp_path):
     files = [
         write(tmp_path / "DMSD/train/DMSD-train.parquet", as_published(episodes([5, 3, 5]))),
         write(tmp_path / "DMSD/val/DMSD-val.parquet", as_published(episodes([5], seed=1))),
@@ -99,7 +92,7 @@ def test_both_files_of_the_mirror_are_recognized_and_keep_their_split(tmp_path: 
     assert choose_format([other], None, "lab/x").name == "table"
 
 
-def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_agree_is_refused(tmp_path):
     path = tmp_path / "bad.parquet"
     rows = as_published(episodes([5, 3, 5]))
     shifted = {**rows, "next_observations": np.roll(rows["next_observations"], 1, axis=0)}
@@ -107,7 +100,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     longer["terminals"] = np.zeros(12, bool)
     missing = rows["rewards"].tolist()
     missing[4] = None
-    cases: list[tuple[dict[str, Any], type[OrlogError], str]] = [
+    cases = [
         (shifted, SchemaError, "so these are not next obs"),
         (longer, SchemaError, "episodes that no terminal ends have 3 to 5 steps"),
         ({**rows, "terminals": rows["rewards"]}, SchemaError, "expected 0 or 1"),

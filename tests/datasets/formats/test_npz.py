@@ -1,10 +1,6 @@
 """npz files of NeoRL-2, Stable-Baselines and scripts, and DSRL's HDF5 files."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import h5py
@@ -13,14 +9,14 @@ import pytest
 
 import orlog
 from orlog.datasets.formats import d4rl, npz
-from orlog.datasets.formats._shared.episodes import Found, Options
+from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.errors import SchemaError
 from tests.datasets.formats.reading import read_files
 
 
-def flat(steps: int, ends: list[int]) -> dict[str, Any]:
+def flat(steps, ends):
     """Return the columns of episodes that end after these steps, the first by a terminal."""
     rng = np.random.default_rng(steps)
     observations = rng.normal(size=(steps, 3)).astype("f4")
@@ -38,7 +34,7 @@ def flat(steps: int, ends: list[int]) -> dict[str, Any]:
     }
 
 
-def test_neorl_files_are_read_as_one_dataset_with_splits(tmp_path: Path) -> None:
+def test_neorl_files_are_read_as_one_dataset_with_splits(tmp_path):
     columns = flat(9, [3, 8])
     np.savez(tmp_path / "Fusion-train.npz", **columns, index=[0, 4])
     np.savez(tmp_path / "Fusion-val.npz", **flat(5, [1, 4]), index=[0, 2])
@@ -54,10 +50,10 @@ def test_neorl_files_are_read_as_one_dataset_with_splits(tmp_path: Path) -> None
     assert ends == [(True, False), (False, True), (True, False), (False, True)]
 
 
-def test_actions_of_whole_numbers_are_taken_to_be_choices(tmp_path: Path) -> None:
+def test_actions_of_whole_numbers_are_taken_to_be_choices(tmp_path):
     columns = flat(9, [3, 8]) | {"action": np.array([[0], [2], [1]] * 3)}
     np.savez(tmp_path / "a.npz", **columns)
-    found: list[Found] = []
+    found = []
     orlog.import_dataset(tmp_path / "a.npz", "lab/a-v1", on_found=found.append)
     assert "taken to be 3, since the largest is 2" in " ".join(sentences(found[0].notes))
     dataset = orlog.load_dataset("lab/a-v1")
@@ -68,13 +64,13 @@ def test_actions_of_whole_numbers_are_taken_to_be_choices(tmp_path: Path) -> Non
         orlog.import_dataset(tmp_path / "c.npz", "lab/c-v1")
 
 
-def test_an_index_that_disagrees_with_the_flags_is_refused(tmp_path: Path) -> None:
+def test_an_index_that_disagrees_with_the_flags_is_refused(tmp_path):
     np.savez(tmp_path / "a.npz", **flat(9, [3, 8]), index=[0, 5])
     with pytest.raises(SchemaError, match=r"a\.npz, index: lists 2 .* differ from episode 1"):
         read_files(npz.FORMAT, tmp_path / "a.npz", tmp_path / "store")
 
 
-def test_stable_baselines_files_end_where_the_next_episode_starts(tmp_path: Path) -> None:
+def test_stable_baselines_files_end_where_the_next_episode_starts(tmp_path):
     columns = flat(6, [2, 5])
     starts = np.array([True, False, False, True, False, False])
     np.savez(
@@ -107,7 +103,7 @@ def test_stable_baselines_files_end_where_the_next_episode_starts(tmp_path: Path
     assert "episode_returns holds 3 numbers, and there are 2 episodes." in sentences(found.notes)
 
 
-def test_names_of_old_transitions_of_imitation_are_known(tmp_path: Path) -> None:
+def test_names_of_old_transitions_of_imitation_are_known(tmp_path):
     columns = flat(6, [2, 5])
     names = {"obs": "obs_old", "action": "act", "next_obs": "obs_new", "reward": "rew", "done": "dones"}
     np.savez(tmp_path / "a.npz", **{new: columns[old] for old, new in names.items()})
@@ -117,11 +113,11 @@ def test_names_of_old_transitions_of_imitation_are_known(tmp_path: Path) -> None
     np.testing.assert_array_equal(dataset[0].observations[3], columns["next_obs"][2])
 
 
-def test_what_is_missing_twice_or_ambiguous_is_said(tmp_path: Path) -> None:
+def test_what_is_missing_twice_or_ambiguous_is_said(tmp_path):
     columns = flat(6, [2, 5])
     path = tmp_path / "a.npz"
     without = {name: values for name, values in columns.items() if name != "action"}
-    cases: list[tuple[dict[str, Any], str]] = [
+    cases = [
         (without, r"has no actions \(actions, action, acts, act\)"),
         ({**columns, "observations": columns["obs"]}, "has both observations and obs; remove one"),
         ({**columns, "done": columns["done"] + 3}, "terminals: expected 0 or 1, found 3 at step 0"),
@@ -141,14 +137,14 @@ def test_what_is_missing_twice_or_ambiguous_is_said(tmp_path: Path) -> None:
     assert dataset.episode_lengths.tolist() == [3, 2]
 
 
-def test_arrays_stored_column_by_column_are_turned(tmp_path: Path) -> None:
+def test_arrays_stored_column_by_column_are_turned(tmp_path):
     columns = flat(6, [2, 5])
     np.savez(tmp_path / "a.npz", **{**columns, "action": np.asfortranarray(columns["action"])})
     dataset, _ = read_files(npz.FORMAT, tmp_path / "a.npz", tmp_path / "store")
     np.testing.assert_array_equal(dataset[0].actions, columns["action"][:3])
 
 
-def write_dsrl(path: Path, **change: Any) -> dict[str, np.ndarray]:
+def write_dsrl(path, **change):
     columns = flat(9, [3, 8])
     body = {
         "observations": columns["obs"],
@@ -166,7 +162,7 @@ def write_dsrl(path: Path, **change: Any) -> dict[str, np.ndarray]:
     return body
 
 
-def test_costs_of_dsrl_are_kept(tmp_path: Path) -> None:
+def test_costs_of_dsrl_are_kept(tmp_path):
     path = tmp_path / "SafetyCarRun-v0-40-651.hdf5"
     body = write_dsrl(path)
     assert choose_format([path], None, "lab/x").name == "dsrl-hdf5"
@@ -177,7 +173,7 @@ def test_costs_of_dsrl_are_kept(tmp_path: Path) -> None:
     assert (found.terminated, found.truncated) == (1, 1)
 
 
-def test_what_is_no_dsrl_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_dsrl_file_is_refused(tmp_path):
     path = tmp_path / "a.hdf5"
     write_dsrl(path, costs=np.zeros(8))
     with pytest.raises(SchemaError, match="costs: expected 9 rows"):

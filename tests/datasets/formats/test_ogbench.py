@@ -1,10 +1,5 @@
 """OGBench's files: any lengths in any blocks, written and read again, and those that do not agree."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import gymnasium
 import numpy as np
 import pytest
@@ -12,22 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.exporting import export_dataset
+from orlog import export_dataset
 from orlog.datasets.formats import ogbench
-from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.levels import scaled
 from tests.tool_environments import run_tool, tool_python
 
 
-def write(path: Path, lengths: list[int], *, seed: int = 0, **more: Any) -> dict[str, Any]:
+def write(path, lengths, *, seed=0, **more):
     """Write a file whose episodes have these lengths, in steps, and return its arrays."""
     rng = np.random.default_rng(seed)
     count = sum(lengths) + len(lengths)
     ends = np.zeros(count, bool)
     ends[np.cumsum(np.array(lengths) + 1) - 1] = True
-    arrays: dict[str, Any] = {
+    arrays = {
         "observations": rng.normal(size=(count, 3)).astype("f4"),
         "actions": rng.uniform(-1, 1, (count, 2)).astype("f4"),
         "terminals": ends,
@@ -38,7 +32,7 @@ def write(path: Path, lengths: list[int], *, seed: int = 0, **more: Any) -> dict
     return arrays
 
 
-def check(dataset: Dataset, arrays: dict[str, np.ndarray], lengths: list[int]) -> None:
+def check(dataset, arrays, lengths):
     assert dataset.episode_lengths.tolist() == lengths
     first = 0
     for episode, length in zip(dataset, lengths, strict=True):
@@ -56,9 +50,7 @@ def check(dataset: Dataset, arrays: dict[str, np.ndarray], lengths: list[int]) -
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), block_rows=st.integers(1, 12), seed=st.integers(0, 9)
 )
 @settings(max_examples=scaled(20), deadline=None)
-def test_any_lengths_are_read_in_blocks_of_any_size(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], block_rows: int, seed: int
-) -> None:
+def test_any_lengths_are_read_in_blocks_of_any_size(tmp_path_factory, lengths, block_rows, seed):
     folder = tmp_path_factory.mktemp("any")
     arrays = write(folder / "maze.npz", lengths, seed=seed)
     row_bytes = sum(values[:1].nbytes for values in arrays.values())
@@ -69,7 +61,7 @@ def test_any_lengths_are_read_in_blocks_of_any_size(
     assert (found.steps, found.truncated) == (sum(lengths), len(lengths))
 
 
-def test_train_and_validation_files_make_one_dataset_and_come_back(tmp_path: Path) -> None:
+def test_train_and_validation_files_make_one_dataset_and_come_back(tmp_path):
     write(tmp_path / "cube-v0.npz", [4, 2])
     write(tmp_path / "cube-v0-val.npz", [3], seed=1)
     files = [tmp_path / "cube-v0.npz", tmp_path / "cube-v0-val.npz"]
@@ -90,7 +82,7 @@ def test_train_and_validation_files_make_one_dataset_and_come_back(tmp_path: Pat
                 np.testing.assert_array_equal(first[name][kept], second[name][kept])
 
 
-def test_frames_and_choices_are_read(tmp_path: Path) -> None:
+def test_frames_and_choices_are_read(tmp_path):
     frames = np.arange(5 * 4 * 4 * 6, dtype="u1").reshape(5, 4, 4, 6)
     write(tmp_path / "p.npz", [4], observations=frames, actions=np.arange(5, dtype="i4"))
     dataset, _ = read_files(ogbench.FORMAT, tmp_path / "p.npz", tmp_path / "store")
@@ -98,10 +90,10 @@ def test_frames_and_choices_are_read(tmp_path: Path) -> None:
     assert dataset.action_space == gymnasium.spaces.Discrete(8)
 
 
-def test_what_is_wrong_names_file_and_array(tmp_path: Path) -> None:
+def test_what_is_wrong_names_file_and_array(tmp_path):
     path = tmp_path / "bad.npz"
     objects = np.array([{}, {}, {}], object)
-    cases: list[tuple[dict[str, Any], type[OrlogError], str]] = [
+    cases = [
         ({"terminals": np.array([0, 0, 0])}, IntegrityError, "is cut off"),
         ({"terminals": np.array([0, 2, 1])}, SchemaError, "expected 0 or 1, found 2 in row 1"),
         ({"terminals": np.array([1, 0, 1])}, SchemaError, "an episode of one row"),
@@ -124,7 +116,7 @@ def test_what_is_wrong_names_file_and_array(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_ogbench_reads_what_is_exported(tmp_path: Path) -> None:
+def test_ogbench_reads_what_is_exported(tmp_path):
     write(tmp_path / "cube-v0.npz", [4, 2])
     write(tmp_path / "cube-v0-val.npz", [3], seed=1)
     orlog.import_dataset([tmp_path / "cube-v0.npz", tmp_path / "cube-v0-val.npz"], "lab/cube-v0")

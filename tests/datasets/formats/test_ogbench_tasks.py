@@ -1,10 +1,6 @@
 """Single tasks of OGBench: the package's own rewards, in pieces of any size, and what is refused."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +20,7 @@ PLACES = [[0, 0], [35.8, 24.1], [36, 23.4], [0, 0], [35.9, 24], [36, 24]]  # goa
 DONE = [False, True, False, False, True]  # of two episodes with three steps and two
 
 
-def walk(path: Path, *, seed: int = 0) -> dict[str, Any]:
+def walk(path, *, seed=0):
     """Write an ant's two episodes; the last place of each is beside a final observation."""
     qpos = np.zeros((7, 29))
     qpos[:, :2] = np.array([*PLACES[:3], [36, 24], *PLACES[3:]])
@@ -32,9 +28,7 @@ def walk(path: Path, *, seed: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("block_rows", [1, 2, 3, 100])
-def test_an_episode_ends_with_each_step_that_ends_the_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_rows: int
-) -> None:
+def test_an_episode_ends_with_each_step_that_ends_the_task(tmp_path, monkeypatch, block_rows):
     path = tmp_path / "antmaze-large-navigate-v0.npz"
     arrays = walk(path)
     monkeypatch.setattr(ogbench, "BLOCK_BYTES", block_rows * (8 * 29 + 12 + 8 + 1))
@@ -52,7 +46,7 @@ def test_an_episode_ends_with_each_step_that_ends_the_task(
     assert "task 1 of antmaze-large" in sentences(found.notes)[0]
 
 
-def test_a_folder_of_many_files_is_one_dataset(tmp_path: Path) -> None:
+def test_a_folder_of_many_files_is_one_dataset(tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()
     for number in range(3):
@@ -65,7 +59,7 @@ def test_a_folder_of_many_files_is_one_dataset(tmp_path: Path) -> None:
     assert "task 2 of antmaze-large" in dataset.lineage[0].operation
 
 
-def test_what_is_no_task_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_task_is_refused(tmp_path):
     path = tmp_path / "antmaze-large-navigate-v0.npz"
     walk(path)
     for said, message in (
@@ -108,7 +102,7 @@ SOME = (
 
 
 @pytest.mark.thorough
-def test_rewards_are_those_of_the_package(tmp_path: Path) -> None:
+def test_rewards_are_those_of_the_package(tmp_path):
     rng = np.random.default_rng(0)
     states = {}
     for name in SOME:
@@ -165,7 +159,7 @@ print("goals", json.dumps(found, default=np.ndarray.tolist))
 
 
 @pytest.mark.thorough
-def test_goals_of_all_tasks_are_those_of_the_package(tmp_path: Path) -> None:
+def test_goals_of_all_tasks_are_those_of_the_package(tmp_path):
     table = json.loads((records_folder() / "ogbench_tasks.json").read_text("utf-8"))
     python = tool_python("ogbench==1.2.2", "dm_control>=1.0.20")
     printed = run_tool(python, GOALS, *table, folder=tmp_path)

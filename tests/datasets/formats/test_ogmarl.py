@@ -1,10 +1,6 @@
 """OG-MARL's vaults: those of flashbax itself and of its layout, any episodes in any blocks, damaged ones."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +11,7 @@ import orlog
 from orlog.datasets.formats import ogmarl
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
-from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.tool_environments import run_tool, tool_python
 
@@ -24,7 +19,7 @@ LENGTHS, ENDED = [4, 3, 5], [True, False, True]
 AGENTS, CHOICES = 3, 5
 
 
-def arrays(seed: int = 0) -> dict[str, np.ndarray]:
+def arrays(seed=0):
     """Return steps of three episodes; in the first one, the first agent is done a step sooner."""
     rng = np.random.default_rng(seed)
     count, last = sum(LENGTHS), np.cumsum(LENGTHS) - 1
@@ -42,10 +37,10 @@ def arrays(seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def write(folder: Path, steps: dict[str, np.ndarray], count: int | None = None) -> Path:
+def write(folder, steps, count=None):
     """Write a vault as flashbax lays it out."""
     folder.mkdir(parents=True)
-    shape: dict[str, Any] = {}
+    shape = {}
     count = len(steps["rewards"]) if count is None else count
     stored = {f"{name}.": (values[None], True) for name, values in steps.items()}
     stored["vault_index"] = (np.array([count], "i4"), False)
@@ -70,7 +65,7 @@ def write(folder: Path, steps: dict[str, np.ndarray], count: int | None = None) 
     return folder
 
 
-def check(dataset: Dataset, steps: dict[str, np.ndarray]) -> None:
+def check(dataset, steps):
     assert dataset.observation_space == spaces.Dict(
         {f"agent_{n}": spaces.Box(-np.inf, np.inf, (4,), np.float32) for n in range(AGENTS)}
     )
@@ -109,19 +104,17 @@ def check(dataset: Dataset, steps: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [1, 400, 2**24])
-def test_a_vault_is_read_in_blocks_of_any_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
+def test_a_vault_is_read_in_blocks_of_any_size(tmp_path, monkeypatch, block_bytes):
     monkeypatch.setattr(ogmarl, "BLOCK_BYTES", block_bytes)
     folder = write(tmp_path / "3m.vlt" / "Good", arrays())
     dataset, found = read_files(ogmarl.FORMAT, folder, tmp_path / "store")
     check(dataset, arrays())
-    assert dataset.action_space["agent_0"] == spaces.Discrete(CHOICES)  # type: ignore[index]
+    assert dataset.action_space["agent_0"] == spaces.Discrete(CHOICES)
     assert (found.terminated, found.truncated) == (2, 1)
     assert len(sentences(found.notes)) == 2
 
 
-def test_vaults_of_a_folder_are_splits_or_chosen(tmp_path: Path) -> None:
+def test_vaults_of_a_folder_are_splits_or_chosen(tmp_path):
     for number, uid in enumerate(("Good", "Poor")):
         write(tmp_path / "3m.vlt" / uid, arrays(number))
     assert choose_format([tmp_path / "3m.vlt"], None, "lab/x").name == "og-marl-vault"
@@ -136,23 +129,23 @@ def test_vaults_of_a_folder_are_splits_or_chosen(tmp_path: Path) -> None:
         orlog.import_dataset(tmp_path / "3m.vlt", "lab/medium-v0", task="Medium")
 
 
-def test_actions_that_are_no_choices_and_episodes_without_an_end_are_read(tmp_path: Path) -> None:
+def test_actions_that_are_no_choices_and_episodes_without_an_end_are_read(tmp_path):
     steps = {name: values[:6] for name, values in arrays().items() if name != "infos.legals"}
     steps["actions"] = np.zeros((6, AGENTS, 2), "f4")
     dataset, found = read_files(ogmarl.FORMAT, write(tmp_path / "a", steps), tmp_path / "s")
     assert dataset.episode_lengths.tolist() == [4, 1]
     assert "a: the last episode does not end" in sentences(found.notes)[0]
-    assert dataset.action_space["agent_1"].shape == (2,)  # type: ignore[index]
+    assert dataset.action_space["agent_1"].shape == (2,)
     batch = next(iter(orlog.transitions(dataset, batch_size=4, seed=0)))
     assert batch.actions.shape == (4, AGENTS * 2)
 
 
-def test_what_is_wrong_names_vault_and_array(tmp_path: Path) -> None:
+def test_what_is_wrong_names_vault_and_array(tmp_path):
     good = arrays()
     late = {**good, "rewards": good["rewards"][:5]}
     odd = good["actions"].copy()
     odd[7, 1] = 9
-    cases: list[tuple[dict[str, np.ndarray], type[OrlogError], str]] = [
+    cases = [
         ({**good, "actions": odd}, SchemaError, "actions: expected discrete actions from 0 to 4, found 0 to 9"),
         ({**good, "terminals": good["rewards"]}, SchemaError, "terminals: expected 0 or 1"),
         ({**good, "observations": good["rewards"][:, :2]}, SchemaError, "rows for 3 agents"),
@@ -208,7 +201,7 @@ for uid in ("Good", "Poor"):
 
 
 @pytest.mark.thorough
-def test_what_flashbax_writes_is_read(tmp_path: Path) -> None:
+def test_what_flashbax_writes_is_read(tmp_path):
     np.savez(tmp_path / "steps.npz", allow_pickle=False, **arrays())
     python = tool_python("flashbax==0.1.3")
     run_tool(python, FLASHBAX, "steps.npz", tmp_path / "vaults", folder=tmp_path)

@@ -1,12 +1,8 @@
 """Logs as the Open Bandit Dataset has them are read as a plain reader of the CSV files reads them."""
 
-from __future__ import annotations
-
 import csv
 import datetime as dt
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +14,8 @@ from tests.command_line import orlog as run
 
 pytest.importorskip("pyarrow")
 
-Row = dict[str, Any]
 
-
-def choices(count: int = 12) -> list[Row]:
+def choices(count=12):
     """Return rows as the dataset has them, of 4 items, 3 places and 2 affinities."""
     rng = np.random.default_rng(0)
     start = dt.datetime(2019, 11, 24, tzinfo=dt.UTC)
@@ -45,7 +39,7 @@ def choices(count: int = 12) -> list[Row]:
     return rows
 
 
-ITEM_ROWS: list[Row] = [
+ITEM_ROWS = [
     {"": 0, "item_id": 0, "item_feature_0": -0.5, "item_feature_1": "b"},
     {"": 1, "item_id": 2, "item_feature_0": 0.25, "item_feature_1": "a"},
     {"": 2, "item_id": 1, "item_feature_0": 1.0, "item_feature_1": "c"},
@@ -53,7 +47,7 @@ ITEM_ROWS: list[Row] = [
 ]
 
 
-def write(folder: Path, rows: list[Row], items: list[Row] | None = None) -> Path:
+def write(folder, rows, items=None):
     """Write the folder of a campaign."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, some in (("men.csv", rows), ("item_context.csv", items)):
@@ -65,17 +59,17 @@ def write(folder: Path, rows: list[Row], items: list[Row] | None = None) -> Path
     return folder
 
 
-def write_sample(root: Path) -> Path:
+def write_sample(root):
     """Write a small sound folder, for the tests that damage files."""
     return write(root, choices(6), ITEM_ROWS)
 
 
-def test_every_choice_is_an_episode_with_its_propensity(tmp_path: Path) -> None:
+def test_every_choice_is_an_episode_with_its_propensity(tmp_path):
     rows = choices()
     folder = write(tmp_path / "random" / "men", rows, ITEM_ROWS)
     dataset = orlog.load_dataset(orlog.import_dataset([folder], "lab/clicks-v1"))
     assert dataset.action_space == spaces.Discrete(4)
-    space: Any = dataset.observation_space
+    space = dataset.observation_space
     assert space["user"] == spaces.MultiDiscrete([3, 2])
     assert space["position"] == spaces.Discrete(3)
     assert dataset.total_episodes == dataset.total_steps == len(rows)
@@ -102,7 +96,7 @@ def test_every_choice_is_an_episode_with_its_propensity(tmp_path: Path) -> None:
     assert "lab/clicks-v1" in listed
 
 
-def test_files_are_taken_without_the_items(tmp_path: Path) -> None:
+def test_files_are_taken_without_the_items(tmp_path):
     folder = write(tmp_path / "men", choices(40))
     ended = run("import", str(folder / "men.csv"), "lab/alone-v1")
     assert ended.returncode == 0, ended.stderr
@@ -122,14 +116,14 @@ def test_files_are_taken_without_the_items(tmp_path: Path) -> None:
         ({"timestamp": "yesterday"}, "timestamp is no time in UTC"),
     ],
 )
-def test_numbers_that_are_none_of_such_a_log_are_refused(tmp_path: Path, change: Row, message: str) -> None:
+def test_numbers_that_are_none_of_such_a_log_are_refused(tmp_path, change, message):
     rows = choices()
     rows[2] |= change
     with pytest.raises(SchemaError, match=message):
         orlog.import_dataset([write(tmp_path / "men", rows, ITEM_ROWS)], "lab/bad-v1")
 
 
-def test_items_twice_and_two_campaigns_are_refused(tmp_path: Path) -> None:
+def test_items_twice_and_two_campaigns_are_refused(tmp_path):
     folder = write(tmp_path / "men", choices(), [*ITEM_ROWS, ITEM_ROWS[0]])
     with pytest.raises(SchemaError, match="item_id must have each number from 0 on once"):
         orlog.import_dataset([folder], "lab/twice-v1")

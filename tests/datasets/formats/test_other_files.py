@@ -1,7 +1,5 @@
 """Files that are not read: the message says what they are, and the lines that it says to run work."""
 
-from __future__ import annotations
-
 import bz2
 import collections
 import gzip
@@ -15,9 +13,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -41,7 +37,7 @@ from tests.tool_environments import run_tool, tool_python
 LENGTHS, TERMINATED = (4, 3, 5), (True, False, True)
 
 
-def episodes() -> list[dict[str, Any]]:
+def episodes():
     """Return episodes, the second of which was cut off; of all names the shortest."""
     rng = np.random.default_rng(0)
     made = []
@@ -53,7 +49,7 @@ def episodes() -> list[dict[str, Any]]:
     return made
 
 
-def named(names: dict[str, str]) -> list[dict[str, Any]]:
+def named(names):
     return [{key: one[short] for key, short in names.items()} for one in episodes()]
 
 
@@ -61,11 +57,11 @@ D4RL = {"observations": "o", "actions": "a", "rewards": "r", "next_observations"
 D4RL |= {"terminals": "d"}
 
 
-def arrays() -> dict[str, np.ndarray]:
+def arrays():
     return {key: np.concatenate([one[key] for one in named(D4RL)]) for key in D4RL}
 
 
-def transitions(order: str = "o a r after d") -> list[tuple[Any, ...]]:
+def transitions(order="o a r after d"):
     """Return transitions, rewards and flags as numbers of Python."""
     rows = [
         {key: one[key][at].item() if key in "rd" else one[key][at] for key in order.split()}
@@ -75,28 +71,28 @@ def transitions(order: str = "o a r after d") -> list[tuple[Any, ...]]:
     return [tuple(one.values()) for one in rows]
 
 
-def by_episode(steps: list[Any]) -> list[list[Any]]:
+def by_episode(steps):
     ends = np.cumsum(LENGTHS)
     return [steps[stop - count : stop] for count, stop in zip(LENGTHS, ends, strict=True)]
 
 
-def step_dicts() -> list[dict[str, Any]]:
+def step_dicts():
     names = ("observation", "action", "reward", "next_observation", "done")
     return [{**dict(zip(names, one, strict=True)), "info": {}} for one in transitions()]
 
 
-def lists(names: dict[str, str]) -> dict[str, Any]:
+def lists(names):
     return {key: [one[short] for one in episodes()] for key, short in names.items()}
 
 
-def padded() -> dict[str, np.ndarray]:
+def padded():
     """Return arrays [episodes, time, ..]."""
     same = [{key: values[:3] for key, values in one.items()} for one in named(D4RL)]
     return {key: np.stack([one[key] for one in same]) for key in ("observations", "actions", "rewards")}
 
 
 SHORT = {"obs": "o", "act": "a", "rew": "r", "done": "d"}
-KINDS: dict[str, Callable[[], Any]] = {
+KINDS = {
     "a dict of arrays for each episode": lambda: named(D4RL),
     "the same by name": lambda: {f"run_{at}": one for at, one in enumerate(named(D4RL))},
     "the same among other things": lambda: {"version": 3, "data": named(D4RL)},
@@ -124,7 +120,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "a list of lists of dicts": lambda: by_episode(step_dicts()),
     "a tuple of arrays": lambda: tuple(arrays().values()),
 }
-PICKLERS: dict[str, Callable[[Any, Path], object]] = {
+PICKLERS = {
     "a.pkl": lambda data, path: path.write_bytes(pickle.dumps(data, protocol=2)),
     "b.pickle": lambda data, path: path.write_bytes(pickle.dumps(data, protocol=5)),
     "no_ending": lambda data, path: path.write_bytes(pickle.dumps(data)),
@@ -137,7 +133,7 @@ PICKLERS: dict[str, Callable[[Any, Path], object]] = {
 }
 
 
-def as_tensors(data: Any) -> Any:
+def as_tensors(data):
     if isinstance(data, np.ndarray):
         return torch.as_tensor(data)
     if isinstance(data, dict):
@@ -145,11 +141,11 @@ def as_tensors(data: Any) -> Any:
     return type(data)(map(as_tensors, data)) if isinstance(data, (list, tuple)) else data
 
 
-def lines_of(message: str) -> str:
+def lines_of(message):
     return "\n".join(line[4:] for line in message.splitlines() if line.startswith("    "))
 
 
-def check(rows: dict[str, np.ndarray] | None) -> None:
+def check(rows):
     """Compare rows with the episodes."""
     assert rows is not None
     stops = np.flatnonzero(rows["terminals"] | rows["timeouts"]) + 1
@@ -165,11 +161,11 @@ def check(rows: dict[str, np.ndarray] | None) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_pickles_hold_becomes_rows(kind: str) -> None:
+def test_what_pickles_hold_becomes_rows(kind):
     check(rows_of(KINDS[kind]()))
 
 
-def test_arrays_by_episode_and_time_become_episodes() -> None:
+def test_arrays_by_episode_and_time_become_episodes():
     rows = rows_of(padded())
     assert rows is not None
     assert rows["timeouts"].nonzero()[0].tolist() == [2, 5, 8]
@@ -184,9 +180,7 @@ def test_arrays_by_episode_and_time_become_episodes() -> None:
         ("a list of transitions", "g.pt"),
     ],
 )
-def test_the_lines_of_the_message_convert_what_the_pickle_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
-) -> None:
+def test_the_lines_of_the_message_convert_what_the_pickle_holds(tmp_path, monkeypatch, kind, name):
     monkeypatch.chdir(tmp_path)
     PICKLERS[name](KINDS[kind](), Path(name))
     with pytest.raises(ValueError, match="runs the program in it") as refused:
@@ -200,9 +194,7 @@ def test_the_lines_of_the_message_convert_what_the_pickle_holds(
         check(dict(made))
 
 
-def test_arrays_that_say_ends_by_themselves_are_imported_by_the_next_hint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_that_say_ends_by_themselves_are_imported_by_the_next_hint(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = {key: values for key, values in arrays().items() if key in ("actions", "rewards")}
     rows |= {"obs": arrays()["observations"], "episode_ends": np.cumsum(LENGTHS)}
@@ -214,7 +206,7 @@ def test_arrays_that_say_ends_by_themselves_are_imported_by_the_next_hint(
     assert orlog.load_dataset("lab/x-v1").episode_lengths.tolist() == [3, 2, 4]
 
 
-def test_a_pickled_table_becomes_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickled_table_becomes_parquet(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     columns = {"episode": [0, 0, 1, 1], "obs_0": [1.0, 2, 3, 4], "action": [0.1] * 4, "reward": [1.0] * 4}
     pd.DataFrame(columns).to_pickle("a.pkl")
@@ -228,13 +220,13 @@ def test_a_pickled_table_becomes_parquet(tmp_path: Path, monkeypatch: pytest.Mon
 class Runs:
     """What makes a folder where it is unpickled."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.mkdir, ("made",)
 
 
-def test_what_fits_no_kind_is_told_and_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fits_no_kind_is_told_and_never_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    inside: list[Any] = []
+    inside = []
     inside += [inside] * 1000
     for data, text in (
         ({"0.weight": torch.ones(3, 2)}, "a dict of 1: 0.weight (tensor)"),
@@ -254,7 +246,7 @@ def test_what_fits_no_kind_is_told_and_never_run(tmp_path: Path, monkeypatch: py
 
 @settings(max_examples=scaled(300))
 @given(st.binary(max_size=60), st.integers(0, 500), st.sampled_from([0, 2, 4]))
-def test_damaged_pickles_are_told_too(tmp_path_factory: Any, noise: bytes, at: int, protocol: int) -> None:
+def test_damaged_pickles_are_told_too(tmp_path_factory, noise, at, protocol):
     file = tmp_path_factory.getbasetemp() / "damaged.pkl"
     sound = pickle.dumps(named(D4RL), protocol=protocol)
     file.write_bytes(sound[:at] + noise + sound[at + len(noise) :])
@@ -269,7 +261,7 @@ def test_damaged_pickles_are_told_too(tmp_path_factory: Any, noise: bytes, at: i
 ROWS = {"episode": [0, 0, 1, 1], "obs_0": [1.0, 2, 3, 4], "action": [0.1] * 4, "reward": [1.0] * 4}
 
 
-def pack(path: Path) -> None:
+def pack(path):
     pd.DataFrame(ROWS).to_csv("a.csv", index=False)
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w") as archive:
@@ -280,12 +272,12 @@ def pack(path: Path) -> None:
     Path("a.csv").unlink()
 
 
-def matlab(path: Path) -> None:
+def matlab(path):
     columns = {"observations": np.ones((4, 2)), "actions": np.ones((4, 1)), "rewards": np.ones(4)}
     scipy.io.savemat(path, {**columns, "terminals": [0, 1, 0, 1], "timeouts": [0] * 4}, oned_as="column")
 
 
-WRITERS: dict[str, Callable[[Path], object]] = {
+WRITERS = {
     "a b.tar": pack,
     "a.tar.gz": pack,
     "a.zip": pack,
@@ -300,7 +292,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_what_the_message_says_to_run_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_what_the_message_says_to_run_works(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     WRITERS[name](Path(name))
     shown = run("import", name, "lab/x-v1").stderr
@@ -317,7 +309,7 @@ def test_what_the_message_says_to_run_works(tmp_path: Path, monkeypatch: pytest.
     assert done.returncode == 0, done.stderr
 
 
-def test_recordings_of_unitree_and_empty_downloads_are_told(tmp_path: Path) -> None:
+def test_recordings_of_unitree_and_empty_downloads_are_told(tmp_path):
     for place in ("task/episode_0001/colors/000000_color_0.jpg", "task/episode_0001/data.json"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text("{}")
@@ -365,7 +357,7 @@ FILL = """
 """
 
 
-def test_a_replay_buffer_of_tianshou_is_refused_with_lines_that_convert_it(tmp_path: Path) -> None:
+def test_a_replay_buffer_of_tianshou_is_refused_with_lines_that_convert_it(tmp_path):
     with h5py.File(tmp_path / "buffer.hdf5", "w") as file:  # its layout, as version 2.0.1 writes it
         file.create_group("_meta").attrs["__data_type__"] = "Batch"
         file["_random_state"] = np.zeros(8, np.int8)
@@ -375,9 +367,7 @@ def test_a_replay_buffer_of_tianshou_is_refused_with_lines_that_convert_it(tmp_p
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("environments", "rows"), [(1, 20), (3, 12)])
-def test_the_lines_of_the_message_convert_a_buffer_that_tianshou_wrote(
-    tmp_path: Path, environments: int, rows: int
-) -> None:
+def test_the_lines_of_the_message_convert_a_buffer_that_tianshou_wrote(tmp_path, environments, rows):
     python = tool_python(*TIANSHOU, dependencies=False)
     run_tool(python, FILL, str(environments), str(rows), folder=tmp_path)
     with pytest.raises(ValueError, match="Tianshou") as refused:

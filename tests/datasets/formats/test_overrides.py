@@ -1,11 +1,7 @@
 """What users give in place of what files say: ends of episodes, rewards, environments and bounds."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import h5py
@@ -15,11 +11,11 @@ import pytest
 from gymnasium import spaces
 
 import orlog
+from orlog import OrlogError
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
-from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import NotFoundError, OrlogError, SchemaError
+from orlog.errors import NotFoundError, SchemaError
 from tests.datasets.formats import (
     test_arrays,
     test_d4rl,
@@ -38,18 +34,18 @@ HOW = ("terminated", "truncated", "unknown")
 MAPPED = {"observation": "obs/state", "action": "actions"}
 
 
-def ends_of(dataset: Dataset) -> list[str]:
+def ends_of(dataset):
     return [
         "terminated" if one.terminations[-1] else "truncated" if one.truncations[-1] else "unknown" for one in dataset
     ]
 
 
-def arrays(root: Path) -> tuple[Path, dict[str, Any]]:
+def arrays(root):
     test_arrays.write_groups(root / "a.h5", [3, 5])
     return root / "a.h5", {"columns": MAPPED, "episode": "demo_*"}
 
 
-def table_logs(root: Path) -> tuple[Path, dict[str, Any]]:
+def table_logs(root):
     body = test_table.logs([3, 4])
     test_table.write(body, root / "a.csv")
     given = test_table.OPTIONS
@@ -57,21 +53,19 @@ def table_logs(root: Path) -> tuple[Path, dict[str, Any]]:
     return root / "a.csv", {"columns": columns, "episode": given.episode}
 
 
-def aloha(root: Path) -> tuple[Path, dict[str, Any]]:
+def aloha(root):
     write_aloha(root / "a")
     return root / "a", {}
 
 
-def zarr(root: Path) -> tuple[Path, dict[str, Any]]:
+def zarr(root):
     write_zarr(root / "a.zarr", lengths=[4, 6])
     return root / "a.zarr", {}
 
 
 @pytest.mark.parametrize("write", [arrays, table_logs, aloha, zarr])
 @pytest.mark.parametrize("how", HOW)
-def test_unknown_ends_are_what_the_user_says(
-    tmp_path: Path, write: Callable[[Path], tuple[Path, dict[str, Any]]], how: str
-) -> None:
+def test_unknown_ends_are_what_the_user_says(tmp_path, write, how):
     path, said = write(tmp_path)
     found = {}
     for ends in ("", how):
@@ -89,7 +83,7 @@ def test_unknown_ends_are_what_the_user_says(
         assert one.metadata["final_observation_missing"] == (how == "terminated")
 
 
-def test_ends_that_files_tell_stay_as_they_are(tmp_path: Path) -> None:
+def test_ends_that_files_tell_stay_as_they_are(tmp_path):
     write_maniskill(tmp_path)
     with pytest.raises(ValueError, match="does not use ends="):
         read_files(
@@ -100,23 +94,23 @@ def test_ends_that_files_tell_stay_as_they_are(tmp_path: Path) -> None:
         )
 
 
-def calvin(root: Path) -> tuple[Path, dict[str, Any]]:
+def calvin(root):
     write_calvin(root / "a")
     return root / "a", {}
 
 
-def robomimic(root: Path) -> tuple[Path, dict[str, Any]]:
+def robomimic(root):
     test_robomimic.write(root / "a.hdf5", everywhere=True, dones=None)
     return root / "a.hdf5", {}
 
 
-def rlds(root: Path) -> tuple[Path, dict[str, Any]]:
+def rlds(root):
     steps = {name: one for name, one in test_rlds.STEPS.items() if name != "is_terminal"}
     test_rlds.write(root / "a", test_rlds.SAMPLE, steps)
     return root / "a", {}
 
 
-def lerobot(root: Path) -> tuple[Path, dict[str, Any]]:
+def lerobot(root):
     test_lerobot.write(root / "a", "v2.1")
     info = root / "a" / "meta" / "info.json"
     body = json.loads(info.read_text())
@@ -127,20 +121,20 @@ def lerobot(root: Path) -> tuple[Path, dict[str, Any]]:
     return root / "a", {}
 
 
-def imitation(root: Path) -> tuple[Path, dict[str, Any]]:
+def imitation(root):
     rows = [one | {"terminal": True} for one in test_imitation.trajectories()]
     test_imitation.write(root / "a", [{k: v for k, v in one.items() if k != "infos"} for one in rows])
     return root / "a", {}
 
 
-def starts(root: Path) -> tuple[Path, dict[str, Any]]:
+def starts(root):
     columns = test_npz.flat(6, [3])
     kept = {name: columns[name] for name in ("obs", "action", "reward")}
     np.savez(root / "a.npz", **kept, episode_starts=np.array([1, 0, 0, 0, 1, 0], bool))
     return root / "a.npz", {}
 
 
-UNKNOWN: dict[Callable[[Path], tuple[Path, dict[str, Any]]], int] = {
+UNKNOWN = {
     arrays: 5, table_logs: 4, aloha: 7, zarr: 6, calvin: 5, robomimic: 5, rlds: 3, lerobot: 5,
     imitation: max(test_imitation.LENGTHS), starts: 4,
 }  # fmt: skip
@@ -148,9 +142,7 @@ UNKNOWN: dict[Callable[[Path], tuple[Path, dict[str, Any]]], int] = {
 
 
 @pytest.mark.parametrize("write", UNKNOWN)
-def test_a_horizon_means_the_same_in_all_formats(
-    tmp_path: Path, write: Callable[[Path], tuple[Path, dict[str, Any]]]
-) -> None:
+def test_a_horizon_means_the_same_in_all_formats(tmp_path, write):
     path, said = write(tmp_path)
     file_format = choose_format([path], None, "lab/a-v1", is_mapped=bool(said))
     longest, found = UNKNOWN[write], {}
@@ -180,33 +172,33 @@ def test_a_horizon_means_the_same_in_all_formats(
         read_files(file_format, path, tmp_path / "store", shorter)
 
 
-def flagged(root: Path) -> tuple[Path, dict[str, Any]]:
+def flagged(root):
     test_arrays.write_groups(root / "a.h5", [3])
     return root / "a.h5", {"columns": MAPPED | {"terminated": "done"}, "episode": "demo_*"}
 
 
-def rllib(root: Path) -> tuple[Path, dict[str, Any]]:
+def rllib(root):
     write_rllib(root / "a.json")
     return root / "a.json", {}
 
 
-def npz(root: Path) -> tuple[Path, dict[str, Any]]:
+def npz(root):
     np.savez(root / "a.npz", **test_npz.flat(9, [3, 8]))
     return root / "a.npz", {}
 
 
-def d4rl(root: Path) -> tuple[Path, dict[str, Any]]:
+def d4rl(root):
     body = test_d4rl.rows_of([False, False, True], [False, True, False], next_observations=True)
     test_d4rl.write(root / "a.hdf5", body)
     return root / "a.hdf5", {}
 
 
-def records(root: Path) -> tuple[Path, dict[str, Any]]:
+def records(root):
     test_rlds.write(root / "a", test_rlds.SAMPLE)
     return root / "a", {}
 
 
-def tensors(root: Path) -> tuple[Path, dict[str, Any]]:
+def tensors(root):
     rows = np.arange(sum(test_torchrl.LENGTHS))[:, None]
     flags = {"next/done": (rows == 2) | (rows == 3) | (rows == 7), "next/truncated": rows < 4}
     flags["next/truncated"] &= flags["next/done"]
@@ -214,7 +206,7 @@ def tensors(root: Path) -> tuple[Path, dict[str, Any]]:
     return root / "a", {}
 
 
-def exported(root: Path) -> tuple[Path, dict[str, Any]]:
+def exported(root):
     dataset, _ = read_files(choose_format([npz(root)[0]], None, "lab/a"), root / "a.npz", root / "made")
     orlog.export_dataset(dataset, root / "a", to="lerobot", lossy=True)
     return root / "a", {}
@@ -222,9 +214,7 @@ def exported(root: Path) -> tuple[Path, dict[str, Any]]:
 
 @pytest.mark.parametrize("write", [flagged, rllib, npz, d4rl, records, tensors, exported])
 @pytest.mark.parametrize("said", [{"horizon": 50}, {"ends": "unknown"}])
-def test_what_is_said_of_ends_that_all_files_tell_is_refused(
-    tmp_path: Path, write: Callable[[Path], tuple[Path, dict[str, Any]]], said: dict[str, Any]
-) -> None:
+def test_what_is_said_of_ends_that_all_files_tell_is_refused(tmp_path, write, said):
     path, more = write(tmp_path)
     file_format = choose_format([path], None, "lab/a-v1", is_mapped=bool(more))
     option = next(iter(said))
@@ -235,7 +225,7 @@ def test_what_is_said_of_ends_that_all_files_tell_is_refused(
     read_files(file_format, path, tmp_path / "alone", alone)
 
 
-def test_a_horizon_ends_episodes_of_arrays_where_only_ends_of_the_task_are_flagged(tmp_path: Path) -> None:
+def test_a_horizon_ends_episodes_of_arrays_where_only_ends_of_the_task_are_flagged(tmp_path):
     done = np.zeros(14, bool)
     done[[5, 13]] = True
     np.savez(tmp_path / "a.npz", o=np.zeros((14, 2)), a=np.arange(14.0), done=done)
@@ -251,7 +241,7 @@ def test_a_horizon_ends_episodes_of_arrays_where_only_ends_of_the_task_are_flagg
     assert dataset.episode_lengths.tolist() == [3, 2, 3, 4]
 
 
-def read_zarr(root: Path, **said: Any) -> tuple[Dataset, dict[str, Any], list[str]]:
+def read_zarr(root, **said):
     root.mkdir(exist_ok=True)
     body = write_zarr(root / "a.zarr", lengths=[40, 60])
     file_format = choose_format([root / "a.zarr"], None, "lab/a-v1")
@@ -259,21 +249,21 @@ def read_zarr(root: Path, **said: Any) -> tuple[Dataset, dict[str, Any], list[st
     return dataset, body, sentences(found.notes)
 
 
-def test_constant_rewards(tmp_path: Path) -> None:
+def test_constant_rewards(tmp_path):
     dataset, _, doubts = read_zarr(tmp_path, reward="constant=-1")
     assert all((one.rewards == -1).all() for one in dataset)
     assert "Rewards were not read, but made: --reward constant=-1." in doubts
     assert not any("zeros" in one for one in doubts)
 
 
-def test_rewards_of_success_are_at_the_end_of_the_task(tmp_path: Path) -> None:
+def test_rewards_of_success_are_at_the_end_of_the_task(tmp_path):
     dataset, _, _ = read_zarr(tmp_path, reward="success", ends="terminated")
     for one in dataset:
         assert one.rewards[-1] == 1
         assert not one.rewards[:-1].any()
 
 
-def test_rewards_of_success_are_those_of_the_files_where_they_have_them(tmp_path: Path) -> None:
+def test_rewards_of_success_are_those_of_the_files_where_they_have_them(tmp_path):
     bodies = write_maniskill(tmp_path)
     path = tmp_path / "demos.h5"
     dataset, _ = read_files(
@@ -283,7 +273,7 @@ def test_rewards_of_success_are_those_of_the_files_where_they_have_them(tmp_path
         np.testing.assert_array_equal(one.rewards, body["reached"].astype(float))
 
 
-def test_no_success_is_refused_or_told(tmp_path: Path) -> None:
+def test_no_success_is_refused_or_told(tmp_path):
     with pytest.raises(SchemaError, match="nothing states which episodes succeeded"):
         read_zarr(tmp_path, reward="success")
     _, _, doubts = read_zarr(tmp_path / "b", reward="success", ends="truncated")
@@ -291,9 +281,7 @@ def test_no_success_is_refused_or_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [300, 2**22])
-def test_rewards_of_a_function_see_each_step_and_what_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
+def test_rewards_of_a_function_see_each_step_and_what_followed(tmp_path, monkeypatch, block_bytes):
     from orlog.datasets.formats._shared import mapped_arrays
 
     monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
@@ -321,9 +309,7 @@ def test_rewards_of_a_function_see_each_step_and_what_followed(
         ("broken.py:f", ValueError, "SyntaxError when it was run"),
     ],
 )
-def test_rewards_that_cannot_be_made_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, error: type[Exception], text: str
-) -> None:
+def test_rewards_that_cannot_be_made_are_refused(tmp_path, monkeypatch, said, error, text):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("def short(o, a, n): return [0.0]\ndef fails(o, a, n): return o['nothing']\n")
     Path("broken.py").write_text("def f(:")
@@ -352,7 +338,7 @@ FORMAT = Format(name="mine", open=_open, extensions=(".mine",))
 """
 
 
-def columns() -> dict[str, np.ndarray]:
+def columns():
     """Return 60 steps in three episodes, as of Pendulum."""
     rng = np.random.default_rng(0)
     return {
@@ -364,19 +350,19 @@ def columns() -> dict[str, np.ndarray]:
     }
 
 
-def plain_npz(folder: Path) -> Path:
-    np.savez(folder / "data.npz", **columns())  # type: ignore[arg-type]
+def plain_npz(folder):
+    np.savez(folder / "data.npz", **columns())
     return folder / "data.npz"
 
 
-def plain_hdf5(folder: Path) -> Path:
+def plain_hdf5(folder):
     with h5py.File(folder / "data.hdf5", "w") as file:
         for name, values in columns().items():
             file[name] = values
     return folder / "data.hdf5"
 
 
-def csv(folder: Path) -> Path:
+def csv(folder):
     rows = columns()
     table = np.column_stack([np.arange(ROWS) // 20, rows["observations"], rows["actions"], rows["rewards"]])
     lines = [",".join(map(repr, row)) for row in table.tolist()]
@@ -384,7 +370,7 @@ def csv(folder: Path) -> Path:
     return folder / "data.csv"
 
 
-def own(folder: Path) -> Path:
+def own(folder):
     (folder / "mine.py").write_text(OWN_FORMAT)
     (folder / "data.mine").write_text("")
     return folder / "data.mine"
@@ -393,14 +379,14 @@ def own(folder: Path) -> Path:
 WRITERS = (plain_npz, plain_hdf5, csv, own)
 
 
-def imported(path: Path, name: str = "lab/arm-v1", **options: Any) -> orlog.Dataset:
+def imported(path, name="lab/arm-v1", **options):
     if path.suffix == ".mine":
         options["format"] = str(path.with_name("mine.py"))
     return orlog.load_dataset(orlog.import_dataset(path, name, **options))
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_an_environment_gives_spaces_and_is_scored_in(write: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_an_environment_gives_spaces_and_is_scored_in(write, tmp_path):
     found = imported(write(tmp_path), environment="Pendulum-v1,g=9.5")
     assert found.environment is not None
     assert (found.environment.id, found.environment.kwargs) == ("Pendulum-v1", {"g": 9.5})
@@ -417,7 +403,7 @@ def test_an_environment_gives_spaces_and_is_scored_in(write: Callable[[Path], Pa
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_bounds_are_those_that_were_said(write: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_bounds_are_those_that_were_said(write, tmp_path):
     found = imported(write(tmp_path), action_low=-2, action_high=[2.5], observation_low=-1)
     assert found.action_space == spaces.Box(-2, 2.5, (1,), np.float64)
     assert found.observation_space == spaces.Box(-1, np.inf, (3,), np.float64)
@@ -425,11 +411,11 @@ def test_bounds_are_those_that_were_said(write: Callable[[Path], Path], tmp_path
     orlog.train("td3bc", found, out=tmp_path / "run", steps=2, evaluations=0)
 
 
-def test_a_benchmarks_dataset_is_taken_as_of_its_own_format(tmp_path: Path) -> None:
+def test_a_benchmarks_dataset_is_taken_as_of_its_own_format(tmp_path):
     rows = columns()
     rows["observations"] = np.zeros((ROWS, 11), np.float32)
     rows["actions"] = np.zeros((ROWS, 3), np.float32)
-    np.savez(tmp_path / "hop.npz", **rows)  # type: ignore[arg-type]
+    np.savez(tmp_path / "hop.npz", **rows)
     found = imported(tmp_path / "hop.npz", like="d4rl/hopper-medium-v2")
     assert found.action_space == spaces.Box(-1, 1, (3,), np.float32)
     assert found.environment is not None
@@ -451,9 +437,7 @@ def test_a_benchmarks_dataset_is_taken_as_of_its_own_format(tmp_path: Path) -> N
         ({"action_high": float("nan")}, SchemaError, "lower bound"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_kept(
-    options: dict[str, Any], kind: type[Exception], message: str, tmp_path: Path
-) -> None:
+def test_what_does_not_fit_is_refused_and_nothing_kept(options, kind, message, tmp_path):
     path = plain_npz(tmp_path)
     with pytest.raises(kind, match=message):
         imported(path, **options)
@@ -461,9 +445,9 @@ def test_what_does_not_fit_is_refused_and_nothing_kept(
         orlog.load_dataset("lab/arm-v1")
 
 
-def test_a_time_limit_of_an_environment_does_not_end_logs_that_are_shorter(tmp_path: Path) -> None:
+def test_a_time_limit_of_an_environment_does_not_end_logs_that_are_shorter(tmp_path):
     rows = {name: one for name, one in columns().items() if name in ("observations", "actions")}
-    np.savez(tmp_path / "log.npz", run=np.repeat([0, 1], ROWS // 2), **rows)  # type: ignore[arg-type]
+    np.savez(tmp_path / "log.npz", run=np.repeat([0, 1], ROWS // 2), **rows)
     mapped = {"observation": "observations", "action": "actions"}
     found = imported(tmp_path / "log.npz", environment="Pendulum-v1", columns=mapped, episode="run")
     assert not found.column("terminations").any()

@@ -1,13 +1,9 @@
 """RLDS datasets of TensorFlow Datasets: in the layout it writes, with the habits that others have, and damaged."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -15,13 +11,12 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.formats import d4rl
-from orlog.datasets.formats._shared.episodes import Found, Options
+from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.layouts import FORMATS
 from orlog.datasets.formats.rlds import format as rlds
 from orlog.datasets.formats.rlds.tfrecords import example_bytes, read_example, read_records, values_of, write_record
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats import test_d4rl, test_robomimic
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
@@ -39,7 +34,7 @@ STEPS = {
 }
 
 
-def tensor(dtype: str, shape: Sequence[int]) -> dict[str, Any]:
+def tensor(dtype, shape):
     dimensions = {"dimensions": [str(one) for one in shape]} if shape else {}
     return {
         "pythonClassName": "tensorflow_datasets.core.features.tensor_feature.Tensor",
@@ -50,17 +45,13 @@ def tensor(dtype: str, shape: Sequence[int]) -> dict[str, Any]:
 TEXT = {"pythonClassName": "tensorflow_datasets.core.features.text_feature.Text", "text": {}}
 
 
-def write(
-    folder: Path,
-    episodes: Sequence[Mapping[str, Any]],
-    steps: Mapping[str, Any] = STEPS,
-    metadata: Mapping[str, Any] = {},
-    **change: Any,
-) -> Path:
+def write(folder, episodes, steps=STEPS, metadata=None, **change):
     """Write episodes of named arrays in the layout of TensorFlow Datasets; return the folder.
 
     `metadata` are features of `episode_metadata`, whose values are those of an episode by the same names.
     """
+    if metadata is None:
+        metadata = {}
     folder.mkdir(parents=True, exist_ok=True)
     features = {name: tensor(*one) for name, one in steps.items()}
     inner = {"pythonClassName": "x.FeaturesDict", "featuresDict": {"features": features}}
@@ -79,7 +70,7 @@ def write(
     (folder / "dataset_info.json").write_text(json.dumps(info), "utf-8")
     with (folder / f"{info['name']}-train.tfrecord-00000-of-00001").open("wb") as file:
         for episode in episodes:
-            values: dict[str, Any] = {f"steps/{name}": np.ravel(episode[name]) for name in steps}
+            values = {f"steps/{name}": np.ravel(episode[name]) for name in steps}
             for name in metadata:
                 value = episode[name]
                 value = [value.encode()] if isinstance(value, str) else np.ravel(value)
@@ -88,7 +79,7 @@ def write(
     return folder
 
 
-def rows(count: int, *, seed: int = 0, terminal: bool = True, **change: Any) -> dict[str, Any]:
+def rows(count, *, seed=0, terminal=True, **change):
     """Return `count` steps as RLDS says: those after the last action hold nothing."""
     rng = np.random.default_rng(seed)
     last = np.arange(count) == count - 1
@@ -107,11 +98,11 @@ def rows(count: int, *, seed: int = 0, terminal: bool = True, **change: Any) -> 
 SAMPLE = (rows(4), rows(3, terminal=False))
 
 
-def read(folder: Path, store: Path) -> tuple[Dataset, Found]:
+def read(folder, store):
     return read_files(rlds.FORMAT, folder, store)
 
 
-def recorded(name: str = "lab/odd-v1") -> Dataset:
+def recorded(name="lab/odd-v1"):
     """Record five episodes of everything that RLDS holds, of two splits."""
     rng = np.random.default_rng(0)
     space = spaces.Dict(
@@ -161,12 +152,10 @@ def recorded(name: str = "lab/odd-v1") -> Dataset:
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2**24])
-def test_what_is_exported_comes_back_in_every_column(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
+def test_what_is_exported_comes_back_in_every_column(tmp_path, monkeypatch, block_bytes):
     monkeypatch.setattr(rlds, "BLOCK_BYTES", block_bytes)
     dataset = recorded()
-    said: list[str] = []
+    said = []
     orlog.export_dataset(dataset, tmp_path / "out", to="rlds", on_losses=said.extend)
     assert not said
     assert choose_format([tmp_path / "out"], None, "lab/x").name == "rlds"
@@ -178,7 +167,7 @@ def test_what_is_exported_comes_back_in_every_column(
     assert {one.name: one.blake3 for one in again.manifest.columns} == columns
 
 
-def test_steps_become_transitions_as_rlds_defines_them(tmp_path: Path) -> None:
+def test_steps_become_transitions_as_rlds_defines_them(tmp_path):
     episodes = [rows(4, seed=1), rows(6, seed=2, terminal=False)]
     dataset, found = read(write(tmp_path / "arm/1.0.0", episodes).parent, tmp_path / "store")
     assert dataset.episode_lengths.tolist() == [3, 5]
@@ -191,7 +180,7 @@ def test_steps_become_transitions_as_rlds_defines_them(tmp_path: Path) -> None:
     assert "infos/discount" not in dataset.columns
 
 
-def test_a_reward_at_the_last_step_of_a_task_that_ended_is_kept(tmp_path: Path) -> None:
+def test_a_reward_at_the_last_step_of_a_task_that_ended_is_kept(tmp_path):
     episodes = [rows(4, seed=seed, terminal=seed != 1, reward=np.array([0, 0, 0, 1], "f4")) for seed in range(3)]
     for one in episodes:
         one["action"] = np.ones((4, 1), "f4")
@@ -207,7 +196,7 @@ def test_a_reward_at_the_last_step_of_a_task_that_ended_is_kept(tmp_path: Path) 
     assert "1 episode has an action or a reward at their last step" in sentences(found.notes)[1]
 
 
-def test_rewards_that_come_with_the_next_observation_are_moved_to_their_action(tmp_path: Path) -> None:
+def test_rewards_that_come_with_the_next_observation_are_moved_to_their_action(tmp_path):
     episodes = [rows(4, seed=seed, terminal=seed == 0, reward=np.arange(4, dtype="f4")) for seed in range(2)]
     dataset, found = read(write(tmp_path / "arm", episodes), tmp_path / "store")
     for ours, theirs in zip(dataset, episodes, strict=True):
@@ -218,7 +207,7 @@ def test_rewards_that_come_with_the_next_observation_are_moved_to_their_action(t
     assert [one[:27] for one in sentences(found.notes)] == ["First steps have no reward,"]
 
 
-def test_final_observations_that_d4rls_adapter_made_up_are_marked(tmp_path: Path) -> None:
+def test_final_observations_that_d4rls_adapter_made_up_are_marked(tmp_path):
     episodes = [rows(4, seed=seed, terminal=seed != 1) for seed in range(3)]
     episodes[0]["observation"][-1] = 0
     dataset, found = read(write(tmp_path / "zeros", episodes), tmp_path / "store0")
@@ -236,7 +225,7 @@ def test_final_observations_that_d4rls_adapter_made_up_are_marked(tmp_path: Path
     assert not sentences(found.notes)
 
 
-def test_what_steps_do_not_say_is_not_made_up(tmp_path: Path) -> None:
+def test_what_steps_do_not_say_is_not_made_up(tmp_path):
     few = {name: STEPS[name] for name in ("observation", "action")}
     dataset, found = read(write(tmp_path / "few", [rows(4)], few), tmp_path / "store0")
     assert (found.terminated, found.truncated, len(dataset[0])) == (0, 1, 3)
@@ -255,7 +244,7 @@ def test_what_steps_do_not_say_is_not_made_up(tmp_path: Path) -> None:
     ]
 
 
-def test_discounts_and_terminal_steps_that_say_more_are_kept(tmp_path: Path) -> None:
+def test_discounts_and_terminal_steps_that_say_more_are_kept(tmp_path):
     half = np.array([1, 0.5, 1, 0], "f4")
     done = np.array([False, True, True, True])
     dataset, found = read(write(tmp_path / "arm", [rows(4, discount=half, is_terminal=done)]), tmp_path / "store")
@@ -270,11 +259,11 @@ def test_discounts_and_terminal_steps_that_say_more_are_kept(tmp_path: Path) -> 
     assert "1 episode has a discount of 0 before a last step" in sentences(found.notes)[0]
 
 
-def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_agree_is_refused(tmp_path):
     folder = tmp_path / "arm"
     number = 0
 
-    def refused(error: type[Exception], message: str, *episodes: Any, **change: Any) -> None:
+    def refused(error, message, *episodes, **change):
         nonlocal number
         number += 1
         shutil.rmtree(folder, ignore_errors=True)
@@ -323,7 +312,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "two", tmp_path / "store")
 
 
-def test_the_description_of_before_2022_is_read(tmp_path: Path) -> None:
+def test_the_description_of_before_2022_is_read(tmp_path):
     folder = write(tmp_path / "arm", [rows(4)])
     name = "tensorflow_datasets.core.features"
     features = {
@@ -338,7 +327,7 @@ def test_the_description_of_before_2022_is_read(tmp_path: Path) -> None:
     assert dataset.episode_lengths.tolist() == [3]
 
 
-def test_every_flipped_bit_of_a_file_of_records_is_noticed() -> None:
+def test_every_flipped_bit_of_a_file_of_records_is_noticed():
     file = io.BytesIO()
     for data in (b"", b"one", bytes(range(40))):
         write_record(file, data)
@@ -354,25 +343,25 @@ def test_every_flipped_bit_of_a_file_of_records_is_noticed() -> None:
             spans(good[:stop])
 
 
-def spans(data: bytes) -> list[tuple[int, int]]:
+def spans(data):
     return [span for span, _ in read_records(io.BytesIO(data), "records")]
 
 
-def test_damaged_messages_with_right_checksums_are_refused_or_read() -> None:
-    values: dict[str, Any] = {
+def test_damaged_messages_with_right_checksums_are_refused_or_read():
+    values = {
         "bytes": [b"", b"text", b"x" * 300],
         "float": np.arange(9, dtype="f4"),
         "int64": np.array([0, -1, 2**62, 300]),
     }
     good = example_bytes(values)
 
-    def read_all(data: bytes) -> dict[str, Any]:
+    def read_all(data):
         return {name: values_of(one) for name, one in read_example(data, "x").items()}
 
     for name, one in read_all(good).items():
         np.testing.assert_array_equal(np.asarray(one), np.asarray(values[name]))
     for data in damaged(good, scaled(4000)):
-        refuses_or_reads(lambda one=data: read_all(one))  # type: ignore[misc]
+        refuses_or_reads(lambda one=data: read_all(one))
     tag = b"\x0a"
     for hostile in (
         tag + b"\xff" * 9 + b"\x01",  # 2**64 bytes
@@ -385,7 +374,7 @@ def test_damaged_messages_with_right_checksums_are_refused_or_read() -> None:
             read_all(hostile)
 
 
-def test_damaged_records_with_right_checksums_are_refused_or_read(tmp_path: Path) -> None:
+def test_damaged_records_with_right_checksums_are_refused_or_read(tmp_path):
     orlog.export_dataset(recorded(), tmp_path / "out", to="rlds")
     (folder,) = (tmp_path / "out/odd_v1").iterdir()
     shard = folder / "odd_v1-train.tfrecord-00000-of-00001"
@@ -396,7 +385,7 @@ def test_damaged_records_with_right_checksums_are_refused_or_read(tmp_path: Path
         write_record(file, data)
         shard.write_bytes(file.getvalue() + whole[stop + 4 :])
         store = tmp_path / str(number)
-        refuses_or_reads(lambda one=store: read(folder, one))  # type: ignore[misc]
+        refuses_or_reads(lambda one=store: read(folder, one))
 
 
 TENSORFLOW = ("tensorflow-cpu==2.21.0", "tensorflow-datasets==4.9.10")
@@ -495,29 +484,29 @@ writer.close_all()
 """
 
 
-def read_by_tensorflow(folder: Path, scratch: Path) -> tuple[dict[str, Any], str]:
+def read_by_tensorflow(folder, scratch):
     python = tool_python(*TENSORFLOW, alone=True)
     said = run_tool(python, READ, folder, scratch / "found.npz", folder=scratch)
     with np.load(scratch / "found.npz") as file:
         return dict(file), said.splitlines()[-1]
 
 
-def flat(value: Any, path: str) -> dict[str, Any]:
+def flat(value, path):
     if not isinstance(value, Mapping):
         return {path: value}
-    found: dict[str, Any] = {}
+    found = {}
     for key, part in value.items():
         found |= flat(part, f"{path}/{key}")
     return found
 
 
 @pytest.mark.thorough
-def test_tensorflow_datasets_reads_what_we_export(tmp_path: Path) -> None:
+def test_tensorflow_datasets_reads_what_we_export(tmp_path):
     dataset = recorded()
     orlog.export_dataset(dataset, tmp_path / "out", to="rlds")
     theirs, said = read_by_tensorflow(tmp_path / "out/odd_v1/1.0.0", tmp_path)
     assert said == "odd_v1 1.0.0 [3, 2]"
-    seen: dict[str, int] = {}
+    seen = {}
     for ours in dataset:
         split = ours.metadata["split"]
         number = seen.setdefault(split, 0)
@@ -546,7 +535,7 @@ def test_tensorflow_datasets_reads_what_we_export(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_what_tensorflow_datasets_writes_is_read_as_it_reads_it(tmp_path: Path) -> None:
+def test_what_tensorflow_datasets_writes_is_read_as_it_reads_it(tmp_path):
     folder = tmp_path / "arm/1.2.3"
     folder.mkdir(parents=True)
     run_tool(tool_python(*TENSORFLOW, alone=True), WRITE, folder, folder=tmp_path)
@@ -620,7 +609,7 @@ writer.close_all()
 """
 
 
-def converted(file: Path, name: str, folder: Path) -> tuple[Dataset, Found]:
+def converted(file, name, folder):
     """Read what an adapter of TensorFlow Datasets makes of a file."""
     (folder / name).mkdir(parents=True)
     python = tool_python(*TENSORFLOW, alone=True)
@@ -630,7 +619,7 @@ def converted(file: Path, name: str, folder: Path) -> tuple[Dataset, Found]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("has_next", [False, True])
-def test_d4rl_by_tensorflow_datasets_is_d4rl_but_for_final_observations(tmp_path: Path, has_next: bool) -> None:
+def test_d4rl_by_tensorflow_datasets_is_d4rl_but_for_final_observations(tmp_path, has_next):
     ends = np.arange(12) % 4 == 3
     body = test_d4rl.rows_of(
         list(ends & (np.arange(12) != 7)), list(ends & (np.arange(12) == 7)), next_observations=has_next
@@ -653,7 +642,7 @@ def test_d4rl_by_tensorflow_datasets_is_d4rl_but_for_final_observations(tmp_path
 
 
 @pytest.mark.thorough
-def test_robomimic_by_tensorflow_datasets_is_robomimic(tmp_path: Path) -> None:
+def test_robomimic_by_tensorflow_datasets_is_robomimic(tmp_path):
     file = tmp_path / "lift.hdf5"
     test_robomimic.write(file)
     right, _ = read_files(FORMATS["robomimic"], file, tmp_path / "right")
@@ -669,7 +658,7 @@ def test_robomimic_by_tensorflow_datasets_is_robomimic(tmp_path: Path) -> None:
         np.testing.assert_array_equal(ours.infos["states"], theirs.infos["states"])
 
 
-def test_features_of_other_names_are_what_the_user_says(tmp_path: Path) -> None:
+def test_features_of_other_names_are_what_the_user_says(tmp_path):
     renamed = {"observation": "state", "action": "command", "reward": "r", "is_terminal": "solved"}
     steps = {renamed.get(name, name): one for name, one in STEPS.items()}
     sample = [{renamed.get(name, name): one for name, one in body.items()} for body in SAMPLE]
@@ -687,7 +676,7 @@ def test_features_of_other_names_are_what_the_user_says(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.terminations, other.terminations)
 
 
-def test_what_the_user_does_not_name_is_kept_as_infos(tmp_path: Path) -> None:
+def test_what_the_user_does_not_name_is_kept_as_infos(tmp_path):
     write(tmp_path / "arm", SAMPLE)
     said = {"observation": "reward", "action": "action"}
     dataset, _ = read_files(rlds.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said))
@@ -695,7 +684,7 @@ def test_what_the_user_does_not_name_is_kept_as_infos(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["terminated", "truncated"])
-def test_ends_that_nothing_tells_are_as_the_user_says(tmp_path: Path, how: str) -> None:
+def test_ends_that_nothing_tells_are_as_the_user_says(tmp_path, how):
     steps = {name: one for name, one in STEPS.items() if name != "is_terminal"}
     write(tmp_path / "arm", SAMPLE, steps)
     dataset, found = read_files(rlds.FORMAT, tmp_path / "arm", tmp_path / "store", Options(ends=how))

@@ -1,15 +1,10 @@
 """Parquet files of RLlib: a step or an episode in a row, plain and packed, in runs that repeat each other."""
 
-from __future__ import annotations
-
 import base64
 import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import lz4.frame
 import msgspec
@@ -23,17 +18,15 @@ from orlog.datasets.formats import rllib
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files
 from tests.tool_environments import run_tool, tool_python
 
 LENGTHS = {"e7": 4, "0b": 3, "c1": 5}  # the second was cut off, and the order is not that of names
-Body = dict[str, Any]
 
 
-def episode(name: str) -> Body:
+def episode(name):
     number, rows = list(LENGTHS).index(name), LENGTHS[name]
     rng = np.random.default_rng(number)
     last = np.arange(rows) == rows - 1
@@ -47,13 +40,13 @@ def episode(name: str) -> Body:
     }
 
 
-def packed(values: np.ndarray) -> str:
+def packed(values):
     return base64.b64encode(lz4.frame.compress(pickle.dumps(values))).decode()
 
 
-def write_steps(file: Path, names: list[str], *, packs: bool = False) -> None:
+def write_steps(file, names, *, packs=False):
     """Write a row a step, as `OfflineSingleAgentEnvRunner` does."""
-    columns: dict[str, list[Any]] = {"eps_id": [], "agent_id": []}
+    columns = {"eps_id": [], "agent_id": []}
     for name in names:
         body = episode(name)
         rows = {**body, "obs": body["obs"][:-1], "new_obs": body["obs"][1:]}
@@ -76,13 +69,13 @@ def write_steps(file: Path, names: list[str], *, packs: bool = False) -> None:
     pq.write_table(pa.table(arrays, schema=pa.schema(fields)), file)
 
 
-def write_episodes(file: Path, pieces: list[tuple[str, int, int]], **changed: Any) -> None:
+def write_episodes(file, pieces, **changed):
     """Write a row for a piece of an episode, from a step to a step, as `OfflineSingleAgentEnvRunner` does."""
     states = []
     for name, start, stop in pieces:
         body, back = episode(name), min(start, 1)
 
-        def buffer(key: str, more: int = 0, body: Body = body, part: Any = (start, stop, back)) -> Any:
+        def buffer(key, more=0, body=body, part=(start, stop, back)):
             first, last, lookback = part
             values = list(body[key][first - lookback : last + more])
             return {"data": values, "lookback": lookback, "finalized": False, "space": None}
@@ -104,7 +97,7 @@ def write_episodes(file: Path, pieces: list[tuple[str, int, int]], **changed: An
     pq.write_table(pa.table({"item": states}), file)
 
 
-def _numpy(value: Any) -> Any:
+def _numpy(value):
     """Return NumPy's values as `msgpack_numpy` packs them."""
     if isinstance(value, np.ndarray):
         head = {b"nd": True, b"type": value.dtype.str, b"kind": b"", b"shape": list(value.shape)}
@@ -112,7 +105,7 @@ def _numpy(value: Any) -> Any:
     return {b"nd": False, b"type": value.dtype.str, b"data": value.tobytes()}
 
 
-def check(dataset: Dataset, names: list[str]) -> None:
+def check(dataset, names):
     for mine, name in zip(dataset, names, strict=True):
         body = episode(name)
         np.testing.assert_array_equal(mine.observations, body["obs"])
@@ -123,12 +116,12 @@ def check(dataset: Dataset, names: list[str]) -> None:
         np.testing.assert_array_equal(mine.truncations, body["truncateds"])
 
 
-def whole(*names: str) -> list[tuple[str, int, int]]:
+def whole(*names):
     return [(name, 0, LENGTHS[name]) for name in names]
 
 
 @pytest.mark.parametrize("kind", ["steps", "episodes"])
-def test_a_run_that_the_next_one_repeats_is_read_once(tmp_path: Path, kind: str) -> None:
+def test_a_run_that_the_next_one_repeats_is_read_once(tmp_path, kind):
     folder = tmp_path / "rllib" / "pong"
     for number, (run_name, names) in enumerate(
         {"run-000001-00001": ["e7"], "run-000001-00002": ["e7", "0b"], "run-000002-00001": ["c1"]}.items()
@@ -142,7 +135,7 @@ def test_a_run_that_the_next_one_repeats_is_read_once(tmp_path: Path, kind: str)
     assert "Left out, since the next one holds it too: run-000001-00001." in sentences(found.notes)
 
 
-def test_pieces_of_episodes_are_joined(tmp_path: Path) -> None:
+def test_pieces_of_episodes_are_joined(tmp_path):
     pieces = [[("e7", 0, 2), ("0b", 0, 1)], [("e7", 2, 4), ("c1", 0, 5)], [("0b", 1, 3)]]
     for number, some in enumerate(pieces):
         write_episodes(tmp_path / "a" / f"run-000001-0000{number}" / "0.parquet", some)
@@ -154,7 +147,7 @@ def test_pieces_of_episodes_are_joined(tmp_path: Path) -> None:
         read_files(rllib.FORMAT, tmp_path / "a", tmp_path / "other")
 
 
-def test_steps_of_episodes_that_mix_are_sorted(tmp_path: Path) -> None:
+def test_steps_of_episodes_that_mix_are_sorted(tmp_path):
     write_steps(tmp_path / "a.parquet", [*LENGTHS])
     rows = pq.read_table(tmp_path / "a.parquet")
     pq.write_table(rows.take([0, 4, 1, 7, 8, 5, 2, 9, 3, 6, 10, 11]), tmp_path / "b.parquet")
@@ -181,9 +174,7 @@ def test_steps_of_episodes_that_mix_are_sorted(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_episodes_that_are_none_are_refused(
-    tmp_path: Path, changed: Mapping[str, Any], error: type[Exception], text: str
-) -> None:
+def test_episodes_that_are_none_are_refused(tmp_path, changed, error, text):
     write_episodes(tmp_path / "a.parquet", whole("e7"), **changed)
     with pytest.raises(error, match=text):
         read_files(rllib.FORMAT, tmp_path / "a.parquet", tmp_path / "store")
@@ -191,9 +182,7 @@ def test_episodes_that_are_none_are_refused(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["parquet", "json"])
-def test_packed_columns_are_refused_with_lines_that_convert_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_packed_columns_are_refused_with_lines_that_convert_them(tmp_path, monkeypatch, kind):
     if kind == "parquet":
         write_steps(tmp_path / "a" / "0.parquet", ["e7", "0b"], packs=True)
         write_steps(tmp_path / "a" / "1.parquet", ["c1"], packs=True)
@@ -260,7 +249,7 @@ RECORD = """
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["steps", "episodes", "packed"])
-def test_what_rllib_records_has_the_episodes_that_it_played(tmp_path: Path, kind: str) -> None:
+def test_what_rllib_records_has_the_episodes_that_it_played(tmp_path, kind):
     python = tool_python(*RAY, dependencies=False)
     printed = run_tool(python, RECORD, kind, tmp_path / "a", folder=tmp_path)
     lengths = json.loads(printed.splitlines()[-1])

@@ -1,10 +1,6 @@
 """robomimic's files: those of its layout, written and read again, and those that do not agree."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -25,7 +21,7 @@ LENGTHS = {"demo_0": 4, "demo_2": 3, "demo_10": 5}  # with a gap, and not in the
 MASKS = {"train": ["demo_0", "demo_10"], "valid": ["demo_2"], "20_percent": ["demo_10"]}
 
 
-def write(path: Path, *, everywhere: bool = False, **change: Any) -> dict[str, dict[str, np.ndarray]]:
+def write(path, *, everywhere=False, **change):
     """Write a file of robomimic's layout; return its arrays by demonstration."""
     rng = np.random.default_rng(0)
     written = {}
@@ -55,9 +51,7 @@ def write(path: Path, *, everywhere: bool = False, **change: Any) -> dict[str, d
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2**24])
-def test_demonstrations_are_read_by_their_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
+def test_demonstrations_are_read_by_their_numbers(tmp_path, monkeypatch, block_bytes):
     monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
     path = tmp_path / "lift.hdf5"
     written = write(path)
@@ -81,9 +75,7 @@ NO_NEXT = {"next_obs/eef_pos": None, "next_obs/image": None}
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2**24])
-def test_without_next_observations_the_last_step_of_what_was_cut_off_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
+def test_without_next_observations_the_last_step_of_what_was_cut_off_is_left_out(tmp_path, monkeypatch, block_bytes):
     """As LIBERO writes them."""
     monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
     path = tmp_path / "libero.hdf5"
@@ -107,7 +99,7 @@ def test_without_next_observations_the_last_step_of_what_was_cut_off_is_left_out
     assert "2 episodes that ended have no final observation" in said
 
 
-def test_without_rewards_and_flags_demonstrations_are_cut_off_and_have_zeros(tmp_path: Path) -> None:
+def test_without_rewards_and_flags_demonstrations_are_cut_off_and_have_zeros(tmp_path):
     """As Isaac Lab writes them."""
     path = tmp_path / "isaac.hdf5"
     write(path, everywhere=True, rewards=None, dones=None, states=None)
@@ -123,7 +115,7 @@ def test_without_rewards_and_flags_demonstrations_are_cut_off_and_have_zeros(tmp
     ]
 
 
-def test_all_arrays_with_a_row_a_step_are_kept(tmp_path: Path) -> None:
+def test_all_arrays_with_a_row_a_step_are_kept(tmp_path):
     """As Isaac Lab and MimicGen write them beside the observations, and LIBERO."""
     path, kept = tmp_path / "isaac.hdf5", {}
     write(path, everywhere=True, states=None)
@@ -155,7 +147,7 @@ def test_all_arrays_with_a_row_a_step_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["data@joint_names", "demo@dof_names", "demo/joint_names"])
-def test_lists_of_names_name_numbers(tmp_path: Path, place: str) -> None:
+def test_lists_of_names_name_numbers(tmp_path, place):
     path, (where, sign, name) = tmp_path / "a.hdf5", (place[:4], place[4], place[5:])
     write(path)
     with h5py.File(path, "a") as file:
@@ -170,7 +162,7 @@ def test_lists_of_names_name_numbers(tmp_path: Path, place: str) -> None:
     assert "names" not in " ".join(sentences(found.notes))
 
 
-def test_what_is_exported_comes_back(tmp_path: Path) -> None:
+def test_what_is_exported_comes_back(tmp_path):
     write(tmp_path / "lift.hdf5")
     orlog.import_dataset(tmp_path / "lift.hdf5", "lab/lift-v1")
     dataset = orlog.load_dataset("lab/lift-v1")
@@ -182,7 +174,7 @@ def test_what_is_exported_comes_back(tmp_path: Path) -> None:
     assert hashes.items() <= {one.name: one.blake3 for one in again.manifest.columns}.items()
 
 
-def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_agree_is_refused(tmp_path):
     path = tmp_path / "bad.hdf5"
     for change, message in (
         ({"next_obs/eef_pos": np.zeros((3, 3))}, "that of step 0 is not the observation of step 1"),
@@ -212,7 +204,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_robomimic_reads_what_is_exported(tmp_path: Path) -> None:
+def test_robomimic_reads_what_is_exported(tmp_path):
     write(tmp_path / "lift.hdf5")
     orlog.import_dataset(tmp_path / "lift.hdf5", "lab/lift-v1")
     orlog.export_dataset("lab/lift-v1", tmp_path / "out", to="robomimic")
@@ -246,7 +238,7 @@ def test_robomimic_reads_what_is_exported(tmp_path: Path) -> None:
     run_tool(tool_python(*PACKAGES, dependencies=False), code, folder=tmp_path)
 
 
-def test_groups_of_observations_are_parts_too(tmp_path: Path) -> None:
+def test_groups_of_observations_are_parts_too(tmp_path):
     path = tmp_path / "a.hdf5"
     arrays = write(path)
     with h5py.File(path, "a") as file:
@@ -261,7 +253,7 @@ def test_groups_of_observations_are_parts_too(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dataset[0].observations["eef_pos"][:-1], arrays["demo_0"]["obs/eef_pos"])
 
 
-def test_parts_that_would_have_one_name_are_refused(tmp_path: Path) -> None:
+def test_parts_that_would_have_one_name_are_refused(tmp_path):
     write(tmp_path / "a.hdf5")
     with h5py.File(tmp_path / "a.hdf5", "a") as file:
         for name, steps in LENGTHS.items():

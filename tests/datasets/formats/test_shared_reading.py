@@ -1,27 +1,22 @@
 """Files that several processes read become the version that one process makes of them, in every format."""
 
-from __future__ import annotations
-
 import functools
 import pickle
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
 import orlog
+from orlog import OrlogError
 from orlog.base.jobs import execute_here
 from orlog.datasets.formats._shared.blanks import noted_blanks
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
+from orlog.datasets.formats._shared.episodes import Asked, Options, Sharing
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import Wanted, formats, read_version
-from orlog.errors import IntegrityError, OrlogError, SchemaError
-from orlog.manifests.manifest import Manifest
+from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats import (
     test_bags,
@@ -35,16 +30,16 @@ from tests.datasets.formats import (
 from tests.fuzz.samples import READERS, Sample
 from tests.pools import killing_once
 
-JOBS: list[int] = []
+JOBS = []
 LENGTHS = (7, 1, 30, 12, 3)
 
 
-def backwards(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
+def backwards(function, jobs, **_):
     """An executor that takes all jobs, and ends the last one first."""
     yield from reversed([(index, function(job)) for index, job in enumerate(list(jobs))])
 
 
-def write_aloha(folder: Path) -> Path:
+def write_aloha(folder):
     """Write episodes as ALOHA does, a file each; some arrays were never written."""
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -59,11 +54,11 @@ def write_aloha(folder: Path) -> Path:
 
 
 @pytest.mark.usefixtures("home")
-def test_the_version_is_the_same_whoever_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_is_the_same_whoever_reads(tmp_path, monkeypatch):
     folder = write_aloha(tmp_path / "files")
-    found: list[Found] = []
-    manifests: list[Manifest] = []
-    several: list[dict[str, Any]] = [
+    found = []
+    manifests = []
+    several = [
         {},
         {"execute": backwards},
         {"execute": execute_here, "workers": 3},
@@ -80,7 +75,7 @@ def test_the_version_is_the_same_whoever_reads(tmp_path: Path, monkeypatch: pyte
     assert "Never written" in manifests[0].description
 
 
-def elsewhere(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
+def elsewhere(function, jobs, **_):
     """An executor whose jobs remember nothing of each other, and ends the last one first."""
     packed = [pickle.dumps((function, job)) for job in jobs]
     answers = []
@@ -91,7 +86,7 @@ def elsewhere(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple
     yield from ((index, pickle.loads(one)) for index, one in reversed(answers))
 
 
-def made_of(sample: Sample, how: Sharing | None, folder: Path) -> tuple[Any, Found]:
+def made_of(sample, how, folder):
     """Return the manifest of the version that a sample becomes, and what was found."""
     asked = Asked(files=sample.given, sources=[path.name for path in sample.given], options=sample.options, sharing=how)
     wanted = Wanted(name="lab/test-v0", version="1.0.0", tells_names=True)
@@ -100,30 +95,30 @@ def made_of(sample: Sample, how: Sharing | None, folder: Path) -> tuple[Any, Fou
     return manifest, found
 
 
-def write_two_npz(folder: Path) -> None:
+def write_two_npz(folder):
     np.savez_compressed(folder / "a-train.npz", **test_npz.flat(9, [3, 8]))
     np.savez(folder / "a-val.npz", **test_npz.flat(5, [4]))
 
 
-def write_frames(folder: Path) -> None:
+def write_frames(folder):
     test_lerobot.write(folder / "arm", "v2.1")
 
 
-def write_bags(folder: Path) -> None:
+def write_bags(folder):
     test_bags.write_ros1(folder / "drive-2")
     written, _ = test_bags.write_mcap(folder / "drive")
     written.rename(folder / "drive-10.mcap")
     shutil.rmtree(folder / "drive")
 
 
-def write_tables(folder: Path, ending: str) -> None:
+def write_tables(folder, ending):
     test_table.write(test_table.logs([3, 20]), folder / f"a{ending}")
     other = test_table.logs([8, 1], seed=1)
     other["run"] = "other-" + other["run"]
     test_table.write(other, folder / f"b{ending}")
 
 
-MANY: dict[str, list[tuple[Callable[[Path], object], Options]]] = {
+MANY = {
     "aloha": [(lambda folder: write_aloha(folder / "arm"), Options())],
     "lerobot": [(write_frames, Options())],
     "npz": [(write_two_npz, Options())],
@@ -157,7 +152,7 @@ MANY: dict[str, list[tuple[Callable[[Path], object], Options]]] = {
 """Several files of formats whose samples are one."""
 
 
-def many_files(name: str, folder: Path) -> Iterator[Sample]:
+def many_files(name, folder):
     for number, (write, options) in enumerate(MANY.get(name, ())):
         root = folder / f"many-{number}"
         root.mkdir()
@@ -167,9 +162,7 @@ def many_files(name: str, folder: Path) -> Iterator[Sample]:
 
 @pytest.mark.filterwarnings("ignore:.*one process reads these data")
 @pytest.mark.parametrize("name", [name for name in READERS if formats()[name].shares])
-def test_jobs_give_the_version_that_one_process_gives(
-    name: str, samples: dict[str, list[Sample]], tmp_path: Path
-) -> None:
+def test_jobs_give_the_version_that_one_process_gives(name, samples, tmp_path):
     for number, sample in enumerate([*samples[name], *many_files(name, tmp_path)]):
         expected, seen = made_of(sample, None, tmp_path / f"{number}-one")
         manifest, found = made_of(sample, Sharing(elsewhere, None), tmp_path / f"{number}-several")
@@ -181,11 +174,11 @@ def test_jobs_give_the_version_that_one_process_gives(
 
 
 @pytest.mark.usefixtures("home")
-def test_what_is_wrong_with_a_file_is_told_and_nothing_is_kept(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_file_is_told_and_nothing_is_kept(tmp_path):
     folder = write_aloha(tmp_path / "files")
     changing = folder / "episode_3.hdf5"
 
-    def damaging(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
+    def damaging(function, jobs, **_):
         changing.write_bytes(changing.read_bytes()[:2000])
         yield from ((index, function(job)) for index, job in enumerate(list(jobs)))
 
@@ -196,7 +189,7 @@ def test_what_is_wrong_with_a_file_is_told_and_nothing_is_kept(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("home")
-def test_data_in_one_file_are_read_by_one_process_and_a_warning_says_so(tmp_path: Path) -> None:
+def test_data_in_one_file_are_read_by_one_process_and_a_warning_says_so(tmp_path):
     write_aloha(tmp_path / "files")
     test_npz.write_dsrl(tmp_path / "a.hdf5")
     with pytest.warns(UserWarning, match=r"a\.hdf5: one process reads .* of dsrl"):
@@ -208,7 +201,7 @@ def test_data_in_one_file_are_read_by_one_process_and_a_warning_says_so(tmp_path
     assert "one process reads these data" in " ".join(answered.stderr.split())
 
 
-def test_rows_that_change_their_shape_are_refused_with_their_place() -> None:
+def test_rows_that_change_their_shape_are_refused_with_their_place():
     cutter = EpisodeCutter(ends_of_lengths([9]), "some.hdf5")
     rows = {"reward": np.zeros(4), "observation": np.zeros((4, 2))}
     assert len([*cutter.add(rows)]) <= 1

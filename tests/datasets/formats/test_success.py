@@ -1,10 +1,6 @@
 """Success that files state: a column of episodes or steps, which ends and rewards follow where the user says so."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -14,7 +10,6 @@ import orlog
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats import test_rlds
@@ -25,9 +20,7 @@ DONE = (False, False, True)
 ISAAC = {"env_name": "Isaac-Stack-Cube-Franka-IK-Rel-Mimic-v0", "type": 2}
 
 
-def write(
-    path: Path, stated: tuple[Any, ...] = DONE, attribute: str = "success", environment: Any = ISAAC, **more: float
-) -> Path:
+def write(path, stated=DONE, attribute="success", environment=ISAAC, **more):
     """Write demonstrations as Isaac Lab does; `more` adds to actions, or is a last one of `dones`."""
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
@@ -46,18 +39,18 @@ def write(
     return path
 
 
-def read(path: Path, **said: Any) -> tuple[Dataset, str]:
+def read(path, **said):
     file_format = choose_format([path], None, "lab/a-v1", is_mapped="episode" in said)
     store = path.parent / f"store-{len(list(path.parent.iterdir()))}"
     dataset, found = read_files(file_format, path, store, Options(**said))
     return dataset, " ".join(sentences(found.notes))
 
 
-def returns_of(dataset: Dataset) -> list[float]:
+def returns_of(dataset):
     return [float(one.rewards.sum()) for one in dataset]
 
 
-def test_failures_are_not_rewarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_not_rewarded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "demos.hdf5")
     given = ("demos.hdf5", "lab/a-v1", "--ends", "terminated", "--reward", "success")
@@ -83,7 +76,7 @@ def test_failures_are_not_rewarded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("attribute", "kind"), [("success", bool), ("is_success", np.float32), ("successful", lambda one: np.array([one]))]
 )
-def test_demonstrations_state_success_in_several_spellings(tmp_path: Path, attribute: str, kind: Any) -> None:
+def test_demonstrations_state_success_in_several_spellings(tmp_path, attribute, kind):
     path = write(tmp_path / "a.hdf5", tuple(map(kind, DONE)), attribute)
     dataset, told = read(path, reward="success")
     assert dataset.column("episodes/success").dtype == bool
@@ -96,21 +89,19 @@ def test_demonstrations_state_success_in_several_spellings(tmp_path: Path, attri
 @pytest.mark.parametrize(
     ("ends", "expected"), [("terminated", "cct"), ("truncated", "ccc"), ("unknown", "uuu"), ("", "ccc")]
 )
-def test_ends_follow_success_where_the_user_says_that_the_task_ended_episodes(
-    tmp_path: Path, ends: str, expected: str
-) -> None:
+def test_ends_follow_success_where_the_user_says_that_the_task_ended_episodes(tmp_path, ends, expected):
     dataset, _ = read(write(tmp_path / "a.hdf5"), ends=ends)
     letters = ["t" if one.terminations[-1] else "uc"[int(one.truncations[-1])] for one in dataset]
     assert "".join(letters) == expected
 
 
-def test_a_time_limit_that_is_not_reached_does_not_end_what_failed(tmp_path: Path) -> None:
+def test_a_time_limit_that_is_not_reached_does_not_end_what_failed(tmp_path):
     dataset, told = read(write(tmp_path / "a.hdf5"), horizon=6)
     assert [bool(one.terminations[-1]) for one in dataset] == list(DONE)
     assert "1 succeeded (taken to be ended by the task, as the time limit says) and 2" in told
 
 
-def test_success_that_only_some_state_is_left_out_and_followed_by_nothing(tmp_path: Path) -> None:
+def test_success_that_only_some_state_is_left_out_and_followed_by_nothing(tmp_path):
     path = write(tmp_path / "a.hdf5", (False, None, True))
     dataset, told = read(path)
     assert "episodes/success" not in dataset.columns
@@ -120,7 +111,7 @@ def test_success_that_only_some_state_is_left_out_and_followed_by_nothing(tmp_pa
             read(path, **said)
 
 
-def test_without_success_rewards_are_at_ends_that_files_or_the_user_state(tmp_path: Path) -> None:
+def test_without_success_rewards_are_at_ends_that_files_or_the_user_state(tmp_path):
     path = write(tmp_path / "a.hdf5", (None,) * 3)
     with pytest.raises(SchemaError, match="nothing states which episodes succeeded"):
         read(path, reward="success")
@@ -145,13 +136,13 @@ def test_without_success_rewards_are_at_ends_that_files_or_the_user_state(tmp_pa
         ("is_episode_successful", [6, 7, 8], [0, 0, 1]),
     ],
 )
-def test_steps_state_success_too(tmp_path: Path, name: str, rows: list[int], returns: list[float]) -> None:
+def test_steps_state_success_too(tmp_path, name, rows, returns):
     """By any step, or the last one; or each step says it of its episode, as in LeRobot's copy of DROID."""
     success = np.zeros(9, bool)
     success[rows] = True
     done = [name == "success", False, True]
     np.savez(tmp_path / "a.npz", o=np.zeros((9, 2)), a=np.zeros((9, 1)), s=success, e=[4, 6, 9])
-    said: dict[str, Any] = {"columns": {"observation": "o", "action": "a", f"infos/{name}": "s"}, "episode": "e"}
+    said = {"columns": {"observation": "o", "action": "a", f"infos/{name}": "s"}, "episode": "e"}
     dataset, told = read(tmp_path / "a.npz", **said, ends="terminated", reward="success")
     assert [bool(one.terminations[-1]) for one in dataset] == done
     assert returns_of(dataset) == returns
@@ -162,7 +153,7 @@ def test_steps_state_success_too(tmp_path: Path, name: str, rows: list[int], ret
     assert "all were taken" not in told
 
 
-def test_success_that_the_user_names_goes_before_that_of_the_file(tmp_path: Path) -> None:
+def test_success_that_the_user_names_goes_before_that_of_the_file(tmp_path):
     path = write(tmp_path / "a.hdf5", (True, None, True))
     with h5py.File(path, "a") as file:
         for number, done in enumerate(DONE):
@@ -174,14 +165,10 @@ def test_success_that_the_user_names_goes_before_that_of_the_file(tmp_path: Path
     assert "1 succeeded" in told
 
 
-MAPPED: dict[str, Any] = {
-    "columns": {"observation": "obs/eef", "action": "actions"},
-    "ends": "terminated",
-    "reward": "success",
-}
+MAPPED = {"columns": {"observation": "obs/eef", "action": "actions"}, "ends": "terminated", "reward": "success"}
 
 
-def test_groups_of_any_layout_state_success_by_an_attribute(tmp_path: Path) -> None:
+def test_groups_of_any_layout_state_success_by_an_attribute(tmp_path):
     dataset, told = read(write(tmp_path / "a.hdf5"), **MAPPED, episode="demo_*")
     assert dataset.column("episodes/success").tolist() == list(DONE)
     assert returns_of(dataset) == [0, 0, 1]
@@ -189,7 +176,7 @@ def test_groups_of_any_layout_state_success_by_an_attribute(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("has_attributes", [True, False])
-def test_recordings_of_droid_state_success_by_attributes_and_folders(tmp_path: Path, has_attributes: bool) -> None:
+def test_recordings_of_droid_state_success_by_attributes_and_folders(tmp_path, has_attributes):
     files = []
     for number, done in enumerate(DONE):
         folder = tmp_path / ("success" if done else "failure") / f"2023-07-0{number + 1}" / "Tue_1"
@@ -222,10 +209,8 @@ NO_FLAGS = {name: one for name, one in test_rlds.STEPS.items() if name not in ("
         ({}, {"success": ("bool", [])}),
     ],
 )
-def test_records_state_success_in_metadata_paths_or_steps(
-    tmp_path: Path, metadata: dict[str, Any], steps: dict[str, Any]
-) -> None:
-    episodes: list[dict[str, Any]] = [
+def test_records_state_success_in_metadata_paths_or_steps(tmp_path, metadata, steps):
+    episodes = [
         test_rlds.rows(
             length + 1,
             file_path=DROID.format("success" if done else "failure", number),
@@ -250,20 +235,20 @@ def test_records_state_success_in_metadata_paths_or_steps(
         assert len(dataset.filter_episodes("success")) == 1
 
 
-def test_records_that_state_neither_success_nor_ends_are_refused(tmp_path: Path) -> None:
+def test_records_that_state_neither_success_nor_ends_are_refused(tmp_path):
     folder = test_rlds.write(tmp_path / "a", test_rlds.SAMPLE, NO_FLAGS)
     with pytest.raises(SchemaError, match="nothing states which episodes succeeded"):
         read(folder, reward="success")
 
 
-def test_success_is_written_and_read_again(tmp_path: Path) -> None:
+def test_success_is_written_and_read_again(tmp_path):
     dataset, _ = read(write(tmp_path / "a.hdf5"))
     (path,) = orlog.export_dataset(dataset, tmp_path / "out", to="robomimic", lossy=True).glob("*.hdf5")
     again, _ = read(path)
     assert again.column("episodes/success").tolist() == list(DONE)
 
 
-def test_notes_about_rewards_of_files_stay_where_others_are_made(tmp_path: Path) -> None:
+def test_notes_about_rewards_of_files_stay_where_others_are_made(tmp_path):
     from tests.datasets.formats.test_npz import flat
 
     columns = flat(6, [3])
@@ -293,11 +278,9 @@ PARTS = {"type": "BASIC", "body_parts": {"right": OSC | {"input_type": "delta"}}
         (["type", 1], False),
     ],
 )
-def test_actions_are_bounded_where_the_environment_of_the_file_says_it(
-    tmp_path: Path, environment: Any, is_bounded: bool
-) -> None:
+def test_actions_are_bounded_where_the_environment_of_the_file_says_it(tmp_path, environment, is_bounded):
     dataset, told = read(write(tmp_path / "a.hdf5", environment=environment))
-    space: Any = dataset.action_space
+    space = dataset.action_space
     assert bool(np.isfinite(space.low).all() and (space.high == 1).all()) == is_bounded
     assert "bounds" not in told
     dataset, told = read(write(tmp_path / "b.hdf5", environment=environment, actions=1.5))
@@ -310,13 +293,13 @@ def test_actions_are_bounded_where_the_environment_of_the_file_says_it(
 
 
 @pytest.mark.parametrize("stated", [("True", "False", "false"), (b"success", b"failure", "FAILED"), (1.0, 0, "no")])
-def test_success_in_words_is_read(stated: tuple[Any, ...], tmp_path: Path) -> None:
+def test_success_in_words_is_read(stated, tmp_path):
     dataset, _ = read(write(tmp_path / "a.hdf5", stated), ends="terminated", reward="success")
     assert dataset.column("episodes/success").tolist() == [True, False, False]
     assert returns_of(dataset) == [1, 0, 0]
 
 
-def test_words_of_success_that_the_user_maps_are_followed(tmp_path: Path) -> None:
+def test_words_of_success_that_the_user_maps_are_followed(tmp_path):
     said = {"columns": {"episodes/success": "@done"}, "ends": "terminated", "reward": "success"}
     path = write(tmp_path / "a.hdf5", ("True", "False", "no"), attribute="done")
     dataset, _ = read(path, **said)
@@ -326,12 +309,12 @@ def test_words_of_success_that_the_user_maps_are_followed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("odd", [0.4, "maybe", -1])
-def test_success_that_is_neither_true_nor_false_is_refused(odd: Any, tmp_path: Path) -> None:
+def test_success_that_is_neither_true_nor_false_is_refused(odd, tmp_path):
     with pytest.raises(SchemaError, match=r"the attribute success is .*, expected 1 or 0"):
         read(write(tmp_path / "a.hdf5", (odd, 1, 0)))
 
 
-def test_shares_of_success_in_steps_are_no_rewards(tmp_path: Path) -> None:
+def test_shares_of_success_in_steps_are_no_rewards(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(
         tmp_path / "a.npz",

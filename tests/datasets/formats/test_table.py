@@ -1,12 +1,8 @@
 """Tables of logs against a slow reader, and tables that are not what they seem."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +25,7 @@ MAP = {"observation": "obs_*", "action": "u", "reward": "r", "terminated": "done
 OPTIONS = Options(columns=MAP, episode="run", step="t", length="n")
 
 
-def logs(lengths: list[int], *, seed: int = 0, terminated: bool = True) -> Any:
+def logs(lengths, *, seed=0, terminated=True):
     """Return logs of runs; every other one ended."""
     rng = np.random.default_rng(seed)
     count = sum(lengths)
@@ -51,7 +47,7 @@ def logs(lengths: list[int], *, seed: int = 0, terminated: bool = True) -> Any:
     )
 
 
-def write(frame: Any, path: Path) -> Path:
+def write(frame, path):
     if path.suffix == ".csv":
         frame.to_csv(path, index=False)
     elif path.suffix == ".jsonl":
@@ -70,14 +66,7 @@ def write(frame: Any, path: Path) -> Path:
     terminated=st.booleans(),
 )
 @settings(max_examples=scaled(25), deadline=None)
-def test_any_runs_are_read_as_the_slow_reader_does(
-    tmp_path_factory: pytest.TempPathFactory,
-    lengths: list[int],
-    block_rows: int,
-    ending: str,
-    has_next: bool,
-    terminated: bool,
-) -> None:
+def test_any_runs_are_read_as_the_slow_reader_does(tmp_path_factory, lengths, block_rows, ending, has_next, terminated):
     folder = tmp_path_factory.mktemp("any")
     frame = logs(lengths, terminated=terminated)
     columns = dict(MAP)
@@ -118,7 +107,7 @@ def test_any_runs_are_read_as_the_slow_reader_does(
     assert any("note" in doubt for doubt in sentences(found.notes))
 
 
-def test_the_command_names_columns(tmp_path: Path) -> None:
+def test_the_command_names_columns(tmp_path):
     write(logs([3, 4]), tmp_path / "logs.csv")
     done = run(
         *("import", str(tmp_path / "logs.csv"), "lab/robot-v3", "--episode", "run"),
@@ -130,7 +119,7 @@ def test_the_command_names_columns(tmp_path: Path) -> None:
     assert episode.infos["note"] == ["a note"] * 2
 
 
-def test_lists_choices_and_mixed_rows_sorted(tmp_path: Path) -> None:
+def test_lists_choices_and_mixed_rows_sorted(tmp_path):
     frame = logs([3, 4])
     frame["obs"] = [np.arange(3.0) + row for row in range(7)]
     frame["u"] = [3, 5, 4, 3, 3, 5, 3]
@@ -146,7 +135,7 @@ def test_lists_choices_and_mixed_rows_sorted(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dataset[0].observations[:3], np.stack(frame["obs"][:3].tolist()))
 
 
-def test_what_is_wrong_says_where(tmp_path: Path) -> None:
+def test_what_is_wrong_says_where(tmp_path):
     frame = logs([3, 4])
     skipped, longer, early, empty, text = (frame.copy() for _ in range(5))
     skipped.loc[5, "t"] = 7
@@ -154,7 +143,7 @@ def test_what_is_wrong_says_where(tmp_path: Path) -> None:
     early.loc[1, "done"] = True
     empty.loc[4, "u"] = None
     text["u"] = "left"
-    cases: list[tuple[Any, Options, str]] = [
+    cases = [
         (skipped, OPTIONS, "t goes from 1 to 7 at row 5, inside episode run-1"),
         (longer, OPTIONS, "n of episode run-1 says 5 rows, and it has 4"),
         (early, OPTIONS, "terminated is True at row 1, and the episode goes on"),
@@ -172,8 +161,8 @@ def test_what_is_wrong_says_where(tmp_path: Path) -> None:
             read_files(table.TABLE, path, tmp_path / "store", options)
 
 
-def test_lists_that_change_their_length_are_refused(tmp_path: Path) -> None:
-    def written(name: str, sizes: list[int]) -> Path:
+def test_lists_that_change_their_length_are_refused(tmp_path):
+    def written(name, sizes):
         table = pd.DataFrame({"u": np.zeros(len(sizes)), "run": "a"})
         table["obs"] = [[0.5] * size for size in sizes]
         table.to_parquet(tmp_path / name)
@@ -190,7 +179,7 @@ def test_lists_that_change_their_length_are_refused(tmp_path: Path) -> None:
         orlog.import_dataset(written("empty.parquet", []), "lab/x-v1", columns=columns, episode="run")
 
 
-def test_values_that_lie_in_each_other_without_end_are_refused(tmp_path: Path) -> None:
+def test_values_that_lie_in_each_other_without_end_are_refused(tmp_path):
     text = json.dumps({"run": "a", "obs": [1.0, 2.0], "u": 0.5, "note": '[[[[ "{{' * 40})
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join([text] * 4), "utf-8")
@@ -206,7 +195,7 @@ def test_values_that_lie_in_each_other_without_end_are_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
-def test_a_folder_stands_for_its_tables_in_the_order_of_their_numbers(tmp_path: Path, ending: str) -> None:
+def test_a_folder_stands_for_its_tables_in_the_order_of_their_numbers(tmp_path, ending):
     frame = logs([3, 1, 5, 2])
     places = ["2.x", "10.x", "part/1.x", "part/b/0.x"]
     for number, place in enumerate(places):
@@ -216,7 +205,7 @@ def test_a_folder_stands_for_its_tables_in_the_order_of_their_numbers(tmp_path: 
     (tmp_path / "runs" / "README.md").write_text("# Runs")
     whole, _ = read_files(table.TABLE, write(frame, tmp_path / f"all.{ending}"), tmp_path / "a", OPTIONS)
     folder = tmp_path / "runs"
-    notes: list[str] = []
+    notes = []
     orlog.import_dataset(
         folder,
         "lab/runs-v1",
@@ -236,7 +225,7 @@ def test_a_folder_stands_for_its_tables_in_the_order_of_their_numbers(tmp_path: 
         read_files(table.TABLE, folder, tmp_path / "b", OPTIONS)
 
 
-def test_tables_are_shown_with_a_line_that_reads_them(tmp_path: Path) -> None:
+def test_tables_are_shown_with_a_line_that_reads_them(tmp_path):
     frame = logs([3, 4]).rename(columns={"run": "ep", "u": "torque", "r": "rew"})
     frame["state"] = frame[["obs_2", "obs_10"]].to_numpy().tolist()
     for number in (2, 10):

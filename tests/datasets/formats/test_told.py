@@ -4,16 +4,12 @@ To the sound files of every format one name is added at a time, wherever a file 
 others or one that fits nothing, an attribute, a column, a key, a file in a folder. It is stored, told, or refused.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import pickle
 import re
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -24,15 +20,16 @@ import zarr
 
 import orlog
 import orlog.datasets
-from orlog.datasets.formats._shared.episodes import Found, Options
+from orlog import OrlogError
+from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.notes import NOT_IN_LISTED, OF_FINALS, SENTENCES, Note, sentences
 from orlog.datasets.formats.formats import formats
 from orlog.datasets.formats.rlds.tfrecords import example_bytes, read_records, write_record
-from orlog.errors import OrlogError, SchemaError
+from orlog.errors import SchemaError
 from tests.command_line import orlog as run_orlog
 from tests.datasets.formats import test_lerobot
 from tests.datasets.formats.reading import read_files
-from tests.fuzz.samples import READERS, Sample
+from tests.fuzz.samples import READERS
 from tests.levels import scaled
 
 NEW = "surprise"
@@ -45,10 +42,8 @@ MAY_BE_SILENT = (
 )
 MOST_GROUPS = 14
 
-Add = Callable[[], object]
 
-
-def in_hdf5(path: Path) -> Iterator[tuple[str, Add]]:
+def in_hdf5(path):
     with h5py.File(path) as file:
         groups = ["/"]
         file.visititems(lambda name, node: groups.append(name) if isinstance(node, h5py.Group) else None)
@@ -57,11 +52,11 @@ def in_hdf5(path: Path) -> Iterator[tuple[str, Add]]:
             for group in groups
         }
 
-    def put(group: str, value: np.ndarray[Any, Any]) -> None:
+    def put(group, value):
         with h5py.File(path, "a") as file:
             file[group][NEW] = value
 
-    def put_attribute(group: str) -> None:
+    def put_attribute(group):
         with h5py.File(path, "a") as file:
             file[group].attrs[NEW] = 3
 
@@ -71,12 +66,12 @@ def in_hdf5(path: Path) -> Iterator[tuple[str, Add]]:
         yield f"attribute of {group}", functools.partial(put_attribute, group)
 
 
-def in_npz(path: Path) -> Iterator[tuple[str, Add]]:
+def in_npz(path):
     with np.load(path) as archive:
         arrays = dict(archive)
     rows = len(next(iter(arrays.values())))
 
-    def save(value: np.ndarray[Any, Any]) -> None:
+    def save(value):
         with path.open("wb") as file:
             np.savez(file, **{**arrays, NEW: value})
 
@@ -84,7 +79,7 @@ def in_npz(path: Path) -> Iterator[tuple[str, Add]]:
         yield label, functools.partial(save, value)
 
 
-def in_json(path: Path) -> Iterator[tuple[str, Add]]:
+def in_json(path):
     try:
         body = json.loads(path.read_text("utf-8"))
     except json.JSONDecodeError:
@@ -94,26 +89,26 @@ def in_json(path: Path) -> Iterator[tuple[str, Add]]:
         yield "key", lambda: path.write_text(json.dumps({**body, NEW: NEW}), "utf-8")
 
 
-def in_lines(path: Path) -> Iterator[tuple[str, Add]]:
+def in_lines(path):
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
     if lines and isinstance(lines[0], dict):
         texts = [json.dumps({**line, NEW: 1}) for line in lines]
         yield "key", lambda: path.write_text("\n".join(texts), "utf-8")
 
 
-def in_parquet(path: Path) -> Iterator[tuple[str, Add]]:
+def in_parquet(path):
     table = pq.read_table(path)
     more = table.append_column(NEW, pa.array(np.zeros(len(table))))
     yield "column", lambda: pq.write_table(more, path)
 
 
-def in_csv(path: Path) -> Iterator[tuple[str, Add]]:
+def in_csv(path):
     first, *lines = path.read_text("utf-8").splitlines()
     text = "\n".join([f"{first},{NEW}", *(f"{line},1" for line in lines)])
     yield "column", lambda: path.write_text(text, "utf-8")
 
 
-def in_zarr_group(path: Path) -> Iterator[tuple[str, Add]]:
+def in_zarr_group(path):
     """An attribute of a group or an array; in version 3 it lies among other things."""
     body = json.loads(path.read_text("utf-8"))
     more = {"attributes": {**body.get("attributes", {}), NEW: 1}}
@@ -121,14 +116,14 @@ def in_zarr_group(path: Path) -> Iterator[tuple[str, Add]]:
     yield "attribute", lambda: path.write_text(text, "utf-8")
 
 
-def in_arrow(path: Path) -> Iterator[tuple[str, Add]]:
+def in_arrow(path):
     with pa.OSFile(str(path)) as file:
         is_file = file.read(6) == b"ARROW1"
         file.seek(0)
         table = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(file).read_all()
     more = table.append_column(NEW, pa.array([1] * len(table)))
 
-    def write() -> None:
+    def write():
         new = pa.ipc.new_file if is_file else pa.ipc.new_stream
         with pa.OSFile(str(path), "wb") as file, new(file, more.schema) as writer:
             writer.write_table(more)
@@ -136,11 +131,11 @@ def in_arrow(path: Path) -> Iterator[tuple[str, Add]]:
     yield "column", write
 
 
-def in_records(path: Path) -> Iterator[tuple[str, Add]]:
+def in_records(path):
     with path.open("rb") as file:
         data = [record for _, record in read_records(file, "")]
 
-    def write() -> None:
+    def write():
         with path.open("wb") as file:
             for one in data:  # a message may have its parts in pieces
                 write_record(file, one + example_bytes({NEW: np.zeros(1, np.float32)}))
@@ -148,7 +143,7 @@ def in_records(path: Path) -> Iterator[tuple[str, Add]]:
     yield "feature", write
 
 
-KINDS: dict[str, Callable[[Path], Iterator[tuple[str, Add]]]] = {
+KINDS = {
     ".h5": in_hdf5,
     ".hdf5": in_hdf5,
     ".npz": in_npz,
@@ -162,7 +157,7 @@ KINDS: dict[str, Callable[[Path], Iterator[tuple[str, Add]]]] = {
 }
 
 
-def names_in(file: Path) -> Iterator[tuple[str, Add]]:
+def names_in(file):
     """Yield where in a file a name can be added."""
     for kind in dict.fromkeys((file.name, file.suffix)):
         yield from KINDS[kind](file) if kind in KINDS else ()
@@ -170,7 +165,7 @@ def names_in(file: Path) -> Iterator[tuple[str, Add]]:
         yield from in_records(file)
 
 
-def is_told(sample: Sample, store: Path) -> bool:
+def is_told(sample, store):
     """Read a sample's files, and return whether the new name was stored, told or refused."""
     try:
         dataset, found = read_files(formats()[sample.format], sample.given, store, sample.options)
@@ -179,7 +174,7 @@ def is_told(sample: Sample, store: Path) -> bool:
     return NEW in dataset.manifest.to_json() or NEW in " ".join(sentences(found.notes))
 
 
-def additions(sample: Sample) -> Iterator[tuple[str, Path, Add]]:
+def additions(sample):
     """Yield where a name can be added: what to call it, the file, and what adds it."""
     files = sorted(one for one in sample.root.rglob("*") if one.is_file())
     for file in files:
@@ -193,7 +188,7 @@ def additions(sample: Sample) -> Iterator[tuple[str, Path, Add]]:
 
 
 @pytest.mark.scaled
-def test_a_name_that_no_reader_knows_is_stored_or_told(samples: dict[str, list[Sample]], tmp_path: Path) -> None:
+def test_a_name_that_no_reader_knows_is_stored_or_told(samples, tmp_path):
     silent, tried = [], 0
     for name in READERS:
         every = [(one, *found) for one in samples[name] for found in additions(one)]
@@ -211,7 +206,7 @@ def test_a_name_that_no_reader_knows_is_stored_or_told(samples: dict[str, list[S
     assert [one for one in silent if not any(text in one for text in MAY_BE_SILENT)] == []
 
 
-def test_files_as_they_are_leave_nothing_to_tell(samples: dict[str, list[Sample]], tmp_path: Path) -> None:
+def test_files_as_they_are_leave_nothing_to_tell(samples, tmp_path):
     """What a format's own writer makes holds no name that its reader does not know."""
     for name, several in samples.items():
         for number, sample in enumerate(several):
@@ -226,7 +221,7 @@ POINTER = (
 )
 
 
-def test_pointers_of_git_lfs_are_named_in_every_format(samples: dict[str, list[Sample]]) -> None:
+def test_pointers_of_git_lfs_are_named_in_every_format(samples):
     for name, several in samples.items():
         sample = several[0]
         files = [one for one in sorted(sample.root.rglob("*")) if one.is_file()]
@@ -238,7 +233,7 @@ def test_pointers_of_git_lfs_are_named_in_every_format(samples: dict[str, list[S
         inside[-1].write_bytes(before)
 
 
-def test_many_pointers_are_counted(tmp_path: Path) -> None:
+def test_many_pointers_are_counted(tmp_path):
     for number in range(3):
         (tmp_path / f"episode_{number}.hdf5").write_text(POINTER, "utf-8")
     told = run_orlog("import", str(tmp_path), "lab/pointer-v1")
@@ -246,7 +241,7 @@ def test_many_pointers_are_counted(tmp_path: Path) -> None:
     assert "and 2 more files are pointers of Git LFS" in told.stderr
 
 
-def test_a_shard_given_alone_names_the_folder_to_import(samples: dict[str, list[Sample]]) -> None:
+def test_a_shard_given_alone_names_the_folder_to_import(samples):
     (sample, *_) = samples["rlds"]
     shard = next(sample.root.rglob("*.tfrecord*"))
     told = run_orlog("import", str(shard), "lab/shard-v1")
@@ -255,9 +250,7 @@ def test_a_shard_given_alone_names_the_folder_to_import(samples: dict[str, list[
 
 
 @pytest.mark.parametrize("chunks", [None, (2, 3)])
-def test_an_array_that_nobody_wrote_is_read_as_hdf5_reads_it_and_told(
-    tmp_path: Path, chunks: tuple[int, int] | None
-) -> None:
+def test_an_array_that_nobody_wrote_is_read_as_hdf5_reads_it_and_told(tmp_path, chunks):
     path = tmp_path / "blank.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("observations", (4, 3), "f4", fillvalue=0.5, chunks=chunks)
@@ -270,16 +263,14 @@ def test_an_array_that_nobody_wrote_is_read_as_hdf5_reads_it_and_told(
     assert "fill value stands for all values: observations in blank.h5." in ds.manifest.description
 
 
-def test_a_table_of_a_dataset_given_alone_names_the_folder_to_import(tmp_path: Path) -> None:
+def test_a_table_of_a_dataset_given_alone_names_the_folder_to_import(tmp_path):
     test_lerobot.write(tmp_path / "arm", "v2.1")
     for table in ("data/chunk-000/episode_000001.parquet", "meta/episodes.jsonl"):
         told = run_orlog("import", str(tmp_path / "arm" / table), "lab/arm-v1")
         assert f"run: orlog import {tmp_path / 'arm'} lab/arm-v1" in " ".join(told.stderr.split())
 
 
-def test_a_dataset_in_a_folder_beside_has_nothing_to_do_with_a_file(
-    tmp_path: Path, samples: dict[str, list[Sample]]
-) -> None:
+def test_a_dataset_in_a_folder_beside_has_nothing_to_do_with_a_file(tmp_path, samples):
     for name in ("rlds", "lerobot", "zarr", "minari"):
         shutil.copytree(samples[name][0].given[0], tmp_path / f"other-{name}")
     with h5py.File(tmp_path / "mine.h5", "w") as file:
@@ -296,7 +287,7 @@ def test_a_dataset_in_a_folder_beside_has_nothing_to_do_with_a_file(
         assert "The folder around it" not in told
 
 
-def import_zarr(root: Path, name: str) -> str:
+def import_zarr(root, name):
     """Import a buffer of Zarr, also zipped, and return what its version says of it."""
     shutil.make_archive(str(root / name), "zip", root, f"{name}.zarr")
     told = set()
@@ -309,10 +300,8 @@ def import_zarr(root: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize(("version", "is_sharded"), [(2, False), (3, False), (3, True)])
-def test_chunks_of_zarr_that_are_not_stored_are_told_by_their_rows(
-    tmp_path: Path, version: Any, is_sharded: bool
-) -> None:
-    how: dict[str, Any] = {"shards": (8, 4)} if is_sharded else {}
+def test_chunks_of_zarr_that_are_not_stored_are_told_by_their_rows(tmp_path, version, is_sharded):
+    how = {"shards": (8, 4)} if is_sharded else {}
     root = zarr.open_group(tmp_path / "some.zarr", mode="w", zarr_format=version)
     root.create_array("data/action", data=np.ones((20, 2), np.float32))
     root.create_array("data/never", shape=(20, 2), chunks=(4, 2), dtype="f4", fill_value=0.5)
@@ -329,7 +318,7 @@ def test_chunks_of_zarr_that_are_not_stored_are_told_by_their_rows(
     np.testing.assert_array_equal(values, expected.astype(values.dtype))
 
 
-def test_arrays_of_zarr_whose_chunks_are_all_there_are_not_told(tmp_path: Path) -> None:
+def test_arrays_of_zarr_whose_chunks_are_all_there_are_not_told(tmp_path):
     root = zarr.open_group(tmp_path / "whole.zarr", mode="w", zarr_format=3)
     for name in ("action", "state"):
         array = root.create_array(f"data/{name}", shape=(21, 3), chunks=(2, 3), shards=(8, 3), dtype="f4")
@@ -354,13 +343,13 @@ def test_arrays_of_zarr_whose_chunks_are_all_there_are_not_told(tmp_path: Path) 
         (Note("own", sentence="{curly: braces}"), "{curly: braces}"),
     ],
 )
-def test_a_note_is_a_sentence_where_it_is_shown(note: Note, sentence: str) -> None:
+def test_a_note_is_a_sentence_where_it_is_shown(note, sentence):
     assert str(note) == sentence
     assert pickle.loads(pickle.dumps(note)) == note
     assert note != Note("left_out", ["z"])
 
 
-def test_codes_of_notes_are_known_and_used() -> None:
+def test_codes_of_notes_are_known_and_used():
     """A code that no module makes a note of is a sentence that nobody reads."""
     folder = Path(orlog.datasets.__path__[0])
     text = "".join(path.read_text("utf-8") for path in folder.rglob("*.py"))
@@ -373,7 +362,7 @@ def test_codes_of_notes_are_known_and_used() -> None:
 
 @pytest.mark.parametrize("name", ["steps", "file", "episodes", "bonus_rewards", "reward"])
 @pytest.mark.parametrize("reward", ["", "constant"])
-def test_an_array_that_is_called_as_words_of_sentences_is_noted(tmp_path: Path, name: str, reward: str) -> None:
+def test_an_array_that_is_called_as_words_of_sentences_is_noted(tmp_path, name, reward):
     arrays = {"observations": np.zeros((9, 4), "f4"), "actions": np.zeros((9, 2), "f4")}
     flags = {"rewards": np.zeros(9, "f4"), "terminals": np.arange(9) == 4}
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
@@ -385,15 +374,13 @@ def test_an_array_that_is_called_as_words_of_sentences_is_noted(tmp_path: Path, 
     assert any(note.code == "rewards_made" for note in found.notes) == bool(reward)
 
 
-def test_logs_that_were_cut_are_not_ended_by_the_time_limit_of_their_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logs_that_were_cut_are_not_ended_by_the_time_limit_of_their_environment(tmp_path, monkeypatch):
     """Pendulum never terminates, and its time limit does not say why a log of 150 steps is shorter."""
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     lines = ["run,c,s,v,torque,reward"]
     lines += [f"{run},1.0,0.0,{step / 100},0.5,-1.0" for run in range(3) for step in range(150)]
     (tmp_path / "a.csv").write_text("\n".join(lines))
-    found: list[Found] = []
+    found = []
     folder = orlog.import_dataset(
         tmp_path / "a.csv",
         "lab/p-v1",

@@ -1,11 +1,8 @@
 """TorchRL's folders: those of its layout, written and read again, by TorchRL itself, and those that do not agree."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +16,6 @@ from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.torchrl import format as torchrl
 from orlog.datasets.formats.torchrl.tensors import write_documents
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.datasets.recorded_samples import record_samples
@@ -30,7 +26,7 @@ PACKAGES = ("torchrl==0.14.1", "tensordict==0.14.3")
 LENGTHS = (3, 1, 4)
 
 
-def arrays(**change: Any) -> dict[str, np.ndarray]:
+def arrays(**change):
     """Return three episodes as tensors: one cut off, one that just stops, one that ended."""
     rng = np.random.default_rng(0)
     observations = [rng.normal(size=(length + 1, 2)).astype("f4") for length in LENGTHS]
@@ -50,14 +46,14 @@ def arrays(**change: Any) -> dict[str, np.ndarray]:
     return {name: one for name, one in (found | change).items() if one is not None}
 
 
-def write(folder: Path, tensors: dict[str, np.ndarray]) -> None:
+def write(folder, tensors):
     """Write a folder of TensorDict's layout."""
     files = write_documents(folder, {name: (one.dtype, one.shape) for name, one in tensors.items()})
     for name, path in files.items():
         path.write_bytes(tensors[name].tobytes())
 
 
-def check(dataset: Dataset, tensors: dict[str, np.ndarray]) -> None:
+def check(dataset, tensors):
     """Compare with the three episodes, row by row."""
     first = 0
     for episode, length in zip(dataset, LENGTHS, strict=True):
@@ -72,7 +68,7 @@ def check(dataset: Dataset, tensors: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [1, 100, 2**24])
-def test_episodes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
+def test_episodes_are_read(tmp_path, monkeypatch, block_bytes):
     monkeypatch.setattr(torchrl, "BLOCK_BYTES", block_bytes)
     tensors = arrays()
     write(tmp_path / "data", tensors)
@@ -84,7 +80,7 @@ def test_episodes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bloc
     np.testing.assert_array_equal(dataset[2].infos["speed"], tensors["info/speed"][4:])
 
 
-def test_a_dump_of_a_buffer_is_read_as_far_as_it_is_filled(tmp_path: Path) -> None:
+def test_a_dump_of_a_buffer_is_read_as_far_as_it_is_filled(tmp_path):
     full = {name: np.concatenate((one, one[:2])) for name, one in arrays().items()}
     write(tmp_path / "dump" / "storage", full)
     (tmp_path / "dump" / "storage" / "storage_metadata.json").write_text('{"len": 8}', "utf-8")
@@ -95,7 +91,7 @@ def test_a_dump_of_a_buffer_is_read_as_far_as_it_is_filled(tmp_path: Path) -> No
     check(dataset, full)
 
 
-def storage(rows: int, capacity: int, *, cursor: bool) -> tuple[dict[str, np.ndarray], int]:
+def storage(rows, capacity, *, cursor):
     """Return what a storage holds after some steps of episodes of 10, as a ring, and how many rows are filled."""
     row = np.arange(rows)
     state = (1000 * (row // 10) + row % 10 + 1)[:, None].astype("f4")
@@ -130,8 +126,8 @@ def storage(rows: int, capacity: int, *, cursor: bool) -> tuple[dict[str, np.nda
     ],
 )
 def test_a_storage_is_read_in_the_order_of_its_time_as_far_as_it_was_written(
-    tmp_path: Path, rows: int, capacity: int, lengths: list[int], is_dump: bool
-) -> None:
+    tmp_path, rows, capacity, lengths, is_dump
+):
     tensors, filled = storage(rows, capacity, cursor=is_dump)
     write(tmp_path / "data" / ("storage" if is_dump else ""), tensors)
     if is_dump:
@@ -156,9 +152,7 @@ def test_a_storage_is_read_in_the_order_of_its_time_as_far_as_it_was_written(
 
 
 @pytest.mark.parametrize(("rows", "capacity"), [(45, 60), (75, 32)])
-def test_the_folder_of_a_buffer_of_several_environments_is_read_along_time(
-    tmp_path: Path, rows: int, capacity: int
-) -> None:
+def test_the_folder_of_a_buffer_of_several_environments_is_read_along_time(tmp_path, rows, capacity):
     held, filled = storage(rows, capacity, cursor=False)
     tensors = {name: np.stack([one, one, one], 1) for name, one in held.items()}
     for lane in range(3):
@@ -175,7 +169,7 @@ def test_the_folder_of_a_buffer_of_several_environments_is_read_along_time(
     assert any(said in one for one in sentences(found.notes))
 
 
-def test_zeros_that_a_row_leads_to_are_steps(tmp_path: Path) -> None:
+def test_zeros_that_a_row_leads_to_are_steps(tmp_path):
     tensors = {name: np.zeros_like(one) for name, one in arrays().items()}
     tensors |= {name: np.zeros((8, 1), np.int64) for name in ("observation", "next/observation")}
     tensors["observation"][0] = 1
@@ -185,7 +179,7 @@ def test_zeros_that_a_row_leads_to_are_steps(tmp_path: Path) -> None:
     assert not any("unwritten" in one for one in sentences(found.notes))
 
 
-def test_what_is_missing_stays_missing(tmp_path: Path) -> None:
+def test_what_is_missing_stays_missing(tmp_path):
     ends = arrays()["next/done"] | (np.arange(8) == 3)[:, None]
     zeros = np.where(ends, 0, arrays()["next/observation"]).astype("f4")
     for number, after in enumerate([zeros, None]):  # as TorchRL's downloads, and without it
@@ -200,7 +194,7 @@ def test_what_is_missing_stays_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
-def test_actions_may_be_choices(tmp_path: Path, one_hot: bool) -> None:
+def test_actions_may_be_choices(tmp_path, one_hot):
     choices = np.array([0, 2, 1, 1, 0, 2, 0, 1])
     write(tmp_path / "data", arrays(action=np.eye(3, dtype=bool)[choices] if one_hot else choices))
     dataset, found = read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store")
@@ -209,7 +203,7 @@ def test_actions_may_be_choices(tmp_path: Path, one_hot: bool) -> None:
     assert "Actions were taken to be a choice among 3." in sentences(found.notes)
 
 
-KINDS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
+KINDS = {
     "vectors-v1": (spaces.Box(-1, 1, (2,), np.float32), spaces.Box(-1, 1, (1,), np.float32)),
     "parts-v1": (
         spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "frame": spaces.Box(0, 255, (4, 4, 3), np.uint8)}),
@@ -218,10 +212,10 @@ KINDS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
 }
 
 
-def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_agree_is_refused(tmp_path):
     follows = arrays()["next/observation"].copy()
     follows[5] += 1
-    changes: list[tuple[dict[str, Any], str]] = [
+    changes = [
         ({"next/observation": follows}, r"at row 5, .* next/observation is not the observation of the next row"),
         ({"next/observation": follows[:, :1]}, "next/observation: expected float32 of shape"),
         ({"next/reward": None}, "has no tensor next/reward"),
@@ -236,12 +230,12 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
             read_files(torchrl.FORMAT, tmp_path / str(number), tmp_path / "store")
 
 
-def test_files_are_not_trusted(tmp_path: Path) -> None:
+def test_files_are_not_trusted(tmp_path):
     folder = tmp_path / "data"
     write(folder, arrays())
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
 
-    def refuses(error: type[Exception], message: str, **change: Any) -> None:
+    def refuses(error, message, **change):
         (folder / "meta.json").write_text(json.dumps(meta | change), "utf-8")
         with pytest.raises(error, match=message):
             read_files(torchrl.FORMAT, folder, tmp_path / "store")
@@ -265,7 +259,7 @@ def test_files_are_not_trusted(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_torchrl_has_the_transitions_of_what_is_exported(tmp_path: Path) -> None:
+def test_torchrl_has_the_transitions_of_what_is_exported(tmp_path):
     for kind, pair in KINDS.items():
         orlog.export_dataset(record_samples(f"lab/{kind}", *pair), tmp_path / kind, to="torchrl")
     code = """
@@ -344,7 +338,7 @@ def test_torchrl_has_the_transitions_of_what_is_exported(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("flag", ["next/done", "next/terminated", "next/truncated"])
-def test_a_flag_that_contradicts_the_others_or_what_follows_is_refused(tmp_path: Path, flag: str) -> None:
+def test_a_flag_that_contradicts_the_others_or_what_follows_is_refused(tmp_path, flag):
     tensors = arrays()
     flags = tensors[flag].copy()
     flags[0] = True
@@ -357,16 +351,14 @@ def test_a_flag_that_contradicts_the_others_or_what_follows_is_refused(tmp_path:
 @pytest.mark.parametrize("block_bytes", [1, 2**24])
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=scaled(200, 12), deadline=None)
-def test_batches_of_several_environments_are_read_one_after_another(
-    is_buffer: bool, block_bytes: int, seed: int
-) -> None:
+def test_batches_of_several_environments_are_read_one_after_another(is_buffer, block_bytes, seed):
     rng = np.random.default_rng(seed)
     environments, steps = int(rng.integers(1, 4)), int(rng.integers(2, 9))
     filled = int(rng.integers(1, steps + 1)) if is_buffer else steps
     cursor = int(rng.integers(0, steps)) if filled == steps else filled
     expected, lanes = [], []
     for _ in range(environments):
-        rows: list[tuple[float, float, float, bool]] = []  # observation, action, next one, terminated
+        rows = []  # observation, action, next one, terminated
         here = float(rng.normal())
         for _ in range(filled):
             after, ended = float(rng.normal()), bool(rng.random() < 0.3)
@@ -415,7 +407,7 @@ def test_batches_of_several_environments_are_read_one_after_another(
         assert any("Rows of" in one for one in sentences(found.notes)) == (environments > 1)
 
 
-def test_what_is_an_observation_can_be_said(tmp_path: Path) -> None:
+def test_what_is_an_observation_can_be_said(tmp_path):
     tensors = arrays()
     hidden = np.arange(8.0)[:, None]
     write(tmp_path / "data", tensors | {"hidden": hidden, "next/hidden": np.zeros((8, 1))})

@@ -1,15 +1,10 @@
 """Removing versions, killed at any instant and beside other processes: whole or gone, never half."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +23,7 @@ KILLS = scaled(60, 12)
 ACCESSES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir", "os.listdir"}
 
 
-def in_child(work: Callable[[], object], instant: int) -> tuple[int, int]:
+def in_child(work, instant):
     """Work in a fork that kills itself at one of its accesses to files; return status, accesses."""
     read_end, write_end = os.pipe()
     with warnings.catch_warnings():
@@ -38,7 +33,7 @@ def in_child(work: Callable[[], object], instant: int) -> tuple[int, int]:
         signal.alarm(600)  # whatever hangs is not waited for
         seen = 0
 
-        def hook(event: str, _: tuple[Any, ...]) -> None:
+        def hook(event, _):
             nonlocal seen
             if event in ACCESSES:
                 seen += 1
@@ -59,7 +54,7 @@ def in_child(work: Callable[[], object], instant: int) -> tuple[int, int]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), int(told or 0)
 
 
-def make_home(template: Path) -> tuple[list[Path], list[Path], list[Path]]:
+def make_home(template):
     """Make a home anew; return the versions that go, other things that go, and what stays."""
     shutil.rmtree(datasets_folder(), ignore_errors=True)
     versions = [
@@ -80,19 +75,17 @@ def make_home(template: Path) -> tuple[list[Path], list[Path], list[Path]]:
     return versions, others, stays
 
 
-def collect() -> None:
+def collect():
     collect_garbage(unused_days=7)
 
 
-def delete_first() -> None:
+def delete_first():
     delete_version(ARM, "1.0.0")
 
 
 @pytest.mark.scaled
 @pytest.mark.parametrize("work", [collect, delete_first])
-def test_a_kill_at_any_instant_leaves_versions_whole_or_gone(
-    template: Path, work: Callable[[], None], record_testsuite_property: Callable[[str, object], None]
-) -> None:
+def test_a_kill_at_any_instant_leaves_versions_whole_or_gone(template, work, record_testsuite_property):
     make_home(template)
     code, total = in_child(work, 0)
     assert code == 0

@@ -1,10 +1,6 @@
 """Arguments of environments that data name reach a simulator with consent only."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
-from typing import Any
 
 import gymnasium
 import msgspec
@@ -15,7 +11,6 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.records import Origin, origin_file
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SimulatorError
 from orlog.manifests.manifest import EnvironmentRecord
 from tests.episodes import record_episodes, whole_episode
@@ -24,7 +19,7 @@ ARGUMENTS = {"sutton_barto_reward": True}
 KEY = "ed25519:" + "ab" * 32
 
 
-def record(name: str, env: gymnasium.Env[Any, Any] | None = None, *, version: str = "1.0.0") -> Dataset:
+def record(name, env=None, *, version="1.0.0"):
     """Return one recorded step of CartPole."""
     box = spaces.Box(-np.inf, np.inf, (4,), np.float32)
     return record_episodes(
@@ -37,7 +32,7 @@ def record(name: str, env: gymnasium.Env[Any, Any] | None = None, *, version: st
     )
 
 
-def foreign(environment_id: str, kwargs: dict[str, Any], *, version: str = "1.0.0") -> Dataset:
+def foreign(environment_id, kwargs, *, version="1.0.0"):
     """Return a dataset whose manifest names an environment, as one from elsewhere may."""
     dataset = record("lab/foreign-v1", version=version)
     environment = EnvironmentRecord(id=environment_id, kwargs=kwargs, max_episode_steps=None, versions={})
@@ -50,19 +45,19 @@ def foreign(environment_id: str, kwargs: dict[str, Any], *, version: str = "1.0.
     ("environment_id", "kwargs"),
     [("CartPole-v1", ARGUMENTS), ("FrozenLake-v1", {"desc": ["S" + "F" * 2999] + ["F" * 3000] * 299})],
 )
-def test_arguments_from_elsewhere_need_consent(environment_id: str, kwargs: dict[str, Any]) -> None:
+def test_arguments_from_elsewhere_need_consent(environment_id, kwargs):
     dataset = foreign(environment_id, kwargs)
     with pytest.raises(SimulatorError, match=r"trust_environment=True"):
         dataset.recover_environment()
 
 
-def test_with_consent_the_arguments_are_used() -> None:
+def test_with_consent_the_arguments_are_used():
     with foreign("CartPole-v1", ARGUMENTS).recover_environment(trust_environment=True) as env:
         env.reset(seed=0)
         assert env.step(0)[1] == 0.0
 
 
-def test_an_installed_id_without_arguments_of_its_own_needs_no_consent() -> None:
+def test_an_installed_id_without_arguments_of_its_own_needs_no_consent():
     foreign("CartPole-v1", {}).recover_environment().close()
     registered = gymnasium.registry["FrozenLake-v1"].kwargs
     foreign("FrozenLake-v1", dict(registered), version="1.1.0").recover_environment().close()
@@ -70,7 +65,7 @@ def test_an_installed_id_without_arguments_of_its_own_needs_no_consent() -> None
 
 @pytest.mark.parametrize("trust", [False, True])
 @pytest.mark.parametrize("path", ["/tmp/evil.xml", "evil.xml", "..\\evil.mjb", "~/evil", "file:evil"])
-def test_a_path_is_never_taken_from_data(path: str, *, trust: bool) -> None:
+def test_a_path_is_never_taken_from_data(path, *, trust):
     dataset = foreign("HalfCheetah-v5", {"deep": [{"xml_file": path}]})
     with pytest.raises(SimulatorError, match="deep"):
         dataset.recover_environment(trust_environment=trust)
@@ -80,9 +75,7 @@ def test_a_path_is_never_taken_from_data(path: str, *, trust: bool) -> None:
 @pytest.mark.parametrize(
     "environment_id", ["GymV21Environment-v0", "GymV26Environment-v0", "dm_control/compatibility-env-v0"]
 )
-def test_ids_that_wrap_other_libraries_are_never_taken_from_data(
-    environment_id: str, monkeypatch: pytest.MonkeyPatch, *, trust: bool
-) -> None:
+def test_ids_that_wrap_other_libraries_are_never_taken_from_data(environment_id, monkeypatch, *, trust):
     if environment_id not in gymnasium.registry:
         spec = gymnasium.registry["CartPole-v1"]
         spec = dataclasses.replace(spec, id=environment_id)
@@ -95,12 +88,12 @@ def test_ids_that_wrap_other_libraries_are_never_taken_from_data(
 @pytest.mark.parametrize(
     "kwargs", [{"no_such_argument": 1}, {"disable_env_checker": True}, {"id": "x"}, {"render_mode": 3}]
 )
-def test_an_environment_that_cannot_be_made_is_a_typed_error(kwargs: dict[str, Any]) -> None:
+def test_an_environment_that_cannot_be_made_is_a_typed_error(kwargs):
     with pytest.raises(SimulatorError, match="CartPole-v1"):
         foreign("CartPole-v1", kwargs).recover_environment(trust_environment=True)
 
 
-def test_what_was_recorded_on_this_machine_needs_no_consent() -> None:
+def test_what_was_recorded_on_this_machine_needs_no_consent():
     with gymnasium.make("CartPole-v1", **ARGUMENTS) as env:
         dataset = record("lab/own-v1", env)
     dataset.recover_environment().close()
@@ -110,7 +103,7 @@ def test_what_was_recorded_on_this_machine_needs_no_consent() -> None:
     orlog.load_dataset("lab/derived-v1").recover_environment().close()
 
 
-def test_what_was_recorded_elsewhere_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_was_recorded_elsewhere_does_not_count(monkeypatch, tmp_path):
     with gymnasium.make("CartPole-v1", **ARGUMENTS) as env:
         folder = record("lab/own-v1", env).folder
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "another"))
@@ -122,11 +115,11 @@ def test_what_was_recorded_elsewhere_does_not_count(monkeypatch: pytest.MonkeyPa
         orlog.load_dataset("lab/derived-v1").recover_environment()
 
 
-def test_a_version_that_ships_needs_no_consent(mini: Dataset) -> None:
+def test_a_version_that_ships_needs_no_consent(mini):
     mini.recover_environment().close()
 
 
-def test_a_signer_of_a_registry_of_this_machine_is_trusted() -> None:
+def test_a_signer_of_a_registry_of_this_machine_is_trusted():
     from orlog.datasets.home.registries import add_registry
 
     dataset = foreign("CartPole-v1", ARGUMENTS)
@@ -145,7 +138,7 @@ def test_a_signer_of_a_registry_of_this_machine_is_trusted() -> None:
 
 
 @pytest.mark.parametrize("world", ["CartPole-v1", "orlog/Hazard-v0"])
-def test_numbers_of_a_world_behind_uncertainty_need_no_consent(world: str) -> None:
+def test_numbers_of_a_world_behind_uncertainty_need_no_consent(world):
     numbers = {"environment": world, "action_delay": 7, "sticky_actions": 0.25}
     with foreign("orlog/uncertain-v0", numbers).recover_environment() as env:
         env.reset(seed=0)
@@ -163,12 +156,12 @@ def test_numbers_of_a_world_behind_uncertainty_need_no_consent(world: str) -> No
         ({"environment": "CartPole-v1", "action_delay": 10**12}, "at most 10,000"),
     ],
 )
-def test_the_world_behind_uncertainty_does(kwargs: dict[str, Any], message: str) -> None:
+def test_the_world_behind_uncertainty_does(kwargs, message):
     with pytest.raises((NotFoundError, SimulatorError), match=message):
         foreign("orlog/uncertain-v0", kwargs).recover_environment()
 
 
-def test_other_arguments_than_the_noted_ones_need_consent() -> None:
+def test_other_arguments_than_the_noted_ones_need_consent():
     dataset = foreign("CartPole-v1", ARGUMENTS)
     environment = dataset.environment
     assert environment is not None

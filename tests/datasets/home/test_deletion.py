@@ -1,13 +1,9 @@
 """Versions that another process deletes while they are read: not there, and never damaged."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,14 +12,13 @@ from typer.testing import CliRunner
 import orlog
 from orlog.cli import app
 from orlog.datasets.home.garbage import delete_version
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, NotFoundError
 
 MINI = "pointmaze/umaze-mini-v1"
 ROUNDS = 60
 
 
-def delete_and_put_back(folder: Path, copy: Path) -> None:
+def delete_and_put_back(folder, copy):
     for number in range(ROUNDS):
         spare = copy.with_name(f"copy-{number}")
         shutil.copytree(copy, spare, copy_function=os.link)
@@ -31,13 +26,13 @@ def delete_and_put_back(folder: Path, copy: Path) -> None:
         spare.rename(folder)
 
 
-def test_what_is_deleted_while_it_is_read_is_not_found(mini_folder: Path, tmp_path: Path) -> None:
+def test_what_is_deleted_while_it_is_read_is_not_found(mini_folder, tmp_path):
     copy = tmp_path / "copies/copy"
     shutil.copytree(mini_folder, copy)
     context = multiprocessing.get_context("fork")
     other = context.Process(target=delete_and_put_back, args=(mini_folder, copy))
     other.start()
-    ways: list[Callable[[], object]] = [
+    ways = [
         lambda: orlog.load_dataset(MINI).column("rewards"),
         lambda: orlog.load_dataset(mini_folder)[3:5].column("observations/observation"),
         lambda: orlog.load_dataset(f"{MINI}@1.0.0")[0],
@@ -54,11 +49,11 @@ def test_what_is_deleted_while_it_is_read_is_not_found(mini_folder: Path, tmp_pa
     assert orlog.verify_store(mini_folder)[1] == []
 
 
-def check(problems: Sequence[object]) -> None:
+def check(problems):
     assert problems == []
 
 
-def test_a_version_that_was_deleted_since_it_was_opened_says_so(mini: Dataset) -> None:
+def test_a_version_that_was_deleted_since_it_was_opened_says_so(mini):
     view = mini[2:4]
     delete_version(MINI, "1.0.0")
     for read in (
@@ -73,7 +68,7 @@ def test_a_version_that_was_deleted_since_it_was_opened_says_so(mini: Dataset) -
             read()
 
 
-def test_what_is_damaged_is_still_damaged(mini: Dataset) -> None:
+def test_what_is_damaged_is_still_damaged(mini):
     (mini.folder / "rewards/c.0").unlink()
     with pytest.raises(IntegrityError):
         mini.column("rewards")

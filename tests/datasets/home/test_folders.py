@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import errno
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -13,16 +10,14 @@ from orlog.errors import StorageError
 from orlog.manifests.manifest import read_manifest
 
 
-def installed(name: str, version: str) -> Path:
+def installed(name, version):
     folder = datasets_folder() / name / version
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text("{}")
     return folder
 
 
-def test_datasets_live_in_orlog_home_then_in_the_cache_of_the_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_datasets_live_in_orlog_home_then_in_the_cache_of_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("ORLOG_HOME", "~/mine")
@@ -34,7 +29,7 @@ def test_datasets_live_in_orlog_home_then_in_the_cache_of_the_user(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_names_with_any_number_of_parts_are_listed_once() -> None:
+def test_names_with_any_number_of_parts_are_listed_once():
     for name, version in [("b/x-v1", "1.0.0"), ("b/x-v1", "1.1.0"), ("a/b/c/y-v2", "1.0.0"), ("a/z-v0", "2.0.0")]:
         installed(name, version)
     (datasets_folder() / "b/x-v1/1.1.0").rename(datasets_folder() / "elsewhere")
@@ -43,7 +38,7 @@ def test_names_with_any_number_of_parts_are_listed_once() -> None:
     assert installed_names() == ["a/b/c/y-v2", "a/z-v0", "b/x-v1", "l/k-v1"]
 
 
-def test_what_is_unfinished_hidden_or_without_a_manifest_is_not_listed() -> None:
+def test_what_is_unfinished_hidden_or_without_a_manifest_is_not_listed():
     for version in (".1.0.0.unfinished", ".1.0.0.replaced", "notes"):
         installed("b/x-v1", version)
     (datasets_folder() / "b/x-v1/1.0.0").mkdir()
@@ -53,10 +48,10 @@ def test_what_is_unfinished_hidden_or_without_a_manifest_is_not_listed() -> None
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_an_interruption_leaves_nothing_and_frees_the_lock(home: Path, error: type[BaseException]) -> None:
+def test_an_interruption_leaves_nothing_and_frees_the_lock(home, error):
     destination = home / "datasets/b/x-v1/1.0.0"
 
-    def interrupted() -> None:
+    def interrupted():
         with unfinished_folder(destination) as folder:
             (folder / "file").write_text("x")
             raise error
@@ -64,12 +59,12 @@ def test_an_interruption_leaves_nothing_and_frees_the_lock(home: Path, error: ty
     with pytest.raises(error):
         interrupted()
     assert {path.name for path in destination.parent.iterdir()} <= {".1.0.0.lock"}
-    waited: list[bool] = []
+    waited = []
     with unfinished_folder(destination, on_wait=lambda: waited.append(True)):
         assert waited == []
 
 
-def test_a_home_that_cannot_be_made_is_a_storage_error(home: Path) -> None:
+def test_a_home_that_cannot_be_made_is_a_storage_error(home):
     home.write_text("a file")
     with (
         pytest.raises(StorageError, match=r"cannot write: (File exists|Not a directory)") as caught,
@@ -79,7 +74,7 @@ def test_a_home_that_cannot_be_made_is_a_storage_error(home: Path) -> None:
     assert caught.value.errno in (errno.ENOTDIR, errno.EEXIST)
 
 
-def test_a_version_is_never_put_in_place_of_another(home: Path) -> None:
+def test_a_version_is_never_put_in_place_of_another(home):
     there = installed("b/x-v1", "1.0.0")
     new = home / "new"
     new.mkdir()
@@ -92,9 +87,7 @@ def test_a_version_is_never_put_in_place_of_another(home: Path) -> None:
     assert not new.exists()
 
 
-def test_equal_files_of_versions_are_stored_once_and_damaged_ones_are_not_taken_over(
-    mini_folder: Path, tmp_path: Path
-) -> None:
+def test_equal_files_of_versions_are_stored_once_and_damaged_ones_are_not_taken_over(mini_folder, tmp_path):
     manifest = read_manifest(mini_folder / "manifest.json")
     new = tmp_path / "new"
     shutil.copytree(mini_folder, new)

@@ -1,7 +1,5 @@
 """What homes hold is listed right, and what goes is what may go: nothing else, ever."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
@@ -39,7 +37,7 @@ ARM, LEG = "lab/arm-v1", "lab/leg-v1"
 
 
 @pytest.mark.usefixtures("served")
-def test_versions_are_listed_with_where_they_came_from(template: Path) -> None:
+def test_versions_are_listed_with_where_they_came_from(template):
     downloaded = orlog.load_dataset(MINI, download=True)
     place(template, ARM, "1.0.0", downloaded=False, days=3)
     part = place(template, LEG, "2.0.0", partial=True, days=400)
@@ -63,7 +61,7 @@ def test_versions_are_listed_with_where_they_came_from(template: Path) -> None:
     assert 0 < total_bytes() <= sum(one.size_bytes for one in found.values())
 
 
-def test_files_that_versions_share_are_counted_once(template: Path) -> None:
+def test_files_that_versions_share_are_counted_once(template):
     first = place(template, ARM, "1.0.0", linked=True)
     alone = total_bytes()
     place(template, ARM, "1.1.0", linked=True)
@@ -76,9 +74,7 @@ def test_files_that_versions_share_are_counted_once(template: Path) -> None:
     assert delete_version(ARM, "1.0.0") == alone
 
 
-def test_shared_homes_are_listed_and_left_alone(
-    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_homes_are_listed_and_left_alone(template, tmp_path, monkeypatch):
     own = place(template, ARM, "1.0.0", days=100)
     shared = tmp_path / "group" / "datasets"
     shutil.copytree(datasets_folder(), shared)
@@ -99,7 +95,7 @@ def test_shared_homes_are_listed_and_left_alone(
     assert snapshot(shared) == before
 
 
-def test_what_is_no_version_is_not_looked_at(template: Path, home: Path) -> None:
+def test_what_is_no_version_is_not_looked_at(template, home):
     place(template, ARM, "1.0.0")
     strange = [
         put(home / "datasets" / "notes" / "1.0.0"),
@@ -121,7 +117,7 @@ def test_what_is_no_version_is_not_looked_at(template: Path, home: Path) -> None
 # --- garbage
 
 
-def test_without_options_only_what_processes_left_goes(template: Path) -> None:
+def test_without_options_only_what_processes_left_goes(template):
     folder = place(template, ARM, "1.0.0", days=1000)
     kept = [
         folder,
@@ -150,11 +146,11 @@ def test_without_options_only_what_processes_left_goes(template: Path) -> None:
     assert collect_garbage().removed == []
 
 
-def origin_size(folder: Path) -> int:
+def origin_size(folder):
     return origin_file(folder).stat().st_size
 
 
-def test_only_what_was_downloaded_and_is_as_it_was_goes(template: Path) -> None:
+def test_only_what_was_downloaded_and_is_as_it_was_goes(template):
     kept = {
         "recorded": place(template, ARM, "1.0.0", downloaded=False, days=99),
         "other bytes": place(template, ARM, "2.0.0", days=99),
@@ -177,9 +173,7 @@ def test_only_what_was_downloaded_and_is_as_it_was_goes(template: Path) -> None:
     assert not any(origin_file(folder).exists() for folder in goes)
 
 
-def test_pinned_versions_stay_whatever_is_asked_for(
-    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pinned_versions_stay_whatever_is_asked_for(template, tmp_path, monkeypatch):
     first = place(template, ARM, "1.0.0", days=99)
     second = place(template, ARM, "2.0.0", days=99)
     pin_version(ARM, "1.0.0")
@@ -203,7 +197,7 @@ def test_pinned_versions_stay_whatever_is_asked_for(
     assert cached_versions() == []
 
 
-def test_what_another_process_writes_is_passed_over(template: Path) -> None:
+def test_what_another_process_writes_is_passed_over(template):
     folder = place(template, ARM, "1.0.0", days=99)
     left = put(beside(folder, "unfinished"))
     with sole_access(folder):
@@ -217,11 +211,11 @@ def test_what_another_process_writes_is_passed_over(template: Path) -> None:
     assert len(collect_garbage(unused_days=0).removed) == 2
 
 
-def test_a_version_opened_between_choosing_and_removing_stays(template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_opened_between_choosing_and_removing_stays(template, monkeypatch):
     folder = place(template, ARM, "1.0.0", days=99)
     rename = os.rename
 
-    def open_first(source: Path, target: Path) -> None:
+    def open_first(source, target):
         if Path(source) == folder:
             mark_used(folder)
         rename(source, target)
@@ -233,12 +227,12 @@ def test_a_version_opened_between_choosing_and_removing_stays(template: Path, mo
     assert not beside(folder, "deleted").exists()
 
 
-def test_a_home_that_cannot_be_written_is_a_typed_error(template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_cannot_be_written_is_a_typed_error(template, monkeypatch):
     folder = place(template, ARM, "1.0.0", days=99)
     other = place(template, LEG, "1.0.0", days=99)
     rename = os.rename
 
-    def refuse(source: Path, target: Path) -> None:
+    def refuse(source, target):
         if Path(source) == folder:
             raise OSError(30, "Read-only file system")
         rename(source, target)
@@ -255,7 +249,7 @@ def test_a_home_that_cannot_be_written_is_a_typed_error(template: Path, monkeypa
 # --- delete
 
 
-def test_a_deleted_version_takes_along_what_lies_beside_it_but_a_recording(template: Path) -> None:
+def test_a_deleted_version_takes_along_what_lies_beside_it_but_a_recording(template):
     folder = place(template, ARM, "1.0.0", downloaded=False)
     place(template, ARM, "1.0.0", partial=True)
     for kind in ("download", "strange", "unfinished", "deleted"):
@@ -276,7 +270,7 @@ def test_a_deleted_version_takes_along_what_lies_beside_it_but_a_recording(templ
         delete_version(ARM, "1.0.0")
 
 
-def test_pinned_versions_links_and_bad_names_are_not_deleted(template: Path, tmp_path: Path) -> None:
+def test_pinned_versions_links_and_bad_names_are_not_deleted(template, tmp_path):
     folder = place(template, ARM, "1.0.0")
     pin_version(ARM, "1.0.0")
     with pytest.raises(StorageError, match=f"orlog cache keep --off {ARM}@1.0.0"):
@@ -296,9 +290,7 @@ def test_pinned_versions_links_and_bad_names_are_not_deleted(template: Path, tmp
         delete_version(ARM, "9.0.0")
 
 
-def test_a_version_that_the_lock_file_pins_is_not_deleted(
-    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_that_the_lock_file_pins_is_not_deleted(template, tmp_path, monkeypatch):
     folder = place(template, ARM, "1.0.0")
     place(template, ARM, "1.1.0")
     path = tmp_path / "orlog.lock"
@@ -316,7 +308,7 @@ def test_a_version_that_the_lock_file_pins_is_not_deleted(
     assert not folder.exists()
 
 
-def test_names_mean_all_versions_or_the_one_that_they_pin(template: Path) -> None:
+def test_names_mean_all_versions_or_the_one_that_they_pin(template):
     folder = place(template, ARM, "1.0.0")
     place(template, ARM, "1.1.0", partial=True)
     put(beside(folder.with_name("1.2.0"), "download"))

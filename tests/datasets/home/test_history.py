@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +14,7 @@ OLD = VersionStatus(status="superseded", reason="more episodes", use="pointmaze/
 
 
 @pytest.fixture
-def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shipped(tmp_path, monkeypatch):
     """Return a file of the history that ships with orlog, with one entry in it."""
     monkeypatch.setattr(records, "recorded_folder", lambda name: tmp_path / "shipped" / name)
     path = tmp_path / "shipped" / NAME / "versions.json"
@@ -28,17 +24,17 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def set_yanked(version: str = "1.0.0", name: str = NAME) -> None:
+def set_yanked(version="1.0.0", name=NAME):
     set_status(name, version, "yanked", reason=YANKED.reason, use=YANKED.use)
 
 
-def test_a_version_is_fine_until_something_is_known(home: Path) -> None:
+def test_a_version_is_fine_until_something_is_known(home):
     assert read_history(NAME) == {}
     assert status_message(NAME, "1.0.0", {}) is None
     assert not home.exists()
 
 
-def test_what_is_set_is_read_and_cleared(home: Path) -> None:
+def test_what_is_set_is_read_and_cleared(home):
     set_yanked()
     set_status(NAME, "1.0.1", "superseded", reason=OLD.reason, use=OLD.use)
     assert read_history(NAME) == {"1.0.0": YANKED, "1.0.1": OLD}
@@ -52,7 +48,7 @@ def test_what_is_set_is_read_and_cleared(home: Path) -> None:
     assert read_history(NAME) == {}
 
 
-def test_this_machine_goes_before_what_ships(shipped: Path) -> None:
+def test_this_machine_goes_before_what_ships(shipped):
     before = shipped.read_bytes()
     assert read_history(NAME) == {"1.0.0": OLD}
     set_yanked("1.0.0")
@@ -76,13 +72,11 @@ def test_this_machine_goes_before_what_ships(shipped: Path) -> None:
         (["2.0.0", "1.0.0"], {"2.0.0": YANKED, "1.0.0": OLD}, "1.0.0"),
     ],
 )
-def test_the_newest_that_is_not_yanked_is_chosen(
-    versions: list[str], known: dict[str, VersionStatus], expected: str | None
-) -> None:
+def test_the_newest_that_is_not_yanked_is_chosen(versions, known, expected):
     assert choose_version(versions, known) == expected
 
 
-def test_a_message_says_what_why_and_what_instead() -> None:
+def test_a_message_says_what_why_and_what_instead():
     bare = VersionStatus(status="yanked", reason="licence withdrawn")
     known = {"1.0.0": YANKED, "0.9.0": OLD, "0.8.0": bare}
     assert status_message(NAME, "1.0.0", known) == (
@@ -109,7 +103,7 @@ def test_a_message_says_what_why_and_what_instead() -> None:
         {"name": f"{NAME}@1.0.0"},
     ],
 )
-def test_nonsense_is_never_written(home: Path, change: dict[str, Any]) -> None:
+def test_nonsense_is_never_written(home, change):
     given = {"name": NAME, "version": "1.0.0", "status": "yanked", "reason": "why", **change}
     with pytest.raises(ValueError, match=r"superseded|needs a reason|not a|in place of|without a"):
         set_status(**given)
@@ -117,7 +111,7 @@ def test_nonsense_is_never_written(home: Path, change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", [f"{NAME}@1.0.0", "../../etc/a-v1", ""])
-def test_names_are_checked_before_they_become_paths(name: str) -> None:
+def test_names_are_checked_before_they_become_paths(name):
     for action in (read_history, lambda name: clear_status(name, "1.0.0")):
         with pytest.raises(InvalidNameError):
             action(name)
@@ -134,7 +128,7 @@ def test_names_are_checked_before_they_become_paths(name: str) -> None:
         '{"history_version": 2}',
     ],
 )
-def test_a_wrong_file_is_refused_with_its_path_and_kept(home: Path, content: str) -> None:
+def test_a_wrong_file_is_refused_with_its_path_and_kept(home, content):
     path = home / "datasets" / NAME / "versions.json"
     path.parent.mkdir(parents=True)
     path.write_text(content, "utf-8")

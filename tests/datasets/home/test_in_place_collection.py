@@ -1,24 +1,19 @@
 """What `orlog cache gc` removes of versions that are read in place, also while they are read."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import orlog
+from orlog import publish_dataset
 from orlog.datasets.download import in_place
 from orlog.datasets.download.in_place import collect_in_place, in_place_folder, kept_versions, open_in_place
 from orlog.datasets.home.garbage import DAY
-from orlog.datasets.publish.publish import publish_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, SHARDS_FILE
 from tests.command_line import orlog as run
@@ -30,13 +25,13 @@ NAME = "lab/parts-v1"
 
 
 @pytest.fixture
-def whole(home: Path, tmp_path: Path) -> Dataset:  # noqa: ARG001
+def whole(home, tmp_path):  # noqa: ARG001
     dataset = record(NAME, random_parts())
     return orlog.load_dataset(convert_dataset(dataset, tmp_path / "store", container="zarr", chunk_hashes=True))
 
 
 @pytest.fixture
-def served(whole: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+def served(whole, tmp_path, monkeypatch):
     """Return a server of a registry with the version, which an empty home reads in place."""
     publish_dataset(whole.folder, str(tmp_path / "registry"))
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "reader"))
@@ -46,13 +41,13 @@ def served(whole: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         yield server
 
 
-def read_all(ds: Dataset, whole: Dataset) -> None:
+def read_all(ds, whole):
     for name in whole.columns:
         found, expected = ds.column(name), whole.column(name)
         np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
 
 
-def age(days: float) -> None:
+def age(days):
     """Let all that is kept have been used so long ago."""
     then = time.time() - days * DAY
     for path in in_place_folder().rglob("*"):
@@ -60,7 +55,7 @@ def age(days: float) -> None:
 
 
 @pytest.mark.usefixtures("served")
-def test_only_what_nobody_opened_for_so_long_goes(whole: Dataset) -> None:
+def test_only_what_nobody_opened_for_so_long_goes(whole):
     read_all(orlog.load_dataset(NAME), whole)
     assert collect_in_place(unused_days=30, max_bytes=0).removed == []
     age(days=3)
@@ -78,9 +73,7 @@ def test_only_what_nobody_opened_for_so_long_goes(whole: Dataset) -> None:
 
 
 @pytest.mark.usefixtures("served")
-def test_a_size_and_the_limit_remove_those_opened_least_recently(
-    whole: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_size_and_the_limit_remove_those_opened_least_recently(whole, monkeypatch):
     read_all(orlog.load_dataset(NAME), whole)
     (kept,) = kept_versions()
     age(days=3)
@@ -98,9 +91,7 @@ def test_a_size_and_the_limit_remove_those_opened_least_recently(
     assert len(collect_in_place().removed) == 1
 
 
-def test_what_is_of_a_removed_registry_goes_and_what_was_opened_by_its_url_stays(
-    served: FileServer, whole: Dataset
-) -> None:
+def test_what_is_of_a_removed_registry_goes_and_what_was_opened_by_its_url_stays(served, whole):
     read_all(orlog.load_dataset(NAME), whole)
     run("registry", "remove", "lab")
     said = run("cache", "gc").stdout
@@ -112,7 +103,7 @@ def test_what_is_of_a_removed_registry_goes_and_what_was_opened_by_its_url_stays
 
 
 @pytest.mark.usefixtures("served")
-def test_what_killed_processes_left_goes(whole: Dataset) -> None:
+def test_what_killed_processes_left_goes(whole):
     read_all(orlog.load_dataset(NAME), whole)
     (kept,) = kept_versions()
     (in_place_folder() / f".{'a' * 64}.deleted").mkdir()
@@ -126,7 +117,7 @@ def test_what_killed_processes_left_goes(whole: Dataset) -> None:
 
 @pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("small", [True, False])
-def test_who_reads_goes_on_while_all_is_removed(whole: Dataset, monkeypatch: pytest.MonkeyPatch, small: bool) -> None:
+def test_who_reads_goes_on_while_all_is_removed(whole, monkeypatch, small):
     if not small:  # hashes of chunks are fetched by shard
         monkeypatch.setattr("orlog.datasets.store.chunk_hashes.MOST_WHOLE_BYTES", 0)
     ds = orlog.load_dataset(NAME)
@@ -138,7 +129,7 @@ def test_who_reads_goes_on_while_all_is_removed(whole: Dataset, monkeypatch: pyt
     np.testing.assert_array_equal(first.rewards, whole[0].rewards)
     stop = threading.Event()
 
-    def collect() -> None:
+    def collect():
         while not stop.is_set():
             collect_in_place(unused_days=0)
             time.sleep(0.01)
@@ -153,7 +144,7 @@ def test_who_reads_goes_on_while_all_is_removed(whole: Dataset, monkeypatch: pyt
         collector.join()
 
 
-def collect_always(home: str, ready: Path) -> None:
+def collect_always(home, ready):
     """Remove all that is kept, again and again, until the process is ended."""
     os.environ["ORLOG_HOME"] = home
     while True:
@@ -162,7 +153,7 @@ def collect_always(home: str, ready: Path) -> None:
 
 
 @pytest.mark.usefixtures("served")
-def test_who_opens_a_version_finds_all_of_it_while_another_process_removes_all(whole: Dataset, tmp_path: Path) -> None:
+def test_who_opens_a_version_finds_all_of_it_while_another_process_removes_all(whole, tmp_path):
     ready = tmp_path / "ready"
     collector = multiprocessing.get_context("spawn").Process(
         target=collect_always, args=(os.environ["ORLOG_HOME"], ready), daemon=True

@@ -1,9 +1,6 @@
 """One name and version means one digest, wherever a version enters a home or a registry."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,14 +8,12 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import orlog
+from orlog import Dataset, build_dataset, download_dataset, publish_dataset, save_dataset
 from orlog.cli import app
-from orlog.datasets.download.download import download_dataset
 from orlog.datasets.home.folders import partial_folder, write_partial
 from orlog.datasets.home.registries import add_registry
-from orlog.datasets.publish.publish import link_foreign_file, publish_dataset
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.saving import convert_dataset, save_dataset
-from orlog.datasets.worlds.build import build_dataset
+from orlog.datasets.publish.publish import link_foreign_file
+from orlog.datasets.recording.saving import convert_dataset
 from orlog.errors import IntegrityError, VersionExistsError
 from orlog.manifests.index import ForeignEntry
 from orlog.manifests.lock import LockedDataset, write_lock
@@ -27,7 +22,7 @@ MINI = "pointmaze/umaze-mini-v1"
 NAME = "lab/good-v1"
 
 
-def other_bytes(folder: Path, target: Path, text: str = "another") -> Path:
+def other_bytes(folder, target, text="another"):
     """Return a copy of a version that has its name and version with another digest."""
     shutil.copytree(folder, target)
     changed = msgspec.structs.replace(Dataset(folder).manifest, description=text)
@@ -35,7 +30,7 @@ def other_bytes(folder: Path, target: Path, text: str = "another") -> Path:
     return target
 
 
-def as_part(folder: Path) -> Path:
+def as_part(folder):
     """Move a version to where a part of it would lie."""
     dataset = Dataset(folder)
     part = partial_folder(folder)
@@ -46,12 +41,12 @@ def as_part(folder: Path) -> Path:
 
 
 @pytest.fixture
-def good(mini: Dataset) -> Dataset:
+def good(mini):
     """Return a small version of the lab's own in this test's home."""
     return Dataset(save_dataset(mini[:3], NAME))
 
 
-def test_a_conversion_gets_a_version_of_its_own(good: Dataset, tmp_path: Path) -> None:
+def test_a_conversion_gets_a_version_of_its_own(good, tmp_path):
     first = Dataset(convert_dataset(good, tmp_path / "a", container="hdf5"))
     again = Dataset(convert_dataset(good, tmp_path / "b", container="hdf5"))
     assert (first.name, first.version) == (NAME, "1.0.1")
@@ -71,7 +66,7 @@ def test_a_conversion_gets_a_version_of_its_own(good: Dataset, tmp_path: Path) -
     assert f"{NAME}@1.0.2 is in {tmp_path / 'f'}" in " ".join(told.output.split())
 
 
-def test_what_means_other_bytes_here_is_not_published(good: Dataset, tmp_path: Path) -> None:
+def test_what_means_other_bytes_here_is_not_published(good, tmp_path):
     registry = tmp_path / "registry"
     other = other_bytes(good.folder, tmp_path / "other")
     with pytest.raises(VersionExistsError, match=r"has it as .* a version never changes"):
@@ -84,7 +79,7 @@ def test_what_means_other_bytes_here_is_not_published(good: Dataset, tmp_path: P
     publish_dataset(other, str(registry))
 
 
-def test_what_another_registry_lists_is_not_published_otherwise(good: Dataset, tmp_path: Path) -> None:
+def test_what_another_registry_lists_is_not_published_otherwise(good, tmp_path):
     publish_dataset(good.folder, str(tmp_path / "lab"))
     other = other_bytes(good.folder, tmp_path / "other")
     shutil.rmtree(good.folder)
@@ -96,9 +91,7 @@ def test_what_another_registry_lists_is_not_published_otherwise(good: Dataset, t
     assert not (tmp_path / "second").exists()
 
 
-def test_what_ships_or_is_pinned_keeps_its_meaning(
-    mini_folder: Path, good: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ships_or_is_pinned_keeps_its_meaning(mini_folder, good, tmp_path, monkeypatch):
     other = other_bytes(mini_folder, tmp_path / "other")
     shutil.rmtree(mini_folder)
     with pytest.raises(VersionExistsError, match="what ships with orlog"):
@@ -117,7 +110,7 @@ def test_what_ships_or_is_pinned_keeps_its_meaning(
         publish_dataset(good.folder, str(tmp_path / "registry"))
 
 
-def test_what_means_other_bytes_here_is_not_downloaded(good: Dataset, tmp_path: Path) -> None:
+def test_what_means_other_bytes_here_is_not_downloaded(good, tmp_path):
     other = other_bytes(good.folder, tmp_path / "other")
     as_part(good.folder)
     place = tmp_path / "registry" / NAME / "1.0.0"
@@ -128,7 +121,7 @@ def test_what_means_other_bytes_here_is_not_downloaded(good: Dataset, tmp_path: 
     assert not good.folder.exists()
 
 
-def test_a_part_keeps_its_name_and_version(good: Dataset) -> None:
+def test_a_part_keeps_its_name_and_version(good):
     episode = good[0]
     as_part(good.folder)
     with pytest.raises(VersionExistsError, match="a version never changes"):
@@ -138,7 +131,7 @@ def test_a_part_keeps_its_name_and_version(good: Dataset) -> None:
     assert len(episode) > 0
 
 
-def test_a_build_moves_other_bytes_aside_and_keeps_them(mini_folder: Path, tmp_path: Path) -> None:
+def test_a_build_moves_other_bytes_aside_and_keeps_them(mini_folder, tmp_path):
     other, good = other_bytes(mini_folder, tmp_path / "other"), Dataset(mini_folder).digest
     shutil.rmtree(mini_folder)
     other.rename(mini_folder)
@@ -149,7 +142,7 @@ def test_a_build_moves_other_bytes_aside_and_keeps_them(mini_folder: Path, tmp_p
     assert (aside.digest, aside.folder.name) == (before.digest, f"1.0.0+{before.digest[7:15]}")
 
 
-def test_a_file_is_not_listed_as_a_version_that_is_something_else(good: Dataset, tmp_path: Path) -> None:
+def test_a_file_is_not_listed_as_a_version_that_is_something_else(good, tmp_path):
     entry = ForeignEntry(url="https://data.example.org/x.hdf5", format="d4rl-hdf5")
     for name in (f"{good.name}@{good.version}", f"{MINI}@1.0.0", "d4rl/hopper-medium-v2@1.0.0"):
         with pytest.raises(VersionExistsError, match="a version never changes"):

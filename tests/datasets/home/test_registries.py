@@ -1,11 +1,7 @@
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -30,18 +26,18 @@ LAB = Registry(name="lab", url=URL)
 OLD, NEW = "a" * 64, "b" * 64
 
 
-def write(path: Path, body: object) -> None:
+def write(path, body):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(body), "utf-8")
 
 
-def run_at_once(*codes: str) -> None:
+def run_at_once(*codes):
     """Run pieces of Python in processes of their own, side by side."""
     running = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
     assert [one.wait(timeout=120) for one in running] == [0] * len(codes)
 
 
-def test_what_is_added_is_read_in_order_and_removed(home: Path, tmp_path: Path) -> None:
+def test_what_is_added_is_read_in_order_and_removed(home, tmp_path):
     added = add_registry("lab", f"{URL}/", mirrors=["s3://bucket/data", str(tmp_path)], keys=[KEY])
     assert added == Registry(name="lab", url=URL, mirrors=("s3://bucket/data", str(tmp_path)), keys=(KEY,))
     second = add_registry("hub", "hf://datasets/lab/data")
@@ -60,7 +56,7 @@ def test_what_is_added_is_read_in_order_and_removed(home: Path, tmp_path: Path) 
         remove_registry("neer")
 
 
-def test_a_folder_is_kept_by_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_kept_by_its_absolute_path(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path / "data")
     assert add_registry("here", "../data/").url == str(tmp_path / "data")
@@ -91,7 +87,7 @@ def test_a_folder_is_kept_by_its_absolute_path(tmp_path: Path, monkeypatch: pyte
         ("s3:///", "a URL such as"),
     ],
 )
-def test_a_nonsense_url_is_refused(url: str, message: str, home: Path) -> None:
+def test_a_nonsense_url_is_refused(url, message, home):
     for arguments in ({"url": url}, {"url": URL, "mirrors": [url]}):
         with pytest.raises(ValueError, match=message) as caught:
             add_registry("lab", **arguments)
@@ -99,7 +95,7 @@ def test_a_nonsense_url_is_refused(url: str, message: str, home: Path) -> None:
     assert not home.exists()
 
 
-def test_what_is_there_already_is_refused() -> None:
+def test_what_is_there_already_is_refused():
     added = add_registry("lab", URL)
     with pytest.raises(ValueError, match=r"registry lab with URL .* orlog registry remove lab"):
         add_registry("lab", "s3://bucket")
@@ -122,21 +118,17 @@ def test_what_is_there_already_is_refused() -> None:
         ({}, "registries"),
     ],
 )
-def test_an_edited_file_is_refused_and_stays(entries: object, message: str) -> None:
+def test_an_edited_file_is_refused_and_stays(entries, message):
     write(registries_file(), {"registries_version": 1, "registries": entries})
     before = registries_file().read_bytes()
-    calls: list[Callable[[], object]] = [
-        read_registries,
-        lambda: add_registry("new", "s3://new"),
-        lambda: remove_registry("lab"),
-    ]
+    calls = [read_registries, lambda: add_registry("new", "s3://new"), lambda: remove_registry("lab")]
     for call in calls:
         with pytest.raises(ManifestError, match=message):
             call()
     assert registries_file().read_bytes() == before
 
 
-def test_files_of_a_newer_orlog_are_refused() -> None:
+def test_files_of_a_newer_orlog_are_refused():
     write(registries_file(), {"registries_version": 2, "registries": []})
     write(seen_file(), {"seen_version": 2, "indexes": {}})
     with pytest.raises(FormatVersionError, match="registries_version 2"):
@@ -147,7 +139,7 @@ def test_files_of_a_newer_orlog_are_refused() -> None:
 
 @settings(max_examples=scaled(200), deadline=None)
 @given(place=st.integers(0))
-def test_a_flipped_bit_gives_a_typed_error_or_another_file_that_is_right(place: int) -> None:
+def test_a_flipped_bit_gives_a_typed_error_or_another_file_that_is_right(place):
     entry = {"name": "lab", "url": URL, "mirrors": ["s3://bucket"], "keys": [KEY]}
     write(registries_file(), {"registries_version": 1, "registries": [entry]})
     write(seen_file(), {"seen_version": 1, "indexes": {URL: {"serial": 7, "sha256": OLD}}})
@@ -162,7 +154,7 @@ def test_a_flipped_bit_gives_a_typed_error_or_another_file_that_is_right(place: 
         check_serial(LAB, 6, NEW)
 
 
-def test_an_older_index_is_refused_and_a_newer_one_remembered(home: Path) -> None:
+def test_an_older_index_is_refused_and_a_newer_one_remembered(home):
     check_serial(LAB, 7, OLD)
     check_serial(LAB, 7, OLD)
     with pytest.raises(SignatureError, match="expected serial 7 or more, found 6") as caught:
@@ -181,7 +173,7 @@ def test_an_older_index_is_refused_and_a_newer_one_remembered(home: Path) -> Non
     }
 
 
-def test_the_memory_is_of_the_url_and_outlives_the_registry() -> None:
+def test_the_memory_is_of_the_url_and_outlives_the_registry():
     check_serial(add_registry("lab", URL), 7, OLD)
     remove_registry("lab")
     again = add_registry("again", f"{URL}/", mirrors=["s3://bucket"])
@@ -189,7 +181,7 @@ def test_the_memory_is_of_the_url_and_outlives_the_registry() -> None:
         check_serial(again, 6, NEW)
 
 
-def test_a_home_that_cannot_be_written_warns_and_still_refuses(home: Path) -> None:
+def test_a_home_that_cannot_be_written_warns_and_still_refuses(home):
     home.write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="registry lab: serial 7 .* cannot be remembered"):
         check_serial(LAB, 7, OLD)
@@ -204,7 +196,7 @@ def test_a_home_that_cannot_be_written_warns_and_still_refuses(home: Path) -> No
         check_serial(LAB, 8, NEW)
 
 
-def test_processes_at_once_lose_nothing() -> None:
+def test_processes_at_once_lose_nothing():
     code = """
 from orlog.datasets.home.registries import Registry, add_registry, check_serial
 from orlog.errors import SignatureError

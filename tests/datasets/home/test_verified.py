@@ -1,10 +1,6 @@
-from __future__ import annotations
-
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,17 +15,17 @@ SHARD = "observations/observation/c.0.0"
 
 
 @pytest.fixture
-def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def settled(monkeypatch):
     """Let files that were just written count as older than the clock's granularity."""
     monkeypatch.setattr(remembered, "SETTLED_NS", -(10**10))
 
 
 @pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def hashed(monkeypatch):
     """Return a list that grows by the name of each file that is hashed."""
-    names: list[str] = []
+    names = []
 
-    def note(path: Path, progress: Callable[[int], None]) -> str:
+    def note(path, progress):
         names.append(path.name)
         return hash_file(path, progress)
 
@@ -37,18 +33,16 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def records(home: Path) -> list[Path]:
+def records(home):
     return sorted((home / "verified").glob("*.json"))
 
 
 @pytest.mark.usefixtures("settled")
-def test_a_quick_verification_reads_nothing_that_was_right_and_is_unchanged(
-    mini_folder: Path, hashed: list[str]
-) -> None:
+def test_a_quick_verification_reads_nothing_that_was_right_and_is_unchanged(mini_folder, hashed):
     manifest, _ = verify_folder(mini_folder)
     assert len(hashed) == len(manifest.objects)
     hashed.clear()
-    seen: list[int] = []
+    seen = []
     assert verify_folder(mini_folder, quick=True, progress=seen.append) == (manifest, [])
     assert hashed == []
     assert sum(seen) == manifest.size_bytes
@@ -56,9 +50,7 @@ def test_a_quick_verification_reads_nothing_that_was_right_and_is_unchanged(
 
 @pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("quick_first", [False, True])
-def test_a_change_that_keeps_size_and_mtime_shows_in_the_ctime(
-    mini_folder: Path, quick_first: bool, hashed: list[str]
-) -> None:
+def test_a_change_that_keeps_size_and_mtime_shows_in_the_ctime(mini_folder, quick_first, hashed):
     verify_folder(mini_folder, quick=quick_first)
     time.sleep(0.05)  # more than the clock's granularity
     change_unseen(mini_folder / SHARD)
@@ -70,9 +62,7 @@ def test_a_change_that_keeps_size_and_mtime_shows_in_the_ctime(
     assert [one.file for one in verify_folder(mini_folder, quick=True)[1]] == [SHARD]
 
 
-def test_what_was_written_a_moment_ago_is_not_trusted(
-    mini_folder: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_written_a_moment_ago_is_not_trusted(mini_folder, hashed, monkeypatch):
     manifest, _ = verify_folder(mini_folder)
     for path in (mini_folder / item.path for item in manifest.objects):
         os.utime(path, ns=(0, 0))  # the mtime is old, the ctime is not
@@ -88,7 +78,7 @@ def test_what_was_written_a_moment_ago_is_not_trusted(
     assert hashed == []
 
 
-def test_a_stamp_is_settled_two_seconds_after_its_newest_time() -> None:
+def test_a_stamp_is_settled_two_seconds_after_its_newest_time():
     second = 10**9
     assert is_settled((1, 5 * second, 3 * second, 7), 7 * second)
     assert not is_settled((1, 5 * second, 3 * second, 7), 7 * second - 1)
@@ -97,9 +87,7 @@ def test_a_stamp_is_settled_two_seconds_after_its_newest_time() -> None:
 
 
 @pytest.mark.usefixtures("settled")
-def test_another_manifest_or_folder_is_not_remembered(
-    mini_folder: Path, hashed: list[str], reseal: Callable[[Path, Callable[[dict[str, Any]], object]], Path]
-) -> None:
+def test_another_manifest_or_folder_is_not_remembered(mini_folder, hashed, reseal):
     manifest, _ = verify_folder(mini_folder)
     moved = mini_folder.rename(mini_folder.with_name("2.0.0"))
     hashed.clear()
@@ -115,9 +103,7 @@ def test_another_manifest_or_folder_is_not_remembered(
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"verified_version": 9}', '{"verified_version": 1, "files": {"a": "b"}}']
 )
-def test_a_damaged_record_is_as_none_and_is_replaced(
-    mini_folder: Path, home: Path, hashed: list[str], text: str
-) -> None:
+def test_a_damaged_record_is_as_none_and_is_replaced(mini_folder, home, hashed, text):
     manifest, _ = verify_folder(mini_folder)
     (record,) = records(home)
     record.write_text(text)
@@ -130,9 +116,7 @@ def test_a_damaged_record_is_as_none_and_is_replaced(
 
 
 @pytest.mark.usefixtures("settled")
-def test_a_home_that_cannot_be_written_is_no_error(
-    built_mini: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_that_cannot_be_written_is_no_error(built_mini, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for home in (tmp_path / "file", Path("/proc/orlog"), Path("~nobody-of-this-name")):
         monkeypatch.setenv("ORLOG_HOME", str(home))

@@ -1,19 +1,14 @@
 """Dataset cards: what they say, texts that try to be markup, and cards that people wrote."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
 from gymnasium import spaces
 from markdown_it import MarkdownIt
 
-import orlog
-from orlog.datasets.audit.audit import audit
-from orlog.datasets.publish.card import Card, dataset_card, is_own_card
+from orlog import audit
+from orlog.datasets.publish.card import dataset_card, is_own_card
 from tests.command_line import orlog as run
 from tests.episodes import record_episodes, whole_episode
 
@@ -25,7 +20,7 @@ license: mit
 --> `code` **bold** &lt;b&gt; https://evil.example www.evil.example \u202e ]( $x$"""
 
 
-def recorded(name: str = "lab/arm-v1", **texts: Any) -> orlog.Dataset:
+def recorded(name="lab/arm-v1", **texts):
     """Return a small dataset: two episodes, of which one is cut."""
     rng = np.random.default_rng(0)
     return record_episodes(
@@ -42,16 +37,16 @@ def recorded(name: str = "lab/arm-v1", **texts: Any) -> orlog.Dataset:
     )
 
 
-def card_of(dataset: orlog.Dataset) -> Card:
+def card_of(dataset):
     return dataset_card(dataset, audit(dataset), "lab/arm-v1@1.0.0")
 
 
-def header_of(card: Card) -> dict[str, Any]:
+def header_of(card):
     document = card.header.removeprefix("---\n").removesuffix("---\n")
     return dict(yaml.safe_load(document))
 
 
-def test_a_card_says_what_the_data_are() -> None:
+def test_a_card_says_what_the_data_are():
     dataset = recorded(description="Reaches.", license="CC-BY-4.0", behavior_policy="a script")
     card = card_of(dataset)
     assert header_of(card) == {
@@ -81,7 +76,7 @@ def test_a_card_says_what_the_data_are() -> None:
     assert card_of(dataset) == card
 
 
-def test_texts_of_the_manifest_are_shown_and_do_nothing() -> None:
+def test_texts_of_the_manifest_are_shown_and_do_nothing():
     card = card_of(recorded(description=HOSTILE, license=HOSTILE, behavior_policy=HOSTILE))
     header = header_of(card)
     assert (header["license"], header["pretty_name"]) == ("other", "lab/arm-v1")
@@ -97,7 +92,7 @@ def test_texts_of_the_manifest_are_shown_and_do_nothing() -> None:
     assert rendered.count("<td>") in range(tables, tables + 1)
 
 
-def test_show_writes_a_card_and_replaces_only_its_own(tmp_path: Path) -> None:
+def test_show_writes_a_card_and_replaces_only_its_own(tmp_path):
     recorded()
     path = tmp_path / "card.md"
     for _ in range(2):

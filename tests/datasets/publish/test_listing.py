@@ -1,15 +1,12 @@
 """What stands in an index: versions after an audit, and files of others with the whole round back to their values."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
 import orlog
-from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file, publish_dataset
+from orlog import publish_dataset
+from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file
 from orlog.datasets.store import chunk_hashes
 from orlog.errors import AuditError, SchemaError, VersionExistsError
 from tests.command_line import orlog as run
@@ -21,7 +18,7 @@ ENTRY = foreign_file_entry(url="https://data.example/a.hdf5", format="d4rl-hdf5"
 
 
 @pytest.fixture
-def bad() -> Path:
+def bad():
     """Return a version with a reward that is not a number."""
     with orlog.DatasetWriter("lab/bad-v1", observation_space=Box(-1, 1, (2,)), action_space=Box(-1, 1, (1,))) as writer:
         writer.add_episode(
@@ -30,7 +27,7 @@ def bad() -> Path:
     return writer.folder
 
 
-def test_wrong_data_are_not_published(bad: Path, tmp_path: Path) -> None:
+def test_wrong_data_are_not_published(bad, tmp_path):
     registry = tmp_path / "registry"
     with pytest.raises(AuditError, match=r"rewards \(episode 0, step 1\): 1 number is infinite"):
         orlog.publish_dataset(bad, registry)
@@ -39,7 +36,7 @@ def test_wrong_data_are_not_published(bad: Path, tmp_path: Path) -> None:
     assert (ended.returncode, "--no-audit" in ended.stderr) == (3, True)
 
 
-def test_the_index_says_what_was_published_without_an_audit(bad: Path, mini_folder: Path, tmp_path: Path) -> None:
+def test_the_index_says_what_was_published_without_an_audit(bad, mini_folder, tmp_path):
     registry = tmp_path / "registry"
     assert run("publish", str(bad), str(registry), "--no-audit").returncode == 0
     orlog.publish_dataset(mini_folder, registry)
@@ -53,9 +50,7 @@ def test_the_index_says_what_was_published_without_an_audit(bad: Path, mini_fold
     orlog.publish_dataset(bad, registry)
 
 
-def test_what_has_no_hashes_of_its_chunks_is_published_when_asked_for_only(
-    mini_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_hashes_of_its_chunks_is_published_when_asked_for_only(mini_folder, tmp_path, monkeypatch):
     registry, hashed = tmp_path / "registry", tmp_path / "hashed"
     monkeypatch.setattr(chunk_hashes, "LARGE_BYTES", 2**19)  # one of its files has more
     with pytest.raises(SchemaError) as refused:
@@ -73,7 +68,7 @@ def test_what_has_no_hashes_of_its_chunks_is_published_when_asked_for_only(
     assert "as it is, for downloads: hashes=False." in text
 
 
-def test_files_and_versions_stand_beside_each_other(tmp_path: Path, built_mini: Path) -> None:
+def test_files_and_versions_stand_beside_each_other(tmp_path, built_mini):
     folder = tmp_path / "registry"
     publish_dataset(built_mini, str(folder))
     assert link_foreign_file(str(folder), f"{NAME}@1.0.0", ENTRY) == f"file://{folder}"

@@ -1,38 +1,30 @@
 """Publishing into folders, memory, S3 and the Hub: whole, once, or an error, also killed at any instant."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.download.download import download_dataset
+from orlog import OrlogError, download_dataset, publish_dataset
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish import targets
-from orlog.datasets.publish.publish import Sign, publish_dataset
 from orlog.errors import (
     IntegrityError,
     MissingExtraError,
     NotFoundError,
-    OrlogError,
     StorageError,
     TransferError,
     VersionExistsError,
 )
 from orlog.manifests.index import index_from_json
 from orlog.manifests.manifest import read_manifest
-from orlog.manifests.signatures import SignedKind
 from tests.hub_server import READ_TOKEN, WRITE_TOKEN, HubServer
 from tests.levels import THOROUGH
 from tests.publishing import MINI, OWN_PLACE, PLACE, SOME, assert_signed, ending, in_child, index_of, tree
@@ -55,19 +47,19 @@ class Place:
         remove: Removes a file.
     """
 
-    def __init__(self, url: str, held: Callable[[], dict[str, bytes]], remove: Callable[[str], object]) -> None:
+    def __init__(self, url, held, remove):
         self.url, self.held, self.remove = url, held, remove
 
 
 @pytest.fixture(params=["folder", "memory", "s3", "hub"])
-def place(request: pytest.FixtureRequest, registry: Path) -> Place:
+def place(request, registry):
     """Return an empty registry of each kind."""
     if request.param == "folder":
         return Place(str(registry), lambda: tree(registry), lambda path: (registry / path).unlink())
     if request.param == "hub":
         server = request.getfixturevalue("server")
 
-        def remove(path: str) -> None:
+        def remove(path):
             server.add_commit({name: data for name, data in server.files.items() if name != path})
 
         return Place(HUB, lambda: _of_datasets(server.files), remove)
@@ -77,7 +69,7 @@ def place(request: pytest.FixtureRequest, registry: Path) -> Place:
     else:
         system.store.clear()
 
-    def held() -> dict[str, bytes]:
+    def held():
         system.invalidate_cache()
         return {path.removeprefix(f"{root}/"): system.cat(path) for path in system.find(root)}
 
@@ -85,7 +77,7 @@ def place(request: pytest.FixtureRequest, registry: Path) -> Place:
     return Place(url, held, lambda path: system.rm_file(f"{root}/{path}"))
 
 
-def _of_datasets(files: dict[str, bytes]) -> dict[str, bytes]:
+def _of_datasets(files):
     """Return the files of a repository but for cards and settings."""
     return {
         path: data
@@ -95,7 +87,7 @@ def _of_datasets(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+def server(monkeypatch, tmp_path):
     """Return a Hub that huggingface_hub asks for the length of one test, with a token that writes."""
     import huggingface_hub
     from huggingface_hub import HfFileSystem, constants
@@ -114,12 +106,12 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServe
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def calls(monkeypatch):
     """Return a list that every request to S3 is put in: its method and path."""
-    seen: list[tuple[str, str]] = []
+    seen = []
     call = targets.BucketTarget._call
 
-    def record(self: Any, method: str, path: str, **arguments: Any) -> Any:
+    def record(self, method, path, **arguments):
         seen.append((method, path))
         return call(self, method, path, **arguments)
 
@@ -130,15 +122,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 # --- what holds for every place -------------------------------------------------------------------
 
 
-def version_in(files: dict[str, bytes], folder: str) -> dict[str, bytes]:
+def version_in(files, folder):
     """Return the files of a version without its signature."""
     start = f"{folder}/"
     inside = {path.removeprefix(start): files[path] for path in files if path.startswith(start)}
     return {path: data for path, data in inside.items() if not path.endswith(".sig")}
 
 
-def test_a_place_holds_a_registry_whose_versions_never_change(own: Path, other: Path, place: Place, sign: Sign) -> None:
-    told: list[tuple[int, int]] = []
+def test_a_place_holds_a_registry_whose_versions_never_change(own, other, place, sign):
+    told = []
     url = publish_dataset(own, f"{place.url}/", sign=sign, progress=lambda *one: told.append(one))
     assert url.endswith(OWN_PLACE)
     held = place.held()
@@ -165,9 +157,7 @@ def test_a_place_holds_a_registry_whose_versions_never_change(own: Path, other: 
     [lambda data: data[:-1], lambda data: data + b"x", lambda data: bytes([data[0] ^ 1]) + data[1:], None],
     ids=["short", "long", "altered", "missing"],
 )
-def test_damaged_bytes_are_never_published(
-    mini_folder: Path, place: Place, damage: Callable[[bytes], bytes] | None
-) -> None:
+def test_damaged_bytes_are_never_published(mini_folder, place, damage):
     good = (mini_folder / SOME).read_bytes()
     (mini_folder / SOME).unlink()
     if damage is not None:
@@ -183,11 +173,11 @@ def test_damaged_bytes_are_never_published(
 
 
 @pytest.mark.parametrize("place", ["s3", "hub"], indirect=True)
-def test_one_publisher_of_a_version_wins(own: Path, other: Path, place: Place) -> None:
+def test_one_publisher_of_a_version_wins(own, other, place):
     """The second begins while the first sends; the same bytes may, other bytes may not."""
-    refused: list[object] = []
+    refused = []
 
-    def meanwhile(done: int, total: int) -> None:
+    def meanwhile(done, total):
         if done == total:
             publish_dataset(own, place.url)
         elif not refused:
@@ -203,10 +193,10 @@ def test_one_publisher_of_a_version_wins(own: Path, other: Path, place: Place) -
 
 
 @pytest.mark.parametrize("place", ["s3", "hub"], indirect=True)
-def test_an_index_that_changed_meanwhile_is_merged(variant: Callable[..., Path], place: Place, sign: Sign) -> None:
+def test_an_index_that_changed_meanwhile_is_merged(variant, place, sign):
     first, *others = (variant(f"copy{number}", name=f"lab/d{number}-v1", objects=[]) for number in range(3))
 
-    def overtaken(data: bytes, kind: SignedKind) -> bytes:
+    def overtaken(data, kind):
         if kind == "index" and others:
             publish_dataset(others.pop(), place.url, sign=sign)
         return sign(data, kind)
@@ -221,7 +211,7 @@ def test_an_index_that_changed_meanwhile_is_merged(variant: Callable[..., Path],
 # --- folders ----------------------------------------------------------------------------------
 
 
-def test_what_is_there_is_believed_only_by_its_content(built_mini: Path, registry: Path) -> None:
+def test_what_is_there_is_believed_only_by_its_content(built_mini, registry):
     publish_dataset(built_mini, str(registry))
     whole = tree(registry)
     (registry / PLACE / "manifest.json").unlink()
@@ -234,8 +224,8 @@ def test_what_is_there_is_believed_only_by_its_content(built_mini: Path, registr
     assert kept.stat().st_mtime_ns == before
 
 
-def test_errors_of_the_disk_are_said(built_mini: Path, registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
+def test_errors_of_the_disk_are_said(built_mini, registry, monkeypatch):
+    def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -253,7 +243,7 @@ def test_errors_of_the_disk_are_said(built_mini: Path, registry: Path, monkeypat
         publish_dataset(registry.with_name("nothing"), str(registry))
 
 
-def test_targets_that_nothing_writes(built_mini: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_that_nothing_writes(built_mini, monkeypatch):
     with pytest.raises(NotFoundError, match="nothing://here"):
         publish_dataset(built_mini, "nothing://here")
     with pytest.raises(NotFoundError, match="names no folder or bucket"):
@@ -270,10 +260,8 @@ def test_targets_that_nothing_writes(built_mini: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.scaled
-def test_killed_at_any_instant_it_goes_on_and_nobody_sees_a_half(
-    built_mini: Path, tmp_path: Path, registry: Path, sign: Sign, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def work() -> str:
+def test_killed_at_any_instant_it_goes_on_and_nobody_sees_a_half(built_mini, tmp_path, registry, sign, monkeypatch):
+    def work():
         return publish_dataset(built_mini, str(registry), sign=sign, jobs=1)
 
     read_end, write_end = os.pipe()
@@ -313,7 +301,7 @@ def test_killed_at_any_instant_it_goes_on_and_nobody_sees_a_half(
     assert min(seen.values()) > 0, seen
 
 
-def test_of_two_with_other_bytes_one_wins(own: Path, other: Path, registry: Path) -> None:
+def test_of_two_with_other_bytes_one_wins(own, other, registry):
     wholes = {}
     for folder in (own, other):
         publish_dataset(folder, str(registry), audit=False)
@@ -322,8 +310,7 @@ def test_of_two_with_other_bytes_one_wins(own: Path, other: Path, registry: Path
     for turn in range(2):
         folders = (own, other) if turn % 2 else (other, own)
         children = [
-            in_child(lambda folder=folder: publish_dataset(folder, str(registry), audit=False))  # type: ignore[misc]
-            for folder in folders
+            in_child(lambda folder=folder: publish_dataset(folder, str(registry), audit=False)) for folder in folders
         ]
         endings = [ending(child) for child in children]
         assert sorted(endings) == [0, 17]
@@ -331,10 +318,10 @@ def test_of_two_with_other_bytes_one_wins(own: Path, other: Path, registry: Path
         shutil.rmtree(registry)
 
 
-def test_all_that_publish_at_once_are_listed(variant: Callable[..., Path], registry: Path) -> None:
+def test_all_that_publish_at_once_are_listed(variant, registry):
     folders = [variant(f"copy{number}", name=f"lab/d{number}-v1") for number in range(4)]
     children = [
-        in_child(lambda folder=folder: publish_dataset(folder, str(registry), audit=False))  # type: ignore[misc]
+        in_child(lambda folder=folder: publish_dataset(folder, str(registry), audit=False))
         for folder in [*folders, *folders]
     ]
     assert {ending(child) for child in children} == {0}
@@ -345,13 +332,13 @@ def test_all_that_publish_at_once_are_listed(variant: Callable[..., Path], regis
 # --- S3 -------------------------------------------------------------------------------------------
 
 
-def bucket_tree(bucket: Any) -> dict[str, bytes]:
+def bucket_tree(bucket):
     bucket.invalidate_cache()
     return {path.removeprefix("data/lab/"): bucket.cat(path) for path in bucket.find("data/lab")}
 
 
-def test_s3_goes_on_from_what_it_can_vouch_for(built_mini: Path, bucket: Any, calls: list[tuple[str, str]]) -> None:
-    def stop(done: int, total: int) -> None:
+def test_s3_goes_on_from_what_it_can_vouch_for(built_mini, bucket, calls):
+    def stop(done, total):
         if done > total // 2:
             raise KeyboardInterrupt
 
@@ -374,13 +361,7 @@ def test_s3_goes_on_from_what_it_can_vouch_for(built_mini: Path, bucket: Any, ca
     assert files == {f"{PLACE}/{path}": data for path, data in tree(built_mini).items()}
 
 
-def test_large_objects_go_in_parts_and_are_known_again(
-    variant: Callable[..., Path],
-    replace_object: Callable[..., None],
-    bucket: Any,
-    calls: list[tuple[str, str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_large_objects_go_in_parts_and_are_known_again(variant, replace_object, bucket, calls, monkeypatch):
     monkeypatch.setattr(targets, "PART_BYTES", 5 * 2**20)
     folder = variant("large", version="1.0.9")
     data = np.random.default_rng(1).bytes(11 * 2**20)
@@ -399,10 +380,10 @@ def test_large_objects_go_in_parts_and_are_known_again(
     assert not any(method == "upload_part" for method, _ in calls)
 
 
-def test_s3_never_overwrites_a_manifest(own: Path, other: Path, bucket: Any) -> None:
+def test_s3_never_overwrites_a_manifest(own, other, bucket):
     """Even where somebody removed the claim of a publisher who had not given up."""
 
-    def meanwhile(done: int, total: int) -> None:
+    def meanwhile(done, total):
         if done == total:
             bucket.rm_file(f"data/lab/{OWN_PLACE}/.publishing")
             publish_dataset(other, "s3://data/lab")
@@ -414,11 +395,11 @@ def test_s3_never_overwrites_a_manifest(own: Path, other: Path, bucket: Any) -> 
     assert index_from_json(held["index.json"], "test").serial == 1
 
 
-def test_errors_of_s3_are_said(built_mini: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_s3_are_said(built_mini, bucket, monkeypatch):
     with pytest.raises(StorageError, match=r"s3://nowhere/lab/.*no such bucket or folder"):
         publish_dataset(built_mini, "s3://nowhere/lab")
 
-    def denied(*_: Any, **__: Any) -> None:
+    def denied(*_, **__):
         raise PermissionError("Access Denied")
 
     with monkeypatch.context() as patch:
@@ -431,15 +412,13 @@ def test_errors_of_s3_are_said(built_mini: Path, bucket: Any, monkeypatch: pytes
 # --- the Hub --------------------------------------------------------------------------------------
 
 
-def objects_of(folder: Path) -> set[str]:
+def objects_of(folder):
     manifest = read_manifest(folder / "manifest.json")
     return {f"{manifest.name}/{manifest.version}/{item.path}" for item in manifest.objects}
 
 
 @pytest.mark.parametrize("folder", ["/some/folder"])
-def test_it_is_downloaded_by_url_by_name_and_over_http(
-    folder: str, built_mini: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
+def test_it_is_downloaded_by_url_by_name_and_over_http(folder, built_mini, server, monkeypatch, home):
     url = publish_dataset(built_mini, HUB + folder)
     web = f"{server.url}/datasets/lab/data/resolve/main{folder}"
     add_registry("hub", HUB + folder)
@@ -456,15 +435,13 @@ def test_it_is_downloaded_by_url_by_name_and_over_http(
     assert tree(download_dataset(MINI)) == tree(built_mini)
 
 
-def test_interrupted_at_each_commit_it_goes_on(
-    built_mini: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_at_each_commit_it_goes_on(built_mini, server, monkeypatch):
     monkeypatch.setattr(targets, "BATCH_FILES", 4)
 
     sent = []
     for allowed in range(40):
 
-        def fail_later(count: int, allowed: int = allowed) -> None:
+        def fail_later(count, allowed=allowed):
             if count > allowed:
                 raise OSError("the network is down")
 
@@ -486,7 +463,7 @@ def test_interrupted_at_each_commit_it_goes_on(
     assert not any(path.endswith(".publishing") for path in server.files)
 
 
-def test_a_token_that_may_not_is_said(built_mini: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_may_not_is_said(built_mini, server, monkeypatch):
     for token, status in ((READ_TOKEN, 403), ("hf_unknown", 401)):
         monkeypatch.setenv("HF_TOKEN", token)
         with pytest.raises(StorageError, match=rf"refuses the token \(HTTP {status}\); no permission"):
@@ -497,7 +474,7 @@ def test_a_token_that_may_not_is_said(built_mini: Path, server: HubServer, monke
     assert server.messages == []
 
 
-def test_objects_that_the_hub_ignores_are_missed(mini_folder: Path, server: HubServer) -> None:
+def test_objects_that_the_hub_ignores_are_missed(mini_folder, server):
     server.add_commit({**server.files, ".gitignore": b"zarr.json"})
     with pytest.raises(StorageError, match=r"zarr\.json was sent.*\.gitignore"):
         publish_dataset(mini_folder, HUB)
@@ -508,9 +485,7 @@ def test_objects_that_the_hub_ignores_are_missed(mini_folder: Path, server: HubS
     assert f"{PLACE}/manifest.json" in server.files
 
 
-def test_the_repository_shows_a_card_of_what_was_published_last(
-    variant: Callable[..., Path], built_mini: Path, server: HubServer
-) -> None:
+def test_the_repository_shows_a_card_of_what_was_published_last(variant, built_mini, server):
     publish_dataset(built_mini, HUB)
     card = server.files["README.md"].decode()
     assert f"]({MINI}/card.svg)" in card
@@ -529,7 +504,7 @@ def test_the_repository_shows_a_card_of_what_was_published_last(
     assert server.newest == before
 
 
-def test_a_card_that_a_person_wrote_stays(built_mini: Path, server: HubServer) -> None:
+def test_a_card_that_a_person_wrote_stays(built_mini, server):
     written = b"---\nlicense: mit\n---\n# Our arm\n"
     server.add_commit({**server.files, "README.md": written})
     publish_dataset(built_mini, HUB)

@@ -1,20 +1,16 @@
 """Signed registries: at each instant a reader with the key reads, and only known entries are signed."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil
 import signal
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from orlog import publish_dataset
 from orlog.datasets.download import sources
 from orlog.datasets.download.sources import find_source
 from orlog.datasets.home.registries import add_registry
-from orlog.datasets.publish.publish import Sign, publish_dataset
 from orlog.errors import NotFoundError, SignatureError
 from orlog.manifests import signatures
 from orlog.manifests.index import IndexEntry
@@ -27,22 +23,22 @@ pytest_plugins = ["tests.publishing_fixtures"]
 
 
 @pytest.fixture
-def next_one(variant: Callable[..., Path]) -> Path:
+def next_one(variant):
     """Return a second version."""
     return variant("next", version="1.1.0")
 
 
 @pytest.fixture
-def other_key(tmp_path: Path) -> Path:
+def other_key(tmp_path):
     new_key(tmp_path / "other.key")
     return tmp_path / "other.key"
 
 
-def signer(key_file: Path) -> Sign:
+def signer(key_file):
     return functools.partial(signatures.sign, key_file=key_file)
 
 
-def test_signatures_lie_beside_what_they_sign(built_mini: Path, next_one: Path, registry: Path, sign: Sign) -> None:
+def test_signatures_lie_beside_what_they_sign(built_mini, next_one, registry, sign):
     publish_dataset(built_mini, str(registry), sign=sign)
     files = tree(registry)
     assert_signed(files, sign)
@@ -57,9 +53,7 @@ def test_signatures_lie_beside_what_they_sign(built_mini: Path, next_one: Path, 
 
 
 @pytest.mark.parametrize("signature", ["old", "other key", "none", "malformed"])
-def test_an_entry_that_somebody_slipped_in_is_not_signed(
-    signature: str, built_mini: Path, next_one: Path, registry: Path, sign: Sign, other_key: Path
-) -> None:
+def test_an_entry_that_somebody_slipped_in_is_not_signed(signature, built_mini, next_one, registry, sign, other_key):
     publish_dataset(built_mini, str(registry), sign=sign)
     index = index_of(registry)
     entry = IndexEntry(digest=f"sha256:{'ab' * 32}", size_bytes=1, episodes=1, steps=1)
@@ -85,9 +79,7 @@ def test_an_entry_that_somebody_slipped_in_is_not_signed(
     assert index_of(registry).serial == 3
 
 
-def test_two_who_trust_each_other_sign_one_registry(
-    built_mini: Path, next_one: Path, registry: Path, sign: Sign, key_file: Path, other_key: Path
-) -> None:
+def test_two_who_trust_each_other_sign_one_registry(built_mini, next_one, registry, sign, key_file, other_key):
     publish_dataset(built_mini, str(registry), sign=sign)
     with pytest.raises(SignatureError, match="trusted="):
         publish_dataset(next_one, str(registry), sign=signer(other_key))
@@ -106,13 +98,8 @@ def test_two_who_trust_each_other_sign_one_registry(
 
 @pytest.mark.scaled
 def test_killed_at_each_access_of_a_second_publish_the_first_version_is_there(
-    built_mini: Path,
-    variant: Callable[..., Path],
-    registry: Path,
-    sign: Sign,
-    key_file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    built_mini, variant, registry, sign, key_file, monkeypatch
+):
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(sources, "PAUSE", 0)
     publish_dataset(built_mini, str(registry), sign=sign)
@@ -120,7 +107,7 @@ def test_killed_at_each_access_of_a_second_publish_the_first_version_is_there(
     # Without objects, since this is about what comes after them.
     second = variant("second", version="1.1.0", objects=[])
 
-    def work() -> str:
+    def work():
         return publish_dataset(second, str(registry), sign=sign)
 
     read_end, write_end = os.pipe()

@@ -1,24 +1,20 @@
 """What other libraries get is what episodes hold, one by one."""
 
-from __future__ import annotations
-
 import sys
 import warnings
-from pathlib import Path
 
 import minari
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError, SchemaError
 from tests.datasets.recorded_samples import LENGTHS, record_samples
 from tests.tool_environments import run_tool, tool_python
 
 
 @pytest.fixture
-def vectors() -> Dataset:
+def vectors():
     return record_samples(
         "lab/v-v0",
         spaces.Box(-1, 1, (2,), np.float32),
@@ -28,7 +24,7 @@ def vectors() -> Dataset:
     )
 
 
-def test_rows_are_the_transitions_of_all_episodes(vectors: Dataset) -> None:
+def test_rows_are_the_transitions_of_all_episodes(vectors):
     columns, row = vectors.to_dict(), 0
     for number, episode in enumerate(vectors):
         for step in range(len(episode.rewards)):
@@ -46,7 +42,7 @@ def test_rows_are_the_transitions_of_all_episodes(vectors: Dataset) -> None:
         vectors.to_dict(episodes=[])
 
 
-def test_pandas_has_a_column_for_each_number(vectors: Dataset) -> None:
+def test_pandas_has_a_column_for_each_number(vectors):
     frame = vectors.to_pandas(episodes=range(2))
     assert frame.index.tolist() == [(0, 0), (0, 1), (0, 2), (1, 0)]
     assert {"observations/1", "next_observations/0", "actions/0", "infos/place/1"} <= set(frame)
@@ -61,7 +57,7 @@ def test_pandas_has_a_column_for_each_number(vectors: Dataset) -> None:
     assert "observations/arm/1" in mixed
 
 
-def test_minari_makes_a_dataset_of_it(vectors: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minari_makes_a_dataset_of_it(vectors, tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it wants an author, a link to the code ..
@@ -73,7 +69,7 @@ def test_minari_makes_a_dataset_of_it(vectors: Dataset, tmp_path: Path, monkeypa
 
 
 @pytest.mark.thorough
-def test_hugging_face_has_the_same_rows(vectors: Dataset, tmp_path: Path) -> None:
+def test_hugging_face_has_the_same_rows(vectors, tmp_path):
     code = """
     import datasets, numpy as np, orlog
 
@@ -91,7 +87,7 @@ def test_hugging_face_has_the_same_rows(vectors: Dataset, tmp_path: Path) -> Non
     run_tool(tool_python("datasets==5.2.0"), code, folder=tmp_path)
 
 
-def test_what_is_not_installed_says_how_to_get_it(vectors: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_says_how_to_get_it(vectors, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "tensordict", None)
     with pytest.raises(MissingExtraError, match="pip install tensordict"):

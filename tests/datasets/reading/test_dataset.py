@@ -1,18 +1,12 @@
-from __future__ import annotations
-
 import operator
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
 import orlog
 from orlog.base.files import hash_file
-from orlog.datasets.columns.episode import Columns, Episode
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import verify_folder
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.datasets.worlds.recipe import catalogue
@@ -23,10 +17,8 @@ from orlog.manifests.manifest import read_manifest
 MINI = "pointmaze/umaze-mini-v1"
 SHARD = "observations/observation/c.0.0"
 
-Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 
-
-def bits(columns: Columns) -> Any:
+def bits(columns):
     if isinstance(columns, dict):
         return {key: bits(value) for key, value in columns.items()}
     if isinstance(columns, tuple):
@@ -34,13 +26,13 @@ def bits(columns: Columns) -> Any:
     return columns.dtype, columns.shape, columns.tobytes()
 
 
-def assert_same(one: Episode, two: Episode) -> None:
+def assert_same(one, two):
     for name in ("observations", "actions", "rewards", "terminations", "truncations", "infos"):
         assert bits(getattr(one, name)) == bits(getattr(two, name)), name
     assert one.seed == two.seed
 
 
-def flip_bit(path: Path, rng: np.random.Generator) -> bytes:
+def flip_bit(path, rng):
     """Flip a random bit of a file and return what it held before."""
     whole = path.read_bytes()
     data = bytearray(whole)
@@ -49,7 +41,7 @@ def flip_bit(path: Path, rng: np.random.Generator) -> bytes:
     return whole
 
 
-def test_totals_and_columns_are_those_of_the_recipe(mini: Dataset) -> None:
+def test_totals_and_columns_are_those_of_the_recipe(mini):
     assert (len(mini), mini.total_episodes, mini.total_steps) == (67, 67, 20_000)
     assert (mini.name, mini.version) == (MINI, "1.0.0")
     assert mini.columns == [
@@ -71,20 +63,20 @@ def test_totals_and_columns_are_those_of_the_recipe(mini: Dataset) -> None:
     assert repr(mini).startswith(f"Dataset({MINI}@1.0.0, 67 episodes, 20,000 steps, sha256:")
 
 
-def test_an_episode_is_what_the_recipe_makes_to_the_bit(mini: Dataset) -> None:
+def test_an_episode_is_what_the_recipe_makes_to_the_bit(mini):
     for index in (0, 33, 66):
         (made,) = catalogue()[MINI].recipe.episodes(index, index + 1)
         assert_same(mini[index], made)
 
 
 @pytest.mark.parametrize("index", [True, np.True_])
-def test_true_is_not_an_episode(mini: Dataset, index: Any) -> None:
+def test_true_is_not_an_episode(mini, index):
     with pytest.raises(IndexError, match="a mask of 67 episodes has shape"):
         mini[index]
 
 
-def test_a_dataset_that_is_dropped_closes_its_files(mini: Dataset) -> None:
-    def opened() -> int:
+def test_a_dataset_that_is_dropped_closes_its_files(mini):
+    def opened():
         return len(list(Path("/proc/self/fd").iterdir()))
 
     before = opened()
@@ -93,12 +85,12 @@ def test_a_dataset_that_is_dropped_closes_its_files(mini: Dataset) -> None:
     assert opened() <= before
 
 
-def test_an_unknown_column_names_the_nearest_and_all(mini: Dataset) -> None:
+def test_an_unknown_column_names_the_nearest_and_all(mini):
     with pytest.raises(NotFoundError, match=r"no column 'reward'; did you mean rewards\? It has: actions, "):
         mini.column("reward")
 
 
-def test_the_newest_version_is_meant_where_none_is_named(mini_folder: Path, reseal: Reseal) -> None:
+def test_the_newest_version_is_meant_where_none_is_named(mini_folder, reseal):
     newer = mini_folder.with_name("1.0.10")
     for version in ("1.0.9", "1.0.10"):
         shutil.copytree(mini_folder, mini_folder.with_name(version))
@@ -109,13 +101,13 @@ def test_the_newest_version_is_meant_where_none_is_named(mini_folder: Path, rese
     assert orlog.load_dataset(f"{MINI}@{digest[:20]}").folder == mini_folder
 
 
-def test_a_dataset_that_is_not_here_says_how_to_build_it(home: Path) -> None:
+def test_a_dataset_that_is_not_here_says_how_to_build_it(home):
     with pytest.raises(NotFoundError, match=rf"not on this machine yet; run: orlog build {MINI} "):
         orlog.load_dataset(MINI)
     assert not home.exists()
 
 
-def test_an_unknown_name_names_the_nearest(home: Path) -> None:
+def test_an_unknown_name_names_the_nearest(home):
     with pytest.raises(NotFoundError, match=r"did you mean pointmaze/umaze-v1.* To see all, run: orlog list"):
         orlog.load_dataset("pointmaze/umase-v1", build=True)
     with pytest.raises(NotFoundError, match=r"^qqq/zzz-v1 is not known\. To see all, run: orlog list"):
@@ -123,7 +115,7 @@ def test_an_unknown_name_names_the_nearest(home: Path) -> None:
     assert not home.exists()
 
 
-def test_a_version_or_digest_that_is_not_here_says_what_is(mini_folder: Path) -> None:
+def test_a_version_or_digest_that_is_not_here_says_what_is(mini_folder):
     for pin in ("2.0.0", "sha256:000000"):
         with pytest.raises(NotFoundError, match=rf"@{pin} is not on this machine; .* 1\.0\.0"):
             orlog.load_dataset(f"{MINI}@{pin}")
@@ -133,34 +125,32 @@ def test_a_version_or_digest_that_is_not_here_says_what_is(mini_folder: Path) ->
             orlog.load_dataset(f"{MINI}@2.0.0", build=build)
 
 
-def lose(path: Path) -> None:
+def lose(path):
     path.unlink()
 
 
-def cut(path: Path) -> None:
+def cut(path):
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def extend(path: Path) -> None:
+def extend(path):
     path.write_bytes(path.read_bytes() + b"\0")
 
 
-def link(path: Path) -> None:
+def link(path):
     copy = path.with_name("copy-of-it")
     shutil.move(path, copy)
     path.symlink_to(copy)
 
 
-def turn_into_folder(path: Path) -> None:
+def turn_into_folder(path):
     path.unlink()
     path.mkdir()
 
 
 @pytest.mark.parametrize("damage", [lose, cut, extend, link, turn_into_folder])
 @pytest.mark.parametrize("file", [SHARD, "actions/zarr.json", "zarr.json", "episodes/seeds/c.0"])
-def test_opening_refuses_an_object_that_is_not_a_file_of_its_size(
-    mini_folder: Path, damage: Callable[[Path], None], file: str
-) -> None:
+def test_opening_refuses_an_object_that_is_not_a_file_of_its_size(mini_folder, damage, file):
     damage(mini_folder / file)
     with pytest.raises(IntegrityError, match=rf"{file}: expected \d+ bytes, found") as caught:
         orlog.load_dataset(mini_folder)
@@ -168,7 +158,7 @@ def test_opening_refuses_an_object_that_is_not_a_file_of_its_size(
     assert f"run: orlog verify {mini_folder}" in str(caught.value)
 
 
-def test_one_flipped_bit_in_any_shard_stops_the_reading_of_its_column(mini_folder: Path) -> None:
+def test_one_flipped_bit_in_any_shard_stops_the_reading_of_its_column(mini_folder):
     rng = np.random.default_rng(4)
     columns = orlog.load_dataset(mini_folder).columns
     for name in columns:
@@ -184,15 +174,15 @@ def test_one_flipped_bit_in_any_shard_stops_the_reading_of_its_column(mini_folde
     assert orlog.verify_store(mini_folder)[1] == []
 
 
-def drop_column(name: str) -> Callable[[dict[str, Any]], None]:
-    def change(body: dict[str, Any]) -> None:
+def drop_column(name):
+    def change(body):
         body["columns"] = [column for column in body["columns"] if column["name"] != name]
 
     return change
 
 
-def change_column(column_name: str, **fields: Any) -> Callable[[dict[str, Any]], None]:
-    def change(body: dict[str, Any]) -> None:
+def change_column(column_name, **fields):
+    def change(body):
         (column,) = (column for column in body["columns"] if column["name"] == column_name)
         column.update(fields)
         body["columns"].sort(key=lambda column: column["name"])
@@ -200,7 +190,7 @@ def change_column(column_name: str, **fields: Any) -> Callable[[dict[str, Any]],
     return change
 
 
-DISAGREEMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
+DISAGREEMENTS = {
     "no rewards": drop_column("rewards"),
     "other dtype": change_column("actions", dtype="float64"),
     "too few rows": change_column("actions", rows=19_999),
@@ -213,16 +203,14 @@ DISAGREEMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("change", DISAGREEMENTS.values(), ids=DISAGREEMENTS.keys())
-def test_opening_refuses_columns_that_do_not_agree_with_spaces_and_totals(
-    mini_folder: Path, reseal: Reseal, change: Callable[[dict[str, Any]], object]
-) -> None:
+def test_opening_refuses_columns_that_do_not_agree_with_spaces_and_totals(mini_folder, reseal, change):
     reseal(mini_folder, change)
     with pytest.raises(ManifestError, match=r"column \S+: .*(need|require|expected float32)") as caught:
         orlog.load_dataset(mini_folder)
     assert_not_of_the_format(mini_folder, caught.value)
 
 
-def assert_not_of_the_format(folder: Path, error: IntegrityError) -> None:
+def assert_not_of_the_format(folder, error):
     """Check that `orlog verify` says the same as the reader about files that are as in the manifest."""
     assert verify_folder(folder)[1] == []
     (problem,) = orlog.verify_store(folder)[1]
@@ -230,7 +218,7 @@ def assert_not_of_the_format(folder: Path, error: IntegrityError) -> None:
     assert f"{folder}: {problem.found}" == str(error).removesuffix(".")
 
 
-def rewrite_lengths(folder: Path, lengths: np.ndarray, reseal: Reseal) -> None:
+def rewrite_lengths(folder, lengths, reseal):
     """Put other lengths of episodes into a store, sealed as if they belonged there."""
     writer = ZarrWriter(folder.parent / "donor")
     writer.add_column(ColumnSpec("episodes/lengths", np.dtype(np.int64), ()))
@@ -239,7 +227,7 @@ def rewrite_lengths(folder: Path, lengths: np.ndarray, reseal: Reseal) -> None:
     path = "episodes/lengths/c.0"
     shutil.copy(folder.parent / "donor" / path, folder / path)
 
-    def change(body: dict[str, Any]) -> None:
+    def change(body):
         (item,) = (item for item in body["objects"] if item["path"] == path)
         item.update(sha256=hash_file(folder / path), size_bytes=(folder / path).stat().st_size)
         change_column("episodes/lengths", blake3=column.blake3)(body)
@@ -257,9 +245,7 @@ def rewrite_lengths(folder: Path, lengths: np.ndarray, reseal: Reseal) -> None:
     ],
     ids=["other sum", "no step", "negative", "around to the total"],
 )
-def test_opening_refuses_lengths_that_do_not_fit_the_steps(
-    mini_folder: Path, reseal: Reseal, lengths: list[int], found: str
-) -> None:
+def test_opening_refuses_lengths_that_do_not_fit_the_steps(mini_folder, reseal, lengths, found):
     rewrite_lengths(mini_folder, np.array(lengths), reseal)
     with pytest.raises(IntegrityError, match=found) as caught:
         orlog.load_dataset(mini_folder)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import math
 import threading
@@ -14,7 +12,7 @@ from orlog.datasets.reading.expressions import evaluate
 from orlog.errors import SchemaError
 from tests.levels import scaled
 
-COLUMNS: dict[str, np.ndarray] = {
+COLUMNS = {
     "returns": np.array([1.0, 150.0, math.nan, -3.5]),
     "lengths": np.array([10, 50, 60, 7]),
     "success": np.array([False, True, True, False]),
@@ -30,7 +28,7 @@ COLUMNS: dict[str, np.ndarray] = {
 }
 
 
-def chosen(expression: str) -> list[int]:
+def chosen(expression):
     mask = evaluate(expression, COLUMNS.__getitem__, COLUMNS.keys(), 4)
     assert mask.dtype == bool
     assert mask.shape == (4,)
@@ -76,7 +74,7 @@ def chosen(expression: str) -> list[int]:
         ("(lengths\n > 8\r\n and success)", [1, 2]),
     ],
 )
-def test_a_condition_chooses_episodes(expression: str, expected: list[int]) -> None:
+def test_a_condition_chooses_episodes(expression, expected):
     assert chosen(expression) == expected
 
 
@@ -115,7 +113,7 @@ def test_a_condition_chooses_episodes(expression: str, expected: list[int]) -> N
         ("returns[0] > 1", "not allowed here"),
     ],
 )  # fmt: skip
-def test_what_is_no_condition_is_refused_with_its_place(expression: str, message: str) -> None:
+def test_what_is_no_condition_is_refused_with_its_place(expression, message):
     with pytest.raises(SchemaError, match=message) as caught:
         chosen(expression)
     assert str(caught.value).startswith("expression ")
@@ -143,10 +141,10 @@ def test_what_is_no_condition_is_refused_with_its_place(expression: str, message
     ],
     ids=lambda text: text[:20],
 )
-def test_long_and_deep_texts_end_soon(expression: str) -> None:
-    outcome: list[str] = []
+def test_long_and_deep_texts_end_soon(expression):
+    outcome = []
 
-    def run() -> None:  # a thread has the smallest stack
+    def run():  # a thread has the smallest stack
         try:
             outcome.append(str(chosen(expression)))
         except SchemaError as error:
@@ -165,7 +163,7 @@ WORDS = st.sampled_from(["returns", "lengths", "success", "task", "episode", "co
 
 @settings(max_examples=scaled(300), deadline=None)
 @given(st.one_of(st.text(max_size=60), st.lists(WORDS, max_size=12).map(" ".join)))
-def test_any_text_gives_a_mask_or_an_error_of_its_kind(expression: str) -> None:
+def test_any_text_gives_a_mask_or_an_error_of_its_kind(expression):
     with contextlib.suppress(SchemaError):
         chosen(expression)
 
@@ -188,7 +186,7 @@ CONDITIONS = st.recursive(
 
 @settings(max_examples=scaled(200), deadline=None)
 @given(CONDITIONS)
-def test_conditions_mean_what_they_mean_in_python(expression: str) -> None:
+def test_conditions_mean_what_they_mean_in_python(expression):
 
     expected = [
         episode
@@ -204,10 +202,10 @@ def test_conditions_mean_what_they_mean_in_python(expression: str) -> None:
     assert chosen(expression) == expected
 
 
-def test_each_column_is_read_once() -> None:
-    read: list[str] = []
+def test_each_column_is_read_once():
+    read = []
 
-    def column(name: str) -> np.ndarray:
+    def column(name):
         read.append(name)
         return COLUMNS[name]
 

@@ -1,11 +1,7 @@
 """What means a dataset is taken alike everywhere, and wrong types get a sentence of their own."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -13,21 +9,20 @@ import pytest
 
 import orlog
 from orlog.datasets.home.registries import add_registry
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.saving import convert_dataset
 from orlog.errors import InvalidNameError, SchemaError
 from tests.episodes import record_episodes
 
-ANY: Any = orlog  # whose functions are given what their types refuse
+ANY = orlog  # whose functions are given what their types refuse
 MINI = "pointmaze/umaze-mini-v1"
-SPACES: dict[str, Any] = {
+SPACES = {
     "observation_space": gymnasium.spaces.Box(-1, 1, (2,), np.float32),
     "action_space": gymnasium.spaces.Discrete(3),
 }
 
 
-def an_episode(**changes: Any) -> orlog.Episode:
-    fields: dict[str, Any] = {
+def an_episode(**changes):
+    fields = {
         "observations": np.zeros((4, 2), np.float32),
         "actions": np.array([0, 1, 2]),
         "rewards": np.array([1.0, 2.0, 3.0]),
@@ -37,16 +32,14 @@ def an_episode(**changes: Any) -> orlog.Episode:
     return orlog.Episode(**fields | changes)
 
 
-def written(episode: orlog.Episode, **options: Any) -> orlog.Episode:
+def written(episode, **options):
     return record_episodes("lab/given-v1", [episode], **SPACES, **options)[0]
 
 
-def test_names_paths_and_datasets_mean_the_same_everywhere(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_paths_and_datasets_mean_the_same_everywhere(mini, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(mini.folder, tmp_path / "copy")
-    same: list[Any] = [MINI, f"{MINI}@1.0.0", str(mini.folder), mini.folder, mini, "copy", "./copy"]
+    same = [MINI, f"{MINI}@1.0.0", str(mini.folder), mini.folder, mini, "copy", "./copy"]
     for number, one in enumerate(same):
         assert orlog.load_dataset(one).digest == mini.digest
         assert orlog.verify_store(one, quick=True)[0].digest == mini.digest
@@ -54,7 +47,7 @@ def test_names_paths_and_datasets_mean_the_same_everywhere(
         assert orlog.combine_datasets([one, mini]).total_steps == 2 * mini.total_steps
         assert number or orlog.load_arrays(one, "ram").digest == mini.digest
     small = mini[:2].save(tmp_path / "small.json")
-    views: list[Any] = [small, str(small), orlog.load_dataset(small)]
+    views = [small, str(small), orlog.load_dataset(small)]
     for number, view in enumerate(views):
         folder = orlog.save_dataset(view, f"lab/small{number}-v1")
         assert orlog.load_dataset(folder).total_episodes == 2
@@ -62,7 +55,7 @@ def test_names_paths_and_datasets_mean_the_same_everywhere(
         batch = next(iter(orlog.transitions(view, 4, seed=0)))
         assert np.array_equal(batch.rewards, orlog.transitions(mini[:2], 4, seed=0).batch(0).rewards)
     first = orlog.load_dataset("lab/small0-v1").folder
-    stored: list[Any] = ["lab/small0-v1", str(first), first, orlog.load_dataset(first)]
+    stored = ["lab/small0-v1", str(first), first, orlog.load_dataset(first)]
     for number, one in enumerate(stored):
         url = orlog.publish_dataset(one, tmp_path / f"registry{number}")
         assert url.endswith("/1.0.0")
@@ -78,7 +71,7 @@ def test_names_paths_and_datasets_mean_the_same_everywhere(
     assert orlog.download_dataset(mini) == mini.folder
 
 
-def test_a_view_has_no_files_to_verify(mini: Dataset) -> None:
+def test_a_view_has_no_files_to_verify(mini):
     for use in (orlog.verify_store, orlog.repair_dataset):
         with pytest.raises(SchemaError, match=r"a view has no folder .* save_dataset .*\.$"):
             use(mini[:2])
@@ -96,7 +89,7 @@ URL = "https://data.example/lab/arm-v1/1.0.0"
         lambda: orlog.verify_store(URL),
     ],
 )
-def test_a_url_is_taken_only_where_datasets_are_downloaded(use: Callable[[], Any]) -> None:
+def test_a_url_is_taken_only_where_datasets_are_downloaded(use):
     with pytest.raises(InvalidNameError, match=r"is a URL; only load_dataset and download.*\.$"):
         use()
 
@@ -129,14 +122,14 @@ def test_a_url_is_taken_only_where_datasets_are_downloaded(use: Callable[[], Any
         ),
     ],
 )
-def test_a_wrong_type_is_named_with_what_is_taken(mini: Dataset, call: Callable[[Any], Any], message: str) -> None:
+def test_a_wrong_type_is_named_with_what_is_taken(mini, call, message):
     with pytest.raises(TypeError, match=message) as found:
         call(mini[:2])
     assert len(str(found.value)) < 300
     assert str(found.value).endswith(".")
 
 
-def vars_of(episode: orlog.Episode) -> dict[str, Any]:
+def vars_of(episode):
     names = ("observations", "actions", "rewards", "terminations", "truncations")
     return {name: getattr(episode, name) for name in names}
 
@@ -150,7 +143,7 @@ def vars_of(episode: orlog.Episode) -> dict[str, Any]:
         ([1e300, 0.0, 0.0], np.float32),
     ],
 )
-def test_rewards_that_would_change_are_refused(rewards: Any, dtype: Any) -> None:
+def test_rewards_that_would_change_are_refused(rewards, dtype):
     with pytest.raises(SchemaError, match=r"column rewards: expected .* cannot hold exactly"):
         written(an_episode(rewards=rewards), reward_dtype=dtype)
 
@@ -164,6 +157,6 @@ def test_rewards_that_would_change_are_refused(rewards: Any, dtype: Any) -> None
         ([{"a": None}] * 3, "'a' must be numbers"),
     ],
 )
-def test_infos_that_make_no_columns_are_refused(infos: Any, message: str) -> None:
+def test_infos_that_make_no_columns_are_refused(infos, message):
     with pytest.raises(SchemaError, match=message):
         an_episode(infos=infos)

@@ -1,7 +1,5 @@
 """`Dataset.restore`: a recorded state of a simulator is put back, and the environment goes on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium
@@ -15,11 +13,11 @@ from orlog.errors import NotFoundError, SchemaError
 NAME = "lab/states-v1"
 
 
-def make(environment_id: str) -> gymnasium.Env[Any, Any]:
+def make(environment_id):
     return make_environment(environment_id, {}, max_episode_steps=30)
 
 
-def record(environment_id: str, *, state: bool = True) -> orlog.Dataset:
+def record(environment_id, *, state=True):
     with orlog.record(make(environment_id), NAME, state=state) as env:
         env.action_space.seed(0)
         for episode in range(2):
@@ -35,7 +33,7 @@ def record(environment_id: str, *, state: bool = True) -> orlog.Dataset:
     "environment_id", ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5", "Hopper-v5", "PointMaze_UMaze-v3"]
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_an_environment_goes_on_as_it_was_recorded(environment_id: str) -> None:
+def test_an_environment_goes_on_as_it_was_recorded(environment_id):
     ds = record(environment_id)
     env = make(environment_id)
     for number, episode in enumerate(ds):
@@ -49,7 +47,7 @@ def test_an_environment_goes_on_as_it_was_recorded(environment_id: str) -> None:
             assert (terminated, truncated) == (episode.terminations[step], episode.truncations[step])
 
 
-def check(observation: Any, recorded: Any, row: int) -> None:
+def check(observation, recorded, row):
     if isinstance(recorded, dict):
         for key, values in recorded.items():
             np.testing.assert_array_equal(observation[key], values[row])
@@ -57,7 +55,7 @@ def check(observation: Any, recorded: Any, row: int) -> None:
         np.testing.assert_array_equal(observation, recorded[row])
 
 
-def test_what_is_restored_can_be_recorded_from_the_middle() -> None:
+def test_what_is_restored_can_be_recorded_from_the_middle():
     ds = record("CartPole-v1")
     with orlog.record(make("CartPole-v1"), "lab/middle-v1") as env:
         ds.restore(env, 1, 3)
@@ -67,7 +65,7 @@ def test_what_is_restored_can_be_recorded_from_the_middle() -> None:
     assert found.seed is None
 
 
-def test_what_cannot_be_restored_is_refused_with_the_reason() -> None:
+def test_what_cannot_be_restored_is_refused_with_the_reason():
     ds = record("CartPole-v1", state=False)
     with pytest.raises(NotFoundError, match=r"no state of a simulator was recorded; .*state=True"):
         ds.restore(make("CartPole-v1"), 0, 0)
@@ -75,11 +73,11 @@ def test_what_cannot_be_restored_is_refused_with_the_reason() -> None:
         ds.restore(make("CartPole-v1"), 0, 99)
 
 
-def test_an_environment_without_a_state_is_refused() -> None:
+def test_an_environment_without_a_state_is_refused():
     class Blind(gymnasium.Env[Any, Any]):
         observation_space = action_space = gymnasium.spaces.Discrete(2)
 
-        def reset(self, **_: Any) -> tuple[int, dict[str, Any]]:
+        def reset(self, **_):
             return 0, {}
 
     with (
@@ -97,22 +95,22 @@ class Counter(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Discrete(100)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def get_state(self) -> np.ndarray:
+    def get_state(self):
         return np.array([self.count])
 
-    def set_state(self, state: np.ndarray) -> None:
+    def set_state(self, state):
         self.count = int(state[0])
 
-    def reset(self, **_: Any) -> tuple[int, dict[str, Any]]:
+    def reset(self, **_):
         self.count = 0
         return 0, {}
 
-    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         self.count += action
         return self.count, 0.0, False, self.count == 3, {}
 
 
-def test_an_environment_of_ones_own_gives_its_state_by_two_methods() -> None:
+def test_an_environment_of_ones_own_gives_its_state_by_two_methods():
     with orlog.record(Counter(), NAME, state=True) as env:
         env.reset()
         for _ in range(3):

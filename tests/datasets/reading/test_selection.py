@@ -1,11 +1,6 @@
 """The order that a seed gives: streams follow it."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
-import pytest
 
 from orlog.datasets.reading.selection import seeded_order
 
@@ -13,11 +8,11 @@ from orlog.datasets.reading.selection import seeded_order
 class Few(np.random.Philox):
     """Draws some words only."""
 
-    def random_raw(self, *given: Any, **options: Any) -> Any:
+    def random_raw(self, *given, **options):
         return super().random_raw(*given, **options) % 7
 
 
-def test_an_order_with_equal_words_is_that_of_a_stable_sort(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_with_equal_words_is_that_of_a_stable_sort(monkeypatch):
     assert seeded_order(5, 6).tolist() == [3, 0, 5, 4, 2, 1]  # as it has always been
     monkeypatch.setattr(np.random, "Philox", Few)
     order = seeded_order(1, 5000)

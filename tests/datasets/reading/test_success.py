@@ -1,9 +1,5 @@
 """`success` in expressions: the column of episodes, else what steps say."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -20,7 +16,7 @@ AT_STEPS = ([0, 1, 0], [0, 0], [0, 0, 0, 1], [0])
 @pytest.mark.parametrize(
     ("place", "expected"), [("episodes/success", DONE), ("infos/success", DONE), ("infos/is_success", (0, 0, 1, 0))]
 )
-def test_success_names_what_episodes_or_steps_state(place: str, expected: tuple[bool, ...], dtype: Any) -> None:
+def test_success_names_what_episodes_or_steps_state(place, expected, dtype):
     axis, _, name = place.partition("/")
     episodes = [
         whole_episode(
@@ -33,7 +29,7 @@ def test_success_names_what_episodes_or_steps_state(place: str, expected: tuple[
     ]
     dataset = record_episodes("lab/a-v1", episodes, BOX, BOX)
 
-    def kept(expression: str) -> list[int]:
+    def kept(expression):
         return [len(one) for one in dataset.filter_episodes(expression)]
 
     good = [length for length, done in zip(LENGTHS, expected, strict=True) if done]

@@ -1,7 +1,5 @@
 """Views: the same episodes as operations on a plain list would give, named by digests."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools
@@ -11,9 +9,6 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,18 +19,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.columns.episode import Episode
+from orlog import Dataset, DatasetWriter, Episode, OrlogError
 from orlog.datasets.columns.values import concatenate_blocks
 from orlog.datasets.reading import combination, views
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import encoding
 from orlog.errors import (
     FormatVersionError,
     InvalidNameError,
     ManifestError,
     NotFoundError,
-    OrlogError,
     SchemaError,
     VersionExistsError,
 )
@@ -53,7 +45,7 @@ RICH = spaces.Dict(
 BOX = spaces.Box(-99, 99, (3,), np.float32)
 
 
-def make_rich(number: int) -> Episode:
+def make_rich(number):
     """Return an episode that is known by its seed."""
     rng = np.random.default_rng([number, 3])
     steps = int(rng.integers(1, 15))
@@ -85,7 +77,7 @@ def make_rich(number: int) -> Episode:
     )
 
 
-def make_plain(number: int, component: int = 0) -> Episode:
+def make_plain(number, component=0):
     """Return an episode whose observations say component, episode and step."""
     steps = 3 + number % 5
     observations = np.array([[component, number, step] for step in range(steps + 1)], np.float32)
@@ -94,7 +86,7 @@ def make_plain(number: int, component: int = 0) -> Episode:
     )
 
 
-def record(name: str, episodes: Sequence[Episode], **arguments: Any) -> Dataset:
+def record(name, episodes, **arguments):
     return record_episodes(name, episodes, **arguments)
 
 
@@ -102,7 +94,7 @@ EPISODES = {number: make_rich(number) for number in range(26)}
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory):
     """Return a home with all datasets of this file; do not write to it."""
     home = tmp_path_factory.mktemp("views")
     rich = {"observation_space": RICH, "action_space": spaces.Discrete(4)}
@@ -124,7 +116,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def home_of_all(home: Path, built: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home_of_all(home, built, monkeypatch):
     """Let names mean the datasets of this file; returns an empty folder."""
     home.mkdir()
     monkeypatch.setenv("ORLOG_HOME", str(built))
@@ -132,25 +124,25 @@ def home_of_all(home: Path, built: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 @pytest.fixture
-def rich() -> Dataset:
+def rich():
     return orlog.load_dataset("lab/rich-v1")
 
 
 @pytest.fixture
-def more() -> Dataset:
+def more():
     return orlog.load_dataset("lab/more-v1")
 
 
 @pytest.fixture
-def plain() -> list[Dataset]:
+def plain():
     return [orlog.load_dataset(f"lab/plain-v{component}") for component in range(3)]
 
 
-def ids(dataset: Dataset) -> list[int]:
+def ids(dataset):
     return [int(seed) for seed in dataset.column("episodes/seeds")]
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(found, expected):
     if dataclasses.is_dataclass(expected) and not isinstance(expected, type):
         for field in dataclasses.fields(expected):
             if field.name != "index":
@@ -170,7 +162,7 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found == expected or (found != found and expected != expected)
 
 
-def check_view(view: Dataset, expected: Sequence[int]) -> None:
+def check_view(view, expected):
     """Compare everything that can be read of a view with a plain list of episodes."""
     episodes = [EPISODES[number] for number in expected]
     assert ids(view) == list(expected)
@@ -205,14 +197,12 @@ def check_view(view: Dataset, expected: Sequence[int]) -> None:
 # --- single operations
 
 
-def test_episodes_are_selected_as_numpy_selects(rich: Dataset) -> None:
+def test_episodes_are_selected_as_numpy_selects(rich):
     """Slices, positions and masks are compared with a plain list below; these are forms they may come in."""
     numbers = np.arange(20)
     for index in ((4, 2), np.array([2, 19], np.uint8), [True, False] * 10, slice(50, 90)):
         at = index if isinstance(index, slice) else np.asarray(index)
         assert ids(rich[index]) == numbers[at].tolist()
-    nothing: Any
-    wrong: Any
     for nothing in ([], np.array([]), np.zeros(20, np.bool_), (), slice(3, 3)):
         check_view(rich[nothing], [])
     for wrong in ([20], [-21], [0.5, 1], ["a"], [[0, 1]], np.ones(19, np.bool_), [None], [2**63], True):
@@ -220,7 +210,7 @@ def test_episodes_are_selected_as_numpy_selects(rich: Dataset) -> None:
             rich[wrong]
 
 
-CONDITIONS: dict[str, Callable[[Episode], bool]] = {
+CONDITIONS = {
     "returns > 4 and lengths >= 5": lambda one: one.rewards.sum() > 4 and len(one) >= 5,
     "not (returns <= 4) or seeds == 3": lambda one: one.rewards.sum() > 4 or one.seed == 3,
     "task == 'push'": lambda one: one.metadata["task"] == "push",
@@ -234,7 +224,7 @@ CONDITIONS: dict[str, Callable[[Episode], bool]] = {
 }
 
 
-def best(numbers: Sequence[int], values: Sequence[float], percent: float) -> list[int]:
+def best(numbers, values, percent):
     """Return the best numbers in the order given: ties to the earlier one, NaN behind all."""
     count = math.ceil(len(numbers) * percent / 100)
     worst = [(math.isnan(value), -value if value == value else 0.0) for value in values]
@@ -242,7 +232,7 @@ def best(numbers: Sequence[int], values: Sequence[float], percent: float) -> lis
     return [numbers[place] for place in sorted(order[:count])]
 
 
-REFUSED: list[tuple[Callable[[Any], object], type[Exception], str]] = [
+REFUSED = [
     (lambda ds: ds.top_episodes(0), ValueError, "percentage"),
     (lambda ds: ds.top_episodes(math.nan), ValueError, "percentage"),
     (lambda ds: ds.top_episodes(0.1), ValueError, r"For 10 % give 10\."),
@@ -261,7 +251,7 @@ REFUSED: list[tuple[Callable[[Any], object], type[Exception], str]] = [
 ]
 
 
-def test_what_makes_no_view_is_refused(rich: Dataset) -> None:
+def test_what_makes_no_view_is_refused(rich):
     for make, error, message in REFUSED:
         with pytest.raises(error, match=message):
             make(rich)
@@ -279,9 +269,9 @@ def test_what_makes_no_view_is_refused(rich: Dataset) -> None:
     ],
     ids=str,
 )
-def test_splits_are_disjoint_complete_and_in_order(rich: Dataset, sizes: Any, counts: list[int]) -> None:
+def test_splits_are_disjoint_complete_and_in_order(rich, sizes, counts):
     for seed in (None, 2**62, np.int64(3)):
-        parts = orlog.split_dataset(rich, sizes, seed=seed)  # type: ignore[arg-type] # as users do
+        parts = orlog.split_dataset(rich, sizes, seed=seed)  # as users do
         found = [ids(part) for part in parts]
         together = [number for part in found for number in part]
         assert [len(part) for part in found] == counts
@@ -292,7 +282,7 @@ def test_splits_are_disjoint_complete_and_in_order(rich: Dataset, sizes: Any, co
         assert [part.digest for part in again] == [part.digest for part in parts]
 
 
-def test_what_is_not_alike_is_not_combined(rich: Dataset, more: Dataset, plain: list[Dataset]) -> None:
+def test_what_is_not_alike_is_not_combined(rich, more, plain):
     with pytest.raises(SchemaError, match=r"rich-v1 and lab/plain-v0 cannot.*observation_space"):
         orlog.combine_datasets([rich, plain[0]])
     fewer = more.select_columns(["infos/note", "episodes/task", "episodes/weight", "observations"])
@@ -305,7 +295,7 @@ def test_what_is_not_alike_is_not_combined(rich: Dataset, more: Dataset, plain: 
         orlog.combine_datasets([])
 
 
-def test_blocks_are_as_large_as_the_columns_of_the_view() -> None:
+def test_blocks_are_as_large_as_the_columns_of_the_view():
     columns = {"image": np.zeros((5, 1000, 1000), np.uint8), "state": np.zeros((5, 1), np.float32)}
     whole = record_episodes(
         "lab/large-frames-v1",
@@ -319,7 +309,7 @@ def test_blocks_are_as_large_as_the_columns_of_the_view() -> None:
     assert len([*whole.select_columns(["observations/state"]).blocks()]) == 1
 
 
-def test_columns_are_left_out(rich: Dataset) -> None:
+def test_columns_are_left_out(rich):
     view = rich.select_columns(["observations/position", "infos/note", "episodes/task"])
     assert view.columns == sorted(
         {
@@ -357,7 +347,7 @@ def test_columns_are_left_out(rich: Dataset) -> None:
 # --- chains of operations
 
 
-def draw_operation(data: st.DataObject, view: Dataset, numbers: list[int], more: Dataset) -> tuple[Dataset, list[int]]:
+def draw_operation(data, view, numbers, more):
     """Apply one random operation to a view and to a plain list."""
     count = len(numbers)
     kind = data.draw(st.sampled_from(["slice", "positions", "mask", "text", "function", "top", "split", "combine"]))
@@ -409,9 +399,7 @@ quick = settings(
 
 @quick
 @given(data=st.data())
-def test_any_chain_of_operations_is_that_of_a_plain_list(
-    rich: Dataset, more: Dataset, home: Path, data: st.DataObject
-) -> None:
+def test_any_chain_of_operations_is_that_of_a_plain_list(rich, more, home, data):
     view, numbers = rich, list(range(20))
     for _ in range(data.draw(st.integers(1, 5))):
         view, numbers = draw_operation(data, view, numbers, more)
@@ -425,7 +413,7 @@ def test_any_chain_of_operations_is_that_of_a_plain_list(
 # --- digests and files
 
 
-def many_views(rich: Dataset, more: Dataset) -> list[Dataset]:
+def many_views(rich, more):
     half = orlog.split_dataset(rich, [0.5, 0.5], seed=0)
     combine = orlog.combine_datasets
     return [
@@ -456,7 +444,7 @@ def many_views(rich: Dataset, more: Dataset) -> list[Dataset]:
     ]
 
 
-def test_equal_operations_have_equal_digests_and_others_differ(rich: Dataset, more: Dataset) -> None:
+def test_equal_operations_have_equal_digests_and_others_differ(rich, more):
     digests = [view.digest for view in many_views(rich, more)]
     assert digests == [view.digest for view in many_views(rich, more)]
     assert len({rich.digest, more.digest, *digests}) == len(digests) + 2
@@ -466,7 +454,7 @@ def test_equal_operations_have_equal_digests_and_others_differ(rich: Dataset, mo
     assert elsewhere[:3].digest == rich[:3].digest
 
 
-def test_views_are_saved_and_loaded(rich: Dataset, more: Dataset, home: Path) -> None:
+def test_views_are_saved_and_loaded(rich, more, home):
     made = many_views(rich, more)
     path = home
     for number, view in enumerate(made):
@@ -489,7 +477,7 @@ def test_views_are_saved_and_loaded(rich: Dataset, more: Dataset, home: Path) ->
     assert {one.name for one in path.parent.iterdir()} == {f"{at}.json" for at in range(len(made))}
 
 
-def test_a_view_never_writes_over_anything_else(rich: Dataset, home: Path) -> None:
+def test_a_view_never_writes_over_anything_else(rich, home):
     path = rich[:2].save(home / "x.json")
     written = path.read_bytes()
     assert rich[:2].save(path) == path  # the same view again
@@ -519,7 +507,7 @@ def test_a_view_never_writes_over_anything_else(rich: Dataset, home: Path) -> No
     assert link.is_symlink()
 
 
-def seal(body: dict[str, Any]) -> str:
+def seal(body):
     """Return the digest that a view of this JSON has, as anyone can work it out."""
     if "dataset" in body:
         return str(body["dataset"]).partition("@")[2]
@@ -528,18 +516,18 @@ def seal(body: dict[str, Any]) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def write_view(path: Path, operation: Any, *parents: Any, **more: Any) -> Path:
+def write_view(path, operation, *parents, **more):
     body = {"operation": operation, "parents": list(parents)}
     text = json.dumps({"view_version": 1, "digest": seal(body), **body, **more})
     path.write_text(text, "utf-8")
     return path
 
 
-def named(dataset: Dataset) -> dict[str, str]:
+def named(dataset):
     return {"dataset": f"{dataset.name}@{dataset.digest}"}
 
 
-def test_a_file_that_was_edited_is_refused(rich: Dataset, more: Dataset, home: Path) -> None:
+def test_a_file_that_was_edited_is_refused(rich, more, home):
     part = orlog.split_dataset(rich[:7].filter_episodes("returns > 1"), [1, 1], seed=4)[1]
     path = orlog.combine_datasets([part, more], weights=[1, 1]).save(home / "x.json")
     text = path.read_text("utf-8")
@@ -562,7 +550,7 @@ def test_a_file_that_was_edited_is_refused(rich: Dataset, more: Dataset, home: P
             orlog.load_dataset(path)
 
 
-def test_a_file_that_is_no_view_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_no_view_is_refused(home, monkeypatch):
     path = home / "x.json"
     top = b'{"view_version": 1, "operation": {"top": NaN}}'
     huge = b'{"view_version": 1' + b"0" * 10_000 + b"}"
@@ -577,7 +565,7 @@ def test_a_file_that_is_no_view_is_refused(home: Path, monkeypatch: pytest.Monke
 
 
 SPLIT = {"sizes": [5, 5], "seed": 0, "part": 0}
-OPERATIONS: list[Any] = [
+OPERATIONS = [
     None,
     {},
     {"episodes": [[0, 1]], "top": {}},
@@ -603,7 +591,7 @@ OPERATIONS: list[Any] = [
 ]
 
 
-def test_an_operation_from_outside_that_makes_no_sense_is_refused(rich: Dataset, home: Path) -> None:
+def test_an_operation_from_outside_that_makes_no_sense_is_refused(rich, home):
     path = home / "x.json"
     for operation in OPERATIONS:
         body = {"operation": operation, "parents": [named(rich)]}
@@ -614,11 +602,11 @@ def test_an_operation_from_outside_that_makes_no_sense_is_refused(rich: Dataset,
         assert "edited or damaged" not in str(caught.value), operation
 
 
-def test_parents_from_outside_that_make_no_sense_are_refused(rich: Dataset, plain: list[Dataset], home: Path) -> None:
+def test_parents_from_outside_that_make_no_sense_are_refused(rich, plain, home):
     path = home / "x.json"
     good = {"episodes": [[0, 1]]}
     zeros = "sha256:" + "0" * 64
-    parents: list[list[Any]] = [
+    parents = [
         [],
         [5],
         [{"dataset": "lab/rich-v1"}],
@@ -638,11 +626,9 @@ def test_parents_from_outside_that_make_no_sense_are_refused(rich: Dataset, plai
     assert ids(orlog.load_dataset(write_view(path, good, named(rich)))) == [0]
 
 
-def test_views_from_outside_that_grow_without_bound_are_refused(
-    rich: Dataset, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_views_from_outside_that_grow_without_bound_are_refused(rich, home, monkeypatch):
     path = home / "x.json"
-    nested: dict[str, Any] = named(rich)
+    nested = named(rich)
     for _ in range(150):
         nested = {"operation": {"episodes": [[0, 5]]}, "parents": [nested]}
     with pytest.raises(ManifestError, match="nested"):
@@ -666,7 +652,7 @@ def test_views_from_outside_that_grow_without_bound_are_refused(
 # --- what takes a dataset takes a view
 
 
-def counted(dataset: Dataset, batches: int = 200) -> dict[tuple[int, ...], int]:
+def counted(dataset, batches=200):
     """Return how often each (component, episode, step) is drawn."""
     stream = orlog.transitions(dataset, 1024, seed=1)
     drawn = torch.cat([stream.batch(number).observations for number in range(batches)])
@@ -674,7 +660,7 @@ def counted(dataset: Dataset, batches: int = 200) -> dict[tuple[int, ...], int]:
     return dict(zip(map(tuple, found.tolist()), counts.tolist(), strict=True))
 
 
-def test_combining_without_weights_keeps_those_inside(plain: list[Dataset], home: Path) -> None:
+def test_combining_without_weights_keeps_those_inside(plain, home):
     mixture = orlog.combine_datasets(plain[:2], weights=[9, 1])
     dataset = orlog.combine_datasets([mixture, plain[2]])
     share = mixture.total_steps / dataset.total_steps
@@ -686,7 +672,7 @@ def test_combining_without_weights_keeps_those_inside(plain: list[Dataset], home
     assert scipy.stats.chisquare(found, wanted).pvalue > 1e-6
     alone = orlog.combine_datasets([mixture]).mixture
     assert alone is not None
-    assert alone[1] == mixture.mixture[1]  # type: ignore[index] # it is weighted
+    assert alone[1] == mixture.mixture[1]  # it is weighted
 
     # The digests of views pin what they mean: one saved before leaves the inner weights out.
     inside = json.loads(mixture.save(home / "inside.json").read_text())
@@ -704,7 +690,7 @@ print(dataset.digest, dataset.column("rewards").sum(), len(list(dataset)), datas
 """
 
 
-def test_datasets_and_views_are_pickled(rich: Dataset, more: Dataset, home: Path) -> None:
+def test_datasets_and_views_are_pickled(rich, more, home):
     mixture = orlog.combine_datasets([rich[4:9], more], weights=[1, 2])
     for dataset in (rich, more[::-1], mixture, rich.select_columns(["infos/note"])):
         dataset.column("rewards")  # with files open
@@ -720,7 +706,7 @@ def test_datasets_and_views_are_pickled(rich: Dataset, more: Dataset, home: Path
     assert done.stdout.split() == [mixture.digest, str(rewards), "11", "4"]
 
 
-def test_episodes_are_iterated_and_sampled(rich: Dataset) -> None:
+def test_episodes_are_iterated_and_sampled(rich):
     view = rich[5:15]
     wanted = [3, -1, 3, 0]
     assert [episode.seed for episode in view.iterate_episodes(wanted)] == [8, 14, 8, 5]
@@ -739,7 +725,7 @@ def test_episodes_are_iterated_and_sampled(rich: Dataset) -> None:
             view.sample_episodes(count, seed=0)
 
 
-def test_memory_for_any_column_has_its_rows_and_may_change(rich: Dataset, more: Dataset) -> None:
+def test_memory_for_any_column_has_its_rows_and_may_change(rich, more):
     for view in (rich, rich[::-2], rich[:0], orlog.combine_datasets([rich[3:9], more])):
         for name in view.columns:
             whole = view.column(name)
@@ -756,10 +742,10 @@ def test_memory_for_any_column_has_its_rows_and_may_change(rich: Dataset, more: 
                 view.column(name, out=out)
             assert not any(out.tobytes())
             with pytest.raises(TypeError, match=f"column {name}: .* NumPy array, found list"):
-                view.column(name, out=[0] * len(whole))  # type: ignore[arg-type]
+                view.column(name, out=[0] * len(whole))
 
 
-def test_a_seed_means_the_same_episodes_for_ever(rich: Dataset) -> None:
+def test_a_seed_means_the_same_episodes_for_ever(rich):
     """Recorded once: a saved split names a seed, so its meaning must never change."""
     train, test = orlog.split_dataset(rich, [16, 4], seed=0)
     assert test.column("episodes/seeds").tolist() == [0, 2, 4, 12]

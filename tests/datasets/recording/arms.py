@@ -1,32 +1,27 @@
 """Episodes of an arm, recorded whole or in pieces, here or in a child that is killed."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os
 import signal
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.columns.episode import Episode
+from orlog import DatasetWriter, Episode
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.recording.writer import DatasetWriter
 
 NAME = "lab/arm-v1"
-OPTIONS: list[dict[str, Any]] = [{}, {"resume": True}, {"discard": True}]
+OPTIONS = [{}, {"resume": True}, {"discard": True}]
 OBSERVATIONS = spaces.Box(-1, 1, (3,), np.float32)
 ACTIONS = spaces.Discrete(4)
 
 
-def make_episode(number: int, steps: int | None = None, **fields: Any) -> Episode:
+def make_episode(number, steps=None, **fields):
     """Return the episode of this number, 1 to 29 steps long and the same each time."""
     rng = np.random.default_rng([number, 7])
     steps = steps or int(rng.integers(1, 30))
@@ -51,28 +46,28 @@ def make_episode(number: int, steps: int | None = None, **fields: Any) -> Episod
 EPISODES = [make_episode(number) for number in range(12)]
 
 
-def start(name: str = NAME, **arguments: Any) -> DatasetWriter:
+def start(name=NAME, **arguments):
     return DatasetWriter(name, observation_space=OBSERVATIONS, action_space=ACTIONS, **arguments)
 
 
-def add(writer: DatasetWriter, episodes: Iterable[Episode]) -> DatasetWriter:
+def add(writer, episodes):
     for episode in episodes:
         writer.add_episode(episode)
     return writer
 
 
-def finished(writer: DatasetWriter, episodes: Iterable[Episode] = ()) -> orlog.Dataset:
+def finished(writer, episodes=()):
     """Add episodes, and return what was recorded, every byte of it checked."""
     with writer:
         add(writer, episodes)
     return opened(writer)
 
 
-def record(episodes: Iterable[Episode], name: str = NAME, **arguments: Any) -> orlog.Dataset:
+def record(episodes, name=NAME, **arguments):
     return finished(start(name, **arguments), episodes)
 
 
-def interrupted(episodes: Iterable[Episode], **arguments: Any) -> DatasetWriter:
+def interrupted(episodes, **arguments):
     """Acknowledge episodes and stop."""
     writer = add(start(**arguments), episodes)
     writer.checkpoint()
@@ -80,7 +75,7 @@ def interrupted(episodes: Iterable[Episode], **arguments: Any) -> DatasetWriter:
     return writer
 
 
-def resumed(before: int, episodes: Iterable[Episode] = (), **arguments: Any) -> orlog.Dataset:
+def resumed(before, episodes=(), **arguments):
     """Go on with a recording that has this many episodes, and finish it with more."""
     writer = start(resume=True, **arguments)
     assert writer.total_episodes == before
@@ -88,14 +83,14 @@ def resumed(before: int, episodes: Iterable[Episode] = (), **arguments: Any) -> 
 
 
 @functools.cache
-def digest_of(count: int) -> str:
+def digest_of(count):
     """Return the digest of the first episodes, recorded without a disturbance somewhere else."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORLOG_HOME", folder)
         return record(EPISODES[:count]).digest
 
 
-def opened(writer: DatasetWriter) -> orlog.Dataset:
+def opened(writer):
     """Return what was finished, every byte of it checked."""
     assert orlog.verify_store(writer.folder)[1] == []
     dataset = orlog.load_dataset(writer.folder)
@@ -103,7 +98,7 @@ def opened(writer: DatasetWriter) -> orlog.Dataset:
     return dataset
 
 
-def pieces_of(episode: Any, edges: Iterable[int]) -> Iterator[dict[str, Any]]:
+def pieces_of(episode, edges):
     """Yield the arguments of `add_steps` for the steps of an episode between edges."""
     first = 0
     for last in [*edges, len(episode)]:
@@ -118,13 +113,13 @@ def pieces_of(episode: Any, edges: Iterable[int]) -> Iterator[dict[str, Any]]:
         first = last
 
 
-def add_in_pieces(writer: DatasetWriter, episode: Episode, edges: Iterable[int]) -> None:
+def add_in_pieces(writer, episode, edges):
     for piece in pieces_of(episode, edges):
         writer.add_steps(**piece)
     writer.end_episode(seed=episode.seed, metadata=episode.metadata)
 
 
-def assert_same_episode(found: Episode, expected: Episode) -> None:
+def assert_same_episode(found, expected):
     found = dataclasses.replace(found, index=expected.index)
     np.testing.assert_equal(dataclasses.asdict(found), dataclasses.asdict(expected))
     for field in ("observations", "actions", "rewards", "terminations", "truncations"):
@@ -132,14 +127,14 @@ def assert_same_episode(found: Episode, expected: Episode) -> None:
     assert type(found.seed) is type(expected.seed)
 
 
-def leftovers(name: str = NAME) -> set[str]:
+def leftovers(name=NAME):
     """Return what lies beside the versions of a dataset; lock files may always stay."""
     folder = datasets_folder() / name
     found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     return {name for name in found if name.startswith(".") and not name.endswith(".lock")}
 
 
-def in_child(work: Callable[[], object]) -> tuple[int, str]:
+def in_child(work):
     """Do something in a fork of this process; return its status and what it told on the way."""
     read_end, write_end = os.pipe()
     with warnings.catch_warnings():
@@ -160,17 +155,17 @@ def in_child(work: Callable[[], object]) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), told
 
 
-def tell(text: object) -> None:
+def tell(text):
     os.write(1, f"{text}\n".encode())
 
 
-def die() -> None:
+def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def steps_of(number: int, steps: int = 8) -> dict[str, Any]:
+def steps_of(number, steps=8):
     return next(pieces_of(make_episode(number, steps), []))
 
 
-def append(dataset: orlog.Dataset, episodes: Iterable[Episode], **arguments: Any) -> orlog.Dataset:
+def append(dataset, episodes, **arguments):
     return finished(DatasetWriter.append(dataset, **arguments), episodes)

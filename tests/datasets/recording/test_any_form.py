@@ -1,7 +1,5 @@
 """Whatever form numbers come in, what is recorded is what an environment gave, step by step."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
@@ -24,13 +22,13 @@ SHAPES = st.sampled_from([(0,), (3,), (2, 2)])
 class Scripted(gymnasium.Env[Any, Any]):
     """Gives numbers in many forms, notes them, and changes its arrays in place afterwards."""
 
-    def __init__(self, rng: np.random.Generator, observed: spaces.Box, acted: spaces.Box) -> None:
+    def __init__(self, rng, observed, acted):
         self.inner, self.action_space, self.rng = observed, acted, rng
         self.observation_space = spaces.Dict({"a": observed, "b": spaces.Discrete(9)})
-        self.given: list[np.ndarray] = []
-        self.episodes: list[dict[str, list[Any]]] = []
+        self.given = []
+        self.episodes = []
 
-    def observation(self) -> Any:
+    def observation(self):
         for old in self.given:
             old[...] = 0
         numbers = any_form(self.rng, self.inner)
@@ -38,11 +36,11 @@ class Scripted(gymnasium.Env[Any, Any]):
         self.episodes[-1]["observations"].append(numbers.copy())
         return {"a": numbers, "b": int(self.rng.integers(9))}
 
-    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **_):
         self.episodes.append({name: [] for name in ("observations", "actions", "rewards", "flags")})
         return self.observation(), {}
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         chance = self.rng.integers(30)
         if chance == 0:
             raise KeyboardInterrupt
@@ -57,13 +55,12 @@ class Scripted(gymnasium.Env[Any, Any]):
         return self.observation(), reward, *flags, {}
 
 
-def any_form(rng: np.random.Generator, space: spaces.Box) -> np.ndarray:
+def any_form(rng, space):
     """Return numbers of a space, contiguous or not."""
     numbers = rng.integers(0, 100, (2, *space.shape)).astype(space.dtype)
     if rng.integers(4) == 0:
         numbers = np.repeat(numbers, 2, axis=-1)[..., ::2]
-    found: np.ndarray = numbers[0]
-    return found
+    return numbers[0]
 
 
 @settings(deadline=None, max_examples=scaled(25, 5))
@@ -73,13 +70,7 @@ def any_form(rng: np.random.Generator, space: spaces.Box) -> np.ndarray:
     dtypes=st.tuples(DTYPES, DTYPES),
     block_steps=st.sampled_from([1, 7, 1024]),
 )
-def test_what_an_environment_gave_is_recorded(
-    seed: int,
-    shapes: tuple[Any, Any],
-    dtypes: tuple[Any, Any],
-    block_steps: int,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_what_an_environment_gave_is_recorded(seed, shapes, dtypes, block_steps, tmp_path_factory):
     rng = np.random.default_rng(seed)
     boxes = [spaces.Box(0, 100, *one) for one in zip(shapes, dtypes, strict=True)]
     env = Scripted(rng, *boxes)

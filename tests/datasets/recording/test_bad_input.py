@@ -1,12 +1,9 @@
 """What once went wrong, across the modules of the room; each test states what should be true."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -44,7 +41,7 @@ with unfinished_folder(destination) as folder:
 """
 
 
-def kill_while_replacing(destination: Path) -> None:
+def kill_while_replacing(destination):
     destination.mkdir(parents=True)
     (destination / "manifest.json").write_text("old")
     done = subprocess.run([sys.executable, "-c", REPLACE, destination], check=False)
@@ -52,7 +49,7 @@ def kill_while_replacing(destination: Path) -> None:
     assert done.returncode in (0, -signal.SIGKILL)
 
 
-def test_a_kill_while_replacing_leaves_the_old_or_the_new_also_for_the_next_writer(home: Path) -> None:
+def test_a_kill_while_replacing_leaves_the_old_or_the_new_also_for_the_next_writer(home):
     destination = home / "datasets/b/x-v1/1.0.0"
     kill_while_replacing(destination)
     assert (destination / "manifest.json").read_text() in ("old", "new")
@@ -65,7 +62,7 @@ def test_a_kill_while_replacing_leaves_the_old_or_the_new_also_for_the_next_writ
 # --- dataset: a name opens whatever lies in its folder
 
 
-def test_another_dataset_in_the_folder_of_a_name_is_not_opened_by_that_name(mini_folder: Path) -> None:
+def test_another_dataset_in_the_folder_of_a_name_is_not_opened_by_that_name(mini_folder):
     shutil.copytree(mini_folder, datasets_folder() / "pointmaze/umaze-v1/1.0.0")
     with pytest.raises(IntegrityError, match="umaze-mini-v1"):
         orlog.load_dataset("pointmaze/umaze-v1@1.0.0")
@@ -78,7 +75,7 @@ def test_another_dataset_in_the_folder_of_a_name_is_not_opened_by_that_name(mini
 
 
 @pytest.mark.parametrize("name", ["actions", "observations/observation"])
-def test_a_link_in_place_of_a_folder_is_refused_at_once(mini_folder: Path, tmp_path: Path, name: str) -> None:
+def test_a_link_in_place_of_a_folder_is_refused_at_once(mini_folder, tmp_path, name):
     shutil.move(mini_folder / name, tmp_path / "outside")
     (mini_folder / name).symlink_to(tmp_path / "outside")
     with pytest.raises(IntegrityError):

@@ -1,20 +1,16 @@
 """Hashes of chunks, by which what is read in place is checked, come with what is recorded, saved and imported."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
 import orlog
+from orlog import Dataset, publish_dataset
 from orlog.base import files
 from orlog.datasets.download.in_place import open_in_place
-from orlog.datasets.publish.publish import publish_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store import chunk_hashes
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, SHARDS_FILE, has_chunk_hashes
 from orlog.datasets.store.version import StoredVersion
@@ -38,12 +34,12 @@ pytestmark = pytest.mark.usefixtures("small_shards")
 
 
 @pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
+def large(monkeypatch):
     """Let the smallest recording count as one that is likely to be read in place."""
     monkeypatch.setattr(chunk_hashes, "LARGE_BYTES", 0)
 
 
-def assert_right(dataset: Dataset, tmp_path: Path) -> None:
+def assert_right(dataset, tmp_path):
     """Compare the hashes of a version with those of its bytes, and read it in place."""
     manifest = dataset.manifest
     shards = [one for one in manifest.objects if one.path not in (CHUNKS_FILE, SHARDS_FILE)]
@@ -63,15 +59,13 @@ def assert_right(dataset: Dataset, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_a_large_recording_has_them_and_what_is_appended_gets_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_recording_has_them_and_what_is_appended_gets_its_own(tmp_path, monkeypatch):
     first = record(EPISODES[:3])
     assert has_chunk_hashes(first.manifest)
-    hashed: list[Path] = []
+    hashed = []
     compute = chunk_hashes.hashes_of_shard
 
-    def noted(shard: Path, held: int, room: int) -> tuple[bytes, bytes]:
+    def noted(shard, held, room):
         hashed.append(shard)
         return compute(shard, held, room)
 
@@ -88,7 +82,7 @@ def test_a_large_recording_has_them_and_what_is_appended_gets_its_own(
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("path", [CHUNKS_FILE, SHARDS_FILE])
-def test_damaged_hashes_are_not_taken_over(path: str) -> None:
+def test_damaged_hashes_are_not_taken_over(path):
     first = record(EPISODES[:2])
     whole = (first.folder / path).read_bytes()
     (first.folder / path).unlink()
@@ -104,7 +98,7 @@ def test_damaged_hashes_are_not_taken_over(path: str) -> None:
     assert len(orlog.load_dataset(writer.folder)) == 3
 
 
-def test_saves_and_imports_get_them_when_asked_for(tmp_path: Path) -> None:
+def test_saves_and_imports_get_them_when_asked_for(tmp_path):
     first = record(EPISODES[:4])
     plain = Dataset(orlog.save_dataset(first[1:3], "lab/plain-v1"))
     saved = Dataset(orlog.save_dataset(first[1:3], "lab/saved-v1", chunk_hashes=True))
@@ -125,13 +119,11 @@ def test_saves_and_imports_get_them_when_asked_for(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_disk_that_is_full_or_a_kill_while_they_are_written_loses_nothing(
-    number: int, is_killed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_or_a_kill_while_they_are_written_loses_nothing(number, is_killed, monkeypatch):
     expected = digest_of.__wrapped__(3)  # others have none
     written = itertools.count()
 
-    def write_durably(path: Path, data: bytes) -> None:
+    def write_durably(path, data):
         if next(written) != number:
             files.write_durably(path, data)
         elif is_killed:
@@ -141,7 +133,7 @@ def test_a_disk_that_is_full_or_a_kill_while_they_are_written_loses_nothing(
 
     monkeypatch.setattr(chunk_hashes, "write_durably", write_durably)
 
-    def work() -> None:
+    def work():
         writer = add(start(), EPISODES[:3])
         writer.checkpoint()
         writer.finish()

@@ -7,7 +7,6 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -18,8 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.recording.writer import DatasetWriter
+from orlog import DatasetWriter, Episode
 from tests.datasets.recorded_samples import rows_of
 from tests.datasets.recording.arms import add_in_pieces, finished
 from tests.levels import scaled
@@ -33,7 +31,7 @@ pytestmark = [
 Space = gymnasium.Space[Any]
 NAME = "lab/any-v1"
 KEYS = st.from_regex(r"[A-Za-z0-9_]{1,4}", fullmatch=True)
-NUMBERS: st.SearchStrategy[Space] = st.one_of(
+NUMBERS = st.one_of(
     st.builds(
         lambda shape, dtype: spaces.Box(0, 1, shape, dtype),
         st.lists(st.integers(0, 3), max_size=3).map(tuple),
@@ -43,11 +41,9 @@ NUMBERS: st.SearchStrategy[Space] = st.one_of(
     st.builds(spaces.MultiDiscrete, st.lists(st.integers(1, 9), min_size=1, max_size=3)),
     st.builds(spaces.MultiBinary, st.integers(1, 4)),
 )
-TEXTS: st.SearchStrategy[Space] = st.builds(
-    lambda longest: spaces.Text(longest, min_length=0, charset="aé水😀"), st.integers(1, 4)
-)
+TEXTS = st.builds(lambda longest: spaces.Text(longest, min_length=0, charset="aé水😀"), st.integers(1, 4))
 SIMPLE = st.one_of(NUMBERS, TEXTS)
-SPACES: st.SearchStrategy[Space] = st.recursive(
+SPACES = st.recursive(
     st.one_of(
         SIMPLE,
         st.builds(spaces.Graph, NUMBERS, st.one_of(st.none(), NUMBERS)),
@@ -104,7 +100,7 @@ CASES = st.builds(
 )
 
 
-def random_numbers(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+def random_numbers(rng, dtype, shape):
     """Return any bits that the type allows, infinities and NaN among them."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     data = rng.integers(0, 256, size, np.uint8)
@@ -113,11 +109,11 @@ def random_numbers(rng: np.random.Generator, dtype: str, shape: tuple[int, ...])
     return data.view(dtype).reshape(shape)
 
 
-def random_text(rng: np.random.Generator) -> str:
+def random_text(rng):
     return "".join(rng.choice(list("xyé水😀\0 \n"), int(rng.integers(0, 5))))
 
 
-def random_extra(rng: np.random.Generator, extra: tuple[str, str, Any], rows: int) -> Any:
+def random_extra(rng, extra, rows):
     kind, dtype, shape = extra
     if kind == "array":
         return random_numbers(rng, dtype, (rows, *shape))
@@ -126,7 +122,7 @@ def random_extra(rng: np.random.Generator, extra: tuple[str, str, Any], rows: in
     return [random_numbers(rng, dtype, (int(rng.integers(0, 4)), *shape)) for _ in range(rows)]
 
 
-def make_episodes(case: Case) -> list[Episode]:
+def make_episodes(case):
     rng = np.random.default_rng(case.seed)
     case.observation_space.seed(case.seed)
     case.action_space.seed(case.seed)
@@ -152,7 +148,7 @@ def make_episodes(case: Case) -> list[Episode]:
     return episodes
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(found, expected):
     """Compare types, shapes and bits, all the way down."""
     if isinstance(expected, np.ndarray | np.generic):
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
@@ -174,7 +170,7 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-def assert_same_episode(case: Case, found: Episode, expected: Episode) -> None:
+def assert_same_episode(case, found, expected):
     steps = len(expected)
     for name, space, rows in (
         ("observations", case.observation_space, steps + 1),
@@ -185,19 +181,17 @@ def assert_same_episode(case: Case, found: Episode, expected: Episode) -> None:
         assert_same(getattr(found, name), getattr(expected, name))
 
 
-def start(case: Case, container: str) -> DatasetWriter:
+def start(case, container):
     return DatasetWriter(
         NAME,
         observation_space=case.observation_space,
         action_space=case.action_space,
         reward_dtype=case.reward_dtype,
-        container=container,  # type: ignore[arg-type] # a parameter of the test
+        container=container,  # a parameter of the test
     )
 
 
-def record(
-    case: Case, episodes: Sequence[Episode], container: str = "zarr", parts: Sequence[int] = ()
-) -> orlog.Dataset:
+def record(case, episodes, container="zarr", parts=()):
     """Record episodes, in several parts that begin at some of them."""
     edges = [0, *parts, len(episodes)]
     dataset = None
@@ -208,7 +202,7 @@ def record(
     return dataset
 
 
-def in_a_home_of_its_own() -> tempfile.TemporaryDirectory[str]:
+def in_a_home_of_its_own():
     """Return a folder that is ORLOG_HOME from now on; there is one for each example."""
     folder = tempfile.TemporaryDirectory()
     os.environ["ORLOG_HOME"] = folder.name  # the fixture of the test puts it back
@@ -227,7 +221,7 @@ quick = settings(
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
 @quick
 @given(case=CASES, data=st.data())
-def test_any_episodes_come_back_from_one_part_or_several(container: str, case: Case, data: st.DataObject) -> None:
+def test_any_episodes_come_back_from_one_part_or_several(container, case, data):
     if container == "hdf5":
         pytest.importorskip("h5py")
         pytest.importorskip("orlog.datasets.store.hdf5")
@@ -258,7 +252,7 @@ def test_any_episodes_come_back_from_one_part_or_several(container: str, case: C
             check_columns_of_one_part(case, episodes, dataset)
 
 
-def check_columns_of_one_part(case: Case, episodes: list[Episode], parts: orlog.Dataset) -> None:
+def check_columns_of_one_part(case, episodes, parts):
     shutil.rmtree(parts.folder.parent / "1.0.0")
     whole = record(case, episodes)
     assert whole.columns == parts.columns
@@ -269,7 +263,7 @@ def check_columns_of_one_part(case: Case, episodes: list[Episode], parts: orlog.
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
 @settings(quick, max_examples=scaled(15, 3))
 @given(case=CASES, data=st.data())
-def test_equal_data_have_equal_digests_in_any_pieces(container: str, case: Case, data: st.DataObject) -> None:
+def test_equal_data_have_equal_digests_in_any_pieces(container, case, data):
     if container == "hdf5":
         pytest.importorskip("h5py")
         pytest.importorskip("orlog.datasets.store.hdf5")
@@ -288,10 +282,10 @@ def test_equal_data_have_equal_digests_in_any_pieces(container: str, case: Case,
 
 @settings(quick, max_examples=scaled(8, 3))
 @given(case=CASES, data=st.data())
-def test_the_order_of_keys_does_not_matter_and_any_value_does(case: Case, data: st.DataObject) -> None:
+def test_the_order_of_keys_does_not_matter_and_any_value_does(case, data):
     episodes = make_episodes(case)
 
-    def shuffled(values: dict[str, Any]) -> dict[str, Any]:
+    def shuffled(values):
         return {key: values[key] for key in data.draw(st.permutations(list(values)))}
 
     with in_a_home_of_its_own():

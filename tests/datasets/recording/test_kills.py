@@ -4,24 +4,18 @@ A child, forked from here, records and kills itself at one of its accesses to fi
 before it, or with half of the bytes of a file written. What it told last is what was acknowledged.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import orlog
+from orlog import DatasetWriter
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording import crash_log, finishing
-from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import zarr_writer
-from orlog.manifests.manifest import StoredObject
 from tests.datasets.recording.arms import EPISODES, NAME, die, in_child, pieces_of, record, start, tell
 from tests.levels import most, scaled
 
@@ -34,15 +28,15 @@ ACCESSES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandi
 OLD, NEW = EPISODES[:3], EPISODES[3:10]
 
 
-def start_new(old: orlog.Dataset) -> DatasetWriter:
+def start_new(old):
     return start(container=old.manifest.container, resume=True)
 
 
-def start_append(old: orlog.Dataset) -> DatasetWriter:
+def start_append(old):
     return DatasetWriter.append(old, version="1.0.0", resume=True)
 
 
-def record_new(begin: Callable[[], DatasetWriter], acknowledge: Callable[[int], object] = lambda _: None) -> None:
+def record_new(begin, acknowledge=lambda _: None):
     """Record what is not there yet, acknowledging after every episode and inside of some."""
     with begin() as writer:
         acknowledge(writer.total_episodes)
@@ -58,31 +52,31 @@ def record_new(begin: Callable[[], DatasetWriter], acknowledge: Callable[[int], 
                 acknowledge(writer.checkpoint())
 
 
-def record_and_die(begin: Callable[[], DatasetWriter], instant: int) -> tuple[int, list[int]]:
+def record_and_die(begin, instant):
     """Record in a fork that kills itself; return its status and the numbers that it told."""
     home = str(datasets_folder())
 
-    def work() -> None:
+    def work():
         seen = 0
 
-        def access() -> None:
+        def access():
             nonlocal seen
             seen += 1
             if seen == instant:
                 die()
 
-        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        def hook(event, arguments):
             if event in ACCESSES and str(arguments[0]).startswith(home):
                 access()
 
-        def write_in_halves(path: Path, data: bytes) -> None:
+        def write_in_halves(path, data):
             with path.open("wb", buffering=0) as file:
                 access()
                 file.write(data[: len(data) // 2])
                 access()
                 file.write(data[len(data) // 2 :])
 
-        def write(self: Any, folder: Path, name: str, pieces: Iterable[bytes]) -> StoredObject:
+        def write(self, folder, name, pieces):
             data = b"".join(pieces)
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             write_in_halves(folder / name, data)
@@ -102,7 +96,7 @@ def record_and_die(begin: Callable[[], DatasetWriter], instant: int) -> tuple[in
     return code, [int(line) for line in told.splitlines()]
 
 
-def check_kills(begin: Callable[[orlog.Dataset], DatasetWriter], kills: int, container: str = "zarr") -> dict[str, int]:
+def check_kills(begin, kills, container="zarr"):
     """Kill recordings at many instants and finish them; return how many ended in which way."""
     old = record(OLD, version="0.9.0", container=container)
     new = old.folder.with_name("1.0.0")
@@ -155,9 +149,7 @@ def check_kills(begin: Callable[[orlog.Dataset], DatasetWriter], kills: int, con
 
 
 @pytest.mark.parametrize("begin", [start_new, start_append])
-def test_a_recording_killed_at_any_instant_goes_on_to_the_same_bytes(
-    begin: Callable[[orlog.Dataset], DatasetWriter], record_testsuite_property: Callable[[str, object], None]
-) -> None:
+def test_a_recording_killed_at_any_instant_goes_on_to_the_same_bytes(begin, record_testsuite_property):
     counts = check_kills(begin, KILLS)
     for name, count in counts.items():
         record_testsuite_property(f"{begin.__name__}: {name}", count)
@@ -166,7 +158,7 @@ def test_a_recording_killed_at_any_instant_goes_on_to_the_same_bytes(
 
 
 @pytest.mark.parametrize("begin", [pytest.param(start_new, marks=pytest.mark.thorough), start_append])
-def test_a_recording_into_one_file_is_as_safe(begin: Callable[[orlog.Dataset], DatasetWriter]) -> None:
+def test_a_recording_into_one_file_is_as_safe(begin):
     pytest.importorskip("h5py")
     kills = scaled(16, 4)
     assert check_kills(begin, kills, "hdf5")["kills"] == kills

@@ -1,7 +1,5 @@
 """Flags of legal choices of agents that come, leave, die and come back: recorded, read and given in batches."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -14,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.recording.writer import DatasetWriter
+from orlog import DatasetWriter, Episode
 from orlog.datasets.worlds.agents import Team
 from orlog.errors import SchemaError
 from orlog.loaders.agent_transitions import AgentTransitionSampler, load_agents
@@ -27,7 +24,6 @@ pettingzoo = pytest.importorskip("pettingzoo")
 NAME = "lab/choices-v1"
 CHOICES = {"a": 5, "b": 2, "c": 3}
 STARTS = {"a": 0, "b": 0, "c": 4}
-Plan = dict[str, str]
 """Of each agent and step whether it takes part (`x`), not (`.`), or dies in it and may be back at once (`!`)."""
 
 WHOLE = {"a": "xxx", "b": "xxx", "c": "xxx"}
@@ -36,30 +32,30 @@ LATE = {"a": "xxx.", "b": "..xx", "c": ".x.x"}
 ALONE = {"a": "xx", "b": "..", "c": ".."}
 
 
-class Choices(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined] # no types for mypy
+class Choices(pettingzoo.ParallelEnv):  # no types for mypy
     """Agents with unequal numbers of choices, of which those that are legal change with each step.
 
     Attributes:
         log: Of each episode and step the flags of every agent that acts.
     """
 
-    def __init__(self, plans: list[Plan], mask: str = "action_mask", place: str = "infos") -> None:
+    def __init__(self, plans, mask="action_mask", place="infos"):
         self.metadata = {"name": "choices"}
         self.possible_agents = [*CHOICES]
-        self.agents: list[str] = []
+        self.agents = []
         self.plans, self.mask, self.place = plans, mask, place
         self.rng = np.random.default_rng(0)
-        self.log: list[list[dict[str, np.ndarray]]] = []
+        self.log = []
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
+    def observation_space(self, agent):
         flags = spaces.Box(0, 1, (CHOICES[agent],), np.int8)
         seen = spaces.Box(-1, 1, (2,), np.float32)
         return seen if self.place == "infos" else spaces.Dict({"seen": seen, self.mask: flags})
 
-    def action_space(self, agent: str) -> spaces.Space[Any]:
+    def action_space(self, agent):
         return spaces.Discrete(CHOICES[agent], start=STARTS[agent])
 
-    def at(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def at(self, step):
         """Come to a step, and return what the agents that act in it see and are told."""
         self.steps = step
         self.agents = [a for a in CHOICES if self.plan[a][step : step + 1] in ("x", "!")]
@@ -68,18 +64,18 @@ class Choices(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined] # no 
             flags = self.rng.random(CHOICES[agent]) < 0.5
             flags[self.rng.integers(CHOICES[agent])] = True
             self.flags[agent] = flags.astype(np.int8)
-        seen: dict[str, Any] = {agent: np.ones(2, np.float32) for agent in self.agents}
+        seen = {agent: np.ones(2, np.float32) for agent in self.agents}
         if self.place == "infos":
             return seen, {a: {self.mask: flags, "heat": 1.5} for a, flags in self.flags.items()}
         of_all = {a: {"seen": seen[a], self.mask: flags} for a, flags in self.flags.items()}
         return of_all, {agent: {} for agent in self.agents}
 
-    def reset(self, **_: Any) -> tuple[Any, Any]:
+    def reset(self, **_):
         self.plan = self.plans[len(self.log)]
         self.log.append([])
         return self.at(0)
 
-    def step(self, actions: dict[str, int]) -> tuple[Any, Any, Any, Any, Any]:
+    def step(self, actions):
         there, step = self.agents, self.steps
         assert [*actions] == there
         assert all(self.flags[a][actions[a] - STARTS[a]] for a in there)
@@ -92,7 +88,7 @@ class Choices(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined] # no 
         return seen, dict.fromkeys(there, 1.0), dies, dict.fromkeys(there, False), infos
 
 
-def record(env: Choices, name: str = NAME, **options: Any) -> orlog.Dataset:
+def record(env, name=NAME, **options):
     rng = np.random.default_rng(1)
     with orlog.record_parallel(env, name, **options) as recorder:
         for _ in env.plans[len(env.log) :]:
@@ -104,11 +100,11 @@ def record(env: Choices, name: str = NAME, **options: Any) -> orlog.Dataset:
     return orlog.load_dataset(name)
 
 
-def acting(plan: Plan, agent: str, step: int) -> bool:
+def acting(plan, agent, step):
     return plan[agent][step : step + 1] in ("x", "!")
 
 
-def check_columns(env: Choices, ds: orlog.Dataset) -> None:
+def check_columns(env, ds):
     """Compare what is stored with what the environment has logged."""
     assert len(ds) == len(env.plans)
     for episode, plan, log in zip(ds, env.plans, env.log, strict=True):
@@ -125,7 +121,7 @@ def check_columns(env: Choices, ds: orlog.Dataset) -> None:
             assert (flags.dtype, flags.tolist()) == (np.int8, expected.tolist())
 
 
-def check_batches(env: Choices, ds: orlog.Dataset) -> None:
+def check_batches(env, ds):
     """Compare what is given to algorithms with what the environment has logged."""
     arrays = load_agents(ds, "ram")
     steps = np.arange(arrays.total_steps)
@@ -133,7 +129,7 @@ def check_batches(env: Choices, ds: orlog.Dataset) -> None:
     assert batch.legal is not None
     assert batch.next_legal is not None
     position = 0
-    runs: dict[str, list[list[np.ndarray]]] = {agent: [] for agent in CHOICES}
+    runs = {agent: [] for agent in CHOICES}
     for plan, log in zip(env.plans, env.log, strict=True):
         for step, place in itertools.product(range(len(log)), range(3)):
             agent = [*CHOICES][place]
@@ -174,9 +170,7 @@ KINDS = [("infos", "action_mask"), ("infos", "avail_actions"), ("observations", 
 
 @settings(max_examples=scaled(15, 6), deadline=None)
 @given(plan=st.lists(plans, min_size=1, max_size=4), kind=st.sampled_from(KINDS))
-def test_flags_of_agents_that_come_and_go_are_those_of_the_log(
-    plan: list[Plan], kind: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_flags_of_agents_that_come_and_go_are_those_of_the_log(plan, kind, tmp_path_factory):
     env = Choices(plan, kind[1], kind[0])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("home")))
@@ -186,9 +180,9 @@ def test_flags_of_agents_that_come_and_go_are_those_of_the_log(
         check_batches(env, ds)
 
 
-def test_a_team_as_one_environment_keeps_the_flags_of_those_that_come_late() -> None:
+def test_a_team_as_one_environment_keeps_the_flags_of_those_that_come_late():
     parallel = Choices([LATE, WHOLE])
-    env: Any = Team(parallel)
+    env = Team(parallel)
     env.reset()
     parallel.log.clear()
     with orlog.record(env, NAME, infos=env.infos) as recorder:
@@ -204,9 +198,9 @@ def test_a_team_as_one_environment_keeps_the_flags_of_those_that_come_late() -> 
 
 
 @pytest.mark.parametrize("first", [LEAVES, LATE, ALONE, WHOLE])
-def test_blank_flags_are_as_many_as_the_choices_of_the_agent(first: Plan) -> None:
+def test_blank_flags_are_as_many_as_the_choices_of_the_agent(first):
     env = Choices([first, LEAVES, LATE])
-    options: dict[str, Any] = {"infos": ["action_mask", "heat"]}
+    options = {"infos": ["action_mask", "heat"]}
     env.plans = [first]
     record(env, **options)
     env.plans = [first, LEAVES, LATE]
@@ -218,14 +212,14 @@ def test_blank_flags_are_as_many_as_the_choices_of_the_agent(first: Plan) -> Non
 class Near(Choices):
     """Each agent is told of as many others as it has choices, and of a word and things of any length."""
 
-    def at(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def at(self, step):
         seen, infos = super().at(step)
         for agent, info in infos.items():
             near = np.arange(CHOICES[agent], dtype=np.float32) + 1
             info |= {"near": near, "word": agent, "things": np.ones((step + 1, 2))}
         return seen, infos
 
-    def step(self, actions: dict[str, int]) -> tuple[Any, Any, Any, Any, Any]:
+    def step(self, actions):
         *rest, infos = super().step(actions)
         for agent in actions:
             infos[agent].setdefault("near", np.ones(CHOICES[agent], np.float32))
@@ -234,7 +228,7 @@ class Near(Choices):
         return *rest, infos
 
 
-def test_infos_of_an_absent_agent_have_the_form_of_its_own() -> None:
+def test_infos_of_an_absent_agent_have_the_form_of_its_own():
     ds = record(Near([LEAVES, LATE, ALONE, WHOLE]), infos=["near", "word", "things"])
     assert {"infos/agents/b/things", "infos/agents/b/word"} <= ds.schema.variable.keys()
     late = ds[1].infos
@@ -247,9 +241,9 @@ def test_infos_of_an_absent_agent_have_the_form_of_its_own() -> None:
         record(Near([{**LEAVES, "b": "...."}]), "lab/alone-v1", infos=["near"])
 
 
-def test_one_that_comes_and_is_not_told_what_it_may_do_may_do_all() -> None:
+def test_one_that_comes_and_is_not_told_what_it_may_do_may_do_all():
     class Untold(Choices):
-        def step(self, actions: dict[str, int]) -> tuple[Any, Any, Any, Any, Any]:
+        def step(self, actions):
             *rest, infos = super().step(actions)
             return *rest, {agent: infos[agent] for agent in actions}
 
@@ -263,17 +257,17 @@ def test_one_that_comes_and_is_not_told_what_it_may_do_may_do_all() -> None:
 class Facing(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Tells under some name what may be done next."""
 
-    def __init__(self, mask: str, value: Any) -> None:
+    def __init__(self, mask, value):
         super().__init__(gymnasium.make("CartPole-v1"))
         self.mask, self.value = mask, value
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action):
         observation, reward, terminated, truncated, _ = self.env.step(action)
         value = np.arange(truncated or terminated) if self.value is None else self.value
         return observation, reward, terminated, truncated, {self.mask: value}
 
 
-def play(name: str, mask: str, value: Any, **options: Any) -> orlog.Dataset:
+def play(name, mask, value, **options):
     with orlog.record(Facing(mask, value), name, infos=[mask], **options) as env:
         env.reset(seed=0)
         while not any(env.step(env.action_space.sample())[2:4]):
@@ -284,7 +278,7 @@ def play(name: str, mask: str, value: Any, **options: Any) -> orlog.Dataset:
 FLAGS = np.array([1, 0], np.int8)
 
 
-def test_what_an_environment_tells_is_legal_in_the_step_after() -> None:
+def test_what_an_environment_tells_is_legal_in_the_step_after():
     for mask in ("legals", "legal_actions", "avail_actions", "legal_moves", "action_mask"):
         ds = play(f"lab/{mask}-v1", mask, FLAGS)
         assert ds.roles == {f"infos/{mask}": "next_legal_actions"}
@@ -298,7 +292,7 @@ def test_what_an_environment_tells_is_legal_in_the_step_after() -> None:
     ("value", "said"),
     [(1.5, r"float64 \(\)"), ("both", "text"), (None, "array"), (np.ones((2, 2)), r"float64 \(2, 2\)")],
 )
-def test_flags_of_a_wrong_form_are_refused_and_what_was_recorded_is_kept(value: Any, said: str) -> None:
+def test_flags_of_a_wrong_form_are_refused_and_what_was_recorded_is_kept(value, said):
     message = rf"lab/wrong-v1@1.0.0: column infos/legal_moves .*but holds {said}, .*one flag for each"
     with pytest.raises(SchemaError, match=message):
         play("lab/wrong-v1", "legal_moves", value)
@@ -309,7 +303,7 @@ def test_flags_of_a_wrong_form_are_refused_and_what_was_recorded_is_kept(value: 
     assert (len(ds), ds.roles) == (1, {})
 
 
-def whole(**infos: Any) -> Episode:
+def whole(**infos):
     flags = np.array([False, True])
     return Episode(
         observations=np.zeros((3, 2), np.float32),
@@ -321,7 +315,7 @@ def whole(**infos: Any) -> Episode:
     )
 
 
-def test_a_writer_asks_what_usual_names_mean() -> None:
+def test_a_writer_asks_what_usual_names_mean():
     box, choices = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
     with pytest.raises(SchemaError, match=r"observations/avail_actions .* 'legal_actions' if"):
         DatasetWriter(
@@ -329,7 +323,7 @@ def test_a_writer_asks_what_usual_names_mean() -> None:
             observation_space=spaces.Dict({"avail_actions": spaces.MultiBinary(2), "seen": box}),
             action_space=choices,
         )
-    given: dict[str, Any] = {"observation_space": box, "action_space": choices}
+    given = {"observation_space": box, "action_space": choices}
     message = r"infos/avail_actions .*'next_legal_actions' if in the step after, or 'none'"
     masks = np.ones((2, 2), np.int8)
     with pytest.raises(SchemaError, match=message), DatasetWriter(NAME, **given) as writer:
@@ -345,5 +339,5 @@ def test_a_writer_asks_what_usual_names_mean() -> None:
         writer.add_episode(Episode(**{**_fields(whole(valid_actions=["a", "b"])), "actions": np.zeros(2, np.float32)}))
 
 
-def _fields(episode: Episode) -> dict[str, Any]:
+def _fields(episode):
     return {name: getattr(episode, name) for name in episode.__slots__}

@@ -1,10 +1,6 @@
 """The log keeps episodes between two journals; what is torn or dropped is left out."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,23 +11,23 @@ from tests.datasets.recording.arms import NAME, add, assert_same_episode, make_e
 EPISODES = [make_episode(number, 5, seed=number) for number in range(5)]
 
 
-def start(**options: Any) -> orlog.DatasetWriter:
+def start(**options):
     return arms.start(keep_every_episode=True, checkpoint_seconds=1e9, **options)
 
 
-def seeds_after_a_kill() -> list[int]:
+def seeds_after_a_kill():
     """Return the seeds of the episodes that are there when a recording goes on."""
     with start(resume=True) as writer:
         writer.finish()
     return [episode.seed or 0 for episode in orlog.load_dataset(NAME)]
 
 
-def add_some_steps(writer: orlog.DatasetWriter, number: int, *, first: bool) -> None:
+def add_some_steps(writer, number, *, first):
     pieces = [*pieces_of(EPISODES[number], [3])]
     writer.add_steps(**pieces[0 if first else 1])
 
 
-def test_episodes_without_a_checkpoint_are_kept() -> None:
+def test_episodes_without_a_checkpoint_are_kept():
     add(start(), EPISODES[:4]).close()  # acknowledges nothing
     with start(resume=True) as again:
         assert again.total_episodes == 4
@@ -40,7 +36,7 @@ def test_episodes_without_a_checkpoint_are_kept() -> None:
         assert_same_episode(found, expected)
 
 
-def test_steps_in_pieces_and_dropped_ones() -> None:
+def test_steps_in_pieces_and_dropped_ones():
     writer = add(start(), EPISODES[:1])
     add_some_steps(writer, 1, first=True)
     writer.discard_episode()
@@ -53,7 +49,7 @@ def test_steps_in_pieces_and_dropped_ones() -> None:
     assert orlog.load_dataset(NAME).column("episodes/lengths").tolist() == [5, 5]
 
 
-def test_a_checkpoint_inside_an_episode_leaves_it_whole() -> None:
+def test_a_checkpoint_inside_an_episode_leaves_it_whole():
     writer = add(start(), EPISODES[:1])
     add_some_steps(writer, 1, first=True)
     writer.checkpoint()
@@ -63,7 +59,7 @@ def test_a_checkpoint_inside_an_episode_leaves_it_whole() -> None:
     assert seeds_after_a_kill() == [0, 1, 2]
 
 
-def test_a_log_that_is_cut_anywhere_keeps_the_episodes_before(home: Path) -> None:
+def test_a_log_that_is_cut_anywhere_keeps_the_episodes_before(home):
     path = home / "datasets" / NAME / ".1.0.0.recording" / "episodes-1"
     writer = start()
     ends = []
@@ -81,7 +77,7 @@ def test_a_log_that_is_cut_anywhere_keeps_the_episodes_before(home: Path) -> Non
         assert seeds_after_a_kill() == list(range(sum(size >= end for end in ends)))
 
 
-def test_a_damaged_block_and_those_after_it_are_left_out(home: Path) -> None:
+def test_a_damaged_block_and_those_after_it_are_left_out(home):
     path = home / "datasets" / NAME / ".1.0.0.recording" / "episodes-1"
     writer = add(start(), EPISODES[:3])
     flipped = path.stat().st_size - 9

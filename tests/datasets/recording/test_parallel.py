@@ -1,9 +1,5 @@
 """`orlog.record_parallel`: the agents of a parallel environment of PettingZoo."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -15,30 +11,30 @@ pettingzoo = pytest.importorskip("pettingzoo")
 NAME = "lab/agents-v1"
 
 
-class Leaving(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined] # no types for mypy
+class Leaving(pettingzoo.ParallelEnv):  # no types for mypy
     """Three agents; agent k ends after k + 2 steps, the last one by truncation."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.metadata = {"name": "leaving"}
         self.possible_agents = ["agent_0", "agent_1", "agent_2"]
-        self.agents: list[str] = []
+        self.agents = []
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
+    def observation_space(self, agent):
         return spaces.Box(0, 99, (int(agent[-1]) + 1,), np.float32)
 
-    def action_space(self, agent: str) -> spaces.Space[Any]:
+    def action_space(self, agent):
         return spaces.Discrete(4, start=1) if agent == "agent_0" else spaces.Box(-1, 1, (1,))
 
-    def observations(self) -> dict[str, Any]:
+    def observations(self):
         return {
             agent: np.full(self.observation_space(agent).shape, self.steps + 1, np.float32) for agent in self.agents
         }
 
-    def reset(self, **_: Any) -> tuple[Any, Any]:
+    def reset(self, **_):
         self.agents, self.steps = [*self.possible_agents], 0
         return self.observations(), {agent: {} for agent in self.agents}
 
-    def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+    def step(self, actions):
         assert actions.keys() == set(self.agents)
         self.steps += 1
         seen = self.observations()
@@ -46,24 +42,24 @@ class Leaving(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined] # no 
         rewards = {agent: 1.0 + int(agent[-1]) for agent in self.agents}
         terminations = {agent: last[agent] and agent != "agent_2" for agent in self.agents}
         truncations = {agent: last[agent] and agent == "agent_2" for agent in self.agents}
-        infos: dict[str, Any] = {agent: {} for agent in self.agents}
+        infos = {agent: {} for agent in self.agents}
         self.agents = [agent for agent in self.agents if not last[agent]]
         return seen, rewards, terminations, truncations, infos
 
 
-def actions_of(env: Any) -> dict[str, Any]:
+def actions_of(env):
     half = np.array([0.5], np.float32)
     return {agent: 3 if agent == "agent_0" else half for agent in env.agents}
 
 
-def run(env: Any, episodes: int, first: int = 0) -> None:
+def run(env, episodes, first=0):
     for seed in range(first, first + episodes):
         env.reset(seed=seed)
         while env.agents:
             env.step(actions_of(env))
 
 
-def test_agents_that_leave_early_are_recorded_and_read_again() -> None:
+def test_agents_that_leave_early_are_recorded_and_read_again():
     with orlog.record_parallel(Leaving(), NAME) as env:
         run(env, 2)
         assert env.metadata == {"name": "leaving"}
@@ -85,7 +81,7 @@ def test_agents_that_leave_early_are_recorded_and_read_again() -> None:
     assert orlog.verify_store(ds.folder)[1] == []
 
 
-def test_more_episodes_are_appended() -> None:
+def test_more_episodes_are_appended():
     with orlog.record_parallel(Leaving(), NAME) as env:
         run(env, 1)
     with orlog.record_parallel(Leaving(), NAME, append=True) as env:
@@ -93,7 +89,7 @@ def test_more_episodes_are_appended() -> None:
     assert [episode.seed for episode in orlog.load_dataset(NAME)] == [0, 1]
 
 
-def test_what_is_refused() -> None:
+def test_what_is_refused():
     with pytest.raises(TypeError, match="a parallel environment of PettingZoo"):
         orlog.record_parallel(spaces.Discrete(2), NAME)
     with orlog.record_parallel(Leaving(), NAME) as env:
@@ -104,9 +100,9 @@ def test_what_is_refused() -> None:
             env.step({})
 
 
-def test_a_space_without_a_blank_value_is_refused_and_the_name_stays_free() -> None:
+def test_a_space_without_a_blank_value_is_refused_and_the_name_stays_free():
     class Speaking(Leaving):
-        def observation_space(self, _: str) -> spaces.Space[Any]:
+        def observation_space(self, _):
             return spaces.Text(3)
 
     for _ in range(2):
@@ -114,13 +110,13 @@ def test_a_space_without_a_blank_value_is_refused_and_the_name_stays_free() -> N
             orlog.record_parallel(Speaking(), NAME)
 
 
-def test_infos_and_log_probabilities_of_each_agent() -> None:
+def test_infos_and_log_probabilities_of_each_agent():
     class Telling(Leaving):
-        def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        def step(self, actions):
             *rest, infos = super().step(actions)
             return *rest, {agent: {"energy": 1.5, "word": agent} for agent in infos}
 
-    options: dict[str, Any] = {"infos": ["energy", "word"], "action_log_probs": True}
+    options = {"infos": ["energy", "word"], "action_log_probs": True}
     with orlog.record_parallel(Telling(), NAME, **options) as env:
         env.reset(seed=0)
         while env.agents:
@@ -148,14 +144,14 @@ def test_infos_and_log_probabilities_of_each_agent() -> None:
 class Counting(Leaving):
     """A simulator whose state is the number of steps."""
 
-    def get_state(self) -> np.ndarray:
+    def get_state(self):
         return np.array([self.steps])
 
-    def set_state(self, state: np.ndarray) -> None:
+    def set_state(self, state):
         self.steps = int(state[0])
 
 
-def test_a_recorded_state_is_put_back_where_all_agents_act() -> None:
+def test_a_recorded_state_is_put_back_where_all_agents_act():
     with orlog.record_parallel(Counting(), NAME, state=True) as env:
         run(env, 1)
     ds = orlog.load_dataset(NAME)
@@ -174,10 +170,10 @@ def test_a_recorded_state_is_put_back_where_all_agents_act() -> None:
         orlog.record_parallel(Leaving(), "lab/third-v1", state=True).reset()
 
 
-def test_the_simulator_inside_of_mamujoco_is_put_back() -> None:
-    robots: Any = pytest.importorskip("gymnasium_robotics")
+def test_the_simulator_inside_of_mamujoco_is_put_back():
+    robots = pytest.importorskip("gymnasium_robotics")
 
-    def make() -> Any:
+    def make():
         return robots.mamujoco_v1.parallel_env("HalfCheetah", "2x3")
 
     with orlog.record_parallel(make(), NAME, state=True, infos=["x_position"]) as env:
@@ -205,9 +201,9 @@ def test_the_simulator_inside_of_mamujoco_is_put_back() -> None:
         (1, "much", "the reward is 'much'"),
     ],
 )
-def test_what_an_agent_cannot_have_got_names_step_and_agent(place: int, value: Any, said: str) -> None:
+def test_what_an_agent_cannot_have_got_names_step_and_agent(place, value, said):
     class Broken(Leaving):
-        def step(self, actions: dict[str, Any]) -> Any:
+        def step(self, actions):
             result = super().step(actions)
             if self.steps == 2:
                 result[place]["agent_1"] = value

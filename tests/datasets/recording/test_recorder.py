@@ -1,10 +1,6 @@
 """`orlog.record`: an environment that is stepped as usual becomes a dataset."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -24,13 +20,13 @@ from tests.levels import most, scaled
 NAME = "lab/poles-v1"
 
 
-def run(env: gymnasium.Env[Any, Any], episodes: int, first: int = 0) -> list[dict[str, list[Any]]]:
+def run(env, episodes, first=0):
     """Step an environment as usual; return what it gave."""
     given = []
     for seed in range(first, first + episodes):
         env.action_space.seed(seed)
         observation, _ = env.reset(seed=seed)
-        seen: dict[str, list[Any]] = {"observations": [observation], "actions": [], "rewards": []}
+        seen = {"observations": [observation], "actions": [], "rewards": []}
         seen |= {"terminations": [], "truncations": [], "infos": []}
         while True:
             action = env.action_space.sample()
@@ -47,7 +43,7 @@ def run(env: gymnasium.Env[Any, Any], episodes: int, first: int = 0) -> list[dic
     return given
 
 
-def check(ds: orlog.Dataset, given: list[dict[str, list[Any]]]) -> None:
+def check(ds, given):
     """Check that a dataset holds exactly what the environment gave."""
     assert len(ds) == len(given)
     for episode, seen in zip(ds, given, strict=True):
@@ -60,7 +56,7 @@ def check(ds: orlog.Dataset, given: list[dict[str, list[Any]]]) -> None:
                 np.testing.assert_array_equal(found, seen[name])
 
 
-def test_the_lines_of_a_user() -> None:
+def test_the_lines_of_a_user():
     env = orlog.record(gymnasium.make("CartPole-v1"), NAME)
     given = run(env, 3)
     env.close()
@@ -75,11 +71,11 @@ def test_the_lines_of_a_user() -> None:
 
 @pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
 @pytest.mark.parametrize("steps", [1, 7, 1024])
-def test_blocks_of_steps_give_the_same_version(steps: int, environment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_steps_give_the_same_version(steps, environment, monkeypatch):
     monkeypatch.setattr(recorder, "BLOCK_STEPS", steps)
     held = []
 
-    def add_steps(self: orlog.DatasetWriter, **columns: Any) -> None:
+    def add_steps(self, **columns):
         held.append(len(columns["rewards"]))
         write(self, **columns)
 
@@ -105,12 +101,12 @@ class Toy(gymnasium.Env[Any, Any]):
     )
     action_space = spaces.Dict({"move": spaces.Box(-1, 1, (2,), np.float32), "key": spaces.Discrete(3)})
 
-    def __init__(self, length: int = 5) -> None:
+    def __init__(self, length=5):
         self.length = length
         self.image = np.zeros((4, 4, 3), np.uint8)
         self.position = np.zeros(2)
 
-    def observation(self) -> dict[str, Any]:
+    def observation(self):
         self.image += 1
         self.position += 0.5
         return {
@@ -120,14 +116,14 @@ class Toy(gymnasium.Env[Any, Any]):
             "inner": {"position": self.position},
         }
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.steps = 0
         self.image[:] = self.position[:] = 0
         self.options = options
         return self.observation(), {}
 
-    def step(self, _: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, _):
         self.steps += 1
         info = {"level": self.steps, "note": "n" * self.steps, "place": self.position}
         info |= {"late": 1.0} if self.steps > 2 else {}
@@ -137,7 +133,7 @@ class Toy(gymnasium.Env[Any, Any]):
 ACTION = {"move": np.array([0.5, -0.5], np.float32), "key": 2}
 
 
-def test_observations_that_the_environment_changes_in_place_are_copied() -> None:
+def test_observations_that_the_environment_changes_in_place_are_copied():
     with orlog.record(Toy(), NAME, infos=["level", "note", "place"]) as env:
         env.reset(seed=3, options={"cell": np.array([1, 2]), "mode": "easy"})
         for _ in range(5):
@@ -162,7 +158,7 @@ def test_observations_that_the_environment_changes_in_place_are_copied() -> None
     assert not stopped.terminations.any() | stopped.truncations.any()
 
 
-def test_log_probabilities_come_with_the_actions() -> None:
+def test_log_probabilities_come_with_the_actions():
     with orlog.record(gymnasium.make("CartPole-v1"), NAME, action_log_probs=True) as env:
         env.reset(seed=0)
         for number in range(4):
@@ -172,7 +168,7 @@ def test_log_probabilities_come_with_the_actions() -> None:
     assert orlog.load_dataset(NAME)[0].infos["action_log_probs"].tolist() == [0, -0.5, -1, -1.5]
 
 
-def test_what_does_not_fit_is_refused_before_the_step_and_nothing_is_lost() -> None:
+def test_what_does_not_fit_is_refused_before_the_step_and_nothing_is_lost():
     with orlog.record(gymnasium.make("Pendulum-v1"), NAME) as env:
         with pytest.raises(SchemaError, match=r"no episode is running; call env.reset\(\) first"):
             env.step(np.zeros(1, np.float32))
@@ -186,9 +182,9 @@ def test_what_does_not_fit_is_refused_before_the_step_and_nothing_is_lost() -> N
     assert [len(episode) for episode in orlog.load_dataset(NAME)] == [2]
 
 
-def test_an_error_in_a_step_ends_the_episode_before_it() -> None:
+def test_an_error_in_a_step_ends_the_episode_before_it():
     class Failing(Toy):
-        def step(self, action: Any) -> Any:
+        def step(self, action):
             if self.steps == 2:
                 raise KeyboardInterrupt
             return super().step(action)
@@ -211,14 +207,14 @@ class Plain(gymnasium.Env[Any, Any]):
     observation_space = spaces.Box(-99, 99, (3,), np.float64)
     action_space = spaces.Box(-99, 99, (2,), np.float32)
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.numbers = np.zeros(6)
 
-    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **_):
         self.numbers[:] = 0
         return self.numbers[::2], {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         if self.numbers[0] == 3:
             raise KeyboardInterrupt
         self.numbers += 1
@@ -226,10 +222,10 @@ class Plain(gymnasium.Env[Any, Any]):
         return self.numbers[::2], 1.0, False, False, {}
 
 
-def test_a_recording_that_stopped_goes_on() -> None:
+def test_a_recording_that_stopped_goes_on():
     given = []
 
-    def stop_in_the_middle() -> None:
+    def stop_in_the_middle():
         with orlog.record(gymnasium.make("CartPole-v1"), NAME) as env:
             given.extend(run(env, 3))
             env.reset(seed=3)
@@ -248,7 +244,7 @@ def test_a_recording_that_stopped_goes_on() -> None:
     check(orlog.load_dataset(NAME), given)
 
 
-def test_recording_under_a_name_that_exists() -> None:
+def test_recording_under_a_name_that_exists():
     with orlog.record(gymnasium.make("CartPole-v1"), NAME) as env:
         given = run(env, 2)
     with pytest.raises(VersionExistsError, match=r"version=.*append=True"):
@@ -267,7 +263,7 @@ def test_recording_under_a_name_that_exists() -> None:
     assert len(orlog.load_dataset(NAME)) == 1
 
 
-def test_nothing_is_written_without_a_step() -> None:
+def test_nothing_is_written_without_a_step():
     with orlog.record(gymnasium.make("CartPole-v1"), NAME) as env:
         env.reset()
     with pytest.raises(NotFoundError):
@@ -277,7 +273,7 @@ def test_nothing_is_written_without_a_step() -> None:
 KILLS = scaled(most(100, 30), 2)
 
 
-def recorded(kind: str) -> Any:
+def recorded(kind):
     """Begin or go on to record poles with their states, or pendulums, whose steps are rows of numbers."""
     if kind == "rows":
         env = gymnasium.make("Pendulum-v1", max_episode_steps=25)
@@ -286,7 +282,7 @@ def recorded(kind: str) -> Any:
     return orlog.record(env, NAME, resume=True, checkpoint_seconds=0.02, state=True)
 
 
-def record_all(kind: str, tell: Callable[[int], object] = lambda _: None) -> None:
+def record_all(kind, tell=lambda _: None):
     """Record 16 episodes, or what is missing of them; tell how many are finished."""
     env = recorded(kind)
     for seed in range(env.writer.total_episodes, 16):
@@ -299,12 +295,8 @@ def record_all(kind: str, tell: Callable[[int], object] = lambda _: None) -> Non
 @pytest.mark.scaled
 @pytest.mark.parametrize("kind", ["states", "rows"])
 def test_a_recording_killed_at_any_instant_keeps_every_finished_episode(
-    kind: str,
-    home: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    record_testsuite_property: Callable[[str, object], None],
-) -> None:
+    kind, home, tmp_path, monkeypatch, record_testsuite_property
+):
     # A few steps fill a shard, and a few episodes a log.
     monkeypatch.setattr(encoding, "CHUNK_BYTES", 2**10)
     monkeypatch.setattr(encoding, "SHARD_BYTES", 2**12)
@@ -312,8 +304,8 @@ def test_a_recording_killed_at_any_instant_keeps_every_finished_episode(
     told = tmp_path / "told"
     told.touch()
 
-    def work(step: Callable[[], None]) -> None:
-        def write(self: crash_log.CrashLog, block: Any) -> None:
+    def work(step):
+        def write(self, block):
             step()
             write_block(self, block)
             step()
@@ -345,18 +337,18 @@ def test_a_recording_killed_at_any_instant_keeps_every_finished_episode(
     assert goes_on >= KILLS // 50
 
 
-def orlog_has(name: str) -> bool:
+def orlog_has(name):
     return (datasets_folder() / name / "1.0.0" / "manifest.json").exists()
 
 
 class Broken(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Gives something else than its environment in the fourth step; infos have `heat` before it."""
 
-    def __init__(self, environment: str, **wrong: Any) -> None:
+    def __init__(self, environment, **wrong):
         super().__init__(gymnasium.make(environment, max_episode_steps=9))
         self.wrong, self.steps = wrong, 0
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         self.steps += 1
         names = "observation", "reward", "terminated", "truncated", "info"
         result = dict(zip(names, self.env.step(action), strict=True))
@@ -364,7 +356,7 @@ class Broken(gymnasium.Wrapper[Any, Any, Any, Any]):
         return tuple((result | self.wrong if self.steps == 4 else result).values())
 
 
-def record_broken(said: str, environment: str, wrong: dict[str, Any], **options: Any) -> None:
+def record_broken(said, environment, wrong, **options):
     """Check that the fourth step is refused, and that those before it are recorded without an end."""
     env = orlog.record(Broken(environment, **wrong), "lab/broken-v1", **options)
     env.reset(seed=0)
@@ -391,29 +383,27 @@ def record_broken(said: str, environment: str, wrong: dict[str, Any], **options:
     ],
 )
 @pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
-def test_a_flag_or_reward_that_is_none_is_no_end_and_names_its_step(
-    environment: str, wrong: dict[str, Any], said: str
-) -> None:
+def test_a_flag_or_reward_that_is_none_is_no_end_and_names_its_step(environment, wrong, said):
     record_broken(f".*{said}", environment, wrong)
 
 
 class Older(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Gives what environments of the older Gym do: four values of a step, or no info of a reset."""
 
-    def __init__(self, of_reset: bool) -> None:
+    def __init__(self, of_reset):
         super().__init__(gymnasium.make("CartPole-v1"))
         self.of_reset = of_reset
 
-    def reset(self, **options: Any) -> Any:
+    def reset(self, **options):
         result = self.env.reset(**options)
         return result[0] if self.of_reset else result
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         return self.env.step(action)[:4]
 
 
 @pytest.mark.parametrize("infos", [[], ["heat"]])
-def test_what_environments_of_the_older_gym_give_is_named(infos: list[str]) -> None:
+def test_what_environments_of_the_older_gym_give_is_named(infos):
     env = orlog.record(Older(True), NAME, infos=infos)
     with env, pytest.raises(SchemaError, match=r"step 0: reset returned float32\[4\]; expected a"):
         env.reset()
@@ -423,7 +413,7 @@ def test_what_environments_of_the_older_gym_give_is_named(infos: list[str]) -> N
         env.step(0)
 
 
-def test_infos_of_other_types_name_episode_and_step_and_are_met_once() -> None:
+def test_infos_of_other_types_name_episode_and_step_and_are_met_once():
     record_broken("the info of .* no 'heat', only None", "Pendulum-v1", {"info": None}, infos=["heat"])
     env = orlog.record(Broken("Pendulum-v1", info={"heat": "much"}), NAME, infos=["heat"])
     env.reset(seed=0)
@@ -435,7 +425,7 @@ def test_infos_of_other_types_name_episode_and_step_and_are_met_once() -> None:
     env.close()
 
 
-def test_options_are_refused_where_the_version_to_append_to_has_none() -> None:
+def test_options_are_refused_where_the_version_to_append_to_has_none():
     space = Plain.observation_space
     record_episodes(
         NAME, [whole_episode(np.zeros((2, 3)), np.zeros((1, 2), np.float32), end="")], space, Plain.action_space

@@ -1,7 +1,5 @@
 """Roles of columns: recorded, read, kept by views and versions, and refused where they do not fit."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any
@@ -11,25 +9,25 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.recording.writer import DatasetWriter
+from orlog import DatasetWriter
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.recording.arms import NAME, make_episode, start
 
 
-def costly(number: int, name: str = "energy") -> Any:
+def costly(number, name="energy"):
     made = make_episode(number)
     return dataclasses.replace(made, infos={name: np.abs(made.rewards), **made.infos})
 
 
-def record(name: str = NAME, info: str = "energy", **arguments: Any) -> orlog.Dataset:
+def record(name=NAME, info="energy", **arguments):
     with start(name, **arguments) as writer:
         for number in range(6):
             writer.add_episode(costly(number, info))
     return orlog.load_dataset(name)
 
 
-def test_roles_are_stored_shown_and_kept() -> None:
+def test_roles_are_stored_shown_and_kept():
     ds = record(roles={"infos/energy": "cost"})
     expected = {"episodes/task": "task_words", "infos/energy": "cost"}
     assert ds.manifest.roles == {"infos/energy": "cost"}
@@ -48,7 +46,7 @@ def test_roles_are_stored_shown_and_kept() -> None:
     assert "role task_words episodes/task" in shown
 
 
-def test_a_usual_name_needs_no_field_and_moves_no_digest() -> None:
+def test_a_usual_name_needs_no_field_and_moves_no_digest():
     ds = record(info="cost")
     assert "roles" not in json.loads((ds.folder / "manifest.json").read_text("utf-8"))
     assert ds.roles["infos/cost"] == "cost"
@@ -62,7 +60,7 @@ def test_a_usual_name_needs_no_field_and_moves_no_digest() -> None:
     assert both.stated_roles == {}
 
 
-def test_a_wrong_role_is_named_once_the_first_episode_ended_and_nothing_is_lost() -> None:
+def test_a_wrong_role_is_named_once_the_first_episode_ended_and_nothing_is_lost():
     with pytest.raises(SchemaError, match=r"lab/arm-v1@1.0.0: .* unknown role 'costly'"):
         start(roles={"infos/energy": "costly"})
     writer = start(roles={"infos/note": "cost"})
@@ -78,18 +76,18 @@ def test_a_wrong_role_is_named_once_the_first_episode_ended_and_nothing_is_lost(
 class Paid(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Says what each step costs, and which choices there are after it."""
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action):
         observation, reward, terminated, truncated, info = self.env.step(action)
         mask = np.array([1, 0], np.int8)
         info |= {"harm": abs(float(observation[0])), "action_mask": mask}
         return observation, reward, terminated, truncated, info
 
 
-def paid() -> gymnasium.Env[Any, Any]:
+def paid():
     return Paid(gymnasium.make("CartPole-v1"))
 
 
-def test_recorders_take_roles() -> None:
+def test_recorders_take_roles():
     roles = {"infos/harm": "cost"}
     with orlog.record(paid(), NAME, infos=["harm", "action_mask"], roles=roles) as env:
         env.reset(seed=0)
@@ -105,27 +103,27 @@ def test_recorders_take_roles() -> None:
     assert orlog.load_dataset("lab/two-v1").roles == {"infos/harm": "cost"}
 
 
-def test_roles_of_agents_are_given_by_a_pattern() -> None:
+def test_roles_of_agents_are_given_by_a_pattern():
     pettingzoo = pytest.importorskip("pettingzoo")
     space = gymnasium.spaces.Box(-1, 1, (2,))
 
-    class Team(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined] # no types for mypy
-        def __init__(self) -> None:
+    class Team(pettingzoo.ParallelEnv):  # no types for mypy
+        def __init__(self):
             self.metadata = {"name": "team"}
             self.possible_agents = ["left", "right"]
 
-        def observation_space(self, _agent: str) -> gymnasium.Space[Any]:
+        def observation_space(self, _agent):
             return space
 
-        def action_space(self, _agent: str) -> gymnasium.Space[Any]:
+        def action_space(self, _agent):
             return space
 
-        def reset(self, **_: Any) -> tuple[Any, Any]:
+        def reset(self, **_):
             self.agents = [*self.possible_agents]
             zeros = np.zeros(2, np.float32)
             return dict.fromkeys(self.agents, zeros), {one: {} for one in self.agents}
 
-        def step(self, _actions: Any) -> tuple[Any, Any, Any, Any, Any]:
+        def step(self, _actions):
             seen, _ = self.reset()
             ended = dict.fromkeys(self.agents, True)
             infos = {one: {"harm": 1.0} for one in self.agents}

@@ -1,28 +1,18 @@
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import combine_datasets
+from orlog import Dataset, DatasetWriter, combine_datasets, save_dataset
 from orlog.datasets.recording import saving
-from orlog.datasets.recording.saving import convert_dataset, save_dataset
-from orlog.datasets.recording.writer import DatasetWriter
+from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError, InvalidNameError, SchemaError, VersionExistsError
-from orlog.manifests.manifest import Container, Parent
+from orlog.manifests.manifest import Parent
 from tests.datasets.recording.arms import finished
 from tests.episodes import whole_episode
-
-Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 
 OBSERVATION = spaces.Dict(
     {
@@ -32,11 +22,11 @@ OBSERVATION = spaces.Dict(
         "task": spaces.Text(20),
     }
 )
-OTHER: dict[Container, Container] = {"zarr": "hdf5", "hdf5": "zarr"}
+OTHER = {"zarr": "hdf5", "hdf5": "zarr"}
 ACTION = spaces.OneOf([spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)])
 
 
-def an_episode(steps: int, seed: int) -> Episode:
+def an_episode(steps, seed):
     OBSERVATION.seed(seed)
     ACTION.seed(seed)
     rng = np.random.default_rng(seed)
@@ -53,26 +43,26 @@ def an_episode(steps: int, seed: int) -> Episode:
     )
 
 
-def some_episodes(lengths: list[int], first_seed: int) -> list[Episode]:
+def some_episodes(lengths, first_seed):
     return [an_episode(steps, first_seed + number) for number, steps in enumerate(lengths)]
 
 
-def record(name: str, lengths: list[int], *, first_seed: int = 0, **facts: Any) -> Dataset:
+def record(name, lengths, *, first_seed=0, **facts):
     writer = DatasetWriter(name, observation_space=OBSERVATION, action_space=ACTION, **facts)
     return finished(writer, some_episodes(lengths, first_seed))
 
 
-def append(base: Dataset, lengths: list[int], first_seed: int) -> Dataset:
+def append(base, lengths, first_seed):
     return finished(DatasetWriter.append(base), some_episodes(lengths, first_seed))
 
 
-def same_rows(first: Dataset, second: Dataset) -> None:
+def same_rows(first, second):
     assert first.columns == second.columns
     for name in first.columns:
         np.testing.assert_array_equal(first.column(name), second.column(name), err_msg=name)
 
 
-def test_there_and_back_keeps_everything_but_the_objects(tmp_path: Path) -> None:
+def test_there_and_back_keeps_everything_but_the_objects(tmp_path):
     dataset = record("lab/arm-v1", [3, 1, 5], description="An arm.", license="MIT")
     folder = convert_dataset(dataset, tmp_path / "new" / "hdf5", container="hdf5")
     assert sorted(path.name for path in folder.iterdir()) == ["data.h5", "manifest.json"]
@@ -96,10 +86,10 @@ def test_there_and_back_keeps_everything_but_the_objects(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_parts_stay_parts_and_progress_ends_at_all_bytes(tmp_path: Path, container: Container) -> None:
+def test_parts_stay_parts_and_progress_ends_at_all_bytes(tmp_path, container):
     base = record("lab/arm-v1", [3, 1], container=container)
     dataset = append(append(base, [4], 2), [2, 2], 3)
-    seen: list[tuple[int, int]] = []
+    seen = []
     folder = convert_dataset(
         dataset, tmp_path / "other", container=OTHER[container], progress=lambda done, total: seen.append((done, total))
     )
@@ -117,7 +107,7 @@ def test_parts_stay_parts_and_progress_ends_at_all_bytes(tmp_path: Path, contain
 
 
 @pytest.mark.parametrize("kind", ["folder", "dangling link"])
-def test_what_is_there_is_not_overwritten(tmp_path: Path, kind: str) -> None:
+def test_what_is_there_is_not_overwritten(tmp_path, kind):
     dataset = record("lab/arm-v1", [3])
     target = tmp_path / "target"
     if kind == "folder":
@@ -134,7 +124,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_a_damaged_source_leaves_nothing(tmp_path: Path, container: Container) -> None:
+def test_a_damaged_source_leaves_nothing(tmp_path, container):
     dataset = record("lab/arm-v1", [3, 1], container=container)
     path = dataset.folder / ("data.h5" if container == "hdf5" else "observations/camera/c.0.0.0.0")
     data = bytearray(path.read_bytes())
@@ -147,10 +137,10 @@ def test_a_damaged_source_leaves_nothing(tmp_path: Path, container: Container) -
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_rows_of_another_sum_are_not_kept(tmp_path: Path, container: Container, reseal: Reseal) -> None:
+def test_rows_of_another_sum_are_not_kept(tmp_path, container, reseal):
     dataset = record("lab/arm-v1", [3, 1], container=container)
 
-    def promise_other_rewards(body: dict[str, Any]) -> None:
+    def promise_other_rewards(body):
         (rewards,) = (column for column in body["columns"] if column["name"] == "rewards")
         rewards["blake3"] = "0" * 64
 
@@ -161,7 +151,7 @@ def test_rows_of_another_sum_are_not_kept(tmp_path: Path, container: Container, 
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_a_stored_version_is_copied(container: Container) -> None:
+def test_a_stored_version_is_copied(container):
     dataset = append(record("lab/arm-v1", [3, 1], license="MIT"), [4], 2)
     folder = save_dataset(dataset, "lab/copy-v1", container=container, changes="A copy.")
     saved = orlog.load_dataset("lab/copy-v1@1.0.0")
@@ -175,7 +165,7 @@ def test_a_stored_version_is_copied(container: Container) -> None:
     assert saved.manifest.non_finite == dataset.manifest.non_finite
 
 
-def test_a_view_is_stored_with_its_lineage() -> None:
+def test_a_view_is_stored_with_its_lineage():
     dataset = record("lab/arm-v1", [3, 1, 5, 2], description="An arm.")
     view = dataset[[2, 0]]
     assert view.operation is not None
@@ -187,7 +177,7 @@ def test_a_view_is_stored_with_its_lineage() -> None:
     assert saved.lineage == [Parent(digest=dataset.digest, operation=operation)]
 
 
-def test_a_mixture_keeps_what_its_sources_agree_on() -> None:
+def test_a_mixture_keeps_what_its_sources_agree_on():
     first = record("lab/arm-v1", [3, 1], license="MIT", behavior_policy="a script")
     second = record("lab/arm-v2", [4], first_seed=5, license="CC-BY-4.0", behavior_policy="a person")
     view = combine_datasets([first, second, first], weights=[1, 2, 1])
@@ -200,7 +190,7 @@ def test_a_mixture_keeps_what_its_sources_agree_on() -> None:
     assert saved.mixture is None
 
 
-def test_environment_and_benchmark_are_kept_by_what_is_derived_where_all_agree(reseal: Reseal, tmp_path: Path) -> None:
+def test_environment_and_benchmark_are_kept_by_what_is_derived_where_all_agree(reseal, tmp_path):
     known = {"id": "Arm-v0", "kwargs": {}, "max_episode_steps": 9, "versions": {}}
     stated = {"environment": known, "benchmark": "d4rl/arm-expert-v2"}
     first, second, other = (record(f"lab/arm-v{number}", [3, 2], first_seed=number) for number in (1, 2, 3))
@@ -216,7 +206,7 @@ def test_environment_and_benchmark_are_kept_by_what_is_derived_where_all_agree(r
     assert (Dataset(unlike).environment, Dataset(unlike).benchmark) == (None, "")
 
 
-def test_versions_are_never_overwritten() -> None:
+def test_versions_are_never_overwritten():
     dataset = record("lab/arm-v1", [3])
     with pytest.raises(VersionExistsError, match="never changes"):
         save_dataset(dataset, "lab/arm-v1")
@@ -225,27 +215,27 @@ def test_versions_are_never_overwritten() -> None:
         save_dataset(dataset, "../arm")
 
 
-def test_equal_objects_of_other_versions_are_shared() -> None:
+def test_equal_objects_of_other_versions_are_shared():
     dataset = record("lab/arm-v1", [3, 1])
     folder = save_dataset(dataset, "lab/arm-v1", version="1.0.1")
     place = "observations/camera/c.0.0.0.0"
     assert (folder / place).samefile(dataset.folder / place)
 
 
-def test_the_other_of_two_processes_finds_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_of_two_processes_finds_the_version(monkeypatch):
     dataset = record("lab/arm-v1", [3, 1])
-    outcomes: list[object] = []
+    outcomes = []
     entered, second_waits = threading.Event(), threading.Event()
     copy = saving._copy_episodes
 
-    def slow(*arguments: Any) -> Any:
+    def slow(*arguments):
         entered.set()
         assert second_waits.wait(120)
         return copy(*arguments)
 
     monkeypatch.setattr(saving, "_copy_episodes", slow)
 
-    def save() -> None:
+    def save():
         try:
             outcomes.append(save_dataset(dataset, "lab/copy-v1"))
         except VersionExistsError as error:

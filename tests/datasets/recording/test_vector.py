@@ -1,7 +1,5 @@
 """`orlog.record_vector`: the episodes of a vector environment, in every autoreset mode."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 
@@ -23,18 +21,18 @@ class Counting(gymnasium.Env[Any, Any]):
     observation_space = spaces.Dict({"step": spaces.Box(0, 99, (2,), np.int64), "word": spaces.Discrete(9)})
     action_space = spaces.Box(-1, 1, (1,), np.float32)
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self.number, self.episode = number, -1
 
-    def observation(self) -> dict[str, Any]:
+    def observation(self):
         return {"step": np.array([self.episode, self.steps]), "word": self.number}
 
-    def reset(self, *, seed: int | None = None, **_: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed=None, **_):
         super().reset(seed=seed)
         self.episode, self.steps = self.episode + 1, 0
         return self.observation(), {"place": -1.0}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         self.steps += 1
         ended = self.steps == self.number + 2
         odd = bool(self.episode % 2)
@@ -42,11 +40,11 @@ class Counting(gymnasium.Env[Any, Any]):
         return self.observation(), float(action[0]), ended and odd, ended and not odd, info
 
 
-def make(mode: AutoresetMode, kind: type[Any] = SyncVectorEnv, count: int = 3) -> Any:
+def make(mode, kind=SyncVectorEnv, count=3):
     return kind([functools.partial(Counting, number) for number in range(count)], autoreset_mode=mode)
 
 
-def check_episodes(ds: orlog.Dataset, *, whole: int) -> None:
+def check_episodes(ds, *, whole):
     """Check that each whole episode is what its environment did by itself."""
     episodes = [episode for episode in ds if episode.terminations[-1] or episode.truncations[-1]]
     assert len(episodes) == whole
@@ -67,7 +65,7 @@ def check_episodes(ds: orlog.Dataset, *, whole: int) -> None:
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_every_autoreset_mode_gives_the_episodes_of_each_environment(mode: AutoresetMode) -> None:
+def test_every_autoreset_mode_gives_the_episodes_of_each_environment(mode):
     rng = np.random.default_rng(0)
     with orlog.record_vector(make(mode), NAME, infos=["place"]) as envs:
         envs.reset(seed=7)
@@ -84,7 +82,7 @@ def test_every_autoreset_mode_gives_the_episodes_of_each_environment(mode: Autor
     check_episodes(orlog.load_dataset(NAME), whole=whole)
 
 
-def test_environments_in_processes_of_their_own() -> None:
+def test_environments_in_processes_of_their_own():
     envs = AsyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
     with orlog.record_vector(envs, NAME) as recorder:
         recorder.reset(seed=3)
@@ -107,7 +105,7 @@ def test_environments_in_processes_of_their_own() -> None:
         np.testing.assert_array_equal(episode.observations[-1], observation)
 
 
-def test_vector_environments_without_single_ones_and_their_states() -> None:
+def test_vector_environments_without_single_ones_and_their_states():
     envs = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
     with pytest.raises(SchemaError, match="state=True needs a SyncVectorEnv"):
         orlog.record_vector(envs, NAME, state=True)
@@ -121,7 +119,7 @@ def test_vector_environments_without_single_ones_and_their_states() -> None:
     assert all(episode.terminations[-1] for episode in ds if len(episode) > 12)
 
 
-def test_states_log_probabilities_and_options() -> None:
+def test_states_log_probabilities_and_options():
     envs = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
     with orlog.record_vector(envs, NAME, state=True, action_log_probs=True) as recorder:
         recorder.reset(seed=[5, 9], options={"low": -0.01, "high": 0.01})
@@ -137,7 +135,7 @@ def test_states_log_probabilities_and_options() -> None:
     np.testing.assert_array_equal(env.step(1)[0], first.observations[4])
 
 
-def test_what_is_refused() -> None:
+def test_what_is_refused():
     with orlog.record_vector(make(AutoresetMode.DISABLED, count=1), NAME) as envs:
         with pytest.raises(SchemaError, match=r"call envs.reset\(\) first"):
             envs.step(np.zeros((1, 1), np.float32))
@@ -154,12 +152,12 @@ class Broken(SyncVectorEnv):
 
     steps = 0
 
-    def __init__(self, place: int, value: Any, mode: AutoresetMode) -> None:
+    def __init__(self, place, value, mode):
         self.place, self.value = place, value
         makers = [functools.partial(Counting, number) for number in (3, 4)]
         super().__init__(makers, autoreset_mode=mode)
 
-    def step(self, actions: Any) -> Any:
+    def step(self, actions):
         self.steps += 1
         result = [*super().step(actions)]
         if self.steps == 3:
@@ -167,7 +165,7 @@ class Broken(SyncVectorEnv):
         return tuple(result)
 
 
-def record_broken(place: int, value: Any, mode: AutoresetMode, said: str) -> None:
+def record_broken(place, value, mode, said):
     """Check that the third step is refused, and that those before it are recorded without an end."""
     envs = orlog.record_vector(Broken(place, value, mode), NAME)
     envs.reset(seed=0)
@@ -183,7 +181,7 @@ def record_broken(place: int, value: Any, mode: AutoresetMode, said: str) -> Non
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("place", [2, 3])
-def test_a_flag_that_is_nan_is_no_end_and_names_environment_and_step(mode: AutoresetMode, place: int) -> None:
+def test_a_flag_that_is_nan_is_no_end_and_names_environment_and_step(mode, place):
     said = r"environment 1, step 2 of its episode: .* is nan"
     record_broken(place, np.array([0.0, np.nan]), mode, said)
 
@@ -197,5 +195,5 @@ def test_a_flag_that_is_nan_is_no_end_and_names_environment_and_step(mode: Autor
         (0.5, "step 2 of its episode: expected rewards of 2 environments, found 0.5"),
     ],
 )
-def test_a_reward_of_a_wrong_shape_names_environment_and_step(rewards: Any, said: str) -> None:
+def test_a_reward_of_a_wrong_shape_names_environment_and_step(rewards, said):
     record_broken(1, rewards, AutoresetMode.NEXT_STEP, said)

@@ -1,23 +1,19 @@
 """Recording: what goes in comes out, whole or in steps."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.columns.episode import Episode
+from orlog import DatasetWriter
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording import finishing
-from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import zarr_writer
 from orlog.datasets.store.encoding import choose_encoding
 from orlog.errors import SchemaError, StorageError
@@ -48,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("small_shards")
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_episodes_come_back_as_they_were(container: str) -> None:
+def test_episodes_come_back_as_they_were(container):
     if container == "hdf5":
         pytest.importorskip("h5py")
     dataset = record(EPISODES, container=container)
@@ -63,7 +59,7 @@ def test_episodes_come_back_as_they_were(container: str) -> None:
     assert leftovers() == set()
 
 
-def test_what_is_known_about_the_data_is_kept() -> None:
+def test_what_is_known_about_the_data_is_kept():
     facts = {
         "description": "Pushes a block.",
         "license": "CC0-1.0",
@@ -76,10 +72,10 @@ def test_what_is_known_about_the_data_is_kept() -> None:
     assert (manifest.environment, manifest.recipe) == (None, None)
 
 
-def test_arrays_may_lie_in_memory_in_any_way() -> None:
+def test_arrays_may_lie_in_memory_in_any_way():
     expected = digest_of(12)
 
-    def scattered(values: Any) -> Any:
+    def scattered(values):
         if not isinstance(values, np.ndarray):
             return values
         wide = np.asfortranarray(np.repeat(values, 2, 0))[::2]
@@ -99,7 +95,7 @@ def test_arrays_may_lie_in_memory_in_any_way() -> None:
     assert record(changed).digest == expected
 
 
-def test_an_episode_may_be_longer_than_many_shards() -> None:
+def test_an_episode_may_be_longer_than_many_shards():
     long = make_episode(0, 5000)
     writer = start()
     held = []
@@ -147,7 +143,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_length_of_an_episode() -> None:
+def test_memory_does_not_grow_with_the_length_of_an_episode():
     done = subprocess.run([sys.executable, "-c", LONG], check=True, capture_output=True, text=True)
     assert int(done.stdout) < 100  # MB; what was added takes 490
     dataset = orlog.load_dataset("lab/long-v1")
@@ -155,8 +151,8 @@ def test_memory_does_not_grow_with_the_length_of_an_episode() -> None:
     assert orlog.verify_store(dataset.folder)[1] == []
 
 
-def test_numbers_that_are_not_finite_are_kept_and_counted() -> None:
-    def spoiled(number: int) -> Episode:
+def test_numbers_that_are_not_finite_are_kept_and_counted():
+    def spoiled(number):
         episode = make_episode(number, 40)
         assert isinstance(episode.observations, np.ndarray)
         episode.observations[3, 1] = np.nan
@@ -180,7 +176,7 @@ def test_numbers_that_are_not_finite_are_kept_and_counted() -> None:
     assert newer.manifest.non_finite == twice
 
 
-def test_a_column_may_be_stored_otherwise() -> None:
+def test_a_column_may_be_stored_otherwise():
     other = choose_encoding("observations", np.dtype(np.float32), (3,), chunk_rows=7, compression="none")
     plain = record(EPISODES).manifest
     dataset = record(EPISODES, version="1.0.1", encodings={"observations": other})
@@ -193,7 +189,7 @@ def test_a_column_may_be_stored_otherwise() -> None:
 # --- steps
 
 
-def test_no_episode_makes_no_dataset() -> None:
+def test_no_episode_makes_no_dataset():
     with pytest.raises(SchemaError, match="at least one episode") as caught, start():
         pass
     # Whoever keeps the error does not keep the lock.
@@ -201,7 +197,7 @@ def test_no_episode_makes_no_dataset() -> None:
     assert caught.value is not None
 
 
-def test_a_closed_writer_takes_nothing_more() -> None:
+def test_a_closed_writer_takes_nothing_more():
     writer = start()
     finished(writer, EPISODES[:1])
     writer.close()
@@ -231,7 +227,7 @@ def test_a_closed_writer_takes_nothing_more() -> None:
     ],
     ids=lambda arguments: f"{next(iter(arguments.items()))!r:.40}",
 )
-def test_what_could_not_be_opened_afterwards_is_refused_at_the_start(arguments: dict[str, Any]) -> None:
+def test_what_could_not_be_opened_afterwards_is_refused_at_the_start(arguments):
     given = {"observation_space": OBSERVATIONS, "action_space": ACTIONS, **arguments}
     with pytest.raises(ValueError):  # noqa: PT011 (each has a message of its own)
         DatasetWriter(given.pop("name", NAME), **given)
@@ -242,7 +238,7 @@ def test_what_could_not_be_opened_afterwards_is_refused_at_the_start(arguments: 
 # --- what a review found
 
 
-def test_an_episode_is_discarded_from_memory_and_from_the_disk() -> None:
+def test_an_episode_is_discarded_from_memory_and_from_the_disk():
     expected = digest_of(12)
     with start() as writer:
         writer.add_steps(**steps_of(55))  # the first of all: it brought the columns
@@ -257,8 +253,8 @@ def test_an_episode_is_discarded_from_memory_and_from_the_disk() -> None:
     assert opened(writer).digest == expected
 
 
-def test_a_finish_that_fails_keeps_what_was_never_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
+def test_a_finish_that_fails_keeps_what_was_never_acknowledged(monkeypatch):
+    def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:

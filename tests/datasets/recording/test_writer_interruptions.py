@@ -1,29 +1,24 @@
 """Kills, interruptions and full disks lose nothing that was acknowledged."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import orlog
+from orlog import OrlogError
 from orlog.base import files as storage
 from orlog.base.files import put_new
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.garbage import delete_version
 from orlog.datasets.recording import crash_log, finishing
 from orlog.datasets.store import zarr_writer
-from orlog.errors import NotFoundError, OrlogError, StorageError, VersionExistsError
-from orlog.manifests.manifest import StoredObject
+from orlog.errors import NotFoundError, StorageError, VersionExistsError
 from tests.datasets.recording.arms import (
     EPISODES,
     NAME,
@@ -55,10 +50,10 @@ pytestmark = pytest.mark.usefixtures("small_shards")
 # --- a kill loses nothing that was acknowledged
 
 
-def test_a_killed_recording_goes_on_to_the_same_bytes() -> None:
+def test_a_killed_recording_goes_on_to_the_same_bytes():
     expected = digest_of(12)
 
-    def work() -> None:
+    def work():
         writer = start(resume=True)
         begun = writer.total_episodes
         tell(begun)
@@ -83,13 +78,11 @@ CUT_INSIDE = {(0, 1, 50), (0, 100, 0), (1, 8, 0), (1, 100, 50), (5, 1, 0), (5, 8
         for one in itertools.product((0, 1, 5), (1, 8, 100), (0, 50))
     ],
 )
-def test_a_checkpoint_inside_an_episode_acknowledges_the_ones_before_it(
-    whole: int, open_steps: int, more_steps: int
-) -> None:
+def test_a_checkpoint_inside_an_episode_acknowledges_the_ones_before_it(whole, open_steps, more_steps):
     expected = digest_of(12)
     long = make_episode(77, 200)
 
-    def work() -> None:
+    def work():
         writer = add(start(), EPISODES[:whole])
         first, second, _ = pieces_of(long, [open_steps, open_steps + more_steps + 1])
         writer.add_steps(**first)
@@ -102,18 +95,18 @@ def test_a_checkpoint_inside_an_episode_acknowledges_the_ones_before_it(
     assert resumed(whole, EPISODES[whole:]).digest == expected
 
 
-def test_acknowledged_rows_beside_those_of_a_dropped_episode_survive_a_second_kill() -> None:
+def test_acknowledged_rows_beside_those_of_a_dropped_episode_survive_a_second_kill():
     """They lie in a shard that the dropped episode filled, and which is to be written anew."""
 
-    def first() -> None:
+    def first():
         writer = start()
         writer.add_episode(EPISODES[0])
         writer.add_steps(**steps_of(77, 200))
         writer.checkpoint()
         die()
 
-    def second() -> None:
-        def tear(path: Path) -> None:
+    def second():
+        def tear(path):
             if path.name.startswith("c."):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(b"torn")
@@ -128,18 +121,18 @@ def test_acknowledged_rows_beside_those_of_a_dropped_episode_survive_a_second_ki
         assert_same_episode(found, expected)
 
 
-def die_once_published() -> None:
+def die_once_published():
     """Let this fork end when a version was put in place."""
 
-    def publish_and_die(folder: Path, destination: Path) -> None:
+    def publish_and_die(folder, destination):
         put_new(folder, destination)
         die()
 
     setattr(finishing, "put_new", publish_and_die)  # noqa: B010 (in this fork only)
 
 
-def test_a_version_killed_right_after_it_was_put_in_place_is_there() -> None:
-    def work() -> None:
+def test_a_version_killed_right_after_it_was_put_in_place_is_there():
+    def work():
         die_once_published()
         record(EPISODES[:3])
 
@@ -151,8 +144,8 @@ def test_a_version_killed_right_after_it_was_put_in_place_is_there() -> None:
     assert leftovers() == set()
 
 
-def test_a_recording_that_goes_on_changes_no_file_of_a_version_made_of_it() -> None:
-    def work() -> None:
+def test_a_recording_that_goes_on_changes_no_file_of_a_version_made_of_it():
+    def work():
         die_once_published()
         record(EPISODES[:3], checkpoint_seconds=0)
 
@@ -167,7 +160,7 @@ def test_a_recording_that_goes_on_changes_no_file_of_a_version_made_of_it() -> N
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
-def test_an_error_inside_the_with_block_keeps_whole_episodes(stop: type[BaseException]) -> None:
+def test_an_error_inside_the_with_block_keeps_whole_episodes(stop):
     with pytest.raises(stop), start() as writer:  # noqa: PT012 (the block is what is tested)
         add(writer, EPISODES[:4]).add_steps(**steps_of(77, 100))
         raise stop
@@ -177,12 +170,12 @@ def test_an_error_inside_the_with_block_keeps_whole_episodes(stop: type[BaseExce
         assert_same_episode(found, expected)
 
 
-def test_an_interruption_inside_an_episode_leaves_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_inside_an_episode_leaves_whole_ones(monkeypatch):
     real = zarr_writer.ColumnWriter.append
     columns = len(record(EPISODES[:1]).columns)
     calls, stop = 0, 0
 
-    def append(self: zarr_writer.ColumnWriter, rows: np.ndarray) -> None:
+    def append(self, rows):
         nonlocal calls
         calls += 1
         if calls == stop:
@@ -198,15 +191,15 @@ def test_an_interruption_inside_an_episode_leaves_whole_ones(monkeypatch: pytest
         assert resumed(5, EPISODES[5:]).digest == digest_of(12)
 
 
-def before_writes(patch: pytest.MonkeyPatch, call: Callable[[Path], None]) -> None:
+def before_writes(patch, call):
     """Let a function be called with the path of every file before it is written."""
     durably, in_thread = storage.write_durably, zarr_writer._Workers.write
 
-    def write_durably(path: Path, data: bytes) -> None:
+    def write_durably(path, data):
         call(path)
         durably(path, data)
 
-    def write(self: Any, folder: Path, name: str, pieces: Iterable[bytes]) -> StoredObject:
+    def write(self, folder, name, pieces):
         call(folder / name)
         return in_thread(self, folder, name, pieces)
 
@@ -215,11 +208,11 @@ def before_writes(patch: pytest.MonkeyPatch, call: Callable[[Path], None]) -> No
     patch.setattr(zarr_writer._Workers, "write", write)
 
 
-def record_through_failures(fails: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> int:
+def record_through_failures(fails, monkeypatch):
     """Record while some writes find the disk full, going on each time; return the writes."""
     calls = 0
 
-    def count(path: Path) -> None:
+    def count(path):
         nonlocal calls
         calls += 1
         if fails(calls):
@@ -248,7 +241,7 @@ def record_through_failures(fails: Callable[[int], bool], monkeypatch: pytest.Mo
 
 @pytest.mark.scaled
 @pytest.mark.slow
-def test_a_full_disk_at_any_write_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_at_any_write_loses_nothing(monkeypatch):
     expected = digest_of(12)
     total = record_through_failures(lambda _: False, monkeypatch)
     assert orlog.load_dataset(NAME).digest == expected
@@ -262,11 +255,11 @@ def test_a_full_disk_at_any_write_loses_nothing(monkeypatch: pytest.MonkeyPatch)
             assert orlog.verify_store(datasets_folder() / NAME / "1.0.0")[1] == []
 
 
-def test_after_a_full_disk_the_same_writer_goes_on_right_or_not_at_all() -> None:
+def test_after_a_full_disk_the_same_writer_goes_on_right_or_not_at_all():
     expected = digest_of(12)
     calls = 0
 
-    def count(_: Path) -> None:
+    def count(_):
         nonlocal calls
         calls += 1
         if calls in (20, 21, 22):
@@ -346,7 +339,7 @@ print(orlog.load_dataset("lab/arm-v1").digest, full)
 """
 
 
-def on_a_disk_of_its_own(script: str, *arguments: str, folder: Path) -> str:
+def on_a_disk_of_its_own(script, *arguments, folder):
     """Run a script with an empty file system of 1.6 MB on a folder."""
     command = 'mount -t tmpfs -o size=1600k tmpfs "$0" && exec "$@"'
     folder.mkdir()
@@ -362,7 +355,7 @@ def on_a_disk_of_its_own(script: str, *arguments: str, folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not can_mount(), reason="needs the right to mount a small file system")
-def test_a_small_disk_fills_up_and_recording_goes_on_once_there_is_room(tmp_path: Path) -> None:
+def test_a_small_disk_fills_up_and_recording_goes_on_once_there_is_room(tmp_path):
     expected = on_a_disk_of_its_own(SMALL_DISK, "empty", folder=tmp_path / "empty").split()
     found = on_a_disk_of_its_own(SMALL_DISK, "full", folder=tmp_path / "full").split()
     assert found[0] == expected[0]

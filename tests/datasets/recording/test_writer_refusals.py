@@ -1,20 +1,15 @@
 """What does not fit is refused whole, and nothing of it is written."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shutil
-from collections.abc import Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from orlog.datasets.columns.episode import Episode
+from orlog import DatasetWriter
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.recording.writer import DatasetWriter
 from orlog.errors import SchemaError
 from tests.datasets.recording.arms import (
     ACTIONS,
@@ -38,16 +33,15 @@ pytestmark = pytest.mark.usefixtures("small_shards")
 
 # A part of an episode, its new value or what makes it of the old one, and what the error says: in words, or
 # what it expected in the part's column and what it found. There, ".." stands for any words.
-Refusals: TypeAlias = Sequence[tuple[str, Any, str] | tuple[str, Any, str, str]]
 
 
-def flag_at(step: int) -> np.ndarray:
+def flag_at(step):
     flags = np.zeros(8, np.bool_)
     flags[step] = True
     return flags
 
 
-UNFIT: Refusals = [
+UNFIT = [
     ("actions", lambda a: a[:-1], "column actions: expected 8 rows, found 7"),
     ("observations", lambda o: o[:-1], "observations: expected 9 rows, found 8 .. one row more"),
     ("truncations", flag_at(7)[:-1], "column truncations: expected 8 rows, found 7"),
@@ -68,7 +62,7 @@ UNFIT: Refusals = [
     ("rewards", None, "column rewards: expected"),
 ]
 # What the first episode has, the others must have.
-UNLIKE_THE_FIRST: Refusals = [
+UNLIKE_THE_FIRST = [
     ("infos.force", np.zeros(8), "expected the columns ['infos/hits', .. found ['infos/force'"),
     ("metadata", {}, "expected the columns ['episodes/task', 'episodes/weight'] .. found []"),
     ("infos.torque", lambda t: t.astype(np.float64), "float32 (8, 2)", "float64 (8, 2)"),
@@ -77,7 +71,7 @@ UNLIKE_THE_FIRST: Refusals = [
 ]
 
 
-def changed(episode: Episode, part: str, value: Any) -> Episode:
+def changed(episode, part, value):
     """Return an episode with another part; a function is called with what was there."""
     field, _, key = part.partition(".")
     old = getattr(episode, field)
@@ -88,7 +82,7 @@ def changed(episode: Episode, part: str, value: Any) -> Episode:
     return dataclasses.replace(episode, **{field: value})
 
 
-def not_refused(writer: DatasetWriter, where: str, wrong: Refusals) -> dict[str, str]:
+def not_refused(writer, where, wrong):
     """Add wrong episodes; return those that were taken, or refused in other words or at length."""
     found = {}
     for number, (part, value, *says) in enumerate(wrong):
@@ -106,7 +100,7 @@ def not_refused(writer: DatasetWriter, where: str, wrong: Refusals) -> dict[str,
     return found
 
 
-def check_refused(before: int, wrong: Refusals) -> None:
+def check_refused(before, wrong):
     """Try wrong episodes after some good ones, and compare with a run that never saw them."""
     with start() as writer:
         add(writer, EPISODES[:before])
@@ -117,16 +111,16 @@ def check_refused(before: int, wrong: Refusals) -> None:
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_what_does_not_fit_is_refused_whole(before: int) -> None:
+def test_what_does_not_fit_is_refused_whole(before):
     check_refused(before, UNFIT)
 
 
-def test_what_is_unlike_the_first_episode_is_refused_whole() -> None:
+def test_what_is_unlike_the_first_episode_is_refused_whole():
     check_refused(1, UNLIKE_THE_FIRST)
 
 
 @pytest.mark.parametrize("kind", ["infos", "metadata"])
-def test_what_cannot_name_a_column_is_refused(kind: str) -> None:
+def test_what_cannot_name_a_column_is_refused(kind):
     value = {"infos": np.zeros(8), "metadata": 1.0}[kind]
     names = ["", "/", "a/", "/a", "../a", "a/..", ".a", "a b", "a@b", "a\\b", "ä", "a\n", "x" * 200]
     # Every dataset has columns of these names.
@@ -134,8 +128,8 @@ def test_what_cannot_name_a_column_is_refused(kind: str) -> None:
     check_refused(0, [(kind, {name: value}, "cannot name a column") for name in names])
 
 
-def test_infos_of_no_type_that_can_be_stored_are_refused() -> None:
-    values: list[Any] = [
+def test_infos_of_no_type_that_can_be_stored_are_refused():
+    values = [
         None,
         [None] * 8,
         np.float32(3),
@@ -152,11 +146,11 @@ def test_infos_of_no_type_that_can_be_stored_are_refused() -> None:
     check_refused(0, [("infos", {"x": value}, message) for value in values])
 
 
-def test_observations_may_have_no_numbers() -> None:
+def test_observations_may_have_no_numbers():
     nothing = spaces.Box(0, 1, (0,), np.float32)
     episodes = [make_episode(number, 4, observations=np.zeros((5, 0), np.float32)) for number in range(3)]
 
-    def begin(**arguments: Any) -> DatasetWriter:
+    def begin(**arguments):
         return DatasetWriter(NAME, observation_space=nothing, action_space=ACTIONS, **arguments)
 
     writer = add(begin(), episodes[:1])
@@ -168,7 +162,7 @@ def test_observations_may_have_no_numbers() -> None:
 
 
 @pytest.mark.parametrize("reward", [np.inf, -np.inf, np.nan, 1e308], ids=["inf", "minus inf", "nan", "overflow"])
-def test_a_return_that_is_no_number_does_not_stop_the_recording(reward: float) -> None:
+def test_a_return_that_is_no_number_does_not_stop_the_recording(reward):
     long = make_episode(0, 4, rewards=np.full(4, reward))
     opposite = make_episode(1, 2, rewards=np.array([np.inf, -np.inf]))
     with start() as writer:
@@ -180,7 +174,7 @@ def test_a_return_that_is_no_number_does_not_stop_the_recording(reward: float) -
     assert np.isnan(returns[2])
 
 
-def test_steps_that_do_not_fit_are_refused_and_the_episode_goes_on() -> None:
+def test_steps_that_do_not_fit_are_refused_and_the_episode_goes_on():
     episode = make_episode(4, 20)
     writer = start(version="1.0.0")
     add_in_pieces(writer, episode, [8])
@@ -201,10 +195,7 @@ def test_steps_that_do_not_fit_are_refused_and_the_episode_goes_on() -> None:
         writer.add_steps(**{name: values[:0] for name, values in first.items() if name != "infos"})
     writer.add_steps(**first)
     rows = np.concatenate([first["observations"][-1:], second["observations"]])
-    unlike: dict[str, dict[str, Any]] = {
-        "observations: expected 12 rows, found 13": {"observations": rows},
-        "expected the columns": {"infos": {}},
-    }
+    unlike = {"observations: expected 12 rows, found 13": {"observations": rows}, "expected the columns": {"infos": {}}}
     for message, change in unlike.items():
         with pytest.raises(SchemaError, match=f"{NAME}@1.0.0, episode 0.*{message}"):
             writer.add_steps(**{**second, **change})
@@ -225,7 +216,7 @@ def test_steps_that_do_not_fit_are_refused_and_the_episode_goes_on() -> None:
     assert opened(writer).digest == expected
 
 
-def test_what_is_appended_fits_what_is_there() -> None:
+def test_what_is_appended_fits_what_is_there():
     base = record(EPISODES[:1])
     expected = append(base, EPISODES[1:3], version="1.0.5").manifest
     with DatasetWriter.append(base) as writer:

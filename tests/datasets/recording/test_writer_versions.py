@@ -1,7 +1,5 @@
 """Recorded versions: names, numbers and facts, and what is appended to them."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import itertools
@@ -9,21 +7,18 @@ import os
 import shutil
 import signal
 import tracemalloc
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import orlog
+from orlog import DatasetWriter
 from orlog.datasets.home import folders
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store.encoding import choose_encoding
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, StorageError, VersionExistsError
-from orlog.manifests.manifest import Manifest, read_manifest
+from orlog.manifests.manifest import read_manifest
 from tests.datasets.recording.arms import (
     EPISODES,
     NAME,
@@ -52,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("small_shards")
 # --- versions
 
 
-def test_a_version_is_never_overwritten() -> None:
+def test_a_version_is_never_overwritten():
     dataset = record(EPISODES[:2])
     before = {path: path.stat() for path in dataset.folder.rglob("*")}
     for options in OPTIONS:
@@ -64,7 +59,7 @@ def test_a_version_is_never_overwritten() -> None:
     assert record(EPISODES[:3], version="1.0.1").total_episodes == 3
 
 
-def test_a_version_that_came_to_be_meanwhile_is_left_alone_and_nothing_is_lost() -> None:
+def test_a_version_that_came_to_be_meanwhile_is_left_alone_and_nothing_is_lost():
     other = record(EPISODES[:2], version="2.0.0").folder
     writer = add(start(), EPISODES[:3])
     writer.checkpoint()
@@ -76,7 +71,7 @@ def test_a_version_that_came_to_be_meanwhile_is_left_alone_and_nothing_is_lost()
     resumed(3)
 
 
-def test_one_version_has_one_writer_at_a_time() -> None:
+def test_one_version_has_one_writer_at_a_time():
     with start() as writer:
         writer.add_episode(EPISODES[0])
         writer.checkpoint()
@@ -90,7 +85,7 @@ def test_one_version_has_one_writer_at_a_time() -> None:
     assert len(opened(writer)) == 2
 
 
-def test_an_interrupted_recording_is_neither_dropped_nor_gone_on_with_unasked() -> None:
+def test_an_interrupted_recording_is_neither_dropped_nor_gone_on_with_unasked():
     interrupted(EPISODES[:3])
     with pytest.raises(NotFoundError):
         orlog.load_dataset(NAME)
@@ -102,10 +97,10 @@ def test_an_interrupted_recording_is_neither_dropped_nor_gone_on_with_unasked() 
     assert finished(writer, EPISODES[3:4]).digest == digest_of(4)
 
 
-def test_another_recording_is_not_gone_on_with() -> None:
+def test_another_recording_is_not_gone_on_with():
     dataset = record(EPISODES[:1])
     interrupted(EPISODES[:1], version="1.1.0")
-    other: list[Callable[[], DatasetWriter]] = [
+    other = [
         lambda: DatasetWriter(
             NAME, observation_space=OBSERVATIONS, action_space=spaces.Discrete(5), version="1.1.0", resume=True
         ),
@@ -124,7 +119,7 @@ def test_another_recording_is_not_gone_on_with() -> None:
 
 @pytest.mark.parametrize("damage", ["lost", "cut", "altered"])
 @pytest.mark.parametrize("file", ["journal.json", "pending-1", "part/observations/c.0.0"])
-def test_a_damaged_recording_is_not_gone_on_with(file: str, damage: str) -> None:
+def test_a_damaged_recording_is_not_gone_on_with(file, damage):
     writer = interrupted(EPISODES)
     path = writer.folder.with_name(".1.0.0.recording") / file
     data = bytearray(path.read_bytes())
@@ -146,7 +141,7 @@ def test_a_damaged_recording_is_not_gone_on_with(file: str, damage: str) -> None
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_appending_in_row_gives_all_episodes_and_shares_the_files(container: str) -> None:
+def test_appending_in_row_gives_all_episodes_and_shares_the_files(container):
     if container == "hdf5":
         pytest.importorskip("h5py")
     versions = [record(EPISODES[:4], container=container)]
@@ -175,7 +170,7 @@ def test_appending_in_row_gives_all_episodes_and_shares_the_files(container: str
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
-def test_a_writer_that_ended_holds_no_memory_for_rows(is_finished: bool) -> None:
+def test_a_writer_that_ended_holds_no_memory_for_rows(is_finished):
     tracemalloc.start()
     try:
         writer = add(start(), EPISODES)
@@ -188,11 +183,11 @@ def test_a_writer_that_ended_holds_no_memory_for_rows(is_finished: bool) -> None
         tracemalloc.stop()
 
 
-def test_finishing_reads_no_manifest_of_another_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finishing_reads_no_manifest_of_another_dataset(monkeypatch):
     record(EPISODES)
-    read: list[str] = []
+    read = []
 
-    def reading(path: Path) -> Manifest:
+    def reading(path):
         read.append(path.parent.parent.name)
         return read_manifest(path)
 
@@ -202,12 +197,12 @@ def test_finishing_reads_no_manifest_of_another_dataset(monkeypatch: pytest.Monk
     assert {*read} == {"other-v1"}
 
 
-def test_an_interrupted_append_goes_on_to_the_same_bytes() -> None:
+def test_an_interrupted_append_goes_on_to_the_same_bytes():
     base = record(EPISODES[:4])
     expected = append(base, EPISODES[4:]).digest
     shutil.rmtree(base.folder.with_name("1.1.0"))
 
-    def work() -> None:
+    def work():
         writer = add(DatasetWriter.append(base), EPISODES[4:8])
         tell(writer.checkpoint())
         writer.add_steps(**steps_of(77, 100))
@@ -223,14 +218,14 @@ def test_an_interrupted_append_goes_on_to_the_same_bytes() -> None:
     assert leftovers() == set()
 
 
-def test_a_view_is_not_appended_to() -> None:
+def test_a_view_is_not_appended_to():
     dataset = record(EPISODES)
     with pytest.raises(SchemaError, match="a view cannot be appended to; save_dataset"):
         DatasetWriter.append(dataset[:2])
 
 
-def test_folders_that_cannot_be_linked_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(*_: Any) -> None:
+def test_folders_that_cannot_be_linked_are_copied(monkeypatch):
+    def no_links(*_):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     expected = append(record(EPISODES[:4]), EPISODES[4:]).digest

@@ -12,7 +12,7 @@ import math
 import re
 import unicodedata
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import blake3
 import google_crc32c
@@ -20,7 +20,6 @@ import h5py
 import numpy as np
 from numcodecs import blosc
 
-Json: TypeAlias = Any
 NUMBERS = {"bool", "float16", "float32", "float64"}
 NUMBERS |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 OPTIONAL = """parts variable_columns non_finite outside_bounds changes benchmark dimension_names
@@ -46,20 +45,20 @@ ARRAY = """{"shape": ROWS, "data_type": "DTYPE", "zarr_format": 3, "node_type": 
 {"name": "crc32c"}], "index_location": "end"}}], "storage_transformers": []}"""
 
 
-def need(condition: object, what: str) -> None:
+def need(condition, what):
     if not condition:
         raise ValueError(what)
 
 
-def parse(text: bytes) -> Json:
-    def unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def parse(text):
+    def unique(pairs):
         need(len(dict(pairs)) == len(pairs), "a key is repeated")
         return dict(pairs)
 
     return json.loads(text.decode(), object_pairs_hook=unique, parse_constant=int)  # no NaN
 
 
-def canonical(value: Json) -> bytes:
+def canonical(value):
     if value is None or isinstance(value, bool):
         return {None: b"null", True: b"true", False: b"false"}[value]
     if isinstance(value, int | float):
@@ -74,8 +73,8 @@ def canonical(value: Json) -> bytes:
     return f'"{"".join(text)}"'.encode()
 
 
-def read_manifest(folder: Path) -> dict[str, Json]:
-    body: dict[str, Json] = parse((folder / "manifest.json").read_bytes())
+def read_manifest(folder):
+    body = parse((folder / "manifest.json").read_bytes())
     keys = {key: {*text.split()} for key, text in KEYS.items()}
     need(keys[""] <= {*body} <= keys[""] | {*OPTIONAL.split()}, "keys are missing or unknown")
     need((body["manifest_version"], body["format_version"]) == (1, 1), "another version")
@@ -103,12 +102,12 @@ def read_manifest(folder: Path) -> dict[str, Json]:
     return body
 
 
-def offsets_of(name: str) -> str:
+def offsets_of(name):
     path, at, _ = name.rpartition("@values")
     return at and f"{path}@offsets"
 
 
-def check_parts(body: dict[str, Json], parts: list[Json]) -> None:
+def check_parts(body, parts):
     totals = body["total_episodes"], body["total_steps"]
     need(tuple(sum(p[k] for p in parts) for k in ("episodes", "steps")) == totals, "parts")
     for column in body["columns"]:
@@ -132,7 +131,7 @@ class Layout(NamedTuple):
     is_blosc: bool
 
 
-def read_layout(data: bytes, dtype: np.dtype[Any], row: list[int], rows: int) -> Layout:
+def read_layout(data, dtype, row, rows):
     body = {"storage_transformers": [], **parse(data)}
     sharding = body["codecs"][0]["configuration"]
     chunk, *sides = sharding["chunk_shape"]
@@ -163,13 +162,13 @@ def read_layout(data: bytes, dtype: np.dtype[Any], row: list[int], rows: int) ->
     return Layout(dtype, [chunk, *row], room, axis, settings is not None)
 
 
-def checked(data: bytes) -> bytes:
+def checked(data):
     crc = google_crc32c.value(data[:-4])
     need(len(data) >= 4 and int.from_bytes(data[-4:], "little") == crc, "CRC")
     return data[:-4]
 
 
-def read_shard(data: bytes, layout: Layout, held: int) -> list[bytes]:
+def read_shard(data, layout, held):
     """Return the index of a shard and its chunks, all with their CRC."""
     start = len(data) - 16 * layout.room - 4
     need(start >= 0, "a shard without an index")
@@ -178,7 +177,7 @@ def read_shard(data: bytes, layout: Layout, held: int) -> list[bytes]:
     return [data[start:], *(data[offset : offset + size] for offset, size in index)]
 
 
-def decode(chunk: bytes, layout: Layout) -> np.ndarray:
+def decode(chunk, layout):
     data = checked(chunk)
     size = layout.dtype.itemsize * math.prod(layout.shape)
     if layout.is_blosc:
@@ -193,7 +192,7 @@ def decode(chunk: bytes, layout: Layout) -> np.ndarray:
 class Store:
     """A version, all of which was checked: its `manifest`, and its `columns` by name."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, body = folder, read_manifest(folder)
         self.manifest, self.shards = body, dict[str, list[bytes]]()
         whole = {"episodes": body["total_episodes"], "steps": body["total_steps"]}
@@ -216,13 +215,13 @@ class Store:
         self.columns = {name: self.join(name, self.parts) for name in whole["columns"]}
         self.check_episodes()
 
-    def bytes_of(self, path: str) -> bytes:
+    def bytes_of(self, path):
         need(path in self.sums, f"{path} is missing")
         data = (self.folder / path).read_bytes()
         need([len(data), hashlib.sha256(data).hexdigest()] == self.sums[path], f"{path}: damaged")
         return data
 
-    def read_part(self, prefix: str, part: Json) -> dict[str, np.ndarray]:
+    def read_part(self, prefix, part):
         columns = {}
         for column in self.manifest["columns"]:
             name, held = column["name"], part["columns"][column["name"]]
@@ -243,7 +242,7 @@ class Store:
             columns[name] = values
         return columns
 
-    def read_array(self, path: str, dtype: np.dtype[Any], row: list[int], rows: int) -> np.ndarray:
+    def read_array(self, path, dtype, row, rows):
         layout = read_layout(self.bytes_of(f"{path}/zarr.json"), dtype, row, rows)
         self.needed.add(f"{path}/zarr.json")
         count = -(-rows // layout.shape[0]) if math.prod(row) else 0
@@ -255,7 +254,7 @@ class Store:
             values += [decode(one, layout) for one in self.shards[shard][1:]]
         return np.concatenate(values)[:rows]
 
-    def check_hashes(self) -> None:
+    def check_hashes(self):
         if "chunk_hashes/chunks" in self.sums:
             of_chunks = of_shards = b""
             for _, (index, *chunks) in sorted(self.shards.items()):
@@ -265,7 +264,7 @@ class Store:
             need(self.bytes_of("chunk_hashes/chunks") == of_chunks, "chunk_hashes/chunks")
             need(self.bytes_of("chunk_hashes/shards") == of_shards, "chunk_hashes/shards")
 
-    def join(self, name: str, parts: list[dict[str, np.ndarray]]) -> np.ndarray:
+    def join(self, name, parts):
         pieces, before = [part[name] for part in parts], 0
         for number, part in enumerate(parts if name.endswith("@offsets") else []):
             counted = len(next(part[one] for one in part if offsets_of(one) == name))
@@ -278,7 +277,7 @@ class Store:
         need(wrong == self.manifest.get("non_finite", {}).get(name, 0), f"{name}: non_finite")
         return values
 
-    def check_episodes(self) -> None:
+    def check_episodes(self):
         lengths, rewards = self.columns["episodes/lengths"].tolist(), self.columns["rewards"]
         total = self.manifest["total_steps"]
         need(min(lengths, default=1) > 0 and sum(lengths) == total, "lengths")

@@ -1,22 +1,17 @@
 """Rules of docs/store-format-1.md beside the bytes of a store, written from that page alone, without orlog."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from tests.datasets.store.independent_reader import canonical, need
 
-Json: TypeAlias = Any
-Columns: TypeAlias = dict[str, tuple[str, list[int]]]  # dtype and shape of a row
-INT: tuple[str, list[int]] = ("int64", [])
+INT = ("int64", [])
 
 
-def escaped(key: str, keys: list[str]) -> str:
+def escaped(key, keys):
     twice = sum(one.lower() == key.lower() for one in keys) > 1
     if not twice and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", key) and key != "zarr.json":
         return key
@@ -28,8 +23,8 @@ def escaped(key: str, keys: list[str]) -> str:
     return {"": "~", "zarr.json": "zarr~2Ejson"}.get(text, text)
 
 
-def columns_of(space: Json, path: str) -> Columns:
-    def sequences(parts: dict[str, Json]) -> list[Columns]:
+def columns_of(space, path):
+    def sequences(parts):
         named = {f"{path}{key}": part for key, part in parts.items() if part}
         return [{f"{at}@offsets": INT, **columns_of(p, f"{at}@values")} for at, p in named.items()]
 
@@ -56,7 +51,7 @@ def columns_of(space: Json, path: str) -> Columns:
     return {name: spec for one in found for name, spec in one.items()}
 
 
-def check_columns(body: dict[str, Json]) -> None:
+def check_columns(body):
     """Refuse a manifest with other columns than its spaces ask for."""
     stored = {one["name"]: (one["dtype"], one["shape"]) for one in body["columns"]}
     needed = columns_of(body["observation_space"], "observations")
@@ -72,12 +67,12 @@ def check_columns(body: dict[str, Json]) -> None:
     need(all(stored.get(name) == spec for name, spec in needed.items()), "types of columns")
 
 
-def signed_message(manifest: bytes) -> bytes:
+def signed_message(manifest):
     """Return what is signed of a manifest."""
     return b"orlog manifest signature 1\n" + hashlib.sha256(manifest).digest()
 
 
-def view_digest(view: Json) -> str:
+def view_digest(view):
     """Return the digest of a view, or of the version that is named."""
     if "dataset" in view:
         return str(view["dataset"].partition("@")[2])
@@ -86,7 +81,7 @@ def view_digest(view: Json) -> str:
     return f"sha256:{hashlib.sha256(canonical(body)).hexdigest()}"
 
 
-def positions(operation: Json, columns: dict[str, np.ndarray]) -> list[int]:
+def positions(operation, columns):
     """Return which episodes of a stored version an operation keeps: `episodes`, `top` or `split`."""
     ((kind, value),) = operation.items()
     total = len(columns["episodes/lengths"])
@@ -108,9 +103,9 @@ def positions(operation: Json, columns: dict[str, np.ndarray]) -> list[int]:
     return sorted(order[ends[part] : ends[part + 1]])
 
 
-def philox(key: int, count: int) -> list[int]:
+def philox(key, count):
     """Return words of Philox 4x64 with 10 rounds (Salmon et al., 2011), whose counter starts at 1."""
-    words: list[int] = []
+    words = []
     mask = 2**64 - 1
     for counter in range(1, -(-count // 4) + 1):
         a, b, c, d = counter, 0, 0, 0

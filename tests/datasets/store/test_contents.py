@@ -1,7 +1,5 @@
 """What a damaged object holds is found from what is not damaged."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -11,7 +9,6 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.columns.episode import Episode
 from orlog.datasets.store import encoding
 from orlog.datasets.store.objects import shard_path
 from orlog.datasets.store.verify import DamageFinder, verify_folder
@@ -30,10 +27,10 @@ SPACE = spaces.Dict(
 LENGTHS = [[5, 1, 30], [2], [1, 1, 7, 40]]
 
 
-def an_episode(steps: int, seed: int) -> Episode:
+def an_episode(steps, seed):
     rng = np.random.default_rng(seed)
 
-    def pairs() -> tuple[np.ndarray, ...]:
+    def pairs():
         return tuple(rng.random(2).astype(np.float32) for _ in range(rng.integers(0, 3)))
 
     return whole_episode(
@@ -48,7 +45,7 @@ def an_episode(steps: int, seed: int) -> Episode:
 
 
 @pytest.fixture(scope="module")
-def three_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def three_parts(tmp_path_factory):
     """Return a version of three parts, with many shards; do not write to it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("parts")))
@@ -66,12 +63,12 @@ def three_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(three_parts: Path, tmp_path: Path) -> Path:
+def store(three_parts, tmp_path):
     """Return a copy to be damaged."""
     return Path(shutil.copytree(three_parts, tmp_path / "store"))
 
 
-def expected_episodes(stored: StoredVersion, part: int, name: str, number: int) -> tuple[int, int]:
+def expected_episodes(stored, part, name, number):
     """Return first and last episode in a shard, having looked at each episode's rows."""
     rows = parts_of(stored.manifest)[part].columns[name].rows
     reader = stored._readers[part]
@@ -84,7 +81,7 @@ def expected_episodes(stored: StoredVersion, part: int, name: str, number: int) 
     return hit[0], hit[-1]
 
 
-def test_each_shard_holds_the_episodes_whose_rows_are_in_it(three_parts: Path) -> None:
+def test_each_shard_holds_the_episodes_whose_rows_are_in_it(three_parts):
     stored = StoredVersion(three_parts)
     finder = DamageFinder(three_parts, stored.manifest, [])
     shards = 0
@@ -115,12 +112,12 @@ def test_each_shard_holds_the_episodes_whose_rows_are_in_it(three_parts: Path) -
         "",
     ],
 )
-def test_of_other_files_nothing_is_known(three_parts: Path, path: str) -> None:
+def test_of_other_files_nothing_is_known(three_parts, path):
     finder = DamageFinder(three_parts, read_manifest(three_parts / "manifest.json"), [])
     assert finder.find(path) == (None, None)
 
 
-def damage(path: Path, how: str) -> None:
+def damage(path, how):
     data = path.read_bytes()
     path.unlink()
     if how == "flipped":
@@ -132,7 +129,7 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "missing", "pipe"])
-def test_what_is_damaged_itself_is_not_asked(store: Path, how: str) -> None:
+def test_what_is_damaged_itself_is_not_asked(store, how):
     damage(store / "parts/2/rewards/c.1", how)
     (problem,) = verify_folder(store)[1]
     assert (problem.column, problem.episodes) == ("rewards", (6, 7))

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,8 +7,8 @@ BYTES = np.dtype(np.uint8)
 FLOAT = np.dtype(np.float64)
 
 
-def test_numbers_fill_chunks_of_a_mebibyte_with_a_power_of_two_of_rows() -> None:
-    def rows(*shape: int) -> int:
+def test_numbers_fill_chunks_of_a_mebibyte_with_a_power_of_two_of_rows():
+    def rows(*shape):
         return choose_encoding("x", FLOAT, shape).chunk_rows
 
     assert rows() == 2**17
@@ -39,9 +35,7 @@ def test_numbers_fill_chunks_of_a_mebibyte_with_a_power_of_two_of_rows() -> None
     ],
     ids=str,
 )
-def test_images_are_stored_a_few_frames_at_a_time_as_differences_downward(
-    shape: tuple[int, ...], axis: int, frames: int
-) -> None:
+def test_images_are_stored_a_few_frames_at_a_time_as_differences_downward(shape, axis, frames):
     chunk_bytes = frames * int(np.prod(shape))
     assert choose_encoding("observations/camera", BYTES, shape) == Encoding(
         chunk_rows=frames,
@@ -69,13 +63,13 @@ def test_images_are_stored_a_few_frames_at_a_time_as_differences_downward(
     ],
     ids=str,
 )
-def test_small_pictures_and_other_numbers_are_no_images(dtype: str, shape: tuple[int, ...]) -> None:
+def test_small_pictures_and_other_numbers_are_no_images(dtype, shape):
     encoding = choose_encoding("observations", np.dtype(dtype), shape)
     assert (encoding.compression, encoding.difference_axis) == ("zstd", None)
 
 
-def test_an_author_may_choose_rows_and_compression() -> None:
-    image: tuple[Any, ...] = ("observations", BYTES, (64, 64, 3))
+def test_an_author_may_choose_rows_and_compression():
+    image = ("observations", BYTES, (64, 64, 3))
     assert choose_encoding(*image, compression="zstd") == Encoding(
         chunk_rows=1, chunks_per_shard=1024, compression="zstd", difference_axis=1
     )
@@ -91,7 +85,7 @@ def test_an_author_may_choose_rows_and_compression() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, -1, 2**25 + 1, 2**70])
-def test_chunks_of_no_rows_or_too_many_are_refused(rows: int) -> None:
+def test_chunks_of_no_rows_or_too_many_are_refused(rows):
     with pytest.raises(ValueError, match=rf"column rewards: a chunk holds 1 to {2**25} rows .*found {rows}"):
         choose_encoding("rewards", FLOAT, (), chunk_rows=rows)
     assert choose_encoding("rewards", FLOAT, (), chunk_rows=2**25).chunks_per_shard == 1

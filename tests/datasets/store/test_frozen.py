@@ -1,12 +1,8 @@
 """Stores that were written once: every later version must read them, and write the same bytes."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +19,7 @@ DIGESTS = {
 }
 
 
-def script(name: str) -> ModuleType:
+def script(name):
     """Return a script beside the stores that it wrote."""
     spec = importlib.util.spec_from_file_location(f"frozen_{name}", FROZEN / f"{name}.py")
     assert spec is not None
@@ -35,12 +31,12 @@ def script(name: str) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def make() -> ModuleType:
+def make():
     """Return the script that wrote the stores of every space."""
     return script("make")
 
 
-def same(found: Any, expected: Any) -> bool:
+def same(found, expected):
     """Compare values of spaces deeply; columns of a Dict against a list of samples."""
     if isinstance(expected, list) and isinstance(found, dict):
         return all(same(found[key], [one[key] for one in expected]) for key in expected[0])
@@ -54,7 +50,7 @@ def same(found: Any, expected: Any) -> bool:
 
 
 @pytest.mark.parametrize("container", DIGESTS)
-def test_a_frozen_store_is_read_as_it_was_written(container: str, make: ModuleType) -> None:
+def test_a_frozen_store_is_read_as_it_was_written(container, make):
     folder = FROZEN / f"format-1-{container}"
     ds = orlog.load_dataset(folder)
     assert ds.digest == DIGESTS[container]
@@ -74,11 +70,11 @@ def test_a_frozen_store_is_read_as_it_was_written(container: str, make: ModuleTy
         assert same(found.metadata["goal"], expected.metadata["goal"])
 
 
-def test_the_zarr_container_still_writes_the_very_bytes(make: ModuleType) -> None:
+def test_the_zarr_container_still_writes_the_very_bytes(make):
     assert orlog.load_dataset(make.write("zarr")).digest == DIGESTS["zarr"]
 
 
-def test_what_is_rare_is_still_written_in_the_very_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_rare_is_still_written_in_the_very_bytes(monkeypatch):
     monkeypatch.setattr(chunk_hashes, "LARGE_BYTES", 0)
     folders = FROZEN / "format-1-corners", script("make_corners").write()
     before, now = (
@@ -88,7 +84,7 @@ def test_what_is_rare_is_still_written_in_the_very_bytes(monkeypatch: pytest.Mon
     assert differing == {f"{part}infos/nothing/zarr.json" for part in ("", "parts/1/")}
 
 
-def test_zarr_itself_reads_images_where_orlog_is_installed() -> None:
+def test_zarr_itself_reads_images_where_orlog_is_installed():
     folder = FROZEN / "format-1-zarr"
-    found: Any = zarr.open_array(folder / "observations/image", mode="r")[:]
+    found = zarr.open_array(folder / "observations/image", mode="r")[:]
     assert np.array_equal(found, orlog.load_dataset(folder).column("observations/image", 0, len(found)))

@@ -1,29 +1,20 @@
-from __future__ import annotations
-
 import os
 import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from orlog.datasets.columns.episode import Episode
+from orlog import Dataset, DatasetWriter
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import concatenate_blocks
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.episodes import EpisodeWriter
-from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store.hdf5 import Hdf5Reader, write_hdf5
-from orlog.datasets.store.zarr_writer import WrittenPart
 from orlog.errors import IntegrityError
-from orlog.manifests.columns import ColumnSpec
 from tests.episodes import whole_episode
 
 OBSERVATION = spaces.Dict(
@@ -43,10 +34,10 @@ ACTION = spaces.Tuple([spaces.MultiBinary(3), spaces.Box(-1, 1, (2,), np.float32
 LENGTHS = (3, 1, 6)
 
 
-def an_episode(steps: int, seed: int) -> Episode:
+def an_episode(steps, seed):
     rng = np.random.default_rng(seed)
 
-    def frames(*shape: int) -> np.ndarray:
+    def frames(*shape):
         return rng.integers(0, 256, (steps + 1, *shape), np.uint8)
 
     return whole_episode(
@@ -68,19 +59,19 @@ def an_episode(steps: int, seed: int) -> Episode:
     )
 
 
-def write_part(folder: Path) -> WrittenPart:
+def write_part(folder):
     writer = EpisodeWriter(folder, Schema(observation_space=OBSERVATION, action_space=ACTION), "lab/arm-v1@1.0.0")
     for number, steps in enumerate(LENGTHS):
         writer.add_episode(an_episode(steps, number))
     return writer.finish()
 
 
-def rows_of(written: WrittenPart) -> dict[ColumnSpec, int]:
+def rows_of(written):
     return {spec: written.part.columns[name].rows for name, spec in written.schema.columns().items()}
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WrittenPart]:
+def original(tmp_path_factory):
     """Return a part in both containers, folders `zarr` and `hdf5`; do not write to it."""
     root = tmp_path_factory.mktemp("part")
     written = write_part(root / "zarr")
@@ -89,14 +80,14 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WrittenPar
 
 
 @pytest.fixture
-def part(original: tuple[Path, WrittenPart], tmp_path: Path) -> tuple[Path, dict[ColumnSpec, int]]:
+def part(original, tmp_path):
     """Return a copy of the HDF5 container, to be damaged at will, and what it holds."""
     root, written = original
     shutil.copytree(root / "hdf5", tmp_path / "hdf5")
     return tmp_path / "hdf5", rows_of(written)
 
 
-def expected_block() -> dict[str, np.ndarray]:
+def expected_block():
     schema = Schema(observation_space=OBSERVATION, action_space=ACTION)
     episodes = [an_episode(steps, number) for number, steps in enumerate(LENGTHS)]
     schema = schema.with_extras(episodes[0].infos, episodes[0].metadata, "")
@@ -104,7 +95,7 @@ def expected_block() -> dict[str, np.ndarray]:
     return concatenate_blocks([schema.block_of(episode, "") for episode in episodes])
 
 
-def test_every_column_reads_back(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
+def test_every_column_reads_back(part):
     folder, rows = part
     reader = Hdf5Reader(folder, rows)
     expected = expected_block()
@@ -117,7 +108,7 @@ def test_every_column_reads_back(part: tuple[Path, dict[ColumnSpec, int]]) -> No
     assert reader.read("infos/contact", 2, 7).tolist() == expected["infos/contact"][2:7].tolist()
 
 
-def flip_chunk(path: Path, name: str, chunk: int) -> None:
+def flip_chunk(path, name, chunk):
     with h5py.File(path) as file:
         info = file[name].id.get_chunk_info(chunk)
     data = bytearray(path.read_bytes())
@@ -128,7 +119,7 @@ def flip_chunk(path: Path, name: str, chunk: int) -> None:
 @pytest.mark.parametrize(
     ("name", "chunk"), [("observations/cameras/gray", 7), ("rewards", 0), ("infos/note@values", 0)]
 )
-def test_a_damaged_chunk_is_named(part: tuple[Path, dict[ColumnSpec, int]], name: str, chunk: int) -> None:
+def test_a_damaged_chunk_is_named(part, name, chunk):
     folder, rows = part
     flip_chunk(folder / "data.h5", name, chunk)
     reader = Hdf5Reader(folder, rows)
@@ -142,7 +133,7 @@ def test_a_damaged_chunk_is_named(part: tuple[Path, dict[ColumnSpec, int]], name
     assert len(reader.read("actions/1", 0, 10)) == 10
 
 
-def test_no_flipped_byte_changes_a_value(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
+def test_no_flipped_byte_changes_a_value(part):
     folder, rows = part
     path = folder / "data.h5"
     good = path.read_bytes()
@@ -165,7 +156,7 @@ def test_no_flipped_byte_changes_a_value(part: tuple[Path, dict[ColumnSpec, int]
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.01, 0.5, 0.999])
-def test_a_truncated_file_is_refused(part: tuple[Path, dict[ColumnSpec, int]], kept: float) -> None:
+def test_a_truncated_file_is_refused(part, kept):
     folder, rows = part
     data = (folder / "data.h5").read_bytes()
     (folder / "data.h5").write_bytes(data[: int(kept * len(data))])
@@ -173,7 +164,7 @@ def test_a_truncated_file_is_refused(part: tuple[Path, dict[ColumnSpec, int]], k
         Hdf5Reader(folder, rows)
 
 
-def test_a_link_in_place_of_the_file_is_refused(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
+def test_a_link_in_place_of_the_file_is_refused(part):
     folder, rows = part
     (folder / "data.h5").rename(folder / "elsewhere.h5")
     (folder / "data.h5").symlink_to("elsewhere.h5")
@@ -181,46 +172,46 @@ def test_a_link_in_place_of_the_file_is_refused(part: tuple[Path, dict[ColumnSpe
         Hdf5Reader(folder, rows)
 
 
-def soft_link(file: Any, _: Path) -> None:
+def soft_link(file, _):
     file["rewards"] = h5py.SoftLink("/episodes/returns")
 
 
-def external_link(file: Any, folder: Path) -> None:
+def external_link(file, folder):
     file["rewards"] = h5py.ExternalLink(str(folder / "other.h5"), "/rewards")
 
 
-def external_storage(file: Any, folder: Path) -> None:
+def external_storage(file, folder):
     (folder / "secret").write_bytes(bytes(80))
     file.create_dataset("rewards", (10,), "<f8", external=[(str(folder / "secret"), 0, 80)])
 
 
-def virtual_dataset(file: Any, folder: Path) -> None:
+def virtual_dataset(file, folder):
     layout = h5py.VirtualLayout((10,), "<f8")
     layout[:] = h5py.VirtualSource(str(folder / "other.h5"), "rewards", (10,))
     file.create_virtual_dataset("rewards", layout)
 
 
-def other_dtype(file: Any, _: Path) -> None:
+def other_dtype(file, _):
     file.create_dataset("rewards", (10,), "<f4")
 
 
-def no_sum(file: Any, _: Path) -> None:
+def no_sum(file, _):
     file.create_dataset("rewards", (10,), "<f8", chunks=(10,), shuffle=True, compression="gzip")
 
 
-def other_filter(file: Any, _: Path) -> None:
+def other_filter(file, _):
     file.create_dataset("rewards", (10,), "<f8", chunks=(10,), shuffle=True, compression="lzf", fletcher32=True)
 
 
-def never_written(file: Any, _: Path) -> None:
+def never_written(file, _):
     file.create_dataset("rewards", (10,), "<f8", chunks=(5,), shuffle=True, compression="gzip", fletcher32=True)
 
 
-def group(file: Any, _: Path) -> None:
+def group(file, _):
     file.create_group("rewards")
 
 
-def nothing(_file: Any, _: Path) -> None:
+def nothing(_file, _):
     pass
 
 
@@ -239,9 +230,7 @@ def nothing(_file: Any, _: Path) -> None:
         (nothing, ""),
     ],
 )
-def test_what_the_format_does_not_write_is_refused(
-    part: tuple[Path, dict[ColumnSpec, int]], put: Callable[[Any, Path], None], message: str
-) -> None:
+def test_what_the_format_does_not_write_is_refused(part, put, message):
     folder, rows = part
     shutil.copy(folder / "data.h5", folder / "other.h5")
     with h5py.File(folder / "data.h5", "r+") as file:
@@ -251,7 +240,7 @@ def test_what_the_format_does_not_write_is_refused(
         Hdf5Reader(folder, rows)
 
 
-def test_a_linked_group_is_refused(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
+def test_a_linked_group_is_refused(part):
     folder, rows = part
     shutil.copy(folder / "data.h5", folder / "other.h5")
     with h5py.File(folder / "data.h5", "r+") as file:
@@ -262,7 +251,7 @@ def test_a_linked_group_is_refused(part: tuple[Path, dict[ColumnSpec, int]]) -> 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_fork_reads_beside_its_parent(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
+def test_a_fork_reads_beside_its_parent(part):
     folder, rows = part
     # In a process of its own, which no other test's threads can trouble.
     script = """
@@ -286,7 +275,7 @@ sys.exit(any(os.waitpid(child, 0)[1] for child in children))
     subprocess.run([sys.executable, "-c", script, str(pickled)], check=True)
 
 
-def test_a_full_disk_is_a_storage_error(original: tuple[Path, WrittenPart], tmp_path: Path) -> None:
+def test_a_full_disk_is_a_storage_error(original, tmp_path):
     script = """
 import pickle, resource, sys
 from pathlib import Path
@@ -310,7 +299,7 @@ for limit in (100, 20_000, 60_000):
     assert done.stdout.count(": cannot write: ") == 3
 
 
-def test_a_recording_in_one_file_is_appended_to_by_another() -> None:
+def test_a_recording_in_one_file_is_appended_to_by_another():
     with DatasetWriter("lab/arm-v1", observation_space=OBSERVATION, action_space=ACTION, container="hdf5") as writer:
         for number in range(2):
             writer.add_episode(an_episode(LENGTHS[number], number))

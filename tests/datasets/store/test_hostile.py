@@ -4,17 +4,13 @@ All are opened in a child process, so that a crash, a hang, a large allocation o
 the child's folder is seen. `tools/fuzzing/fuzz_documents.py` looks for more of them.
 """
 
-from __future__ import annotations
-
 import collections
 import hashlib
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -22,13 +18,10 @@ from hypothesis import strategies as st
 
 from tests.command_line import orlog
 from tests.fuzz.child import PROBES, Child
-from tests.fuzz.damage import DEEP, Step
+from tests.fuzz.damage import DEEP
 from tests.fuzz.documents import KINDS
 from tests.levels import most
 from tests.programs import run_program
-
-Body: TypeAlias = dict[str, Any]
-Reseal: TypeAlias = Callable[[Path, Callable[[Body], object]], Path]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and /proc are Linux's")
 
@@ -55,19 +48,19 @@ watched = settings(
 
 
 @pytest.fixture(scope="module")
-def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+def child(tmp_path_factory):
     """Return a process that opens documents."""
     with Child(tmp_path_factory.mktemp("child")) as made:
         yield made
 
 
-def check_many(child: Child, examples: int) -> None:
+def check_many(child, examples):
     """Open that many damaged documents, as many of each kind."""
-    found: dict[str, collections.Counter[str]] = {kind: collections.Counter() for kind in KINDS}
+    found = {kind: collections.Counter() for kind in KINDS}
 
     @settings(watched, max_examples=-(-examples // len(KINDS)))
     @given(STEPS)
-    def check_each(steps: list[Step]) -> None:
+    def check_each(steps):
         for kind in KINDS:
             answer = child.check(kind, steps)
             assert answer.is_good, f"{kind} after {steps}: {answer.outcome}"
@@ -85,17 +78,17 @@ def check_many(child: Child, examples: int) -> None:
         assert found[kind].total() > found[kind]["right"], kind
 
 
-def test_some_damaged_documents_are_refused_or_right(child: Child) -> None:
+def test_some_damaged_documents_are_refused_or_right(child):
     check_many(child, 600)
 
 
 @pytest.mark.thorough
-def test_thousands_of_damaged_documents_are_refused_or_right(child: Child) -> None:
+def test_thousands_of_damaged_documents_are_refused_or_right(child):
     check_many(child, most(10_000, 3_000))
 
 
 @pytest.mark.parametrize("kind", PROBES)
-def test_what_must_not_happen_would_be_seen(child: Child, kind: str) -> None:
+def test_what_must_not_happen_would_be_seen(child, kind):
     assert not child.check(kind, b"").is_good
     assert child.check("lock", b"").outcome == "ManifestError"
 
@@ -103,7 +96,7 @@ def test_what_must_not_happen_would_be_seen(child: Child, kind: str) -> None:
 # --- hand-picked
 
 
-def sealed(folder: Path, change: Callable[[Body], object]) -> bytes:
+def sealed(folder, change):
     """Return the manifest in a folder, changed, with lists in order and a digest that fits."""
     body = json.loads((folder / "manifest.json").read_text("utf-8"))
     change(body)
@@ -115,7 +108,7 @@ def sealed(folder: Path, change: Callable[[Body], object]) -> bytes:
     return json.dumps({"digest": f"sha256:{digest}", **body}).encode()
 
 
-def with_object(path: str) -> Callable[[Body], object]:
+def with_object(path):
     item = {"path": path, "size_bytes": 1, "sha256": "0" * 64}
     return lambda body: body["objects"].append(item)
 
@@ -138,8 +131,8 @@ LINKED = {"composed and not": "\xe9/\xe9", "ligature": "metadata fi"}
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_a_path_that_no_disk_could_hold_apart_is_refused(child: Child, mini_folder: Path, name: str) -> None:
-    def change(body: Body) -> None:
+def test_a_path_that_no_disk_could_hold_apart_is_refused(child, mini_folder, name):
+    def change(body):
         with_object(PATHS[name])(body)
         if name in LINKED:
             with_object(LINKED[name])(body)
@@ -165,7 +158,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_text_that_is_no_document_is_refused(child: Child, name: str) -> None:
+def test_a_text_that_is_no_document_is_refused(child, name):
     for kind in KINDS:
         answer = child.check(kind, TEXTS[name])
         assert answer.outcome in ({"right"} if kind == "verified" else REFUSED), kind
@@ -188,7 +181,7 @@ for folder in sys.argv[1:]:
             refused.append(type(error).__name__)
     print(*refused)
 """
-STRANGE: dict[str, Callable[[Path], object]] = {
+STRANGE = {
     "a link to zeros without end": lambda path: path.symlink_to("/dev/zero"),
     "a link to itself": lambda path: path.symlink_to(path),
     "a link to nothing": lambda path: path.symlink_to(path.with_name("nothing")),
@@ -199,7 +192,7 @@ STRANGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["manifest.json", "rewards/zarr.json", "rewards/c.0"])
-def test_what_is_no_file_is_never_read(built_mini: Path, tmp_path: Path, place: str) -> None:
+def test_what_is_no_file_is_never_read(built_mini, tmp_path, place):
     for name, make in STRANGE.items():
         shutil.copytree(built_mini, tmp_path / name)
         (tmp_path / name / place).unlink()
@@ -215,7 +208,7 @@ def test_what_is_no_file_is_never_read(built_mini: Path, tmp_path: Path, place: 
 # --- through the command line
 
 
-def damages(folder: Path, reseal: Reseal) -> dict[str, Callable[[], object]]:
+def damages(folder, reseal):
     path = folder / "manifest.json"
     text = path.read_bytes()
     return {
@@ -227,7 +220,7 @@ def damages(folder: Path, reseal: Reseal) -> dict[str, Callable[[], object]]:
 
 
 @pytest.mark.parametrize("name", ["escape", "deep", "cut", "steered"])
-def test_the_command_line_refuses_in_one_paragraph(mini_folder: Path, reseal: Reseal, name: str) -> None:
+def test_the_command_line_refuses_in_one_paragraph(mini_folder, reseal, name):
     damages(mini_folder, reseal)[name]()
     done = orlog("verify", str(mini_folder))
     assert done.returncode in (1, 3)

@@ -1,15 +1,11 @@
 """What docs/store-format-1.md says, by a reader that was written from it alone."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +15,11 @@ from gymnasium import spaces
 from zarr.codecs import BloscCodec, Crc32cCodec
 
 import orlog
-from orlog.datasets.reading.dataset import Dataset
+from orlog import OrlogError
 from orlog.datasets.store.verify import check_values
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_codec import DifferenceCodec
-from orlog.errors import OrlogError
 from orlog.manifests.signatures import new_key, sign
-from tests.datasets.conftest import Reseal
 from tests.datasets.store.independent_reader import Store, parse
 from tests.datasets.store.independent_rules import check_columns, positions, signed_message, view_digest
 
@@ -36,7 +30,7 @@ OLD_SIDES = "infos/nothing"  # a row of no numbers, whose chunks had a side of 0
 
 
 @pytest.fixture
-def tiny() -> Path:
+def tiny():
     """Write the version whose manifest is the example of the page; return its folder."""
     observations = {"pos": spaces.Box(-1, 1, (2,), np.float32), "word": spaces.Text(9, min_length=0, charset="abé")}
     with orlog.DatasetWriter(
@@ -64,7 +58,7 @@ def tiny() -> Path:
     return writer.folder
 
 
-def test_the_reader_is_short_and_uses_nothing_of_ours() -> None:
+def test_the_reader_is_short_and_uses_nothing_of_ours():
     path = HERE / "independent_reader.py"
     text = path.read_text("utf-8")
     assert len(text.splitlines()) < 300
@@ -77,7 +71,7 @@ def test_the_reader_is_short_and_uses_nothing_of_ours() -> None:
     assert not [name for name in names if name.startswith(("orlog", "tests", "zarr"))]
 
 
-def test_the_manifest_of_the_page_is_that_of_its_version(tiny: Path) -> None:
+def test_the_manifest_of_the_page_is_that_of_its_version(tiny):
     (text,) = re.findall(r"```json\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     store = Store(tiny)
     assert json.loads(text) == store.manifest
@@ -85,7 +79,7 @@ def test_the_manifest_of_the_page_is_that_of_its_version(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FROZEN, ids=lambda folder: folder.name)
-def test_every_frozen_store_is_read_as_orlog_reads_it(folder: Path) -> None:
+def test_every_frozen_store_is_read_as_orlog_reads_it(folder):
     store, dataset = Store(folder), orlog.load_dataset(folder)
     assert store.manifest["digest"] == dataset.digest
     check_columns(store.manifest)
@@ -99,7 +93,7 @@ def test_every_frozen_store_is_read_as_orlog_reads_it(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FROZEN, ids=lambda folder: folder.name)
-def test_zarr_writes_the_bytes_of_every_frozen_array(folder: Path, tmp_path: Path) -> None:
+def test_zarr_writes_the_bytes_of_every_frozen_array(folder, tmp_path):
     if folder.name == "format-1-hdf5":
         return
     store = Store(folder)
@@ -137,7 +131,7 @@ def test_zarr_writes_the_bytes_of_every_frozen_array(folder: Path, tmp_path: Pat
     assert len(others) in (0, 4)  # hashes of chunks, and the old sides
 
 
-def test_damage_to_any_file_is_refused(tiny: Path) -> None:
+def test_damage_to_any_file_is_refused(tiny):
     for path in [path for path in tiny.rglob("*") if path.is_file()]:
         whole = path.read_bytes()
         path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
@@ -147,13 +141,12 @@ def test_damage_to_any_file_is_refused(tiny: Path) -> None:
     Store(tiny)
 
 
-def column(body: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any]
+def column(body, name):
     (found,) = (one for one in body["columns"] if one["name"] == name)
     return found
 
 
-WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
+WRONG = {
     "an unknown key": lambda body: body.update(title="x"),
     "a missing key": lambda body: body.pop("license"),
     "a newer version": lambda body: body.update(format_version=2),
@@ -175,9 +168,7 @@ WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
-def test_both_refuse_what_the_page_tells_readers_to_refuse(
-    tiny: Path, reseal: Reseal, change: Callable[[dict[str, Any]], object]
-) -> None:
+def test_both_refuse_what_the_page_tells_readers_to_refuse(tiny, reseal, change):
     reseal(tiny, change)
     with pytest.raises((ValueError, KeyError)):
         check_columns(Store(tiny).manifest)
@@ -187,12 +178,12 @@ def test_both_refuse_what_the_page_tells_readers_to_refuse(
 
 @pytest.mark.parametrize("seed", [None, 0, 7, 10**9])
 @pytest.mark.parametrize("sizes", [[0.8, 0.1, 0.1], [3, 40, 1], [0.5, 0.25]], ids=str)
-def test_parts_of_a_split_are_what_the_page_says(mini: Dataset, sizes: list[Any], seed: int | None) -> None:
+def test_parts_of_a_split_are_what_the_page_says(mini, sizes, seed):
     for view in orlog.split_dataset(mini, sizes, seed=seed):
         check_view(mini, view)
 
 
-def check_view(parent: Dataset, view: Dataset) -> None:
+def check_view(parent, view):
     columns = {f"episodes/{name}": parent.column(f"episodes/{name}") for name in ("lengths", "returns")}
     assert view.operation is not None
     assert view.selection().index.tolist() == positions(view.operation, columns)
@@ -200,7 +191,7 @@ def check_view(parent: Dataset, view: Dataset) -> None:
     assert view_digest({"operation": view.operation, "parents": [named]}) == view.digest
 
 
-def test_a_signature_is_of_the_message_that_the_page_gives(tiny: Path, tmp_path: Path) -> None:
+def test_a_signature_is_of_the_message_that_the_page_gives(tiny, tmp_path):
     key = new_key(tmp_path / "key")
     manifest = (tiny / "manifest.json").read_bytes()
     (one,) = json.loads(sign(manifest, "manifest", tmp_path / "key"))["signatures"]

@@ -1,8 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import google_crc32c
 import numpy as np
 import pytest
@@ -18,10 +13,10 @@ from tests.levels import scaled
 
 NAME = "rewards/c.0"
 NUMBERS = Encoding(chunk_rows=8, chunks_per_shard=4)
-COMPRESSIONS: list[str] = ["none", "lz4", "lz4hc", "zstd"]
+COMPRESSIONS = ["none", "lz4", "lz4hc", "zstd"]
 
 
-def random_rows(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray:
+def random_rows(dtype, shape, seed):
     """Return rows of any bytes at all, not-a-numbers of every kind among them."""
     rng = np.random.default_rng(seed)
     if dtype == np.bool_:
@@ -29,15 +24,15 @@ def random_rows(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.n
     return np.frombuffer(rng.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape)
 
 
-def shard_bytes(values: np.ndarray, encoding: Encoding) -> bytes:
+def shard_bytes(values, encoding):
     return b"".join(encode_shard(values, encoding))
 
 
-def open_shard(path: Path, encoding: Encoding = NUMBERS) -> Shard:
+def open_shard(path, encoding=NUMBERS):
     return Shard(path, encoding.chunks_per_shard, path.stat().st_size, name=NAME)
 
 
-def read_all(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], encoding: Encoding) -> np.ndarray:
+def read_all(path, shape, dtype, encoding):
     """Return the first `shape[0]` rows of a shard."""
     shard = open_shard(path, encoding)
     chunks = -(-shape[0] // encoding.chunk_rows)
@@ -49,29 +44,29 @@ def read_all(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], encoding:
     return out[: shape[0]]
 
 
-def read_numbers(path: Path, encoding: Encoding = NUMBERS) -> np.ndarray:
+def read_numbers(path, encoding=NUMBERS):
     return read_all(path, (26,), np.dtype(np.float64), encoding)
 
 
 @pytest.fixture
-def values() -> np.ndarray:
+def values():
     return np.random.default_rng(0).standard_normal(26)
 
 
 @pytest.fixture
-def path(tmp_path: Path, values: np.ndarray) -> Path:
+def path(tmp_path, values):
     """Return a shard of 8 rows to a chunk and 4 chunks, the last of them not full."""
     path = tmp_path / "shard"
     path.write_bytes(shard_bytes(values, NUMBERS))
     return path
 
 
-def index_of(data: bytes | bytearray, chunks: int = NUMBERS.chunks_per_shard) -> list[tuple[int, int]]:
+def index_of(data, chunks=NUMBERS.chunks_per_shard):
     index = np.frombuffer(data[-chunks * 16 - 4 : -4], "<u8").reshape(chunks, 2)
     return [(int(offset), int(length)) for offset, length in index]
 
 
-def place_of(data: bytes, position: int, chunks: int = NUMBERS.chunks_per_shard) -> str:
+def place_of(data, position, chunks=NUMBERS.chunks_per_shard):
     """Return how an error should call what lies at a position."""
     for chunk, (offset, size) in enumerate(index_of(data, chunks)):
         if offset <= position < offset + size:
@@ -79,12 +74,12 @@ def place_of(data: bytes, position: int, chunks: int = NUMBERS.chunks_per_shard)
     return f"{NAME}, index of chunks:"
 
 
-def with_sum(data: bytes) -> bytes:
+def with_sum(data):
     return data + int(google_crc32c.value(data)).to_bytes(4, "little")
 
 
 @st.composite
-def shards(draw: st.DrawFn) -> tuple[np.ndarray, Encoding]:
+def shards(draw):
     """Draw rows of any dtype and an encoding of at most as many rows as a shard holds."""
     dtype = np.dtype(draw(st.sampled_from(sorted(DTYPES))))
     shape = tuple(draw(st.lists(st.integers(1, 5), max_size=3)))
@@ -105,9 +100,7 @@ def shards(draw: st.DrawFn) -> tuple[np.ndarray, Encoding]:
 
 @settings(max_examples=scaled(150), deadline=None)
 @given(shard=shards())
-def test_a_shard_gives_back_the_rows_it_was_made_of(
-    tmp_path_factory: pytest.TempPathFactory, shard: tuple[np.ndarray, Encoding]
-) -> None:
+def test_a_shard_gives_back_the_rows_it_was_made_of(tmp_path_factory, shard):
     values, encoding = shard
     path = tmp_path_factory.mktemp("shard") / "shard"
     data = shard_bytes(values, encoding)
@@ -125,10 +118,8 @@ def test_a_shard_gives_back_the_rows_it_was_made_of(
     assert len(data) == (ends[-1] if ends else 0) + encoding.chunks_per_shard * 16 + 4
 
 
-def test_a_codec_that_loses_something_is_found_before_its_bytes_are_kept(
-    monkeypatch: pytest.MonkeyPatch, values: np.ndarray
-) -> None:
-    def encode(part: np.ndarray, encoding: Encoding) -> bytes:
+def test_a_codec_that_loses_something_is_found_before_its_bytes_are_kept(monkeypatch, values):
+    def encode(part, encoding):
         return real(np.where(part == values[20], -part, part), encoding)
 
     real = shards_module._encode_chunk
@@ -144,9 +135,7 @@ def test_a_codec_that_loses_something_is_found_before_its_bytes_are_kept(
     [("uint8", (3, 16, 16), 2), ("uint8", (), None), ("float32", (2,), None)],
     ids=["(C, H, W)", "text", "numbers"],
 )
-def test_every_damaged_byte_of_any_encoding_is_noticed_and_named(
-    tmp_path: Path, dtype: str, shape: tuple[int, ...], axis: int | None, compression: str
-) -> None:
+def test_every_damaged_byte_of_any_encoding_is_noticed_and_named(tmp_path, dtype, shape, axis, compression):
     path = tmp_path / "shard"
     rows = 1 if axis is not None else 40
     encoding = Encoding(
@@ -165,7 +154,7 @@ def test_every_damaged_byte_of_any_encoding_is_noticed_and_named(
         assert caught.value.file == NAME
 
 
-def test_a_shard_cut_or_grown_anywhere_is_noticed(path: Path) -> None:
+def test_a_shard_cut_or_grown_anywhere_is_noticed(path):
     whole = path.read_bytes()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
@@ -179,7 +168,7 @@ def test_a_shard_cut_or_grown_anywhere_is_noticed(path: Path) -> None:
             Shard(path, 4, len(whole), name=NAME)
 
 
-def test_a_missing_shard_and_a_link_are_named(tmp_path: Path, path: Path) -> None:
+def test_a_missing_shard_and_a_link_are_named(tmp_path, path):
     (tmp_path / "link").symlink_to(path)
     for other in (tmp_path / "nowhere", tmp_path / "link"):
         with pytest.raises(IntegrityError, match=f"{NAME}: expected 10 bytes, found no file") as caught:
@@ -192,7 +181,7 @@ def test_a_missing_shard_and_a_link_are_named(tmp_path: Path, path: Path) -> Non
 @pytest.mark.parametrize(
     "entry", [(2**64 - 1, 2**64 - 1), (2**63, 100), (2**64 - 1, 1), (0, 2**40), (0, 0), (0, 3), (0, 4)], ids=str
 )
-def test_an_index_that_points_nowhere_is_refused_though_its_sum_is_right(path: Path, entry: tuple[int, int]) -> None:
+def test_an_index_that_points_nowhere_is_refused_though_its_sum_is_right(path, entry):
     data = path.read_bytes()
     index = index_of(data)
     index[1] = entry
@@ -202,7 +191,7 @@ def test_an_index_that_points_nowhere_is_refused_though_its_sum_is_right(path: P
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS[1:])
-def test_a_chunk_with_a_right_sum_decodes_or_is_an_integrity_error(tmp_path: Path, compression: str) -> None:
+def test_a_chunk_with_a_right_sum_decodes_or_is_an_integrity_error(tmp_path, compression):
     encoding = Encoding(chunk_rows=64, chunks_per_shard=1, compression=compression)
     whole = shard_bytes(np.arange(64.0), encoding)
     ((_, size),) = index_of(whole, 1)
@@ -225,7 +214,7 @@ def test_a_chunk_with_a_right_sum_decodes_or_is_an_integrity_error(tmp_path: Pat
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_a_chunk_of_another_size_is_refused_before_it_is_decoded(compression: str) -> None:
+def test_a_chunk_of_another_size_is_refused_before_it_is_decoded(compression):
     encoding = Encoding(chunk_rows=64, chunks_per_shard=1, compression=compression)
     whole = shard_bytes(np.arange(64.0), encoding)
     ((_, size),) = index_of(whole, 1)

@@ -1,13 +1,9 @@
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import blake3
 import numpy as np
@@ -21,18 +17,17 @@ from orlog.datasets.store.shards import encode_shard
 from orlog.datasets.store.verify import check_values, verify_folder
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, ManifestError, StorageError
-from orlog.manifests.manifest import MANIFEST_FILE, Container, read_manifest
-from tests.datasets.conftest import Replace, Reseal
+from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
 SHARD = "observations/observation/c.0.0"
 
 
-def problems(folder: Path) -> list[tuple[str, str]]:
+def problems(folder):
     return [(problem.file, problem.kind) for problem in verify_folder(folder)[1]]
 
 
-def test_an_error_of_progress_ends_the_verification(mini_folder: Path) -> None:
-    def stop(size: int) -> None:
+def test_an_error_of_progress_ends_the_verification(mini_folder):
+    def stop(size):
         if size:
             raise KeyboardInterrupt
 
@@ -42,8 +37,8 @@ def test_an_error_of_progress_ends_the_verification(mini_folder: Path) -> None:
     assert threading.active_count() == before
 
 
-def test_an_object_that_cannot_be_read_is_named(mini_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path, progress: Callable[[int], None]) -> str:
+def test_an_object_that_cannot_be_read_is_named(mini_folder, monkeypatch):
+    def fail(path, progress):
         if path == mini_folder / SHARD:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return hash_file(path, progress)
@@ -54,8 +49,8 @@ def test_an_object_that_cannot_be_read_is_named(mini_folder: Path, monkeypatch: 
     assert problem.found == f"an error: {os.strerror(errno.EIO)}"
 
 
-def test_too_many_open_files_are_no_damage(mini_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_path: Path, _progress: Callable[[int], None]) -> str:
+def test_too_many_open_files_are_no_damage(mini_folder, monkeypatch):
+    def fail(_path, _progress):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(objects, "hash_file", fail)
@@ -63,10 +58,10 @@ def test_too_many_open_files_are_no_damage(mini_folder: Path, monkeypatch: pytes
         verify_folder(mini_folder)
 
 
-def test_a_folder_that_cannot_be_listed_is_named(mini_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_listed_is_named(mini_folder, monkeypatch):
     scandir = os.scandir
 
-    def refuse(path: str) -> Any:
+    def refuse(path):
         if path.rstrip("/").endswith("/actions"):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return scandir(path)
@@ -75,7 +70,7 @@ def test_a_folder_that_cannot_be_listed_is_named(mini_folder: Path, monkeypatch:
     assert problems(mini_folder) == [("actions", "unreadable")]
 
 
-def test_a_problem_names_the_column_and_the_episodes(mini_folder: Path) -> None:
+def test_a_problem_names_the_column_and_the_episodes(mini_folder):
     (mini_folder / "rewards/c.0").unlink()
     (mini_folder / "extra").write_text("x")
     manifest, (missing, extra) = verify_folder(mini_folder)
@@ -85,7 +80,7 @@ def test_a_problem_names_the_column_and_the_episodes(mini_folder: Path) -> None:
     assert (extra.column, extra.episodes) == (None, None)
 
 
-def test_one_flipped_bit_in_any_object_is_reported_as_exactly_that_object(mini_folder: Path) -> None:
+def test_one_flipped_bit_in_any_object_is_reported_as_exactly_that_object(mini_folder):
     rng = np.random.default_rng(3)
     for item in read_manifest(mini_folder / MANIFEST_FILE).objects:
         path = mini_folder / item.path
@@ -102,10 +97,8 @@ def test_one_flipped_bit_in_any_object_is_reported_as_exactly_that_object(mini_f
     assert problems(mini_folder) == []
 
 
-def test_values_other_than_those_stated_are_found_by_decoding(
-    mini_folder: Path, replace_object: Callable[[Path, str, bytes], None]
-) -> None:
-    seen: list[int] = []
+def test_values_other_than_those_stated_are_found_by_decoding(mini_folder, replace_object):
+    seen = []
     stored = StoredVersion(mini_folder)
     assert check_values(stored, seen.append) == []
     columns = stored.schema.columns()
@@ -125,19 +118,19 @@ def test_values_other_than_those_stated_are_found_by_decoding(
 CORNERS = Path(__file__).with_name("frozen") / "format-1-corners"
 
 
-def add_object(folder: Path, reseal: Reseal, path: str, data: bytes) -> None:
+def add_object(folder, reseal, path, data):
     """Add a file that the manifest lists."""
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     (folder / path).write_bytes(data)
     item = {"path": path, "size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
-    def change(body: dict[str, Any]) -> None:
+    def change(body):
         body["objects"] = sorted([*body["objects"], item], key=lambda one: one["path"])
 
     reseal(folder, change)
 
 
-def drop_group(body: dict[str, Any]) -> None:
+def drop_group(body):
     body["objects"] = [one for one in body["objects"] if one["path"] != "parts/1/infos/zarr.json"]
 
 
@@ -188,13 +181,7 @@ WRONG_FLAGS = b"".join(
     ],
     ids=["uncounted", "counted", "flags", "hashes", "fewer hashes", "stranger", "no group"],
 )
-def test_what_a_writer_stated_wrongly_is_found_by_values_alone(
-    tmp_path: Path,
-    reseal: Reseal,
-    replace_object: Replace,
-    damage: Callable[[Path, Reseal, Replace], None],
-    expected: list[str],
-) -> None:
+def test_what_a_writer_stated_wrongly_is_found_by_values_alone(tmp_path, reseal, replace_object, damage, expected):
     folder = tmp_path / "store"
     shutil.copytree(CORNERS, folder)
     assert check_values(StoredVersion(folder)) == []
@@ -207,7 +194,7 @@ def test_what_a_writer_stated_wrongly_is_found_by_values_alone(
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_values_of_every_part_are_checked_in_both_containers(mini_folder: Path, container: Container) -> None:
+def test_values_of_every_part_are_checked_in_both_containers(mini_folder, container):
     first = orlog.load_dataset(mini_folder)
     orlog.save_dataset(first[:3], "lab/parts-v1", version="1.0.0", container=container)
     with orlog.DatasetWriter.append(orlog.load_dataset("lab/parts-v1")) as writer:
@@ -224,7 +211,7 @@ def test_values_of_every_part_are_checked_in_both_containers(mini_folder: Path, 
         assert "c.0.0, chunk 0: damaged: crc32c" in problem.found
 
 
-def test_a_link_in_place_of_a_folder_condemns_all_below_it(mini_folder: Path, tmp_path: Path) -> None:
+def test_a_link_in_place_of_a_folder_condemns_all_below_it(mini_folder, tmp_path):
     shutil.move(mini_folder / "actions", tmp_path / "good")
     (mini_folder / "actions").symlink_to(tmp_path / "good")
     assert problems(mini_folder) == [
@@ -234,7 +221,7 @@ def test_a_link_in_place_of_a_folder_condemns_all_below_it(mini_folder: Path, tm
     ]
 
 
-def test_a_damaged_manifest_is_an_error_of_its_own(mini_folder: Path) -> None:
+def test_a_damaged_manifest_is_an_error_of_its_own(mini_folder):
     (mini_folder / MANIFEST_FILE).write_bytes(b"{}")
     with pytest.raises(ManifestError) as caught:
         verify_folder(mini_folder)

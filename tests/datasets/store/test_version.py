@@ -1,14 +1,10 @@
 """A version of several parts reads as if it had been written at once."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import blake3
 import numpy as np
@@ -17,9 +13,6 @@ import zarr
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.columns.values import Block
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store import version as version_module
 from orlog.datasets.store.encoding import Encoding, choose_encoding
 from orlog.datasets.store.shards import encode_shard
@@ -30,8 +23,6 @@ from orlog.manifests.manifest import part_folder
 from tests.episodes import whole_episode
 from tests.levels import scaled
 from tests.stored_objects import make_objects
-
-Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 
 OBSERVATION = spaces.Dict(
     {
@@ -48,17 +39,17 @@ SMALL = Encoding(chunk_rows=4, chunks_per_shard=2)
 LENGTHS = [[5, 1, 3], [2], [1, 1, 7, 4]]
 
 
-def an_episode(steps: int, seed: int, *, silent: bool = False) -> Episode:
+def an_episode(steps, seed, *, silent=False):
     """Return a random episode; a silent one has texts and sequences without any value."""
     rng = np.random.default_rng(seed)
 
-    def say() -> str:
+    def say():
         return "" if silent else WORDS[rng.integers(len(WORDS))]
 
-    def pairs() -> tuple[np.ndarray, ...]:
+    def pairs():
         return tuple(rng.random((2,)).astype(np.float32) for _ in range(rng.integers(0, 3)))
 
-    def sets() -> tuple[Any, ...]:
+    def sets():
         return () if silent else tuple(pairs() for _ in range(rng.integers(0, 3)))
 
     option = [
@@ -79,7 +70,7 @@ def an_episode(steps: int, seed: int, *, silent: bool = False) -> Episode:
     )
 
 
-def encodings() -> dict[str, Encoding]:
+def encodings():
     """Return small chunks for all columns but the frames, so that there are many shards."""
     numbers = [
         "observations/say@offsets",
@@ -96,11 +87,11 @@ def encodings() -> dict[str, Encoding]:
     }
 
 
-def flat(lists: Sequence[Sequence[Any]]) -> list[Any]:
+def flat(lists):
     return list(itertools.chain.from_iterable(lists))
 
 
-def record(name: str, parts: Sequence[Sequence[Episode]]) -> Dataset:
+def record(name, parts):
     """Write a version, and append each further part to the one before."""
     writer = orlog.DatasetWriter(name, observation_space=OBSERVATION, action_space=ACTION, encodings=encodings())
     for number, part in enumerate(parts):
@@ -113,7 +104,7 @@ def record(name: str, parts: Sequence[Sequence[Episode]]) -> Dataset:
     return orlog.load_dataset(name)
 
 
-def random_parts(*, silent: int | None = None) -> list[list[Episode]]:
+def random_parts(*, silent=None):
     """Return episodes of `LENGTHS`; those of the part `silent` say nothing at all."""
     seeds = itertools.count()
     return [
@@ -123,7 +114,7 @@ def random_parts(*, silent: int | None = None) -> list[list[Episode]]:
 
 
 @pytest.fixture(scope="module", params=[None, 1], ids=["all speak", "second silent"])
-def versions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Dataset]:
+def versions(request, tmp_path_factory):
     """Return the same episodes in three parts and in one; do not write to them."""
     parts = random_parts(silent=request.param)
     with pytest.MonkeyPatch.context() as patch:
@@ -132,7 +123,7 @@ def versions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(scope="module")
-def three_parts(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+def three_parts(tmp_path_factory):
     """Return three parts, two of which earlier versions share; do not write to them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("versions")))
@@ -140,31 +131,31 @@ def three_parts(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.fixture
-def copied(three_parts: Dataset, tmp_path: Path) -> Path:
+def copied(three_parts, tmp_path):
     """Return a copy of the folder of three parts, to be damaged at will."""
     return Path(shutil.copytree(three_parts.folder, tmp_path / "copied"))
 
 
 @pytest.fixture
-def one_part(three_parts: Dataset, tmp_path: Path) -> Path:
+def one_part(three_parts, tmp_path):
     """Return a copy of the first of these versions, which has one part."""
     return Path(shutil.copytree(three_parts.folder.with_name("1.0.0"), tmp_path / "one"))
 
 
 @pytest.fixture
-def stored_versions(versions: tuple[Dataset, Dataset]) -> tuple[StoredVersion, StoredVersion]:
+def stored_versions(versions):
     parts, whole = versions
     assert (len(parts.manifest.parts), len(whole.manifest.parts)) == (3, 0)
     return StoredVersion(parts.folder), StoredVersion(whole.folder)
 
 
-def assert_same_values(one: np.ndarray, two: np.ndarray) -> None:
+def assert_same_values(one, two):
     assert (one.dtype, one.shape) == (two.dtype, two.shape)
     assert one.tobytes() == two.tobytes()
 
 
 @pytest.mark.scaled
-def test_any_range_of_rows_is_that_of_the_whole(stored_versions: tuple[StoredVersion, StoredVersion]) -> None:
+def test_any_range_of_rows_is_that_of_the_whole(stored_versions):
     parts, whole = stored_versions
     for name in whole.schema.columns():
         values = whole.read(name)
@@ -177,7 +168,7 @@ def test_any_range_of_rows_is_that_of_the_whole(stored_versions: tuple[StoredVer
                 assert_same_values(stored.read(name, start, stop), values[start:stop])
 
 
-def test_any_rows_in_any_order_are_those_of_the_whole(stored_versions: tuple[StoredVersion, StoredVersion]) -> None:
+def test_any_rows_in_any_order_are_those_of_the_whole(stored_versions):
     parts, whole = stored_versions
     rng = np.random.default_rng(0)
     for name in whole.schema.columns():
@@ -201,14 +192,12 @@ SELECTIONS = [[], [3], [7, 6, 5, 4, 3, 2, 1, 0], [2, 3], [3, 4], [1, 3, 6], [6, 
     ],
     ids=str,
 )
-def test_rows_of_any_episodes_are_those_of_the_episodes(
-    stored_versions: tuple[StoredVersion, StoredVersion], monkeypatch: pytest.MonkeyPatch, windows: tuple[int, int]
-) -> None:
+def test_rows_of_any_episodes_are_those_of_the_episodes(stored_versions, monkeypatch, windows):
     monkeypatch.setattr(version_module, "GAP_BYTES", windows[0])
     monkeypatch.setattr(version_module, "WINDOW_BYTES", windows[1])
     parts, whole = stored_versions
     names = list(whole.schema.columns())
-    single: list[Block] = [whole.read_block(np.array([episode]), names) for episode in range(len(whole.lengths))]
+    single = [whole.read_block(np.array([episode]), names) for episode in range(len(whole.lengths))]
     for selection in SELECTIONS:
         episodes = np.array(selection, np.int64)
         for stored in (parts, whole):
@@ -225,7 +214,7 @@ def test_rows_of_any_episodes_are_those_of_the_episodes(
                 assert_same_values(block[name], np.concatenate(pieces))
 
 
-def same(one: Any, two: Any) -> bool:
+def same(one, two):
     if isinstance(one, np.ndarray):
         return bool(one.dtype == two.dtype and np.array_equal(one, two, equal_nan=True))
     if isinstance(one, dict):
@@ -236,7 +225,7 @@ def same(one: Any, two: Any) -> bool:
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_damage_in_a_part_names_the_file_in_that_part(copied: Path, part: int) -> None:
+def test_damage_in_a_part_names_the_file_in_that_part(copied, part):
     path = f"{part_folder(part)}rewards/c.0"
     data = bytearray((copied / path).read_bytes())
     data[0] ^= 1
@@ -250,12 +239,12 @@ def test_damage_in_a_part_names_the_file_in_that_part(copied: Path, part: int) -
     assert problem.file == path
 
 
-def move(parts: list[dict[str, Any]], key: str) -> None:
+def move(parts, key):
     parts[0][key] += 1
     parts[1][key] -= 1
 
 
-PART_CHANGES: dict[str, Callable[[list[dict[str, Any]]], object]] = {
+PART_CHANGES = {
     "last dropped": lambda parts: parts.pop(),
     "other order": lambda parts: parts.reverse(),
     "steps moved": lambda parts: move(parts, "steps"),
@@ -265,17 +254,13 @@ PART_CHANGES: dict[str, Callable[[list[dict[str, Any]]], object]] = {
 
 
 @pytest.mark.parametrize("change", PART_CHANGES.values(), ids=PART_CHANGES.keys())
-def test_parts_that_do_not_make_up_the_whole_are_refused(
-    copied: Path, reseal: Reseal, change: Callable[[list[dict[str, Any]]], object]
-) -> None:
+def test_parts_that_do_not_make_up_the_whole_are_refused(copied, reseal, change):
     reseal(copied, lambda body: change(body["parts"]))
     with pytest.raises(IntegrityError):
         orlog.load_dataset(copied)
 
 
-def replace_column(
-    folder: Path, name: str, values: np.ndarray, replace_object: Callable[[Path, str, bytes], None], reseal: Reseal
-) -> None:
+def replace_column(folder, name, values, replace_object, reseal):
     """Put other values of as many rows into a column, sealed as if they belonged there."""
     stored = StoredVersion(folder)
     spec = stored.schema.columns()[name]
@@ -286,7 +271,7 @@ def replace_column(
     for item in column.objects:
         replace_object(folder, item.path, (folder.parent / "donor" / item.path).read_bytes())
 
-    def change(body: dict[str, Any]) -> None:
+    def change(body):
         (listed,) = (listed for listed in body["columns"] if listed["name"] == name)
         listed["blake3"] = column.blake3
 
@@ -296,9 +281,7 @@ def replace_column(
 
 @pytest.mark.parametrize("name", ["infos/said@offsets", "observations/sets@values@offsets", "actions@choice"])
 @pytest.mark.parametrize("kind", ["beyond", "negative", "backward"])
-def test_offsets_that_do_not_count_their_values_are_an_integrity_error(
-    one_part: Path, replace_object: Callable[[Path, str, bytes], None], reseal: Reseal, name: str, kind: str
-) -> None:
+def test_offsets_that_do_not_count_their_values_are_an_integrity_error(one_part, replace_object, reseal, name, kind):
     values = StoredVersion(one_part).read(name).copy()
     values[-1] = {"beyond": values.max() + 1000, "negative": -1, "backward": values.min() - 1}[kind]
     replace_column(one_part, name, values, replace_object, reseal)
@@ -310,7 +293,7 @@ def test_offsets_that_do_not_count_their_values_are_an_integrity_error(
 
 @pytest.mark.filterwarnings("ignore:Object at .* is not recognized")
 @pytest.mark.parametrize("pipeline", ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"])
-def test_zarr_itself_reads_every_part(three_parts: Dataset, pipeline: str) -> None:
+def test_zarr_itself_reads_every_part(three_parts, pipeline):
     stored = StoredVersion(three_parts.folder)
     for part, totals in enumerate(three_parts.manifest.parts):
         with zarr.config.set({"codec_pipeline.path": pipeline}):
@@ -328,12 +311,10 @@ def test_zarr_itself_reads_every_part(three_parts: Dataset, pipeline: str) -> No
 # --- what a review found
 
 
-def test_rows_that_no_shards_hold_are_refused_before_anything_is_allocated(
-    reseal: Callable[..., Path], mini_folder: Path
-) -> None:
+def test_rows_that_no_shards_hold_are_refused_before_anything_is_allocated(reseal, mini_folder):
     huge = 2**50
 
-    def more(body: dict[str, Any]) -> None:
+    def more(body):
         body["total_steps"] = huge
         for column in body["columns"]:
             if not column["name"].startswith("episodes/"):
@@ -355,15 +336,15 @@ def test_rows_that_no_shards_hold_are_refused_before_anything_is_allocated(
 class Forger:
     """Replaces a column of a store as one would who can make digests."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
 
-    def replace(self, name: str, values: np.ndarray) -> None:
+    def replace(self, name, values):
         """Write other values in the place of a column's only shard."""
         encoding = choose_encoding(name, values.dtype, values.shape[1:])
         (self.folder / name / "c.0").write_bytes(b"".join(encode_shard(values, encoding)))
 
-    def relist(self, body: dict[str, Any]) -> None:
+    def relist(self, body):
         """List every file as it is now."""
         body["objects"] = [
             {"path": item.path, "size_bytes": item.size_bytes, "sha256": item.sha256}

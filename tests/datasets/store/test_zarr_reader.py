@@ -1,14 +1,10 @@
-from __future__ import annotations
-
 import json
 import multiprocessing
 import pickle
 import tempfile
 import threading
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import blake3
 import numpy as np
@@ -22,7 +18,7 @@ from orlog.base.files import list_files
 from orlog.datasets.store import zarr_reader, zarr_writer
 from orlog.datasets.store.encoding import Encoding
 from orlog.datasets.store.zarr_reader import ZarrReader
-from orlog.datasets.store.zarr_writer import WrittenColumn, ZarrWriter
+from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import DTYPES
@@ -32,13 +28,13 @@ from tests.stored_objects import make_objects
 
 ZARR_PYTHON = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 ZARRS = "zarrs.ZarrsCodecPipeline"
-COMPRESSIONS: list[str] = ["none", "lz4", "lz4hc", "zstd"]
+COMPRESSIONS = ["none", "lz4", "lz4hc", "zstd"]
 FLOAT = np.dtype(np.float64)
 REWARDS = ColumnSpec("rewards", FLOAT, ())
 SMALL = Encoding(chunk_rows=8, chunks_per_shard=2)
 
 
-def write(folder: Path, spec: ColumnSpec, pieces: list[np.ndarray], encoding: Encoding | None = None) -> WrittenColumn:
+def write(folder, spec, pieces, encoding=None):
     writer = ZarrWriter(folder, {} if encoding is None else {spec.name: encoding})
     writer.add_column(spec)
     for piece in pieces:
@@ -49,23 +45,23 @@ def write(folder: Path, spec: ColumnSpec, pieces: list[np.ndarray], encoding: En
     return column
 
 
-def open_columns(folder: Path, *columns: WrittenColumn) -> ZarrReader:
+def open_columns(folder, *columns):
     sizes = {item.path: item.size_bytes for column in columns for item in column.objects}
     return ZarrReader(folder, {column.spec: column.rows for column in columns}, sizes)
 
 
-def read(folder: Path, column: WrittenColumn) -> np.ndarray:
+def read(folder, column):
     return open_columns(folder, column).read(column.spec.name, 0, column.rows)
 
 
-def read_elsewhere(path: Path, pipeline: str) -> np.ndarray:
+def read_elsewhere(path, pipeline):
     """Return an array as Zarr reads it."""
     with zarr.config.set({"codec_pipeline.path": pipeline}):
         return np.asarray(zarr.open_array(path, mode="r", zarr_format=3)[...])
 
 
 @st.composite
-def written_columns(draw: st.DrawFn) -> tuple[ColumnSpec, np.ndarray, list[int], Encoding]:
+def written_columns(draw):
     dtype = np.dtype(draw(st.sampled_from(sorted(DTYPES))))
     shape = tuple(draw(st.lists(st.integers(1, 4), max_size=3)))
     rows = draw(st.integers(0, 60))
@@ -85,9 +81,7 @@ def written_columns(draw: st.DrawFn) -> tuple[ColumnSpec, np.ndarray, list[int],
 
 @settings(max_examples=scaled(40), deadline=None)
 @given(column=written_columns(), threads=st.sampled_from([1, 4]), data=st.data())
-def test_reading_any_rows_gives_what_was_written_in_any_pieces(
-    column: tuple[ColumnSpec, np.ndarray, list[int], Encoding], threads: int, data: st.DataObject
-) -> None:
+def test_reading_any_rows_gives_what_was_written_in_any_pieces(column, threads, data):
     spec, values, cuts, encoding = column
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as temporary:
         patch.setattr(zarr_reader, "THREADS", threads)
@@ -120,7 +114,7 @@ def test_reading_any_rows_gives_what_was_written_in_any_pieces(
 
 @settings(max_examples=scaled(25), deadline=None)
 @given(column=written_columns())
-def test_zarr_itself_reads_what_was_written(column: tuple[ColumnSpec, np.ndarray, list[int], Encoding]) -> None:
+def test_zarr_itself_reads_what_was_written(column):
     spec, values, _, encoding = column
     if encoding.difference_axis is not None:
         return
@@ -141,9 +135,7 @@ def test_zarr_itself_reads_what_was_written(column: tuple[ColumnSpec, np.ndarray
     ],
     ids=str,
 )
-def test_zarr_itself_writes_the_same_bytes(
-    tmp_path: Path, dtype: str, shape: tuple[int, ...], compression: str
-) -> None:
+def test_zarr_itself_writes_the_same_bytes(tmp_path, dtype, shape, compression):
     spec = ColumnSpec("observations/a", np.dtype(dtype), shape)
     values = random_rows(spec.dtype, (41, *shape), 5)
     encoding = Encoding(chunk_rows=8, chunks_per_shard=3, compression=compression)
@@ -171,7 +163,7 @@ def test_zarr_itself_writes_the_same_bytes(
 
 
 @pytest.mark.parametrize("side", [0, 1], ids=["as before", "as Zarr asks"])
-def test_rows_without_numbers_are_written_and_read(tmp_path: Path, side: int) -> None:
+def test_rows_without_numbers_are_written_and_read(tmp_path, side):
     column = write(tmp_path / "store", ColumnSpec("r", FLOAT, (0, 2)), [np.zeros((5, 0, 2))])
     assert column.rows == 5
     path = tmp_path / "store/r/zarr.json"
@@ -187,7 +179,7 @@ def test_rows_without_numbers_are_written_and_read(tmp_path: Path, side: int) ->
     assert reader.read_rows("r", np.array([3, 3])).shape == (2, 0, 2)
 
 
-def test_rows_may_be_changed_by_the_caller_once_they_are_appended(tmp_path: Path) -> None:
+def test_rows_may_be_changed_by_the_caller_once_they_are_appended(tmp_path):
     buffer = np.zeros(10)
     writer = ZarrWriter(tmp_path / "store", {"rewards": SMALL})
     writer.add_column(REWARDS)
@@ -201,7 +193,7 @@ def test_rows_may_be_changed_by_the_caller_once_they_are_appended(tmp_path: Path
     assert read(tmp_path / "store", column).tolist() == expected.tolist()
 
 
-def test_writing_goes_on_from_shards_that_are_there(tmp_path: Path) -> None:
+def test_writing_goes_on_from_shards_that_are_there(tmp_path):
     values = random_rows(FLOAT, (40,), 0)
     expected = write(tmp_path / "whole", REWARDS, [values], SMALL)
     first = ZarrWriter(tmp_path / "store", {"rewards": SMALL})
@@ -220,14 +212,14 @@ def test_writing_goes_on_from_shards_that_are_there(tmp_path: Path) -> None:
     third.close()
 
 
-def flipped(path: Path, place: int, bit: int) -> None:
+def flipped(path, place, bit):
     data = bytearray(path.read_bytes())
     data[place] ^= 1 << bit
     path.write_bytes(data)
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 8])
-def test_rows_of_whole_chunks_are_still_read_beside_a_damaged_one(tmp_path: Path, chunk_rows: int) -> None:
+def test_rows_of_whole_chunks_are_still_read_beside_a_damaged_one(tmp_path, chunk_rows):
     folder = tmp_path / "store"
     values = random_rows(FLOAT, (40,), 1)
     encoding = Encoding(chunk_rows=chunk_rows, chunks_per_shard=16 // chunk_rows)
@@ -245,30 +237,26 @@ def test_rows_of_whole_chunks_are_still_read_beside_a_damaged_one(tmp_path: Path
         reader.read_rows("rewards", np.array([39, 16]))
 
 
-Body = dict[str, Any]
+def sharding(body):
+    return body["codecs"][0]["configuration"]
 
 
-def sharding(body: Body) -> Body:
-    configuration: Body = body["codecs"][0]["configuration"]
-    return configuration
-
-
-def nested(depth: int) -> Any:
-    value: Any = 0
+def nested(depth):
+    value = 0
     for _ in range(depth):
         value = [value]
     return value
 
 
-def set_rows(chunk: Any, shard: Any) -> Callable[[Body], object]:
-    def change(body: Body) -> None:
+def set_rows(chunk, shard):
+    def change(body):
         sharding(body)["chunk_shape"][0] = chunk
         body["chunk_grid"]["configuration"]["chunk_shape"][0] = shard
 
     return change
 
 
-HOSTILE: dict[str, Callable[[Body], object]] = {
+HOSTILE = {
     "huge chunks": set_rows(2**40, 2**44),
     "huge shards": set_rows(8, 2**60),
     "chunks without rows": set_rows(0, 0),
@@ -285,12 +273,12 @@ HOSTILE: dict[str, Callable[[Body], object]] = {
 }
 
 
-def test_metadata_that_are_not_those_of_format_1_are_refused_at_once(tmp_path: Path) -> None:
+def test_metadata_that_are_not_those_of_format_1_are_refused_at_once(tmp_path):
     folder = tmp_path / "store"
     column = write(folder, REWARDS, [np.zeros(40)], SMALL)
     path = folder / "rewards/zarr.json"
     written = path.read_bytes()
-    texts: list[bytes] = [b"", b"null", b'{"codecs": {"0": 1}}', b"\xff\xfe", b"[" * 100_000]
+    texts = [b"", b"null", b'{"codecs": {"0": 1}}', b"\xff\xfe", b"[" * 100_000]
     for change in HOSTILE.values():
         body = json.loads(written)
         change(body)
@@ -308,7 +296,7 @@ def test_metadata_that_are_not_those_of_format_1_are_refused_at_once(tmp_path: P
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 5])
-def test_frames_are_read_in_any_order_and_across_blocks_of_frames(tmp_path: Path, chunk_rows: int) -> None:
+def test_frames_are_read_in_any_order_and_across_blocks_of_frames(tmp_path, chunk_rows):
     values = random_rows(np.dtype(np.uint8), (150, 16, 16, 3), 0)
     spec = ColumnSpec("observations/camera", np.dtype(np.uint8), (16, 16, 3))
     encoding = Encoding(chunk_rows=chunk_rows, chunks_per_shard=32, compression="lz4hc", difference_axis=1)
@@ -319,14 +307,14 @@ def test_frames_are_read_in_any_order_and_across_blocks_of_frames(tmp_path: Path
     assert (reader.read_rows(spec.name, rows) == values[rows]).all()
 
 
-def test_a_reader_may_be_used_by_several_threads_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_may_be_used_by_several_threads_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(zarr_reader, "OPEN_SHARDS", 2)
     values = random_rows(FLOAT, (160,), 0)
     reader = open_columns(tmp_path, write(tmp_path, REWARDS, [values], SMALL))
     start = threading.Barrier(8)
-    found: list[bytes] = []
+    found = []
 
-    def read_often() -> None:
+    def read_often():
         start.wait(120)
         found.extend(reader.read("rewards", 0, 160).tobytes() for _ in range(25))
 
@@ -339,12 +327,12 @@ def test_a_reader_may_be_used_by_several_threads_at_once(tmp_path: Path, monkeyp
     assert set(found) == {values.tobytes()}
 
 
-def _read_in_child(reader: ZarrReader, results: Any) -> None:
+def _read_in_child(reader, results):
     results.put(reader.read("rewards", 3, 150).tobytes())
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-def test_a_reader_that_was_used_is_pickled_and_forked(tmp_path: Path) -> None:
+def test_a_reader_that_was_used_is_pickled_and_forked(tmp_path):
     values = random_rows(FLOAT, (160,), 0)
     reader = open_columns(tmp_path, write(tmp_path, REWARDS, [values], SMALL))
     assert reader.read("rewards", 0, 160).tobytes() == values.tobytes()

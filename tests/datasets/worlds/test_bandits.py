@@ -1,9 +1,6 @@
 """The recipe of bandits: propensities are exact, and estimators hold exact values as often as they say."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +18,7 @@ from tests.levels import scaled
 
 
 @pytest.fixture
-def shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> orlog.Dataset:
+def shop(monkeypatch, tmp_path):
     """Return a small dataset of the shop, in an empty current folder."""
     monkeypatch.chdir(tmp_path)
     entry = dataclasses.replace(DATASETS["bandits/shop-v1"], recipe=dataclasses.replace(RECIPE, steps=2_000))
@@ -30,7 +27,7 @@ def shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> orlog.Dataset:
     return orlog.load_dataset("bandits/small-v1")
 
 
-def logged(seed: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def logged(seed, count):
     """Return visitors, items and clicks that the rule logs, many at once."""
     rng = np.random.default_rng(seed)
     seen = rng.integers(VISITORS, size=count)
@@ -40,7 +37,7 @@ def logged(seed: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return seen, shown, clicks.astype(float)
 
 
-def test_propensities_and_values_are_exact(shop: orlog.Dataset) -> None:
+def test_propensities_and_values_are_exact(shop):
     rule, place = rule_of(RECIPE), {one.tobytes(): i for i, one in enumerate(visitors())}
     np.testing.assert_allclose(rule.sum(1), 1)
     for episode in shop[:50]:
@@ -64,7 +61,7 @@ def test_propensities_and_values_are_exact(shop: orlog.Dataset) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("estimator", ["ips", "wis", "dr", "wdr"])
-def test_intervals_hold_the_exact_value_in_about_95_of_100_repetitions(estimator: str) -> None:
+def test_intervals_hold_the_exact_value_in_about_95_of_100_repetitions(estimator):
     held, repeats = 0, 400
     best = click_chances().argmax(1)
     chances = 0.6 * np.eye(ITEMS)[best] + 0.04  # of the evaluated policy
@@ -89,7 +86,7 @@ def test_intervals_hold_the_exact_value_in_about_95_of_100_repetitions(estimator
     assert 0.92 <= held / repeats <= 0.98, held / repeats
 
 
-def test_learning_comes_near_the_best_and_estimates_near_the_exact_value(shop: orlog.Dataset) -> None:
+def test_learning_comes_near_the_best_and_estimates_near_the_exact_value(shop):
     train, rest = orlog.split_dataset(shop, [0.6, 0.4], seed=0)
     settings = {"hidden": [32], "learning_rate": 0.01, "batch_size": 256}
     runs = [orlog.train(name, train, settings=settings, steps=scaled(600, 150), evaluations=0) for name in ("bc", "dr")]
@@ -109,7 +106,7 @@ def test_learning_comes_near_the_best_and_estimates_near_the_exact_value(shop: o
     assert distance.value == pytest.approx(best - learned.value.value, abs=0.1)
 
 
-def test_what_has_several_steps_or_no_propensities_is_refused(shop: orlog.Dataset) -> None:
+def test_what_has_several_steps_or_no_propensities_is_refused(shop):
     batch = next(iter(logged_choices(shop, 16, seed=0)))
     assert batch.infos["action_log_probs"].shape == (16,)
     assert bool((batch.infos["action_log_probs"] <= 0).all())

@@ -1,18 +1,13 @@
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import orlog
+from orlog import load_dataset
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.loading import load_dataset
 from orlog.datasets.worlds.pointmaze import DATASETS, UMAZE, PointMazeRecipe
 from orlog.datasets.worlds.recipe import CatalogueEntry, catalogue
 from orlog.errors import InvalidNameError, NotFoundError, WorkerDiedError
@@ -50,7 +45,7 @@ DATASETS[TINY] = CatalogueEntry(
 """
 
 
-def start(script: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+def start(script, *arguments, **variables):
     """Start a script of its own process group."""
     return subprocess.Popen(
         [sys.executable, "-c", PRELUDE + script, *arguments],
@@ -62,7 +57,7 @@ def start(script: str, *arguments: str, **variables: str) -> subprocess.Popen[st
     )
 
 
-def output_of(process: subprocess.Popen[str], limit_s: float) -> tuple[str, str]:
+def output_of(process, limit_s):
     """Return what a script printed; one that does not end in time is killed with its children."""
     try:
         return process.communicate(timeout=limit_s)
@@ -71,7 +66,7 @@ def output_of(process: subprocess.Popen[str], limit_s: float) -> tuple[str, str]
         raise
 
 
-def left_in(name: str) -> set[str]:
+def left_in(name):
     """Return what lies in the folder of a dataset; a lock file may always stay."""
     folder = datasets_folder() / name
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -79,21 +74,21 @@ def left_in(name: str) -> set[str]:
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
+def tiny(monkeypatch):
     """Put a dataset of 450 steps into the catalogue and return its name."""
     monkeypatch.setitem(DATASETS, TINY, TINY_ENTRY)
     return TINY
 
 
 @pytest.fixture
-def tiny_digest(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def tiny_digest(tiny, tmp_path, monkeypatch):
     """Return the digest of the tiny dataset, built elsewhere without interruption."""
     with monkeypatch.context() as patch:
         patch.setenv("ORLOG_HOME", str(tmp_path / "elsewhere"))
         return load_dataset(tiny, build=True).digest
 
 
-def test_a_built_manifest_says_what_the_catalogue_says(built_mini: Path) -> None:
+def test_a_built_manifest_says_what_the_catalogue_says(built_mini):
     manifest = read_manifest(built_mini / "manifest.json")
     entry = catalogue()[MINI]
     assert (manifest.name, manifest.version) == (MINI, entry.version)
@@ -104,12 +99,12 @@ def test_a_built_manifest_says_what_the_catalogue_says(built_mini: Path) -> None
     assert manifest.environment.kwargs == entry.recipe.environment_kwargs
     assert manifest.environment.max_episode_steps == 300
     assert manifest.recipe is not None
-    parameters: dict[str, Any] = dict(manifest.recipe.parameters)
+    parameters = dict(manifest.recipe.parameters)
     parameters["maze"] = tuple(parameters["maze"])
     assert PointMazeRecipe(**parameters, seed=manifest.recipe.seed) == entry.recipe
 
 
-def test_a_dataset_is_built_into_the_home_and_nothing_else_is_left(tiny: str, home: Path) -> None:
+def test_a_dataset_is_built_into_the_home_and_nothing_else_is_left(tiny, home):
     folder = orlog.build_dataset(tiny)
     assert folder == home / "datasets" / tiny / "1.0.0"
     assert left_in(tiny) == {"1.0.0"}
@@ -117,8 +112,8 @@ def test_a_dataset_is_built_into_the_home_and_nothing_else_is_left(tiny: str, ho
     assert load_dataset(tiny).total_steps == 450
 
 
-def test_loading_builds_what_is_not_here_if_it_may(tiny: str) -> None:
-    seen: list[tuple[int, int]] = []
+def test_loading_builds_what_is_not_here_if_it_may(tiny):
+    seen = []
     dataset = load_dataset(f"{tiny}@1.0.0", build=True, progress=lambda *done: seen.append(done))
     assert len(dataset) == 2
     assert seen == [(0, 450), (300, 450), (450, 450)]
@@ -127,7 +122,7 @@ def test_loading_builds_what_is_not_here_if_it_may(tiny: str) -> None:
     assert seen == []
 
 
-def test_what_is_there_is_left_alone_and_replaced_only_if_asked(tiny: str) -> None:
+def test_what_is_there_is_left_alone_and_replaced_only_if_asked(tiny):
     folder = orlog.build_dataset(tiny)
     digest = load_dataset(folder).digest
     shard = folder / "rewards/c.0"
@@ -141,14 +136,14 @@ def test_what_is_there_is_left_alone_and_replaced_only_if_asked(tiny: str) -> No
     assert left_in(tiny) == {"1.0.0"}
 
 
-def test_a_folder_without_a_manifest_does_not_stand_in_the_way(tiny: str) -> None:
+def test_a_folder_without_a_manifest_does_not_stand_in_the_way(tiny):
     folder = datasets_folder() / tiny / "1.0.0"
     (folder / "actions").mkdir(parents=True)
     assert load_dataset(tiny, build=True).total_steps == 450
 
 
 @pytest.mark.slow
-def test_the_bytes_do_not_depend_on_the_number_of_workers(built_mini: Path) -> None:
+def test_the_bytes_do_not_depend_on_the_number_of_workers(built_mini):
     folder = orlog.build_dataset(MINI, workers=2)
     assert folder != built_mini
     text = (folder / "manifest.json").read_text("utf-8")
@@ -156,14 +151,12 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(built_mini: Path) -> N
     assert orlog.verify_store(folder)[1] == []
 
 
-def test_an_executor_that_ends_jobs_in_any_order_gives_the_same_bytes(
-    tiny: str, tiny_digest: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_executor_that_ends_jobs_in_any_order_gives_the_same_bytes(tiny, tiny_digest, monkeypatch):
     monkeypatch.setattr("orlog.datasets.worlds.build.EPISODES_PER_TASK", 1)
-    made: list[int] = []
-    asked: list[int | None] = []
+    made = []
+    asked = []
 
-    def backwards(function: Any, jobs: Any, *, workers: int | None, **_: object) -> Iterator[tuple[int, Any]]:
+    def backwards(function, jobs, *, workers, **_):
         asked.append(workers)
         for index, job in reversed([*enumerate(jobs)]):
             made.append(index)
@@ -175,7 +168,7 @@ def test_an_executor_that_ends_jobs_in_any_order_gives_the_same_bytes(
     orlog.build_dataset(tiny, execute=backwards, workers=3, replace=True)
     assert asked == [None, 3]
 
-    def failing(_function: Any, _jobs: Any, **_: object) -> Iterator[tuple[int, Any]]:
+    def failing(_function, _jobs, **_):
         yield 0, WorkerDiedError("its node was lost.")
 
     with pytest.raises(WorkerDiedError, match="its node was lost"):
@@ -192,7 +185,7 @@ def test_an_executor_that_ends_jobs_in_any_order_gives_the_same_bytes(
         (f"{MINI}@sha256:abcdef", r"builds version 1\.0\.0"),
     ],
 )
-def test_what_no_recipe_builds_is_refused(home: Path, name: str, message: str) -> None:
+def test_what_no_recipe_builds_is_refused(home, name, message):
     with pytest.raises(NotFoundError, match=message):
         orlog.build_dataset(name)
     with pytest.raises(InvalidNameError):
@@ -246,9 +239,7 @@ for instant in instants:
 
 @pytest.mark.scaled
 @pytest.mark.slow
-def test_a_build_killed_at_any_instant_leaves_nothing_or_all_and_can_be_run_again(
-    tiny: str, tiny_digest: str, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_killed_at_any_instant_leaves_nothing_or_all_and_can_be_run_again(tiny, tiny_digest, home, monkeypatch):
     with start(KILLED, str(scaled(8, 3))) as process:
         instants, errors = output_of(process, 300)
     assert process.returncode == 0, errors
@@ -287,7 +278,7 @@ build_dataset(MINI, workers=int(sys.argv[1]), progress=progress)
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_build_killed_while_it_writes_leaves_nothing_that_opens(built_mini: Path, workers: int) -> None:
+def test_a_build_killed_while_it_writes_leaves_nothing_that_opens(built_mini, workers):
     for steps in (1, 3000):
         with start(BUILD_MINI, str(workers), str(steps)) as process:
             assert process.stdout is not None
@@ -302,7 +293,7 @@ def test_a_build_killed_while_it_writes_leaves_nothing_that_opens(built_mini: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_ctrl_c_leaves_nothing(workers: int) -> None:
+def test_ctrl_c_leaves_nothing(workers):
     with start(BUILD_MINI, str(workers), "300") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "stopped\n"
@@ -332,9 +323,7 @@ print(folder)
 """
 
 
-def test_two_processes_that_build_at_once_build_once_and_both_succeed(
-    tiny: str, tiny_digest: str, tmp_path: Path
-) -> None:
+def test_two_processes_that_build_at_once_build_once_and_both_succeed(tiny, tiny_digest, tmp_path):
     with start(TWO, "a", "b") as one, start(TWO, "b", "a") as two:
         outputs = [output_of(process, 600) for process in (one, two)]
     assert [one.returncode, two.returncode] == [0, 0], outputs
@@ -356,7 +345,7 @@ except StorageError as error:
 """
 
 
-def test_a_full_disk_is_a_storage_error_and_leaves_nothing(tiny: str) -> None:
+def test_a_full_disk_is_a_storage_error_and_leaves_nothing(tiny):
     with start(FULL, "8000") as process:
         output, errors = output_of(process, 300)
     assert (process.returncode, errors) == (0, "")

@@ -1,8 +1,4 @@
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +12,7 @@ from orlog.manifests.shipped import recorded_folder, recorded_manifest, records_
 
 
 @pytest.mark.parametrize("name", catalogue())
-def test_an_entry_has_a_plain_name_a_version_and_a_maze_with_a_goal_and_a_start(name: str) -> None:
+def test_an_entry_has_a_plain_name_a_version_and_a_maze_with_a_goal_and_a_start(name):
     entry = catalogue()[name]
     assert parse_name(name).name == name
     assert parse_name(f"{name}@{entry.version}").version == entry.version
@@ -30,13 +26,13 @@ def test_an_entry_has_a_plain_name_a_version_and_a_maze_with_a_goal_and_a_start(
     assert (cells.count("g") == 1 and "r" in cells) or set(cells) == {"#", "c"}
 
 
-def test_no_two_entries_hold_the_same_data() -> None:
+def test_no_two_entries_hold_the_same_data():
     recipes = [entry.recipe for entry in catalogue().values()]
     assert len(set(recipes)) == len(recipes)
 
 
 @pytest.mark.parametrize("name", catalogue())
-def test_a_recorded_manifest_is_that_of_the_recipe(name: str) -> None:
+def test_a_recorded_manifest_is_that_of_the_recipe(name):
     entry = catalogue()[name]
     manifest = recorded_manifest(name, entry.version)
     if manifest is None:
@@ -54,7 +50,7 @@ def test_a_recorded_manifest_is_that_of_the_recipe(name: str) -> None:
     assert manifest.behavior_policy == entry.recipe.behavior_policy
 
 
-def leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(values, path=""):
     """Yield every value of an episode, arrays as their bytes."""
     if dataclasses.is_dataclass(values):
         values = {one.name: getattr(values, one.name) for one in dataclasses.fields(values)}
@@ -67,7 +63,7 @@ def leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, values
 
 
-def row(values: Any, step: int) -> Any:
+def row(values, step):
     if isinstance(values, dict):
         return {name: row(value, step) for name, value in values.items()}
     return values[step]
@@ -78,13 +74,13 @@ SLOW = {"tabular/icu-sepsis-v1": pytest.mark.thorough}
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=SLOW.get(one, ())) for one in WORLDS.values()])
-def test_an_episode_depends_on_its_number_alone_and_its_actions_give_it_again(name: str) -> None:
-    recipe: Any = catalogue()[name].recipe
+def test_an_episode_depends_on_its_number_alone_and_its_actions_give_it_again(name):
+    recipe = catalogue()[name].recipe
     try:
         check_installed(recipe.environment_id)
     except MissingExtraError as error:
         pytest.skip(str(error))
-    part: Any = parts_of(recipe)[-1]
+    part = parts_of(recipe)[-1]
     *_, episode = part.episodes(0, 3)
     (alone,) = part.episodes(2, 3)
     assert dict(leaves(alone)) == dict(leaves(episode))
@@ -102,11 +98,11 @@ def test_an_episode_depends_on_its_number_alone_and_its_actions_give_it_again(na
         np.testing.assert_equal(row(episode.observations, len(episode)), seen)
 
 
-def test_what_was_not_recorded_is_none() -> None:
+def test_what_was_not_recorded_is_none():
     assert recorded_manifest("pointmaze/unknown-v1", "1.0.0") is None
     assert recorded_manifest("pointmaze/umaze-v1", "99.0.0") is None
 
 
-def test_records_lie_inside_the_package() -> None:
+def test_records_lie_inside_the_package():
     assert recorded_folder("pointmaze/umaze-v1") == records_folder() / "pointmaze/umaze-v1"
     assert (records_folder() / "references").is_dir()

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -16,14 +14,14 @@ PENDULUM = RECIPES["classic/pendulum-mixed-v1"]
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_good_controllers_earn_more_than_noisy_ones_and_these_more_than_random_actions(name: str) -> None:
+def test_good_controllers_earn_more_than_noisy_ones_and_these_more_than_random_actions(name):
     episodes = list(RECIPES[name].episodes(0, 9))
     means = [np.mean([one.rewards.sum() for one in episodes[start::3]]) for start in range(3)]
     assert means == sorted(means)
     assert [one.metadata["behavior"] for one in episodes[:3]] == ["random", "medium", "expert"]
 
 
-def test_log_probabilities_of_discrete_actions_are_those_of_the_mixture() -> None:
+def test_log_probabilities_of_discrete_actions_are_those_of_the_mixture():
     recipe = RECIPES["classic/acrobot-mixed-v1"]
     probabilities = [np.exp(one.infos["action_log_probs"]) for one in recipe.episodes(0, 3)]
     assert np.allclose(probabilities[0], 1 / 3)
@@ -35,7 +33,7 @@ def test_log_probabilities_of_discrete_actions_are_those_of_the_mixture() -> Non
     assert abs(is_chosen.mean() - chosen) < 4 * math.sqrt(chosen * (1 - chosen) / count)
 
 
-def test_log_densities_of_continuous_actions_are_those_of_cut_off_gaussians() -> None:
+def test_log_densities_of_continuous_actions_are_those_of_cut_off_gaussians():
     random, medium, expert = PENDULUM.episodes(0, 3)
     assert np.allclose(random.infos["action_log_probs"], -math.log(4))
     policy = PENDULUM.expert().policy
@@ -48,7 +46,7 @@ def test_log_densities_of_continuous_actions_are_those_of_cut_off_gaussians() ->
         assert stats.kstest(gaussian.cdf(actions), "uniform").pvalue > 1e-4
 
 
-def test_a_dataset_keeps_log_probabilities_and_behaviors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_keeps_log_probabilities_and_behaviors(monkeypatch):
     entry = DATASETS["classic/pendulum-mixed-v1"]
     tiny = dataclasses.replace(entry, recipe=dataclasses.replace(PENDULUM, count=3))
     monkeypatch.setitem(DATASETS, "classic/tiny-v1", tiny)
@@ -61,7 +59,7 @@ def test_a_dataset_keeps_log_probabilities_and_behaviors(monkeypatch: pytest.Mon
     assert last.metadata == {"behavior": "expert"}
 
 
-def test_the_controller_is_better_than_random_actions_and_the_expert_balances() -> None:
+def test_the_controller_is_better_than_random_actions_and_the_expert_balances():
     lengths = [len(one) for one in CartPoleRecipe(steps=2000, seed=3).episodes(0, 10)]
     assert np.mean(lengths[::2]) > 3 * np.mean(lengths[1::2])
     with gymnasium.make("CartPole-v1") as env:

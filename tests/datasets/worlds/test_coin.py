@@ -1,9 +1,5 @@
 """TextWorld's coin collector in words: houses, commands, and the dataset's recipe."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import gymnasium
 import numpy as np
 import pytest
@@ -18,7 +14,7 @@ from orlog.normalize.rollouts import Count, run_episodes
 pytestmark = pytest.mark.slow
 
 
-def test_a_house_has_all_rooms_and_a_shortest_way_from_each() -> None:
+def test_a_house_has_all_rooms_and_a_shortest_way_from_each():
     lengths = set()
     for seed in range(8):
         house = make_house(seed)
@@ -39,9 +35,9 @@ def test_a_house_has_all_rooms_and_a_shortest_way_from_each() -> None:
     assert make_house(3).exits != make_house(4).exits
 
 
-def test_commands_do_what_they_say_and_others_cost_too() -> None:
+def test_commands_do_what_they_say_and_others_cost_too():
     env = make_environment("orlog/Coin-v0", {})
-    world: Any = env.unwrapped
+    world = env.unwrapped
     first, info = env.reset(seed=0)
     assert first in env.observation_space
     assert info["won"] is False
@@ -64,7 +60,7 @@ def test_commands_do_what_they_say_and_others_cost_too() -> None:
         assert (terminated, truncated) == (False, number == 14)
 
 
-def test_commands_are_those_that_are_understood_with_their_probabilities() -> None:
+def test_commands_are_those_that_are_understood_with_their_probabilities():
     recipe = CoinRecipe(random_shares=(0.0, 1.0), count=4, steps=1, seed=3)
     whole = list(recipe.episodes(0, 4))
     assert [len(one.rewards) for one in whole[::2]] == [CHAIN, CHAIN]
@@ -76,8 +72,8 @@ def test_commands_are_those_that_are_understood_with_their_probabilities() -> No
         np.testing.assert_allclose(episode.infos["action_log_probs"], expected, atol=1e-12)
 
 
-def test_the_expert_wins_every_game_and_the_random_player_few() -> None:
-    recipe: Any = catalogue()["words/coin-mixed-v1"].recipe
+def test_the_expert_wins_every_game_and_the_random_player_few():
+    recipe = catalogue()["words/coin-mixed-v1"].recipe
     environments = gymnasium.vector.SyncVectorEnv([lambda: make_environment("orlog/Coin-v0", {})] * 4)
     wins = [
         run_episodes(

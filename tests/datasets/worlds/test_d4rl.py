@@ -1,13 +1,8 @@
 """Each counterpart against D4RL's own formulas, written again here from Farama-Foundation/D4RL@89141a689b
 (and gym's for locomotion), on states that a test sets."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
-from typing import Any
 
-import gymnasium
 import mujoco
 import numpy as np
 import pytest
@@ -19,13 +14,13 @@ from orlog.manifests.counterparts import benchmark_environments
 CASES = {one.name: one for one in benchmark_environments()}
 
 
-def made(name: str) -> Any:
+def made(name):
     record = CASES[name].record
     assert record is not None
     return make_environment(record.id, record.kwargs)
 
 
-def actions_of(env: gymnasium.Env[Any, Any], count: int) -> list[np.ndarray]:
+def actions_of(env, count):
     rng = np.random.default_rng(1)
     return [rng.uniform(-1, 1, env.action_space.shape).astype(np.float32) for _ in range(count)]
 
@@ -33,7 +28,7 @@ def actions_of(env: gymnasium.Env[Any, Any], count: int) -> list[np.ndarray]:
 # Locomotion: gym's Hopper-v2, HalfCheetah-v2, Walker2d-v2 and Ant-v2 (openai/gym@0.17:gym/envs/mujoco).
 
 
-def hopper(before: float, data: Any, action: np.ndarray, dt: float) -> Any:
+def hopper(before, data, action, dt):
     q, v = data.qpos, data.qvel
     state = np.concatenate([q, v])
     reward = (q[0] - before) / dt + 1 - 1e-3 * np.square(action).sum()
@@ -41,19 +36,19 @@ def hopper(before: float, data: Any, action: np.ndarray, dt: float) -> Any:
     return np.concatenate([q[1:], np.clip(v, -10, 10)]), reward, not (good and abs(q[2]) < 0.2)
 
 
-def halfcheetah(before: float, data: Any, action: np.ndarray, dt: float) -> Any:
+def halfcheetah(before, data, action, dt):
     reward = (data.qpos[0] - before) / dt - 0.1 * np.square(action).sum()
     return np.concatenate([data.qpos[1:], data.qvel]), reward, False
 
 
-def walker2d(before: float, data: Any, action: np.ndarray, dt: float) -> Any:
+def walker2d(before, data, action, dt):
     q, v = data.qpos, data.qvel
     reward = (q[0] - before) / dt + 1 - 1e-3 * np.square(action).sum()
     good = 0.8 < q[1] < 2.0 and -1.0 < q[2] < 1.0
     return np.concatenate([q[1:], np.clip(v, -10, 10)]), reward, not good
 
 
-def ant(before: float, data: Any, action: np.ndarray, dt: float) -> Any:
+def ant(before, data, action, dt):
     q, v = data.qpos, data.qvel
     forces = np.zeros(84)  # mujoco-py leaves them at 0
     reward = (data.xpos[1][0] - before) / dt + 1 - 0.5 * np.square(action).sum()
@@ -61,7 +56,7 @@ def ant(before: float, data: Any, action: np.ndarray, dt: float) -> Any:
 
 
 @pytest.mark.parametrize("formula", [hopper, halfcheetah, walker2d, ant])
-def test_locomotion_is_gyms(formula: Callable[..., Any]) -> None:
+def test_locomotion_is_gyms(formula):
     env = made(formula.__name__)
     env.reset(seed=5)
     data = env.unwrapped.data
@@ -80,7 +75,7 @@ def test_locomotion_is_gyms(formula: Callable[..., Any]) -> None:
 # maze2d
 
 
-def test_the_ball_obeys_newton() -> None:
+def test_the_ball_obeys_newton():
     """A ball of 4.19 kg with a motor of 100 N and damping 1, by MuJoCo's semi-implicit step."""
     env = made("maze2d-open-v0")
     env.reset(seed=0)
@@ -95,7 +90,7 @@ def test_the_ball_obeys_newton() -> None:
         np.testing.assert_allclose(observation, [*place, *velocity], rtol=1e-9)
 
 
-def test_walls_are_where_the_map_has_them() -> None:
+def test_walls_are_where_the_map_has_them():
     env = made("maze2d-umaze-v1")
     env.reset(seed=0)
     # World places are 1.2 more than the ball's; a wall's middle is at its row and column plus 1.
@@ -117,7 +112,7 @@ def test_walls_are_where_the_map_has_them() -> None:
         ("maze2d-eval-umaze-v1", (1, 3), 7),
     ],
 )
-def test_a_maze_pays_at_its_goal(name: str, target: tuple[int, int], places: int) -> None:
+def test_a_maze_pays_at_its_goal(name, target, places):
     env = made(name)
     cells = set()
     for seed in range(300):
@@ -150,7 +145,7 @@ def test_a_maze_pays_at_its_goal(name: str, target: tuple[int, int], places: int
         ("antmaze-eval-large-v0", (32, 0)),
     ],
 )
-def test_an_ant_is_paid_once_at_the_goal(name: str, cell: tuple[int, int]) -> None:
+def test_an_ant_is_paid_once_at_the_goal(name, cell):
     env = made(name)
     inner = env.unwrapped
     goals = []
@@ -175,7 +170,7 @@ def test_an_ant_is_paid_once_at_the_goal(name: str, cell: tuple[int, int]) -> No
     assert paid == {0, 1}
 
 
-def test_the_ant_of_the_mazes_is_d4rls() -> None:
+def test_the_ant_of_the_mazes_is_d4rls():
     env = made("antmaze-large-v2")
     env.reset(seed=0)
     inner = env.unwrapped
@@ -200,13 +195,13 @@ def test_the_ant_of_the_mazes_is_d4rls() -> None:
 # Adroit
 
 
-def named(env: Any, kind: str, name: str) -> int:
-    place: int = mujoco.mj_name2id(env.unwrapped.model, getattr(mujoco.mjtObj, f"mjOBJ_{kind}"), name)
+def named(env, kind, name):
+    place = mujoco.mj_name2id(env.unwrapped.model, getattr(mujoco.mjtObj, f"mjOBJ_{kind}"), name)
     assert place >= 0, name
     return place
 
 
-def euler(quaternion: np.ndarray) -> np.ndarray:
+def euler(quaternion):
     """The angles of a rotation, as `d4rl.utils.quatmath.quat2euler` has them."""
     w, x, y, z = quaternion
     return np.array(
@@ -221,22 +216,22 @@ def euler(quaternion: np.ndarray) -> np.ndarray:
 class Hand:
     """The numbers that D4RL's formulas use, looked up by name."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env):
         self.env, self.data = env, env.unwrapped.data
         self.q, self.v = self.data.qpos.copy(), self.data.qvel.copy()
 
-    def site(self, name: str) -> np.ndarray:
+    def site(self, name):
         return np.array(self.data.site_xpos[named(self.env, "SITE", name)])
 
-    def body(self, name: str) -> np.ndarray:
+    def body(self, name):
         return np.array(self.data.xpos[named(self.env, "BODY", name)])
 
 
-def norm(one: np.ndarray) -> float:
+def norm(one):
     return math.sqrt(float((one * one).sum()))
 
 
-def door(h: Hand) -> tuple[np.ndarray, float]:
+def door(h):
     hinge = h.q[h.env.unwrapped.model.jnt_qposadr[named(h.env, "JOINT", "door_hinge")]]
     palm, handle = h.site("S_grasp"), h.site("S_handle")
     reward = -0.1 * norm(palm - handle) - 0.1 * (hinge - 1.57) ** 2 - 1e-5 * (h.v**2).sum()
@@ -245,7 +240,7 @@ def door(h: Hand) -> tuple[np.ndarray, float]:
     return np.array([*h.q[1:-2], h.q[-1], hinge, *ends]), reward
 
 
-def hammer(h: Hand) -> tuple[np.ndarray, float]:
+def hammer(h):
     body, palm, tool = h.body("Object"), h.site("S_grasp"), h.site("tool")
     nail, goal = h.site("S_target"), h.site("nail_goal")
     reward = -0.1 * norm(palm - body) - norm(tool - nail) - 10 * norm(nail - goal)
@@ -258,7 +253,7 @@ def hammer(h: Hand) -> tuple[np.ndarray, float]:
     return np.array([*h.q[:-6], *velocity, *palm, *body, *turn, *nail, force]), reward
 
 
-def pen(h: Hand) -> tuple[np.ndarray, float]:
+def pen(h):
     body, wanted = h.body("Object"), h.site("eps_ball")
     axis, target = (h.site(f"{one}_top") - h.site(f"{one}_bottom") for one in ("object", "target"))
     axis, target = axis / norm(axis), target / norm(target)
@@ -271,7 +266,7 @@ def pen(h: Hand) -> tuple[np.ndarray, float]:
     return np.array([*h.q[:-6], *ends]), reward
 
 
-def relocate(h: Hand) -> tuple[np.ndarray, float]:
+def relocate(h):
     ball, palm, target = h.body("Object"), h.site("S_grasp"), h.site("target")
     reward = -0.1 * norm(palm - ball)
     if ball[2] > 0.04:
@@ -280,7 +275,7 @@ def relocate(h: Hand) -> tuple[np.ndarray, float]:
     return np.array([*h.q[:-6], *(palm - ball), *(palm - target), *(ball - target)]), reward
 
 
-def states(task: str, env: Any, rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
+def states(task, env, rng):
     """States with every bonus and penalty among them."""
     inner = env.unwrapped
     found = []
@@ -305,7 +300,7 @@ def states(task: str, env: Any, rng: np.random.Generator) -> list[tuple[np.ndarr
 
 
 @pytest.mark.parametrize("formula", [door, hammer, pen, relocate])
-def test_the_hand_is_d4rls(formula: Callable[[Hand], tuple[np.ndarray, float]]) -> None:
+def test_the_hand_is_d4rls(formula):
     task = formula.__name__
     env = made(f"{task}-v1")
     rng = np.random.default_rng(0)
@@ -345,7 +340,7 @@ TASKS = {
 
 
 @pytest.mark.parametrize("name", [pytest.param("kitchen-v0", marks=pytest.mark.thorough), "kitchen-mixed-v0"])
-def test_the_kitchen_pays_each_subtask_once(name: str) -> None:
+def test_the_kitchen_pays_each_subtask_once(name):
     env = made(name)
     inner = env.unwrapped
     goal = np.zeros(30)

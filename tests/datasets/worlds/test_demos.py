@@ -1,9 +1,6 @@
 """Demonstrations of a Fetch robot, and random play beside them."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +13,13 @@ from orlog.errors import SimulatorError
 pytest.importorskip("gymnasium_robotics", reason="needs Gymnasium-Robotics (orlog[mujoco])")
 
 
-def recipe_of(name: str) -> DemosRecipe:
+def recipe_of(name):
     recipe = DATASETS[name].recipe
     assert isinstance(recipe, DemosRecipe)
     return recipe
 
 
-def test_demonstrations_come_first_succeed_and_are_the_same_wherever_they_begin() -> None:
+def test_demonstrations_come_first_succeed_and_are_the_same_wherever_they_begin():
     recipe = dataclasses.replace(recipe_of("demos/fetch-mixed-v1"), demonstrations=3)
     episodes = list(recipe.episodes(0, 6))
     assert [one.metadata["demonstration"] for one in episodes] == [True] * 3 + [False] * 3
@@ -36,7 +33,7 @@ def test_demonstrations_come_first_succeed_and_are_the_same_wherever_they_begin(
         assert values.tobytes() == episodes[2].observations[key].tobytes()
 
 
-def test_the_expert_acts_for_a_batch_and_lifts_the_block() -> None:
+def test_the_expert_acts_for_a_batch_and_lifts_the_block():
     recipe = recipe_of("demos/fetch-pick-v1")
     policy = recipe.expert().policy
     for seed in (0, 1):
@@ -49,7 +46,7 @@ def test_the_expert_acts_for_a_batch_and_lifts_the_block() -> None:
             assert info["is_success"]
 
 
-def test_a_dataset_says_which_episodes_are_demonstrations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_says_which_episodes_are_demonstrations(monkeypatch):
     entry = DATASETS["demos/fetch-mixed-v1"]
     recipe = dataclasses.replace(recipe_of("demos/fetch-mixed-v1"), count=4, demonstrations=1)
     monkeypatch.setitem(DATASETS, "demos/tiny-v1", dataclasses.replace(entry, recipe=recipe))
@@ -59,8 +56,8 @@ def test_a_dataset_says_which_episodes_are_demonstrations(monkeypatch: pytest.Mo
     assert environment_versions("FetchPickAndPlace-v4").keys() == {"gymnasium", "gymnasium-robotics", "mujoco", "numpy"}
 
 
-def frames() -> Any:
-    env: Any = make_environment("orlog/FetchFrames-v0", {})
+def frames():
+    env = make_environment("orlog/FetchFrames-v0", {})
     try:
         env.reset(seed=0)
     except SimulatorError as error:
@@ -68,7 +65,7 @@ def frames() -> Any:
     return env
 
 
-def test_frames_show_the_world_of_the_states() -> None:
+def test_frames_show_the_world_of_the_states():
     with frames() as env, make_environment("FetchPickAndPlace-v4", {}) as world:
         observation, info = env.reset(seed=3)
         state, its_info = world.reset(seed=3)
@@ -88,7 +85,7 @@ def test_frames_show_the_world_of_the_states() -> None:
     assert environment_versions("orlog/FetchFrames-v0").keys() == {"gymnasium", "gymnasium-robotics", "mujoco", "numpy"}
 
 
-def test_demonstrations_in_frames_are_those_of_their_seed() -> None:
+def test_demonstrations_in_frames_are_those_of_their_seed():
     frames().close()
     recipe = DATASETS["demos/fetch-pick-frames-v1"].recipe
     assert isinstance(recipe, FramesRecipe)
@@ -101,10 +98,10 @@ def test_demonstrations_in_frames_are_those_of_their_seed() -> None:
         assert values.tobytes() == last.observations[key].tobytes()
 
 
-def test_where_nothing_draws_the_frames_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_draws_the_frames_it_is_said(monkeypatch):
     with frames() as env:
 
-        def fail() -> None:
+        def fail():
             raise RuntimeError("no EGL")
 
         monkeypatch.setattr(env.unwrapped, "_draw", fail)

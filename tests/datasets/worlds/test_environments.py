@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import importlib.metadata
 
 import gymnasium
@@ -10,7 +8,7 @@ from orlog.datasets.worlds.environments import environment_versions, make_enviro
 from orlog.errors import MissingExtraError, NotFoundError
 
 
-def test_a_registered_environment_is_made_with_its_arguments() -> None:
+def test_a_registered_environment_is_made_with_its_arguments():
     with make_environment("CartPole-v1", {"sutton_barto_reward": True}) as env:
         assert env.spec is not None
         assert env.spec.id == "CartPole-v1"
@@ -18,12 +16,12 @@ def test_a_registered_environment_is_made_with_its_arguments() -> None:
         assert env.step(0)[1] == 0.0
 
 
-def test_a_family_is_registered_by_its_package() -> None:
+def test_a_family_is_registered_by_its_package():
     with make_environment("PointMaze_UMaze-v3", {}) as env:
         assert isinstance(env.observation_space, gymnasium.spaces.Dict)
 
 
-def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch):
     family = ("orlog_package_that_is_not_there", "orlog[mujoco]", ("mujoco",))
     monkeypatch.setitem(environments._FAMILIES, "PointMaze_", family)
     with pytest.raises(MissingExtraError) as caught:
@@ -49,14 +47,12 @@ def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch: py
         "../CartPole-v1",
     ],
 )
-def test_an_id_that_gymnasium_does_not_register_is_refused(environment_id: str) -> None:
+def test_an_id_that_gymnasium_does_not_register_is_refused(environment_id):
     with pytest.raises(NotFoundError, match=r"is not registered with the installed Gymnasium"):
         make_environment(environment_id, {})
 
 
-def test_an_id_that_names_a_module_is_refused_without_importing_it(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_id_that_names_a_module_is_refused_without_importing_it(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("modules")
     (folder / "orlog_test_module.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(folder)
@@ -64,7 +60,7 @@ def test_an_id_that_names_a_module_is_refused_without_importing_it(
         make_environment("orlog_test_module:CartPole-v1", {})
 
 
-def test_versions_are_those_of_the_packages_that_decide() -> None:
+def test_versions_are_those_of_the_packages_that_decide():
     versions = environment_versions("PointMaze_UMaze-v3")
     assert list(versions) == ["gymnasium", "gymnasium-robotics", "mujoco", "numpy"]
     assert versions["mujoco"] == importlib.metadata.version("mujoco")

@@ -1,9 +1,5 @@
 """BabyAI in a room with three objects: what is told, what its bot does, and the dataset's recipe."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -19,7 +15,7 @@ WALL, KEY, BALL, BOX = 2, 5, 6, 7
 RED, GREEN, BLUE = 0, 1, 2
 
 
-def test_the_grid_is_told_from_the_nearest_to_the_farthest() -> None:
+def test_the_grid_is_told_from_the_nearest_to_the_farthest():
     image = np.zeros((7, 7, 2), np.uint8)
     assert in_words(image) == "Nothing."
     image[3, 1], image[3, 2], image[4, 2] = (WALL, 5), (WALL, 5), (WALL, 5)
@@ -29,9 +25,9 @@ def test_the_grid_is_told_from_the_nearest_to_the_farthest() -> None:
     )
 
 
-def test_the_bot_wins_by_facing_the_object_of_the_mission_and_seeds_decide_rooms() -> None:
+def test_the_bot_wins_by_facing_the_object_of_the_mission_and_seeds_decide_rooms():
     env = make_environment("orlog/GoTo-v0", {})
-    world: Any = env.unwrapped
+    world = env.unwrapped
     missions = set()
     for seed in range(12):
         told, info = env.reset(seed=seed)
@@ -55,9 +51,9 @@ def test_the_bot_wins_by_facing_the_object_of_the_mission_and_seeds_decide_rooms
     assert missions == {f"go to the {color} {kind}" for color, kind in OBJECTS}
 
 
-def test_the_bot_begins_anew_where_it_did_not_see_the_steps_before() -> None:
+def test_the_bot_begins_anew_where_it_did_not_see_the_steps_before():
     env = make_environment("orlog/GoTo-v0", {})
-    world: Any = env.unwrapped
+    world = env.unwrapped
     for seed in range(6):
         env.reset(seed=seed)
         assert world.best_action < MOTIONS
@@ -69,7 +65,7 @@ def test_the_bot_begins_anew_where_it_did_not_see_the_steps_before() -> None:
         assert won
 
 
-def test_probabilities_are_those_of_the_shares() -> None:
+def test_probabilities_are_those_of_the_shares():
     recipe = GoToRecipe(random_shares=(0.0, 0.5, 1.0), count=6, steps=1, seed=3)
     whole = list(recipe.episodes(0, 6))
     for episode, share in zip(whole, (0.0, 0.5, 1.0) * 2, strict=True):
@@ -80,7 +76,7 @@ def test_probabilities_are_those_of_the_shares() -> None:
     assert all(one.infos["won"][-1] for one in whole[::3])
 
 
-def test_scored_games_are_in_no_data() -> None:
-    recipe: Any = catalogue()["words/goto-mixed-v1"].recipe
+def test_scored_games_are_in_no_data():
+    recipe = catalogue()["words/goto-mixed-v1"].recipe
     seeds = {int(np.random.SeedSequence((recipe.seed, index)).generate_state(2)[0]) for index in range(recipe.count)}
     assert not seeds & {*range(1_000_000, 1_000_100), *range(3_000_000, 3_000_100)}

@@ -1,19 +1,16 @@
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
 import orlog
+from orlog import build_dataset
 from orlog.algos.behaviors.training import BehaviorRecord, sampled_returns
 from orlog.datasets.worlds import build, mujoco
 from orlog.datasets.worlds.behavior_policies import read_policies
-from orlog.datasets.worlds.build import build_dataset
 from orlog.datasets.worlds.environments import make_environment
 from orlog.datasets.worlds.mujoco import DATASETS, MujocoRecipe
 from orlog.datasets.worlds.recipe import CatalogueEntry, parts_of
@@ -33,7 +30,7 @@ ENTRY = CatalogueEntry(version="1.0.0", description="Tiny.", license="CC0-1.0", 
 
 
 @pytest.mark.parametrize("name", mujoco.TASKS)
-def test_the_policies_that_ship_are_those_of_the_recipes_and_return_what_they_say(name: str) -> None:
+def test_the_policies_that_ship_are_those_of_the_recipes_and_return_what_they_say(name):
     task = mujoco.TASKS[name]
     folder = records_folder() / "behaviors"
     record = msgspec.json.decode((folder / f"{name}.json").read_bytes(), type=BehaviorRecord)
@@ -44,7 +41,7 @@ def test_the_policies_that_ship_are_those_of_the_recipes_and_return_what_they_sa
 
 
 @pytest.mark.parametrize("task", mujoco.TASKS.values(), ids=list(mujoco.TASKS))
-def test_references_are_those_of_the_expert_that_ships(task: mujoco._Task) -> None:
+def test_references_are_those_of_the_expert_that_ships(task):
     (found,) = (
         one
         for path in (records_folder() / "references").glob("*.json")
@@ -59,7 +56,7 @@ def test_references_are_those_of_the_expert_that_ships(task: mujoco._Task) -> No
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", mujoco.TASKS)
-def test_medium_and_expert_return_what_their_record_says(name: str) -> None:
+def test_medium_and_expert_return_what_their_record_says(name):
     task = mujoco.TASKS[name]
     folder = records_folder() / "behaviors"
     record = msgspec.json.decode((folder / f"{name}.json").read_bytes(), type=BehaviorRecord)
@@ -72,7 +69,7 @@ def test_medium_and_expert_return_what_their_record_says(name: str) -> None:
             assert abs(returns.mean() - line.mean) < 5 * deviation + 0.02 * line.mean
 
 
-def test_each_task_has_the_datasets_of_d4rl() -> None:
+def test_each_task_has_the_datasets_of_d4rl():
     kinds = ("random", "medium", "medium-replay", "medium-expert", "expert")
     for task, trained in mujoco.TASKS.items():
         random, medium, replay, mixed, expert = (DATASETS[f"mujoco/{task}-{kind}-v1"].recipe for kind in kinds)
@@ -83,9 +80,7 @@ def test_each_task_has_the_datasets_of_d4rl() -> None:
         assert trained.returns[-1] / 2 > trained.returns[-2] > trained.returns[-1] / 5
 
 
-def test_each_part_has_its_share_of_steps_and_any_number_of_processes_gives_the_same_bytes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_each_part_has_its_share_of_steps_and_any_number_of_processes_gives_the_same_bytes(monkeypatch, tmp_path):
     monkeypatch.setitem(DATASETS, "mujoco/tiny-v1", ENTRY)
     monkeypatch.setattr(build, "EPISODES_PER_TASK", 1)
     digests = []
@@ -107,13 +102,13 @@ def test_each_part_has_its_share_of_steps_and_any_number_of_processes_gives_the_
         assert one.truncations[-1] != one.terminations[-1]
 
 
-def test_policies_of_another_digest_record_nothing() -> None:
+def test_policies_of_another_digest_record_nothing():
     other = dataclasses.replace(RECIPE, digest="blake3:" + 64 * "0")
     with pytest.raises(IntegrityError, match=r"hopper\.safetensors: the file of behavior"):
         next(other.parts[1].episodes(0, 1))
 
 
-def test_the_expert_is_the_last_policy_without_noise() -> None:
+def test_the_expert_is_the_last_policy_without_noise():
     expert = RECIPE.expert()
     assert expert is not None
     assert re.search("trained for [0-9]+,[0-9]{3} steps", expert.name)

@@ -1,10 +1,6 @@
 """Worlds of several objectives: rewards, weights by seed, and the front that is known. The recipe of objectives: exact probabilities, and a policy for all weights that learns from some."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +14,7 @@ WORLDS = {"treasure": 2, "gathering": 3}
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_moves_are_those_of_the_world_and_rewards_are_weighted(world: str) -> None:
+def test_moves_are_those_of_the_world_and_rewards_are_weighted(world):
     table, rewards = moves(world)
     rng = np.random.default_rng(0)
     with make_environment(f"orlog/{world.title()}-v0", {}) as env:
@@ -58,8 +54,8 @@ def test_moves_are_those_of_the_world_and_rewards_are_weighted(world: str) -> No
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_the_front_is_the_known_one(world: str) -> None:
-    made: Any = make_environment(f"orlog/{world.title()}-v0", {})
+def test_the_front_is_the_known_one(world):
+    made = make_environment(f"orlog/{world.title()}-v0", {})
     with made as env:
         known = np.array(env.unwrapped.pareto_front(0.95 if world == "gathering" else 1.0))
     found = np.unique(front(world).round(6), axis=0)
@@ -72,7 +68,7 @@ def test_the_front_is_the_known_one(world: str) -> None:
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_what_the_best_actions_come_to_in_episodes_is_the_front(world: str) -> None:
+def test_what_the_best_actions_come_to_in_episodes_is_the_front(world):
     best, exact = best_actions(world), front(world)
     with make_environment(f"orlog/{world.title()}-v0", {}) as env:
         for place in (0, len(best) // 2, len(best) - 1):
@@ -94,7 +90,7 @@ RECIPES = {name: entry.recipe for name, entry in DATASETS.items() if isinstance(
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_episodes_are_the_same_again_and_their_rewards_are_weighted(name: str) -> None:
+def test_episodes_are_the_same_again_and_their_rewards_are_weighted(name):
     recipe = RECIPES[name]
     episodes = list(recipe.episodes(0, 30))
     (again,) = recipe.episodes(4, 5)
@@ -118,9 +114,7 @@ def test_episodes_are_the_same_again_and_their_rewards_are_weighted(name: str) -
             np.testing.assert_allclose(chances, np.where(follows, 0.85, 0.05))
 
 
-def test_one_run_is_evaluated_over_all_weights_and_scored_by_hypervolume(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_one_run_is_evaluated_over_all_weights_and_scored_by_hypervolume(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     name = "objectives/small-v1"
     entry = DATASETS["objectives/treasure-v1"]
@@ -147,9 +141,7 @@ def test_one_run_is_evaluated_over_all_weights_and_scored_by_hypervolume(
     assert batch.rewards.tolist() == [-1.0] * 64
 
 
-def test_a_dataset_of_one_set_of_weights_is_trained_on_and_scored_with_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_dataset_of_one_set_of_weights_is_trained_on_and_scored_with_them(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     weights = [0.3, 0.7]
     with (

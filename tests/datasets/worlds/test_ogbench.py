@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,10 +39,10 @@ if __name__ == "__main__":
 """
 
 
-def test_without_ogbench_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ogbench_the_error_names_the_extra(monkeypatch):
     class NotInstalled:
         @staticmethod
-        def find_spec(name: str, *_: object) -> None:
+        def find_spec(name, *_):
             if name == "ogbench":
                 raise ModuleNotFoundError(name=name)
 
@@ -56,14 +53,14 @@ def test_without_ogbench_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
             next(entry.recipe.episodes(0, 1))
 
 
-def test_a_hallway_leads_straight_on_between_walls() -> None:
+def test_a_hallway_leads_straight_on_between_walls():
     walls = np.array([[1, 1, 1, 1, 1], [1, 0, 0, 0, 1], [1, 1, 0, 1, 1], [1, 1, 0, 1, 1]])
     assert not _is_hallway(walls, 1, 1)  # an end
     assert not _is_hallway(walls, 1, 2)  # a crossing
     assert _is_hallway(walls, 2, 2)
 
 
-def test_numpys_global_generator_is_as_it_was_before() -> None:
+def test_numpys_global_generator_is_as_it_was_before():
     np.random.seed(5)  # noqa: NPY002
     with numpy_seed(3):
         inside = np.random.rand()  # noqa: NPY002
@@ -74,7 +71,7 @@ def test_numpys_global_generator_is_as_it_was_before() -> None:
     assert np.random.rand() == after  # noqa: NPY002
 
 
-def test_observations_have_the_goal_beside_what_is_achieved() -> None:
+def test_observations_have_the_goal_beside_what_is_achieved():
     found = goal_observation(np.arange(4.0), slice(1, 3), np.array([7.0, 8.0]))
     assert {name: values.tolist() for name, values in found.items()} == {
         "achieved_goal": [1, 2],
@@ -87,14 +84,14 @@ def test_observations_have_the_goal_beside_what_is_achieved() -> None:
 @needs_ogbench
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_any_number_of_processes_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_any_number_of_processes_gives_the_same_bytes(tmp_path):
     run_tool(tool_python(*OGBENCH), BUILD, folder=tmp_path)
 
 
 @needs_ogbench
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_seeds_decide_tasks_and_episodes_and_the_oracle_leads_to_all_goals(tmp_path: Path) -> None:
+def test_seeds_decide_tasks_and_episodes_and_the_oracle_leads_to_all_goals(tmp_path):
     code = """
     import os, warnings
     import numpy as np

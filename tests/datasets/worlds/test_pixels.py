@@ -1,11 +1,8 @@
 """The tasks seen in pictures: what they show is what a slow drawing of their state shows."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,32 +21,32 @@ places = st.floats(-5, SIZE + 5)
 PIXELS = [(row, column) for row in range(SIZE) for column in range(SIZE)]
 
 
-def overlap(center: float, length: float, pixel: int) -> float:
+def overlap(center, length, pixel):
     """Return the length that an interval has in common with a pixel."""
     return max(0.0, min(pixel + 1, center + length / 2) - max(pixel, center - length / 2))
 
 
-def smooth(distance: float) -> float:
+def smooth(distance):
     """Return the brightness of a pixel whose center is that far outside of an edge."""
     return min(1.0, max(0.0, 0.5 - distance))
 
 
 @settings(max_examples=scaled(80))
 @given(places, places, st.floats(0, 9), st.floats(0, 9))
-def test_a_box_covers_of_each_pixel_what_they_have_in_common(x: float, y: float, width: float, height: float) -> None:
+def test_a_box_covers_of_each_pixel_what_they_have_in_common(x, y, width, height):
     expected = [overlap(y, height, row) * overlap(x, width, column) for row, column in PIXELS]
     np.testing.assert_allclose(box(x, y, width, height).ravel(), expected, atol=1e-9)
 
 
 @settings(max_examples=scaled(80))
 @given(places, places, st.floats(0, 9))
-def test_a_disc_is_smooth_at_its_edge(x: float, y: float, radius: float) -> None:
+def test_a_disc_is_smooth_at_its_edge(x, y, radius):
     expected = [smooth(math.dist((x, y), (c + 0.5, r + 0.5)) - radius) for r, c in PIXELS]
     np.testing.assert_allclose(disc(x, y, radius).ravel(), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("environment_id", IDS)
-def test_gymnasium_finds_nothing_wrong(environment_id: str) -> None:
+def test_gymnasium_finds_nothing_wrong(environment_id):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(make_environment(environment_id, {}).unwrapped, skip_render_check=True)
@@ -57,11 +54,11 @@ def test_gymnasium_finds_nothing_wrong(environment_id: str) -> None:
 
 
 @pytest.mark.parametrize("environment_id", IDS)
-def test_observations_are_the_last_three_pictures_of_the_state_and_come_again(environment_id: str) -> None:
+def test_observations_are_the_last_three_pictures_of_the_state_and_come_again(environment_id):
     with make_environment(environment_id, {}) as env, make_environment(environment_id, {}) as other:
         observation, _ = env.reset(seed=7)
         again, _ = other.reset(seed=7)
-        state: Any = env.unwrapped
+        state = env.unwrapped
         pictures = [state.draw()] * 3
         env.action_space.seed(0)
         truncated, steps = False, 0
@@ -79,7 +76,7 @@ def test_observations_are_the_last_three_pictures_of_the_state_and_come_again(en
         assert steps == env.spec.max_episode_steps
 
 
-def test_catch_shows_every_apple_and_stone_and_the_paddle() -> None:
+def test_catch_shows_every_apple_and_stone_and_the_paddle():
     env = Catch()
     env.reset(seed=0)
     env.step_count, env.paddle = 20, 3
@@ -95,7 +92,7 @@ def test_catch_shows_every_apple_and_stone_and_the_paddle() -> None:
 
 
 @pytest.mark.parametrize(("distance", "is_apple", "reward"), [(5, True, 1), (5, False, -1), (6, True, 0)])
-def test_what_lands_on_the_paddle_counts(distance: int, is_apple: bool, reward: float) -> None:
+def test_what_lands_on_the_paddle_counts(distance, is_apple, reward):
     env = Catch()
     env.reset(seed=0)
     thing = Thing(is_apple, 0, PADDLES[env.paddle] - distance, 0.0, 1.0)
@@ -105,7 +102,7 @@ def test_what_lands_on_the_paddle_counts(distance: int, is_apple: bool, reward: 
     assert thing not in env.things
 
 
-def test_reach_shows_puck_and_target_and_pays_for_each_step_on_the_target() -> None:
+def test_reach_shows_puck_and_target_and_pays_for_each_step_on_the_target():
     env = Reach()
     env.reset(seed=0)
     env.puck, env.velocity = (10.0, 20.0), (1.0, 0.0)
@@ -119,7 +116,7 @@ def test_reach_shows_puck_and_target_and_pays_for_each_step_on_the_target() -> N
     assert env.step(np.zeros(2, np.float32))[1] == 0.0
 
 
-def test_walls_stop_the_puck_and_turn_the_target_around() -> None:
+def test_walls_stop_the_puck_and_turn_the_target_around():
     env = Reach()
     env.reset(seed=0)
     env.puck, env.velocity = (4.0, 20.0), (-2.0, 0.0)
@@ -133,7 +130,7 @@ RECIPES = {name: entry.recipe for name, entry in DATASETS.items() if isinstance(
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_good_controllers_earn_more_than_noisy_ones_and_these_more_than_random_actions(name: str) -> None:
+def test_good_controllers_earn_more_than_noisy_ones_and_these_more_than_random_actions(name):
     episodes = list(RECIPES[name].episodes(0, 12))
     means = [np.mean([one.rewards.sum() for one in episodes[start::3]]) for start in range(3)]
     assert means == sorted(means)
@@ -144,9 +141,9 @@ def test_good_controllers_earn_more_than_noisy_ones_and_these_more_than_random_a
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_expert_watches_the_environments_that_it_acts_in(name: str) -> None:
+def test_the_expert_watches_the_environments_that_it_acts_in(name):
     recipe = RECIPES[name]
-    policy: Any = recipe.expert().policy
+    policy = recipe.expert().policy
     with make_environment(recipe.environment_id, {}) as env, make_environment(recipe.environment_id, {}) as other:
         policy.watch([env, other])
         observations = [one.reset(seed=seed)[0] for seed, one in enumerate((env, other))]
@@ -159,7 +156,7 @@ def test_the_expert_watches_the_environments_that_it_acts_in(name: str) -> None:
                 one.step(action)
 
 
-def test_a_dataset_keeps_log_probabilities_and_its_references_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_keeps_log_probabilities_and_its_references_are_measured(monkeypatch):
     entry = DATASETS["pixels/reach-mixed-v1"]
     recipe = dataclasses.replace(RECIPES["pixels/reach-mixed-v1"], count=3, steps=120)
     monkeypatch.setitem(DATASETS, "pixels/tiny-v1", dataclasses.replace(entry, recipe=recipe))

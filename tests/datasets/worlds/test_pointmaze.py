@@ -1,14 +1,9 @@
-from __future__ import annotations
-
 import itertools
 import math
 
-import gymnasium
 import numpy as np
 import pytest
 
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.environments import make_environment
 from orlog.datasets.worlds.pointmaze import PointMazeRecipe, WaypointController, distances_to
 from orlog.datasets.worlds.recipe import catalogue
@@ -18,51 +13,51 @@ RECIPE = PointMazeRecipe(steps=1000, maze=UMAZE, seed=3)
 LIMIT = 300
 
 
-def observation(episode: Episode, key: str) -> np.ndarray:
+def observation(episode, key):
     assert isinstance(episode.observations, dict)
     values = episode.observations[key]
     assert isinstance(values, np.ndarray)
     return values
 
 
-def actions(episode: Episode) -> np.ndarray:
+def actions(episode):
     assert isinstance(episode.actions, np.ndarray)
     return episode.actions
 
 
-def make_maze() -> gymnasium.Env[dict[str, np.ndarray], np.ndarray]:
+def make_maze():
     return make_environment(RECIPE.environment_id, RECIPE.environment_kwargs)
 
 
-def test_the_steps_are_split_into_episodes_of_the_limit_and_a_rest() -> None:
+def test_the_steps_are_split_into_episodes_of_the_limit_and_a_rest():
     assert RECIPE.lengths(LIMIT) == [300, 300, 300, 100]
     assert PointMazeRecipe(steps=600, maze=UMAZE).lengths(LIMIT) == [300, 300]
     assert [len(episode) for episode in RECIPE.episodes(2, 4)] == [300, 100]
 
 
-def test_rewards_are_those_that_the_environment_computes(mini: Dataset) -> None:
+def test_rewards_are_those_that_the_environment_computes(mini):
     with make_maze() as env:
         for episode in itertools.islice(mini, 0, None, 11):
             achieved = observation(episode, "achieved_goal")[1:]
             desired = observation(episode, "desired_goal")[1:]
-            expected = env.unwrapped.compute_reward(achieved, desired, {})  # type: ignore[attr-defined] # of goal environments only
+            expected = env.unwrapped.compute_reward(achieved, desired, {})  # of goal environments only
             assert (episode.rewards == expected).all()
             assert ((np.linalg.norm(achieved - desired, axis=1) <= 0.45) == episode.rewards).all()
 
 
-def test_some_steps_are_rewarded_and_most_are_not(mini: Dataset) -> None:
+def test_some_steps_are_rewarded_and_most_are_not(mini):
     assert set(np.unique(mini.column("rewards"))) == {0.0, 1.0}
     assert 0.05 < mini.column("rewards").mean() < 0.5
 
 
-def test_actions_are_within_bounds_and_noisy(mini: Dataset) -> None:
+def test_actions_are_within_bounds_and_noisy(mini):
     values = mini.column("actions")
     assert values.dtype == np.float32
     assert np.abs(values).max() == 1.0
     assert 0.1 < (np.abs(values) < 1).mean() < 0.9
 
 
-def test_episodes_are_truncated_at_the_last_step_only_and_never_terminate(mini: Dataset) -> None:
+def test_episodes_are_truncated_at_the_last_step_only_and_never_terminate(mini):
     assert not mini.column("terminations").any()
     last = mini.episode_starts + mini.episode_lengths - 1
     assert mini.column("truncations").nonzero()[0].tolist() == last.tolist()
@@ -70,7 +65,7 @@ def test_episodes_are_truncated_at_the_last_step_only_and_never_terminate(mini: 
     assert mini.episode_lengths[-1] == 20_000 - 66 * LIMIT
 
 
-def test_behavior_goals_lie_in_free_cells_and_near_their_centers(mini: Dataset) -> None:
+def test_behavior_goals_lie_in_free_cells_and_near_their_centers(mini):
     goals = mini.column("infos/behavior_goal")
     columns, rows = np.floor(goals[:, 0] + 2.5), np.floor(2.5 - goals[:, 1])
     cells = {(int(row), int(column)) for row, column in zip(rows, columns, strict=True)}
@@ -79,7 +74,7 @@ def test_behavior_goals_lie_in_free_cells_and_near_their_centers(mini: Dataset) 
     assert np.abs(goals - centers).max() <= 0.25
 
 
-def test_a_behavior_goal_is_kept_until_it_is_reached(mini: Dataset) -> None:
+def test_a_behavior_goal_is_kept_until_it_is_reached(mini):
     recipe = catalogue()[mini.name].recipe
     assert isinstance(recipe, PointMazeRecipe)
     reached = recipe.reached
@@ -92,7 +87,7 @@ def test_a_behavior_goal_is_kept_until_it_is_reached(mini: Dataset) -> None:
         assert (changed == arrived).all()
 
 
-def test_the_scored_goal_stays_in_its_cell_whatever_the_behavior_goal(mini: Dataset) -> None:
+def test_the_scored_goal_stays_in_its_cell_whatever_the_behavior_goal(mini):
     desired = mini.column("observations/desired_goal")
     assert np.abs(desired - [-1.0, 1.0]).max() <= 0.25
     for episode in itertools.islice(mini, 0, None, 13):
@@ -100,7 +95,7 @@ def test_the_scored_goal_stays_in_its_cell_whatever_the_behavior_goal(mini: Data
         assert (goals == goals[0]).all()
 
 
-def test_distances_in_a_maze_are_those_counted_by_hand() -> None:
+def test_distances_in_a_maze_are_those_counted_by_hand():
     assert distances_to(UMAZE, (1, 1)) == {(1, 1): 0, (1, 2): 1, (1, 3): 2, (2, 3): 3, (3, 3): 4, (3, 2): 5, (3, 1): 6}
     assert distances_to(("#####", "#r#r#", "#####"), (1, 1)) == {(1, 1): 0}
     # Two ways around a pillar: the shorter one counts.
@@ -108,7 +103,7 @@ def test_distances_in_a_maze_are_those_counted_by_hand() -> None:
     assert max(distances_to(ring, (1, 1)).values()) == distances_to(ring, (1, 1))[3, 3] == 4
 
 
-def test_free_cells_are_those_without_a_wall() -> None:
+def test_free_cells_are_those_without_a_wall():
     assert RECIPE.free_cells() == [(1, 1), (1, 2), (1, 3), (2, 3), (3, 1), (3, 2), (3, 3)]
 
 
@@ -123,17 +118,15 @@ def test_free_cells_are_those_without_a_wall() -> None:
         ((0.05, 1.0), (0.0, 1.0), (-0.5, 0.0)),  # near: proportional
     ],
 )
-def test_the_controller_drives_along_the_shortest_path(
-    position: tuple[float, float], goal: tuple[float, float], expected: tuple[float, float]
-) -> None:
+def test_the_controller_drives_along_the_shortest_path(position, goal, expected):
     assert WaypointController(UMAZE).action(*position, 0.0, 0.0, goal) == pytest.approx(expected)
 
 
-def test_the_controller_brakes() -> None:
+def test_the_controller_brakes():
     assert WaypointController(UMAZE).action(0.0, 1.0, 0.7, -0.2, (0.0, 1.0)) == pytest.approx((-0.7, 0.2))
 
 
-def test_the_controller_reaches_every_free_cell_from_every_other() -> None:
+def test_the_controller_reaches_every_free_cell_from_every_other():
     controller = WaypointController(UMAZE)
     with make_maze() as env:
         for start, end in itertools.permutations(RECIPE.free_cells(), 2):
@@ -149,7 +142,7 @@ def test_the_controller_reaches_every_free_cell_from_every_other() -> None:
                 pytest.fail(f"{end} not reached from {start}")
 
 
-def test_pieces_to_stitch_stay_near_their_start_and_lead_everywhere_together() -> None:
+def test_pieces_to_stitch_stay_near_their_start_and_lead_everywhere_together():
     recipe = catalogue()["pointmaze/medium-stitch-v1"].recipe
     assert isinstance(recipe, PointMazeRecipe)
     assert recipe.goal_moves is not None
@@ -166,7 +159,7 @@ def test_pieces_to_stitch_stay_near_their_start_and_lead_everywhere_together() -
     assert farthest <= recipe.goal_moves + 1 < possible
 
 
-def test_settings_that_came_later_leave_old_records_as_they_were() -> None:
+def test_settings_that_came_later_leave_old_records_as_they_were():
     assert set(RECIPE.parameters) == {"steps", "maze", "environment_id", "noise", "reached"}
     pieces = PointMazeRecipe(steps=1000, maze=UMAZE, episode_steps=100, goal_moves=2)
     assert {"episode_steps": 100, "goal_moves": 2}.items() <= pieces.parameters.items()

@@ -1,30 +1,25 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
 import shutil
 import tomllib
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 import orlog
+from orlog import Dataset
 from orlog.algos.training.options import TrainOptions
 from orlog.base import terminal
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.worlds.classic import DATASETS
 from orlog.datasets.worlds.rebuilds import compare_with_recorded, record_statistics
 from orlog.errors import IntegrityError, LockError, NotFoundError, VersionExistsError
 from orlog.manifests.lock import LockedDataset, read_lock, write_lock
-from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import newest_first
 from orlog.manifests.shipped import recorded_folder, recorded_manifest, records_folder
 from orlog.runs.jobs import make_jobs, run_job
@@ -38,15 +33,15 @@ OLD = "0.9.0"  # of gymnasium, with which the dataset is said to be recorded
 pytestmark = pytest.mark.filterwarnings("ignore:classic/tiny-v1 is not the recorded data here")
 
 
-def enter(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+def enter(monkeypatch, **changes):
     """Put 45 episodes into the catalogue, made by a changed recipe."""
-    recipe: Any = ENTRY.recipe
+    recipe = ENTRY.recipe
     changed = dataclasses.replace(recipe, **{"count": 45, "expert_noise": 0.3, **changes})
     monkeypatch.setitem(DATASETS, NAME, dataclasses.replace(ENTRY, recipe=changed))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     """Return a folder with the records of a small dataset, and a home with a rebuild of it.
 
     It is recorded with another version of gymnasium; the episodes of the rebuild are others.
@@ -74,7 +69,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def recorded(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
+def recorded(made, tmp_path, monkeypatch):
     """Return what is recorded of the dataset, which is in the catalogue and not here."""
     enter(monkeypatch)
     shutil.copytree(made / "records", tmp_path / "records", symlinks=True)
@@ -85,26 +80,26 @@ def recorded(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Man
 
 
 @pytest.fixture
-def rebuilt(made: Path, recorded: Manifest, home: Path) -> Dataset:
+def rebuilt(made, recorded, home):
     """Return a rebuild of the recorded dataset, the only thing in this home."""
     assert recorded.name == NAME
     shutil.copytree(made / "home", home)
     return orlog.load_dataset(NAME)
 
 
-def change_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
+def change_the_simulator(monkeypatch):
     """Let the recipe make other episodes, under the same parameters."""
-    kind: Any = type(ENTRY.recipe)
+    kind = type(ENTRY.recipe)
     made = kind.episodes
 
-    def episodes(recipe: Any, first: int, last: int) -> Iterator[orlog.Episode]:
+    def episodes(recipe, first, last):
         return iter(made(dataclasses.replace(recipe, seed=99), first, last))
 
     monkeypatch.setattr(kind, "episodes", episodes)
 
 
 @pytest.fixture
-def old_style(rebuilt: Dataset) -> Dataset:
+def old_style(rebuilt):
     """Return the rebuild as earlier releases kept it: under the recorded version."""
     plain = msgspec.structs.replace(rebuilt.manifest, version="1.0.0", lineage=[])
     folder = rebuilt.folder.rename(rebuilt.folder.with_name("1.0.0"))
@@ -112,14 +107,14 @@ def old_style(rebuilt: Dataset) -> Dataset:
     return Dataset(folder)
 
 
-def run(*arguments: str, cwd: Path, code: int = 0) -> str:
+def run(*arguments, cwd, code=0):
     """Run a command; return what it printed, errors last, as one line."""
     found = command_line.orlog(*arguments, cwd=cwd)
     assert found.returncode == code, found.stdout + found.stderr
     return " ".join((found.stdout + found.stderr).split())
 
 
-def test_the_same_bytes_are_the_recorded_ones_with_any_packages(recorded: Manifest) -> None:
+def test_the_same_bytes_are_the_recorded_ones_with_any_packages(recorded):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dataset = orlog.load_dataset(orlog.build_dataset(NAME))
@@ -128,7 +123,7 @@ def test_the_same_bytes_are_the_recorded_ones_with_any_packages(recorded: Manife
     assert orlog.verify_store(dataset.folder)[1] == []
 
 
-def test_other_bytes_have_a_version_of_their_own(recorded: Manifest, rebuilt: Dataset) -> None:
+def test_other_bytes_have_a_version_of_their_own(recorded, rebuilt):
     plain = msgspec.structs.replace(rebuilt.manifest, version="1.0.0", lineage=[])
     assert rebuilt.version == f"1.0.0+{plain.digest[7:15]}"
     assert rebuilt.folder == datasets_folder() / NAME / rebuilt.version
@@ -145,7 +140,7 @@ def test_other_bytes_have_a_version_of_their_own(recorded: Manifest, rebuilt: Da
     )
 
 
-def test_a_rebuild_opens_knowingly_or_with_a_warning(rebuilt: Dataset) -> None:
+def test_a_rebuild_opens_knowingly_or_with_a_warning(rebuilt):
     with pytest.warns(UserWarning, match="is not the recorded data here") as told:
         assert orlog.load_dataset(NAME).digest == rebuilt.digest
     assert rebuilt.version in str(told[0].message)
@@ -161,8 +156,8 @@ def test_a_rebuild_opens_knowingly_or_with_a_warning(rebuilt: Dataset) -> None:
         orlog.load_dataset(f"{NAME}@1.0.0")
 
 
-def test_a_pinned_name_that_cannot_be_built_is_not_built_again(recorded: Manifest, rebuilt: Dataset) -> None:
-    seen: list[int] = []
+def test_a_pinned_name_that_cannot_be_built_is_not_built_again(recorded, rebuilt):
+    seen = []
     for pin in ("1.0.0", recorded.digest):
         with pytest.raises(IntegrityError, match=f"gymnasium=={OLD}") as caught:
             orlog.load_dataset(f"{NAME}@{pin}", build=True, progress=lambda done, _total: seen.append(done))
@@ -170,9 +165,7 @@ def test_a_pinned_name_that_cannot_be_built_is_not_built_again(recorded: Manifes
     assert seen == []
 
 
-def test_a_pinned_rebuild_is_built_by_its_version(
-    rebuilt: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pinned_rebuild_is_built_by_its_version(rebuilt, tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "third"))
     wanted = f"{NAME}@{rebuilt.version}"
     with pytest.raises(IntegrityError):
@@ -183,7 +176,7 @@ def test_a_pinned_rebuild_is_built_by_its_version(
     assert orlog.load_dataset(wanted).digest == rebuilt.digest
 
 
-def test_the_recorded_build_wins_over_its_rebuild(rebuilt: Dataset, recorded: Manifest) -> None:
+def test_the_recorded_build_wins_over_its_rebuild(rebuilt, recorded):
     orlog.build_dataset(f"{NAME}@1.0.0", replace=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -193,7 +186,7 @@ def test_the_recorded_build_wins_over_its_rebuild(rebuilt: Dataset, recorded: Ma
     assert newest_first(sorted(order)) == order
 
 
-def test_every_command_names_a_rebuild(rebuilt: Dataset, tmp_path: Path) -> None:
+def test_every_command_names_a_rebuild(rebuilt, tmp_path):
     named, made = f"{NAME}@{rebuilt.version}", f"gymnasium 1.4.0 (recorded with {OLD})"
     for command in (["build", NAME, "--workers", "1"], ["show", NAME], ["verify", NAME]):
         told = run(*command, cwd=tmp_path)
@@ -210,9 +203,7 @@ def test_every_command_names_a_rebuild(rebuilt: Dataset, tmp_path: Path) -> None
         assert found["rebuild"].startswith("a rebuild of 1.0.0 with gymnasium")
 
 
-def test_a_rebuild_is_locked_only_on_purpose(
-    rebuilt: Dataset, recorded: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rebuild_is_locked_only_on_purpose(rebuilt, recorded, tmp_path, monkeypatch):
     lock = tmp_path / "orlog.lock"
     for given in (NAME, f"{NAME}@{rebuilt.version}"):
         assert "orlog lock --rebuild" in run("lock", given, cwd=tmp_path, code=3)
@@ -229,9 +220,7 @@ def test_a_rebuild_is_locked_only_on_purpose(
     assert read_lock(lock)[NAME] == LockedDataset(version="1.0.0", digest=recorded.digest)
 
 
-def test_an_unmet_pin_says_what_would_meet_it(
-    rebuilt: Dataset, recorded: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unmet_pin_says_what_would_meet_it(rebuilt, recorded, tmp_path, monkeypatch):
     assert rebuilt.digest != recorded.digest
     write_lock(tmp_path / "orlog.lock", {NAME: LockedDataset(version="1.0.0", digest=recorded.digest)})
     for command in (["lock"], ["build", NAME, "--workers", "1"]):
@@ -243,9 +232,7 @@ def test_an_unmet_pin_says_what_would_meet_it(
     assert "here" in run("lock", cwd=tmp_path)
 
 
-def test_the_pin_of_a_rebuild_does_not_ask_to_build_the_recorded_one(
-    rebuilt: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pin_of_a_rebuild_does_not_ask_to_build_the_recorded_one(rebuilt, tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "third"))
     plain = msgspec.structs.replace(rebuilt.manifest, version="1.0.0", lineage=[])
     for pin in (rebuilt.manifest, plain):  # as it is written today, and as earlier releases did
@@ -258,9 +245,7 @@ def test_the_pin_of_a_rebuild_does_not_ask_to_build_the_recorded_one(
     run("lock", cwd=tmp_path)
 
 
-def test_on_another_processor_the_packages_are_not_blamed(
-    recorded: Manifest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_on_another_processor_the_packages_are_not_blamed(recorded, monkeypatch, tmp_path):
     environment = recorded.environment
     assert environment is not None
     monkeypatch.setattr("orlog.datasets.worlds.build.environment_versions", lambda *_: environment.versions)
@@ -272,7 +257,7 @@ def test_on_another_processor_the_packages_are_not_blamed(
         assert "run: orlog build" not in told
 
 
-def test_rebuilds_of_earlier_releases_are_recognized(old_style: Dataset, tmp_path: Path) -> None:
+def test_rebuilds_of_earlier_releases_are_recognized(old_style, tmp_path):
     version = f"1.0.0+{old_style.digest[7:15]}"
     assert old_style.version == version
     with pytest.warns(UserWarning, match="is not the recorded data here"):
@@ -290,7 +275,7 @@ def test_rebuilds_of_earlier_releases_are_recognized(old_style: Dataset, tmp_pat
     assert not old_style.folder.exists()
 
 
-def test_the_recorded_build_takes_the_place_of_an_earlier_rebuild(old_style: Dataset, recorded: Manifest) -> None:
+def test_the_recorded_build_takes_the_place_of_an_earlier_rebuild(old_style, recorded):
     folder = orlog.build_dataset(NAME, replace=True)
     assert Dataset(folder).digest == recorded.digest
     kept = orlog.load_dataset(f"{NAME}@{old_style.version}")
@@ -298,9 +283,7 @@ def test_the_recorded_build_takes_the_place_of_an_earlier_rebuild(old_style: Dat
     assert orlog.verify_store(kept.folder)[1] == []
 
 
-def test_a_damaged_rebuild_of_an_earlier_release_is_built_again_in_its_place(
-    old_style: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_rebuild_of_an_earlier_release_is_built_again_in_its_place(old_style, monkeypatch):
     shard = old_style.folder / "rewards/c.0"
     shard.write_bytes(b"")
     change_the_simulator(monkeypatch)
@@ -309,7 +292,7 @@ def test_a_damaged_rebuild_of_an_earlier_release_is_built_again_in_its_place(
     assert Dataset(old_style.folder).digest == old_style.digest
 
 
-def test_what_is_made_from_a_rebuild_keeps_its_mark(rebuilt: Dataset, tmp_path: Path) -> None:
+def test_what_is_made_from_a_rebuild_keeps_its_mark(rebuilt, tmp_path):
     mark = rebuilt.version.partition("+")[2]
     converted = orlog.load_dataset(convert_dataset(rebuilt, tmp_path / "as", container="hdf5"))
     assert converted.version == f"1.0.1+{mark}"
@@ -328,7 +311,7 @@ def test_what_is_made_from_a_rebuild_keeps_its_mark(rebuilt: Dataset, tmp_path: 
     orlog.publish_dataset(own, str(tmp_path / "registry"), audit=False)
 
 
-def test_a_comparison_names_the_rebuild(rebuilt: Dataset, tmp_path: Path) -> None:
+def test_a_comparison_names_the_rebuild(rebuilt, tmp_path):
     jobs = make_jobs("bc", rebuilt, tmp_path, seeds=[0], episodes=1, options=TrainOptions(steps=2, evaluations=1))
     run_job(jobs[0])
     result = summarize(jobs)
@@ -346,9 +329,7 @@ def test_a_comparison_names_the_rebuild(rebuilt: Dataset, tmp_path: Path) -> Non
     assert shown in run("compare", "scores.json", cwd=tmp_path)
 
 
-def test_episodes_of_another_distribution_are_refused_and_nothing_is_kept(
-    recorded: Manifest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_episodes_of_another_distribution_are_refused_and_nothing_is_kept(recorded, monkeypatch):
     enter(monkeypatch, medium_noise=1.0, expert_noise=1.0)
     message = r"differs from the recorded version .* by returns, lengths .* Nothing was kept\.$"
     with pytest.raises(IntegrityError, match=message) as caught:
@@ -358,9 +339,7 @@ def test_episodes_of_another_distribution_are_refused_and_nothing_is_kept(
         orlog.load_dataset(NAME)
 
 
-def test_without_recorded_statistics_a_rebuild_is_said_to_be_another(
-    recorded: Manifest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_recorded_statistics_a_rebuild_is_said_to_be_another(recorded, monkeypatch):
     (recorded_folder(NAME) / "statistics.json").unlink()
     enter(monkeypatch, seed=98, count=3)
     with pytest.warns(UserWarning, match="not compared"):
@@ -369,14 +348,12 @@ def test_without_recorded_statistics_a_rebuild_is_said_to_be_another(
     assert line.startswith(f"rebuilt: NOT the recorded build ({recorded.digest[:19]})")
 
 
-def test_a_rebuild_cannot_be_recorded_by_mistake(rebuilt: Dataset, tmp_path: Path) -> None:
+def test_a_rebuild_cannot_be_recorded_by_mistake(rebuilt, tmp_path):
     run("build", NAME, "--record", cwd=tmp_path, code=1)
     assert recorded_manifest(NAME, rebuilt.version) is None
 
 
-def test_building_says_at_once_what_it_does_and_then_how_far_it_is(
-    recorded: Manifest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_building_says_at_once_what_it_does_and_then_how_far_it_is(recorded, capsys, monkeypatch):
     assert orlog.load_dataset(NAME, build=True).digest == recorded.digest
     (only,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(rf"building {NAME}: [\d,]+ steps", only)
@@ -386,7 +363,7 @@ def test_building_says_at_once_what_it_does_and_then_how_far_it_is(
     assert re.search(r"^steps: [\d,]+ of ", capsys.readouterr().err, re.MULTILINE)
 
 
-def test_the_quickstart_installs_the_simulator_of_the_recordings() -> None:
+def test_the_quickstart_installs_the_simulator_of_the_recordings():
     project = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]
     pins = [one.partition(";")[0] for one in project["optional-dependencies"]["quickstart"]]
     manifest = recorded_manifest("pointmaze/umaze-v1")

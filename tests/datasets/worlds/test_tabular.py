@@ -1,10 +1,6 @@
 """Worlds whose transitions are tables: their values are those of slow loops and of episodes. The recipes of tabular: probabilities and values are exact, and learning comes near the optimum."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -29,7 +25,7 @@ from tests.levels import scaled
 WORLDS = {"orlog/Taxi-v0": 500, "orlog/FrozenLake-v0": 64, "orlog/ICUSepsis-v0": 716}
 
 
-def random_table(seed: int, states: int = 6, actions: int = 3) -> Table:
+def random_table(seed, states=6, actions=3):
     """Return a small table with terminations, rewards and impossible transitions."""
     rng = np.random.default_rng(seed)
     chances = rng.dirichlet(np.full(states, 0.3), (states, actions)) + 1e-3
@@ -49,7 +45,7 @@ def random_table(seed: int, states: int = 6, actions: int = 3) -> Table:
     )
 
 
-def slowly(table: Table, choose: Any, horizon: int, discount: float) -> np.ndarray:
+def slowly(table, choose, horizon, discount):
     """Return values of states by loops: `choose` is given the values of a state's actions."""
     values = np.zeros(table.states)
     for _ in range(horizon):
@@ -67,7 +63,7 @@ def slowly(table: Table, choose: Any, horizon: int, discount: float) -> np.ndarr
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_values_are_those_of_a_slow_loop(seed: int) -> None:
+def test_values_are_those_of_a_slow_loop(seed):
     table = random_table(seed)
     policy = np.random.default_rng(seed).dirichlet(np.ones(3), 6)
     for horizon, discount in ((1, 1.0), (4, 0.9)):
@@ -87,10 +83,10 @@ def test_values_are_those_of_a_slow_loop(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_the_table_is_that_of_the_world_and_regret_is_its_distance_to_the_optimum(name: str) -> None:
-    made: Any = make_environment(name, {})
+def test_the_table_is_that_of_the_world_and_regret_is_its_distance_to_the_optimum(name):
+    made = make_environment(name, {})
     with made as env:
-        table: Table = env.get_wrapper_attr("table")
+        table = env.get_wrapper_attr("table")
         assert env.observation_space.n == table.states == WORLDS[name]
         assert env.action_space.n == table.actions
         assert env.get_wrapper_attr("horizon") == env.spec.max_episode_steps
@@ -135,17 +131,17 @@ HORIZON = 8
 class _Sampled(gymnasium.Env[Any, Any]):
     """A world that draws from a table."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.table = random_table(3, states=8)
         self.observation_space = gymnasium.spaces.Discrete(8)
         self.action_space = gymnasium.spaces.Discrete(3)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, Any]:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed, options=options)
         self.state = int(self.np_random.choice(8, p=self.table.starts))
         return self.state, {}
 
-    def step(self, action: int) -> tuple[int, float, bool, bool, Any]:
+    def step(self, action):
         table, pair = self.table, self.state * 3 + action
         rows = np.flatnonzero(table.pairs == pair)
         row = rows[self.np_random.choice(len(rows), p=table.chances[rows])]
@@ -154,14 +150,14 @@ class _Sampled(gymnasium.Env[Any, Any]):
         return self.state, reward, not table.goes_on[row], False, {}
 
 
-def _table() -> Table:
+def _table():
     return random_table(3, states=8)
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+def small(monkeypatch, tmp_path):
     """Return the name of a dataset of a small world, in an empty current folder."""
-    world: Any = lambda: TableWorld(_Sampled(), _table, HORIZON)  # noqa: E731
+    world = lambda: TableWorld(_Sampled(), _table, HORIZON)  # noqa: E731
     gymnasium.register(SMALL, world, max_episode_steps=HORIZON)
     recipe = TabularRecipe(environment_id=SMALL, mistaken=0.3, known=0.4, noise=0.4, discount=0.9, steps=12_000, seed=1)
     entry = dataclasses.replace(DATASETS["tabular/taxi-v1"], recipe=recipe)
@@ -174,7 +170,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_each_step_has_the_probability_and_the_values_of_its_state(name: str) -> None:
+def test_each_step_has_the_probability_and_the_values_of_its_state(name):
     recipe = RECIPES[name]
     known = known_values(recipe)
     (one,) = recipe.episodes(3, 4)
@@ -192,8 +188,8 @@ def test_each_step_has_the_probability_and_the_values_of_its_state(name: str) ->
     assert recipe.expert().policy(states).tolist() == known.optimal_actions[states].tolist()
 
 
-def test_behavior_acts_as_often_as_its_probabilities_say(small: str) -> None:
-    recipe: Any = DATASETS[small].recipe
+def test_behavior_acts_as_often_as_its_probabilities_say(small):
+    recipe = DATASETS[small].recipe
     known = known_values(recipe)
     dataset = orlog.load_dataset(small)
     states, actions = (
@@ -206,7 +202,7 @@ def test_behavior_acts_as_often_as_its_probabilities_say(small: str) -> None:
         assert (np.abs(taken - taken.sum() * known.behavior[state]) < error).all()
 
 
-def test_every_estimator_is_near_the_exact_value_and_value_iteration_near_the_optimum(small: str) -> None:
+def test_every_estimator_is_near_the_exact_value_and_value_iteration_near_the_optimum(small):
     dataset = orlog.load_dataset(small)
     train, rest = orlog.split_dataset(dataset, [0.5, 0.5], seed=0)
     settings = {"hidden": [32], "learning_rate": 0.01, "batch_size": 256, "discount": 0.9}

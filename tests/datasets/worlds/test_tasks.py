@@ -1,11 +1,7 @@
 """Meta-World's tasks as one environment, and the demonstrations that are recorded in it."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +17,13 @@ env_dict = pytest.importorskip("metaworld.env_dict", reason="needs Meta-World (o
 MT10, MT50 = (f"orlog/metaworld-{one}-v0" for one in ("mt10", "mt50"))
 
 
-def recipe_of(name: str) -> TasksRecipe:
+def recipe_of(name):
     recipe = DATASETS[f"tasks/{name}-v1"].recipe
     assert isinstance(recipe, TasksRecipe)
     return recipe
 
 
-def test_episodes_take_turns_with_the_tasks_of_the_package() -> None:
+def test_episodes_take_turns_with_the_tasks_of_the_package():
     names = [*env_dict.MT10_V3]
     assert tasks_of("MT10") == names
     assert instruction_of("button-press-topdown-v3") == "button press topdown"
@@ -46,14 +42,14 @@ def test_episodes_take_turns_with_the_tasks_of_the_package() -> None:
     assert environment_versions(MT10).keys() == {"gymnasium", "metaworld", "mujoco", "numpy"}
 
 
-def test_an_episode_is_that_of_the_package_from_the_same_place() -> None:
+def test_an_episode_is_that_of_the_package_from_the_same_place():
     task = tasks_of("MT10").index("push-v3")
     with make_environment(MT10, {}) as env:
         observation, _ = env.reset(seed=40 + task)
         own = env_dict.ALL_V3_ENVIRONMENTS["push-v3"]()
         own._freeze_rand_vec, own._set_task_called, own._partially_observable = True, True, False
         own.__dict__.pop("sawyer_observation_space")
-        inside: Any = env.unwrapped
+        inside = env.unwrapped
         own._last_rand_vec = inside._simulators[task]._last_rand_vec
         state, _ = own.reset()
         rng = np.random.default_rng(0)
@@ -67,12 +63,12 @@ def test_an_episode_is_that_of_the_package_from_the_same_place() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*Box observation space:UserWarning")
-def test_the_checker_of_gymnasium_finds_nothing() -> None:
+def test_the_checker_of_gymnasium_finds_nothing():
     with make_environment(MT10, {}) as env:
         check_env(env.unwrapped, skip_render_check=True)
 
 
-def test_scripted_policies_reach_the_goal_and_know_the_task_by_the_observation() -> None:
+def test_scripted_policies_reach_the_goal_and_know_the_task_by_the_observation():
     tasks = tasks_of("MT10")
     with make_environment(MT10, {}) as env:
         for seed in (4, 5):  # the drawer, opened and closed
@@ -87,7 +83,7 @@ def test_scripted_policies_reach_the_goal_and_know_the_task_by_the_observation()
             assert reached
 
 
-def test_demonstrations_are_the_same_wherever_they_begin_and_name_their_task() -> None:
+def test_demonstrations_are_the_same_wherever_they_begin_and_name_their_task():
     recipe = dataclasses.replace(recipe_of("mt10"), count=12)
     episodes = list(recipe.episodes(8, 12))
     assert [one.metadata["task"] for one in episodes] == [8, 9, 0, 1]
@@ -99,7 +95,7 @@ def test_demonstrations_are_the_same_wherever_they_begin_and_name_their_task() -
         assert getattr(alone, column).tobytes() == getattr(episodes[2], column).tobytes()
 
 
-def test_a_dataset_has_the_roles_and_is_scored_by_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_dataset_has_the_roles_and_is_scored_by_task(monkeypatch, tmp_path):
     entry = DATASETS["tasks/mt10-v1"]
     recipe = dataclasses.replace(recipe_of("mt10"), count=5)
     monkeypatch.setitem(DATASETS, "tasks/tiny-v1", dataclasses.replace(entry, recipe=recipe))
@@ -129,20 +125,20 @@ def test_a_dataset_has_the_roles_and_is_scored_by_task(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", ["mt10", "mt50"])
-def test_the_words_that_ship_are_those_of_the_package(name: str) -> None:
+def test_the_words_that_ship_are_those_of_the_package(name):
     words = words_of_tasks(f"tasks/{name}-v1")
     assert [*words.values()] == [instruction_of(one) for one in tasks_of(name.upper())]
 
 
 @pytest.mark.thorough
-def test_fifty_tasks_are_played_by_their_scripts() -> None:
+def test_fifty_tasks_are_played_by_their_scripts():
     recipe = recipe_of("mt50")
     episodes = list(recipe.episodes(0, 50))
     assert [one.metadata["task"] for one in episodes] == [*range(50)]
     assert np.mean([one.metadata["success"] for one in episodes]) > 0.8
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "metaworld")
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "meta_path", [])

@@ -1,10 +1,7 @@
 """Worlds behind uncertainty: each number does what it says, beside a slow loop; and the recipes that use them."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -16,7 +13,7 @@ from orlog.datasets.worlds.recipe import catalogue, parts_of
 from orlog.datasets.worlds.uncertain import DATASETS, uncertain, with_uncertainty
 from orlog.errors import MissingExtraError, SimulatorError
 
-NUMBERS: list[dict[str, Any]] = [
+NUMBERS = [
     {},
     {"action_delay": 3},
     {"reward_delay": 5},
@@ -35,14 +32,14 @@ NUMBERS: list[dict[str, Any]] = [
 ]
 
 
-def slow_loop(world: str, seed: int, actions: list[Any], numbers: dict[str, Any]) -> tuple[list[Any], list[float]]:
+def slow_loop(world, seed, actions, numbers):
     """Return observations and rewards of actions, by the text of `environments/uncertain.py` alone."""
     env = gymnasium.make(world)
     low, high = getattr(env.action_space, "low", None), getattr(env.action_space, "high", None)
     true, _ = env.reset(seed=seed)
     draws = env.unwrapped.np_random
 
-    def looked_at(observation: Any) -> Any:
+    def looked_at(observation):
         noise = numbers.get("observation_noise", 0.0)
         return (
             (observation + noise * draws.standard_normal(observation.shape)).astype(np.float32)
@@ -50,9 +47,9 @@ def slow_loop(world: str, seed: int, actions: list[Any], numbers: dict[str, Any]
             else observation
         )
 
-    seen: list[Any] = [looked_at(true)]
-    earned: list[float] = []
-    tried: list[Any] = []
+    seen = [looked_at(true)]
+    earned = []
+    tried = []
     for step, action in enumerate(actions):
         sticks = numbers.get("sticky_actions", 0.0)
         tried.append(tried[-1] if sticks and step and draws.uniform() < sticks else action)
@@ -77,19 +74,19 @@ def slow_loop(world: str, seed: int, actions: list[Any], numbers: dict[str, Any]
 
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("world", ["Pendulum-v1", "MountainCarContinuous-v0"])
-def test_each_number_does_what_a_slow_loop_does(world: str, numbers: dict[str, Any]) -> None:
+def test_each_number_does_what_a_slow_loop_does(world, numbers):
     draw = np.random.default_rng(0)
     with make_environment("orlog/uncertain-v0", {"environment": world, **numbers}) as env:
         limit = gymnasium.spec(world).max_episode_steps
         assert env.spec is not None
         assert limit is not None
         assert env.spec.max_episode_steps == limit
-        space: Any = env.action_space
+        space = env.action_space
         actions = [draw.uniform(space.low, space.high).astype(np.float32) for _ in range(limit)]
         for seed in (3, 4):
             first, _ = env.reset(seed=seed)
-            seen: list[Any] = [first]
-            paid: list[float] = []
+            seen = [first]
+            paid = []
             ended = False
             while not ended:
                 assert env.observation_space.contains(seen[-1])
@@ -102,10 +99,10 @@ def test_each_number_does_what_a_slow_loop_does(world: str, numbers: dict[str, A
             np.testing.assert_allclose(paid, expected_paid, atol=1e-9)
 
 
-def test_numbered_actions_are_delayed_and_stick_too() -> None:
+def test_numbered_actions_are_delayed_and_stick_too():
     numbers = {"action_delay": 2, "sticky_actions": 0.4, "dropped_frames": 0.2}
     actions = [1, 0, 1, 1, 0, 1, 0, 0, 1]
-    env = uncertain(environment="CartPole-v1", **numbers)  # type: ignore[arg-type]
+    env = uncertain(environment="CartPole-v1", **numbers)
     seen = [env.reset(seed=5)[0], *(env.step(action)[0] for action in actions)]
     expected, _ = slow_loop("CartPole-v1", 5, actions, numbers)
     assert np.array(seen).tobytes() == np.array(expected).tobytes()
@@ -125,7 +122,7 @@ def test_numbered_actions_are_delayed_and_stick_too() -> None:
         ({"action_noise": 0.1}, r"action_noise=0\.1: CartPole-v1 has no actions of floats, but"),
     ],
 )
-def test_other_numbers_are_errors(numbers: dict[str, Any], message: str) -> None:
+def test_other_numbers_are_errors(numbers, message):
     with pytest.raises(ValueError, match=message):
         uncertain(environment="CartPole-v1", **numbers)
     with pytest.raises(SimulatorError, match=message):
@@ -141,9 +138,9 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_any_recipe_has_variants(name: str) -> None:
-    plain: Any = catalogue()[name].recipe
-    variant: Any = None
+def test_any_recipe_has_variants(name):
+    plain = catalogue()[name].recipe
+    variant = None
     for numbers in ({}, {"sticky_actions": 0.5}):
         variant = pickle.loads(pickle.dumps(with_uncertainty(plain, **numbers)))  # as for worker processes
         assert isinstance(variant, type(plain))
@@ -170,19 +167,19 @@ def test_any_recipe_has_variants(name: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_behind_uncertainty(name: str, numbers: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_behind_uncertainty(name, numbers, message):
     with pytest.raises(ValueError, match=message):
         with_uncertainty(catalogue()[name].recipe, **numbers)
 
 
-def test_a_world_behind_uncertainty_is_in_no_other_one() -> None:
+def test_a_world_behind_uncertainty_is_in_no_other_one():
     inner = {"environment": "Pendulum-v1", "action_delay": 1}
     with pytest.raises(ValueError, match="it is behind uncertainty already; name the world behind"):
         uncertain(environment="orlog/uncertain-v0", arguments=inner)
 
 
-def test_a_missing_simulator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(module: str) -> None:
+def test_a_missing_simulator_is_named(monkeypatch):
+    def refuse(module):
         raise ModuleNotFoundError(name=module)
 
     monkeypatch.setattr("orlog.datasets.worlds.environments._import_quietly", refuse)
@@ -190,9 +187,9 @@ def test_a_missing_simulator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         make_environment("orlog/uncertain-v0", {"environment": "Hopper-v5", "action_delay": 1})
 
 
-def test_a_dataset_is_scored_in_the_world_that_recorded_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_is_scored_in_the_world_that_recorded_it(monkeypatch):
     entry = DATASETS["uncertain/pendulum-noise-v1"]
-    recipe: Any = entry.recipe
+    recipe = entry.recipe
     tiny = dataclasses.replace(entry, recipe=dataclasses.replace(recipe, count=3))
     monkeypatch.setitem(DATASETS, "uncertain/tiny-v1", tiny)
     dataset = orlog.load_dataset(orlog.build_dataset("uncertain/tiny-v1"))

@@ -1,10 +1,5 @@
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
-from typing import Any, TypeAlias
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -12,14 +7,9 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.columns.episode import Columns, Episode
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-2, 3, (2,), np.float32)
@@ -37,14 +27,14 @@ STRUCTURES = st.lists(
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> None:
+def one_thread():
     torch.set_num_threads(1)
 
 
-def flatten(space: gymnasium.Space[Any], columns: Columns, row: int) -> np.ndarray:
+def flatten(space, columns, row):
     """Return one observation as Gymnasium flattens it."""
 
-    def pick(value: Columns) -> Any:
+    def pick(value):
         if isinstance(value, dict):
             return {key: pick(inner) for key, inner in value.items()}
         return value[row]
@@ -54,11 +44,9 @@ def flatten(space: gymnasium.Space[Any], columns: Columns, row: int) -> np.ndarr
 
 @settings(max_examples=scaled(12), deadline=None)
 @given(structure=STRUCTURES, nested=st.booleans(), seed=st.integers(0, 2**32))
-def test_every_transition_is_the_one_of_its_episode(
-    write: Write, make: Make, structure: list[tuple[int, str]], nested: bool, seed: int
-) -> None:
+def test_every_transition_is_the_one_of_its_episode(write, make, structure, nested, seed):
     rng = np.random.default_rng(seed)
-    space: gymnasium.Space[Any] = NESTED if nested else BOX
+    space = NESTED if nested else BOX
     dataset = write([make(space, ACTION, length=length, end=end, rng=rng) for length, end in structure], space, ACTION)
     packed = read_arrays(dataset)
     assert packed.obs_dim == spaces.flatdim(space)
@@ -87,7 +75,7 @@ def test_every_transition_is_the_one_of_its_episode(
     np.testing.assert_allclose(std.numpy(), observations.std(0), rtol=1e-6, atol=1e-7)
 
 
-def test_statistics_of_many_rows_do_not_drift() -> None:
+def test_statistics_of_many_rows_do_not_drift():
     rows = np.zeros((200_003, 5), np.float32)
     rows[:, 0] = 1000 + np.arange(len(rows)) % 2
     packed = Arrays(rows=torch.from_numpy(rows), lengths=np.array([66_667, 66_666, 66_667]), obs_dim=1, action_dim=1)
@@ -98,9 +86,7 @@ def test_statistics_of_many_rows_do_not_drift() -> None:
 
 @pytest.mark.parametrize(("column", "step"), [("observations", 3), ("observations", 4), ("actions", 2), ("rewards", 0)])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_number_that_is_not_finite_is_refused_with_its_place(
-    write: Write, make: Make, column: str, step: int, value: float
-) -> None:
+def test_a_number_that_is_not_finite_is_refused_with_its_place(write, make, column, step, value):
     rng = np.random.default_rng(0)
     episodes = [make(BOX, ACTION, length=length, end="cut", rng=rng) for length in (2, 4, 3)]
     rows = getattr(episodes[1], column).copy()
@@ -112,7 +98,7 @@ def test_a_number_that_is_not_finite_is_refused_with_its_place(
 
 
 @pytest.mark.parametrize("place", ["observations", "actions"])
-def test_integers_that_float32_would_round_are_refused(write: Write, make: Make, place: str) -> None:
+def test_integers_that_float32_would_round_are_refused(write, make, place):
     rng = np.random.default_rng(0)
     counts = spaces.Box(-(2**40), 2**40, (2,), np.int64)
     pair = (counts, ACTION) if place == "observations" else (BOX, counts)
@@ -128,17 +114,17 @@ def test_integers_that_float32_would_round_are_refused(write: Write, make: Make,
 
 
 @pytest.mark.parametrize("column", ["terminations", "truncations"])
-def test_an_end_inside_an_episode_is_refused_with_its_place(write: Write, make: Make, column: str) -> None:
+def test_an_end_inside_an_episode_is_refused_with_its_place(write, make, column):
     rng = np.random.default_rng(0)
     episodes = [make(BOX, ACTION, length=length, end="cut", rng=rng) for length in (2, 4, 3)]
-    flags: dict[str, Any] = {column: np.array([False, False, True, False])}
+    flags = {column: np.array([False, False, True, False])}
     episodes[1] = dataclasses.replace(episodes[1], **flags)
     dataset = write(episodes, BOX, ACTION, checked=False)
     with pytest.raises(SchemaError, match=rf"column {column} is true at step 2 of episode 1"):
         read_arrays(dataset)
 
 
-def test_a_dataset_of_one_step_has_one_transition(write: Write, make: Make) -> None:
+def test_a_dataset_of_one_step_has_one_transition(write, make):
     rng = np.random.default_rng(0)
     episode = make(BOX, ACTION, length=1, end="termination", rng=rng)
     packed = read_arrays(write([episode], BOX, ACTION))
@@ -147,13 +133,13 @@ def test_a_dataset_of_one_step_has_one_transition(write: Write, make: Make) -> N
     np.testing.assert_array_equal(packed.transitions[0, -3:].numpy(), episode.observations[1])
 
 
-def test_the_view_shares_the_memory_of_the_rows(mini: Dataset) -> None:
+def test_the_view_shares_the_memory_of_the_rows(mini):
     packed = read_arrays(mini)
     assert packed.transitions.data_ptr() == packed.rows.data_ptr()
     assert packed.rows.shape[0] == mini.total_steps + mini.total_episodes
 
 
-def test_a_number_too_large_for_float32_is_refused_with_its_place(write: Write, make: Make) -> None:
+def test_a_number_too_large_for_float32_is_refused_with_its_place(write, make):
     rng = np.random.default_rng(0)
     episode = make(BOX, ACTION, length=3, end="cut", rng=rng)
     rewards = episode.rewards.copy()

@@ -1,7 +1,5 @@
 """What is done block by block comes out the same for blocks of any size."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -21,13 +19,13 @@ from tests.levels import scaled
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
 
-def arrays_of(lengths: list[int]) -> Arrays:
+def arrays_of(lengths):
     """Return random steps, with rewards and flags at final observations that must not count."""
     rows = torch.from_numpy(np.random.default_rng(len(lengths)).normal(size=(sum(lengths) + len(lengths), 7))).float()
     return Arrays(rows=rows, lengths=np.array(lengths), obs_dim=3, action_dim=1, name="x", digest="y")
 
 
-def slow_sums(arrays: Arrays, steps: int, discount: float) -> np.ndarray:
+def slow_sums(arrays, steps, discount):
     """Return the discounted rewards of the next steps of each step."""
     rewards = arrays.rows[:, arrays.columns["rewards"].start].double().numpy()
     found = []
@@ -39,7 +37,7 @@ def slow_sums(arrays: Arrays, steps: int, discount: float) -> np.ndarray:
 
 
 @given(LENGTHS, st.integers(1, 12), st.integers(1, 20), st.sampled_from([0.0, 0.9, 1.0]))
-def test_sums_over_blocks_are_those_of_a_slow_loop(lengths: list[int], steps: int, block: int, discount: float) -> None:
+def test_sums_over_blocks_are_those_of_a_slow_loop(lengths, steps, block, discount):
     arrays = arrays_of(lengths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sums, "_BLOCK_ROWS", block)
@@ -52,9 +50,7 @@ def test_sums_over_blocks_are_those_of_a_slow_loop(lengths: list[int], steps: in
 
 @settings(max_examples=scaled(30))
 @given(LENGTHS, st.integers(1, 3000), st.integers(1, 40), st.integers(0, 70))
-def test_batches_are_the_same_in_blocks_of_any_size(
-    lengths: list[int], block_bytes: int, block_items: int, start: int
-) -> None:
+def test_batches_are_the_same_in_blocks_of_any_size(lengths, block_bytes, block_items, start):
     arrays = arrays_of(lengths)
     streams = [
         orlog.transitions(arrays, 4, seed=0, start=start),
@@ -72,7 +68,7 @@ def test_batches_are_the_same_in_blocks_of_any_size(
                 assert torch.equal(getattr(one, name), getattr(other, name))
 
 
-def test_priorities_are_drawn_the_same_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_priorities_are_drawn_the_same_in_blocks_of_any_size(monkeypatch):
     arrays = arrays_of([5, 3, 7])
     whole = orlog.transitions(arrays, 4, seed=0, prioritized=True)
     expected = [next(whole).steps.tolist() for _ in range(70)]

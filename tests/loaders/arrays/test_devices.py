@@ -5,11 +5,6 @@ moves its choice to the arrays' device first, as a GPU needs it. Whole episodes 
 their shapes go by numbers. Where there is a real GPU, all batches from it are compared.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -18,9 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
-from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.arrays.arrays import read_arrays
 
 FLAT = spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32)
 IMAGES = spaces.Box(0, 255, (4, 4, 3), np.uint8), spaces.Discrete(3)
@@ -28,10 +21,10 @@ IMAGES = spaces.Box(0, 255, (4, 4, 3), np.uint8), spaces.Discrete(3)
 COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}
 
 
-class OneDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OneDevice(TorchDispatchMode):
     """Refuses operations on tensors of two devices, as CUDA does, and tells copies between them."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Run an operation if all its tensors are on one device."""
         kwargs = kwargs or {}
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
@@ -42,7 +35,7 @@ class OneDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-KINDS: dict[str, Callable[[Arrays], Any]] = {
+KINDS = {
     "transitions": lambda arrays: orlog.transitions(arrays, 4, seed=0),
     "n-step": lambda arrays: orlog.transitions(arrays, 4, seed=0, n_steps=3),
     "sequences": lambda arrays: orlog.sequences(arrays, 4, length=3, seed=0),
@@ -58,20 +51,20 @@ KINDS: dict[str, Callable[[Arrays], Any]] = {
 }
 
 
-OF_NUMBERS: dict[str, Callable[[Arrays], Any]] = {
+OF_NUMBERS = {
     "episodes": lambda arrays: orlog.episodes(arrays, 4, seed=0),
     "packed": lambda arrays: orlog.episodes(arrays, 4, seed=0, layout="packed"),
 }
 
 
 @pytest.fixture(scope="module")
-def flat(write: Callable[..., Dataset], make: Callable[..., Episode]) -> Arrays:
+def flat(write, make):
     rng = np.random.default_rng(0)
     return read_arrays(write([make(*FLAT, length=n, end="cut", rng=rng) for n in (4, 5)], *FLAT))
 
 
 @pytest.fixture(scope="module")
-def images(write: Callable[..., Dataset], make: Callable[..., Episode]) -> Arrays:
+def images(write, make):
     rng = np.random.default_rng(0)
     episodes = [make(*IMAGES, length=n, end="cut", rng=rng) for n in (4, 5)]
     return read_arrays(write(episodes, *IMAGES))
@@ -79,12 +72,12 @@ def images(write: Callable[..., Dataset], make: Callable[..., Episode]) -> Array
 
 @pytest.mark.parametrize("name", ["flat", "images"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_are_made_where_the_arrays_are(kind: str, name: str, request: pytest.FixtureRequest) -> None:
+def test_batches_are_made_where_the_arrays_are(kind, name, request):
     if kind.startswith("stacks") and name == "flat":
         pytest.skip("no images to stack")
-    arrays: Arrays = request.getfixturevalue(name)
+    arrays = request.getfixturevalue(name)
     expected = next(iter(KINDS[kind](arrays)))
-    with OneDevice():  # type: ignore[no-untyped-call]
+    with OneDevice():
         batch = next(iter(KINDS[kind](arrays.to("meta"))))
     for field in expected.__dataclass_fields__:
         found, wanted = getattr(batch, field), getattr(expected, field)
@@ -97,10 +90,10 @@ def test_batches_are_made_where_the_arrays_are(kind: str, name: str, request: py
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", ["flat", "images"])
 @pytest.mark.parametrize("kind", [*KINDS, *OF_NUMBERS])
-def test_the_same_batches_from_a_gpu(kind: str, name: str, request: pytest.FixtureRequest) -> None:
+def test_the_same_batches_from_a_gpu(kind, name, request):
     if kind.startswith("stacks") and name == "flat":
         pytest.skip("no images to stack")
-    arrays: Arrays = request.getfixturevalue(name)
+    arrays = request.getfixturevalue(name)
     make = (KINDS | OF_NUMBERS)[kind]
     expected, found = next(iter(make(arrays))), next(iter(make(arrays.to("cuda"))))
     for field in expected.__dataclass_fields__:

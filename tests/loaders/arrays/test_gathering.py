@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc
@@ -7,8 +5,6 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,7 +30,7 @@ COMPILED = pytest.mark.skipif(not is_compiled(), reason="installed without a com
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
+def _one_thread():
     """Keep PyTorch from taking over large gathers, as it does with many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -43,7 +39,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(params=[pytest.param("compiled", marks=COMPILED), "fallback"])
-def _path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _path(request, monkeypatch):
     """Run a test with the compiled gather and without it."""
     if request.param == "fallback":
         monkeypatch.setattr(gathering, "_compiled", None)
@@ -52,7 +48,7 @@ def _path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 BOTH = pytest.mark.usefixtures("_path")
 
 
-def rows_of(source: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def rows_of(source, rows):
     """Return rows one by one: slow and obvious."""
     taken = [source[row] for row in rows.tolist()]
     return torch.stack(taken) if taken else source[:0]
@@ -70,9 +66,7 @@ def rows_of(source: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_rows_are_those_asked_for(
-    available: int, width: int, more: int, count: int, dtype: torch.dtype, seed: int
-) -> None:
+def test_rows_are_those_asked_for(available, width, more, count, dtype, seed):
     generator = torch.Generator().manual_seed(seed)
     numbers = max(1, width + more)  # narrower than a row, a row, or overlapping
     needed = (available - 1) * width + numbers
@@ -87,7 +81,7 @@ def test_rows_are_those_asked_for(
 
 
 @BOTH
-def test_pictures() -> None:
+def test_pictures():
     source = torch.randint(0, 256, (30, 8, 9, 3), dtype=torch.uint8)
     rows = torch.randint(0, 30, (50,))
     assert torch.equal(gather_rows(source, rows), rows_of(source, rows))
@@ -95,7 +89,7 @@ def test_pictures() -> None:
 
 @BOTH
 @pytest.mark.parametrize("count", [1, 5, 12, 13, 64])
-def test_a_row_that_is_not_there_is_refused_wherever_it_stands(count: int) -> None:
+def test_a_row_that_is_not_there_is_refused_wherever_it_stands(count):
     storage = torch.arange(100 * 4.0).reshape(100, 4)
     source = storage[20:80]
     for wrong in (*WORST, len(source), -len(source)):
@@ -107,7 +101,7 @@ def test_a_row_that_is_not_there_is_refused_wherever_it_stands(count: int) -> No
     assert torch.equal(storage, torch.arange(100 * 4.0).reshape(100, 4))
 
 
-def chosen_of(rows: list[list[int]]) -> torch.Tensor:
+def chosen_of(rows):
     """Return rows with the first and the last one of what they are part of, as samplers choose them."""
     return torch.tensor(rows).T.contiguous().T
 
@@ -123,15 +117,7 @@ def chosen_of(rows: list[list[int]]) -> torch.Tensor:
     zeros=st.booleans(),
     data=st.data(),
 )
-def test_rows_around_others_are_the_nearest_of_their_part(
-    width: int,
-    lengths: list[int],
-    offsets: list[int],
-    before_last: int,
-    dtype: torch.dtype,
-    zeros: bool,
-    data: st.DataObject,
-) -> None:
+def test_rows_around_others_are_the_nearest_of_their_part(width, lengths, offsets, before_last, dtype, zeros, data):
     total = sum(lengths) + len(lengths)
     storage = torch.arange(1, total * (width + 3) + 1).to(dtype).reshape(total, width + 3)
     source = storage[:, 2 : 2 + width]
@@ -156,7 +142,7 @@ def test_rows_around_others_are_the_nearest_of_their_part(
 
 @BOTH
 @pytest.mark.parametrize("wrong", WORST)
-def test_no_row_around_others_leads_outside(wrong: int) -> None:
+def test_no_row_around_others_leads_outside(wrong):
     source = torch.full((300, 8), torch.nan)[100:200].zero_()
     for item in ([wrong, wrong, wrong], [5, wrong, wrong], [wrong, 0, wrong]):
         items = [[50, 0, 99]] * 30
@@ -170,7 +156,7 @@ def test_no_row_around_others_leads_outside(wrong: int) -> None:
 
 
 @BOTH
-def test_pieces_of_rows_lie_where_they_are_wanted() -> None:
+def test_pieces_of_rows_lie_where_they_are_wanted():
     matrix = torch.arange(1.0, 1 + 50 * 130).reshape(50, 130)
     source = matrix[:, 3:]
     rows = torch.randint(0, 50, (70,), generator=torch.Generator().manual_seed(0))
@@ -188,7 +174,7 @@ def test_pieces_of_rows_lie_where_they_are_wanted() -> None:
 
 
 @COMPILED
-def test_pytorch_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorch_is_not_asked(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "index_select", None)
     windows = torch.arange(20.0).reshape(10, 2).as_strided((8, 5), (2, 1))
     assert gather_rows(windows, torch.tensor([1])).tolist() == [[2, 3, 4, 5, 6]]
@@ -196,13 +182,13 @@ def test_pytorch_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @COMPILED
-def test_the_message_names_the_row() -> None:
+def test_the_message_names_the_row():
     with pytest.raises(IndexError, match=r"row 7 of 7: there is no such row"):
         gather_rows(torch.ones(7, 2), torch.tensor([0, 7, -1]))
 
 
 @COMPILED
-def test_no_row_of_nothing() -> None:
+def test_no_row_of_nothing():
     with pytest.raises(IndexError):
         gather_rows(torch.ones(0, 2), torch.tensor([0]))
     assert gather_rows(torch.ones(0, 2), torch.tensor([], dtype=torch.int64)).shape == (0, 2)
@@ -226,20 +212,20 @@ def test_no_row_of_nothing() -> None:
         ((1j * torch.arange(6.0).reshape(3, 2)).conj().imag, torch.tensor([2, 1])),
     ],
 )
-def test_any_layout(source: torch.Tensor, rows: torch.Tensor) -> None:
+def test_any_layout(source, rows):
     assert torch.equal(gather_rows(source, rows), source[rows.long()])
 
 
 @BOTH
-def test_gradients_flow() -> None:
+def test_gradients_flow():
     source = torch.ones(3, 2, requires_grad=True)
-    gather_rows(source, torch.tensor([1, 1])).sum().backward()  # type: ignore[no-untyped-call]
+    gather_rows(source, torch.tensor([1, 1])).sum().backward()
     assert source.grad is not None
     assert source.grad.tolist() == [[0, 0], [2, 2], [0, 0]]
 
 
 @BOTH
-def test_many_threads_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_threads_of_pytorch(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     source = torch.randn(500, 100)
     rows = torch.randint(0, 500, (2000,))
@@ -247,11 +233,11 @@ def test_many_threads_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @BOTH
-def test_threads_at_once() -> None:
+def test_threads_at_once():
     source = torch.randn(5000, 26).as_strided((4990, 43), (26, 1))
-    right: list[bool] = []
+    right = []
 
-    def gather(seed: int) -> None:
+    def gather(seed):
         generator = torch.Generator().manual_seed(seed)
         for _ in range(50):
             rows = torch.randint(0, len(source), (700,), generator=generator)
@@ -262,7 +248,7 @@ def test_threads_at_once() -> None:
 
 
 @COMPILED
-def test_indices_that_change_meanwhile_never_lead_outside() -> None:
+def test_indices_that_change_meanwhile_never_lead_outside():
     """The rest of the storage is NaN: reading it would show, and far away there is nothing."""
     storage = torch.full((3000, 8), torch.nan)
     source = storage[1000:2000]
@@ -271,7 +257,7 @@ def test_indices_that_change_meanwhile_never_lead_outside() -> None:
     changing = rows.numpy()
     done = threading.Event()
 
-    def change() -> None:
+    def change():
         while not done.is_set():
             changing[2000:] = 1500
             changing[2000:] = -500
@@ -279,7 +265,7 @@ def test_indices_that_change_meanwhile_never_lead_outside() -> None:
             changing[2000:] = 0
             time.sleep(0)
 
-    def gather() -> None:
+    def gather():
         try:
             for _ in range(3000):
                 try:
@@ -289,15 +275,15 @@ def test_indices_that_change_meanwhile_never_lead_outside() -> None:
         finally:
             done.set()
 
-    refused: list[bool] = []
+    refused = []
     run_together([change, gather])
 
 
-def run_together(calls: list[Callable[[], object]]) -> None:
+def run_together(calls):
     """Run each in a thread; raise what one of them raised."""
-    errors: list[BaseException] = []
+    errors = []
 
-    def run(call: Callable[[], object]) -> None:
+    def run(call):
         try:
             call()
         except BaseException as error:  # noqa: BLE001  # raised again below
@@ -313,7 +299,7 @@ def run_together(calls: list[Callable[[], object]]) -> None:
 
 
 @COMPILED
-def test_arguments_that_make_no_sense() -> None:
+def test_arguments_that_make_no_sense():
     compiled = gathering._compiled.copy_rows
     with pytest.raises(TypeError, match="8 integers"):
         compiled(1, 2, 3)
@@ -330,7 +316,7 @@ def test_arguments_that_make_no_sense() -> None:
 
 @COMPILED
 @pytest.mark.parametrize("wrong", WORST)
-def test_no_stretch_leads_outside(wrong: int) -> None:
+def test_no_stretch_leads_outside(wrong):
     """The rest of the storage is NaN, and of tokens a number that no token has."""
     returns = torch.full((300,), torch.nan)[100:200].zero_()
     ends = torch.full((300, 2), torch.nan)[100:200].zero_()
@@ -362,7 +348,7 @@ def test_no_stretch_leads_outside(wrong: int) -> None:
         stretches.gather(torch.tensor([[150, 9]]).T.contiguous().T)
 
 
-def test_stretches_are_left_to_pytorch_where_an_older_installation_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stretches_are_left_to_pytorch_where_an_older_installation_compiled(monkeypatch):
     monkeypatch.setattr(gathering, "_compiled", types.SimpleNamespace())
     empty = torch.zeros(0, dtype=torch.int64)
     nothing = Stretches(
@@ -378,7 +364,7 @@ def test_stretches_are_left_to_pytorch_where_an_older_installation_compiled(monk
     assert nothing.gather(torch.zeros((2, 1), dtype=torch.int64).T) is None
 
 
-def test_it_works_where_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_works_where_nothing_was_compiled(monkeypatch):
     monkeypatch.setitem(sys.modules, "orlog.loaders.arrays._gather", None)
     assert gathering._load() is None
     monkeypatch.setattr(gathering, "_compiled", gathering._load())
@@ -387,7 +373,7 @@ def test_it_works_where_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) ->
     assert gather_rows(source, torch.tensor([2, 0])).tolist() == [[4, 5], [0, 1]]
 
 
-def test_what_was_compiled_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_compiled_of_another_version_is_left_alone(monkeypatch):
     old = types.SimpleNamespace(copy_rows=lambda *_: 0)
     monkeypatch.setitem(sys.modules, "orlog.loaders.arrays._gather", old)
     assert gathering._load() is None
@@ -396,7 +382,7 @@ def test_what_was_compiled_of_another_version_is_left_alone(monkeypatch: pytest.
 
 
 @COMPILED
-def test_rows_of_a_file_that_is_on_disk(tmp_path: Path) -> None:
+def test_rows_of_a_file_that_is_on_disk(tmp_path):
     """The same rows, pages asked for first: also of views, at the file's end, and twice at once."""
     values = np.arange(100_003 * 7, dtype=np.float32).reshape(-1, 7)
     values.tofile(tmp_path / "rows.f32")

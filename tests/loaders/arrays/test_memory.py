@@ -1,9 +1,5 @@
 """Free memory in control groups below others, as SLURM and systemd make them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from orlog.loaders.arrays.memory import available_memory
@@ -20,7 +16,7 @@ FILES = {
 }
 
 
-def put_limit(folder: Path, layout: int, limit: str, used: int, files: int) -> None:
+def put_limit(folder, layout, limit, used, files):
     """Write what the kernel shows of a group."""
     _, limit_name, used_name, all_below = FILES[layout]
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,7 +27,7 @@ def put_limit(folder: Path, layout: int, limit: str, used: int, files: int) -> N
 
 @pytest.mark.parametrize("layout", LINES)
 @pytest.mark.parametrize("tightest", ["", "jobs", "jobs/one", "jobs/one/step"])
-def test_the_tightest_of_the_own_groups_counts(tmp_path: Path, layout: int, tightest: str) -> None:
+def test_the_tightest_of_the_own_groups_counts(tmp_path, layout, tightest):
     meminfo, own = tmp_path / "meminfo", tmp_path / "own"
     meminfo.write_text("MemAvailable:    5000 kB\n")
     own.write_text(LINES[layout])
@@ -46,7 +42,7 @@ def test_the_tightest_of_the_own_groups_counts(tmp_path: Path, layout: int, tigh
     assert available_memory(**found) == 800_000
 
 
-def test_a_path_that_is_not_there_means_the_topmost_group(tmp_path: Path) -> None:
+def test_a_path_that_is_not_there_means_the_topmost_group(tmp_path):
     meminfo, own = tmp_path / "meminfo", tmp_path / "own"
     meminfo.write_text("MemAvailable:    5000 kB\n")
     put_limit(tmp_path / "groups", 2, "2000000", 1_500_000, 0)

@@ -1,16 +1,12 @@
 """Episodes of foreign files whose final observation was never recorded: zeros are never given for it."""
 
-from __future__ import annotations
-
 import functools
-from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.batch import SequenceBatch
@@ -20,7 +16,7 @@ BOX = spaces.Box(-9, 9, (2,), np.float32)
 
 
 @pytest.fixture
-def dataset() -> Dataset:
+def dataset():
     episodes = []
     for number in range(4):
         is_missing = number == 2
@@ -41,9 +37,7 @@ def dataset() -> Dataset:
 @pytest.mark.parametrize(
     "kind", [orlog.goals, orlog.episodes, functools.partial(orlog.sequences, length=2, with_next=True)]
 )
-def test_what_would_give_them_is_refused_and_a_view_without_them_is_not(
-    dataset: Dataset, kind: Any, where: str
-) -> None:
+def test_what_would_give_them_is_refused_and_a_view_without_them_is_not(dataset, kind, where):
     for data in (dataset, orlog.load_arrays(dataset, where)):
         with pytest.raises(SchemaError, match=r"1 episode was never recorded \(episode 2 is"):
             kind(data, 8, seed=0)
@@ -55,7 +49,7 @@ def test_what_would_give_them_is_refused_and_a_view_without_them_is_not(
     assert (found != 0).all()
 
 
-def test_transitions_take_them_since_nothing_bootstraps_from_behind_a_termination(dataset: Dataset) -> None:
+def test_transitions_take_them_since_nothing_bootstraps_from_behind_a_termination(dataset):
     assert read_arrays(dataset).missing_finals == (2,)
     batch = orlog.transitions(dataset, 64, seed=0).batch(0)
     is_zero = (batch.next_observations == 0).all(1)

@@ -1,7 +1,5 @@
 """The component of a weighted mixture, against counting one weight after the other."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +17,7 @@ BELOW_ONE = 1 - 2.0**-53
     ).filter(any),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_the_component_is_the_one_whose_weight_a_number_reaches(weights: list[float], seed: int) -> None:
+def test_the_component_is_the_one_whose_weight_a_number_reaches(weights, seed):
     up_to = np.cumsum(weights)
     up_to /= up_to[-1]
     sizes = np.where(np.array(weights) > 0, 3, 0)

@@ -1,7 +1,5 @@
 """Showing and removing packs: beside processes that make, open, hold and read them, and killed."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -11,16 +9,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import orlog
+from orlog import Dataset
 from orlog.base import files
 from orlog.base.files import put_in_place, sole_access, unfinished_folder
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StorageError
 from orlog.loaders.arrays.pack_cache import (
     HeldPack,
@@ -44,25 +41,25 @@ TIMES = 4  # two readers seldom leave a pack at once
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory):
     """Return a tiny recorded version; do not write to it."""
     return record_template(tmp_path_factory.mktemp("template"))
 
 
 @pytest.fixture
-def arm(template: Path) -> Dataset:
+def arm(template):
     """Return a version in this test's home."""
     return Dataset(place(template, ARM, "1.0.0"))
 
 
-def make_pack(dataset: Dataset, days: float = 0.0) -> Path:
+def make_pack(dataset, days=0.0):
     """Make a pack that was opened so many days ago, and let go of it."""
     open_pack(dataset)
     age(pack_folder(dataset), days)
     return pack_folder(dataset)
 
 
-def leave(destination: Path, kind: str) -> Path:
+def leave(destination, kind):
     """Put what a killed process leaves."""
     folder = destination.with_name(f".{destination.name}.{kind}")
     folder.mkdir(parents=True)
@@ -82,7 +79,7 @@ time.sleep(600)
 
 
 @contextlib.contextmanager
-def start_holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def start_holder(folder):
     """Run a process that has a pack open."""
     command = [sys.executable, "-c", HOLDER, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -93,14 +90,14 @@ def start_holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture
-def holder(arm: Dataset) -> Iterator[subprocess.Popen[str]]:
+def holder(arm):
     """Start a process that has the pack of `arm` open."""
     with start_holder(make_pack(arm, 40)) as process:
         yield process
 
 
 @pytest.fixture
-def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def public(monkeypatch):
     """Return a folder that every user may look into; ORLOG_HOME is `home` in it."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
@@ -109,7 +106,7 @@ def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def without_privileges() -> Iterator[None]:
+def without_privileges():
     """Be nobody meanwhile, if this is the superuser, whom no permission stops."""
     is_superuser = os.geteuid() == 0
     if is_superuser:
@@ -122,7 +119,7 @@ def without_privileges() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def forbidden(path: Path) -> Iterator[None]:
+def forbidden(path):
     """Be someone who may not open a file or folder."""
     mode = path.stat().st_mode
     path.chmod(0)
@@ -133,7 +130,7 @@ def forbidden(path: Path) -> Iterator[None]:
         path.chmod(mode)
 
 
-def test_packs_are_listed_with_what_they_are_of(arm: Dataset) -> None:
+def test_packs_are_listed_with_what_they_are_of(arm):
     assert cached_packs() == []
     folders = {make_pack(arm, 3), make_pack(arm[:1], 2)}
     (pack,) = [one for one in packs_of([FIRST]) if not one.is_view]
@@ -150,7 +147,7 @@ def test_packs_are_listed_with_what_they_are_of(arm: Dataset) -> None:
     assert [one.is_view for one in cached_packs() if one.folder == pack_folder(arm[:1])] == [True]
 
 
-def test_records_that_cannot_be_read_are_packs_of_nothing(arm: Dataset) -> None:
+def test_records_that_cannot_be_read_are_packs_of_nothing(arm):
     folder = make_pack(arm, 40)
     for text in ("", "{", "[]", '{"name": 1}', '{"name": "x", "digest": "y", "sources": 3}'):
         (folder / "pack.json").write_text(text)
@@ -164,7 +161,7 @@ def test_records_that_cannot_be_read_are_packs_of_nothing(arm: Dataset) -> None:
     assert (packs_folder() / "mine").exists()
 
 
-def test_opening_is_noted(arm: Dataset) -> None:
+def test_opening_is_noted(arm):
     folder = make_pack(arm, 40)
     held = hold_pack(folder)
     assert held is not None
@@ -176,7 +173,7 @@ def test_opening_is_noted(arm: Dataset) -> None:
     assert isinstance(hold_pack(folder), HeldPack)  # reading it will say what is wrong
 
 
-def test_what_goes_by_age_and_by_size(template: Path) -> None:
+def test_what_goes_by_age_and_by_size(template):
     days = {"1.0.0": 50, "1.1.0": 20, "1.2.0": 2, "1.3.0": 0}
     packs = [make_pack(Dataset(place(template, ARM, one)), days[one]) for one in days]
     size = sum(path.stat().st_size for path in packs[0].iterdir())
@@ -203,7 +200,7 @@ def test_what_goes_by_age_and_by_size(template: Path) -> None:
         collect_packs(max_bytes=-1)
 
 
-def test_what_another_process_has_open_stays_until_it_ends(arm: Dataset, holder: subprocess.Popen[str]) -> None:
+def test_what_another_process_has_open_stays_until_it_ends(arm, holder):
     folder = pack_folder(arm)
     for dry_run in (True, False):
         report = collect_packs(unused_days=0, dry_run=dry_run)
@@ -220,7 +217,7 @@ def test_what_another_process_has_open_stays_until_it_ends(arm: Dataset, holder:
 
 
 @pytest.mark.usefixtures("public")
-def test_a_record_that_may_not_be_written_or_read_is_no_sign_of_disuse(template: Path) -> None:
+def test_a_record_that_may_not_be_written_or_read_is_no_sign_of_disuse(template):
     folder = make_pack(Dataset(place(template, ARM, "1.0.0")), 40)
     for path in (folder, folder.parent):
         path.chmod(0o777)
@@ -238,7 +235,7 @@ def test_a_record_that_may_not_be_written_or_read_is_no_sign_of_disuse(template:
     assert not folder.exists()
 
 
-def test_of_a_pack_on_another_disk_the_link_goes(arm: Dataset, tmp_path: Path) -> None:
+def test_of_a_pack_on_another_disk_the_link_goes(arm, tmp_path):
     folder = make_pack(arm)
     elsewhere = folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(elsewhere)
@@ -251,7 +248,7 @@ def test_of_a_pack_on_another_disk_the_link_goes(arm: Dataset, tmp_path: Path) -
     assert [path.name for path in packs_folder().iterdir()] == [f".{folder.name}.lock"]
 
 
-def test_what_cannot_be_removed_does_not_keep_the_rest(template: Path) -> None:
+def test_what_cannot_be_removed_does_not_keep_the_rest(template):
     packs = [make_pack(Dataset(place(template, ARM, one)), 40) for one in ("1.0.0", "1.1.0")]
     lock = packs[0].with_name(f".{packs[0].name}.lock")
     lock.unlink()
@@ -262,9 +259,9 @@ def test_what_cannot_be_removed_does_not_keep_the_rest(template: Path) -> None:
     assert report.left_bytes > 0
 
 
-def test_a_forked_process_holds_on(arm: Dataset) -> None:
+def test_a_forked_process_holds_on(arm):
     folder = make_pack(arm)
-    held: HeldPack | None = hold_pack(folder)
+    held = hold_pack(folder)
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -279,7 +276,7 @@ def test_a_forked_process_holds_on(arm: Dataset) -> None:
     assert [one.path for one in collect_packs(unused_days=0).removed] == [folder]
 
 
-def test_what_is_being_written_stays(arm: Dataset) -> None:
+def test_what_is_being_written_stays(arm):
     folder = make_pack(arm, 40)
     with unfinished_folder(folder) as unfinished:
         report = collect_packs(unused_days=0)
@@ -290,7 +287,7 @@ def test_what_is_being_written_stays(arm: Dataset) -> None:
     assert len(collect_packs(unused_days=0).removed) == 1
 
 
-def test_a_map_stays_readable_where_files_cannot_be_locked(arm: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_stays_readable_where_files_cannot_be_locked(arm, monkeypatch):
     monkeypatch.setattr(files, "_fcntl", None)
     arrays = open_pack(arm)
     expected = arrays.rows.clone()
@@ -300,8 +297,8 @@ def test_a_map_stays_readable_where_files_cannot_be_locked(arm: Dataset, monkeyp
     np.testing.assert_array_equal(open_pack(arm).rows, expected)
 
 
-def test_a_kill_at_any_instant_leaves_it_whole_or_gone(arm: Dataset) -> None:
-    def collect() -> None:
+def test_a_kill_at_any_instant_leaves_it_whole_or_gone(arm):
+    def collect():
         collect_packs(unused_days=7)
 
     folder = make_pack(arm, 40)
@@ -322,7 +319,7 @@ def test_a_kill_at_any_instant_leaves_it_whole_or_gone(arm: Dataset) -> None:
     assert outcomes == {True, False}
 
 
-def obtain(folder: Path, source: Path) -> HeldPack:
+def obtain(folder, source):
     """Open a pack as `open_pack` does: hold it, or make it and try again."""
     while True:
         held = hold_pack(folder)
@@ -334,7 +331,7 @@ def obtain(folder: Path, source: Path) -> HeldPack:
                 put_in_place(unfinished, folder)
 
 
-def read_on(folder: Path, source: Path, ended: Path) -> None:
+def read_on(folder, source, ended):
     """Open, read all and let go, again and again, until a file is there."""
     expected = {path.name: path.read_bytes() for path in source.iterdir()}
     while True:
@@ -346,7 +343,7 @@ def read_on(folder: Path, source: Path, ended: Path) -> None:
             return
 
 
-def collect_on(times: int, ended: Path) -> int:
+def collect_on(times, ended):
     """Remove packs until so many went, or until a file is there; return how many went."""
     count = 0
     while count < times and not ended.exists():
@@ -357,7 +354,7 @@ def collect_on(times: int, ended: Path) -> int:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_readers_and_removers_at_once(arm: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_and_removers_at_once(arm, tmp_path, monkeypatch):
     folder, source, ended = make_pack(arm), tmp_path / "source", tmp_path / "ended"
     shutil.copytree(folder, source)
     monkeypatch.setenv("ORLOG_HOME", os.environ["ORLOG_HOME"])

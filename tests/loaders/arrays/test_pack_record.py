@@ -1,26 +1,19 @@
 """What a pack's record says: damage of any file is found and named, and the pack is made anew."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
-from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import pytest
 from gymnasium import spaces
 
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError
 from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.arrays.packs import open_pack, pack_folder
 from tests.loaders.arrays.test_packs import ACTIONS, FLAT, assert_equal, episodes_of
 
-Write: TypeAlias = Callable[..., Dataset]
 
-
-def assert_made_anew(dataset: Dataset, caplog: pytest.LogCaptureFixture, file: str) -> None:
+def assert_made_anew(dataset, caplog, file):
     """Assert that opening a damaged pack says so, and gives what the dataset holds."""
     caplog.clear()
     assert_equal(open_pack(dataset), read_arrays(dataset))
@@ -34,7 +27,7 @@ def assert_made_anew(dataset: Dataset, caplog: pytest.LogCaptureFixture, file: s
 
 
 @pytest.fixture(scope="module")
-def small(write: Write) -> Dataset:
+def small(write):
     """Return a dataset of three episodes."""
     structure = [(3, "termination"), (5, "truncation"), (2, "cut")]
     return write(episodes_of(structure), FLAT, ACTIONS["floats"])
@@ -42,9 +35,7 @@ def small(write: Write) -> Dataset:
 
 @pytest.mark.parametrize("name", ["rows.f32", "since.u8", "lengths.i64"])
 @pytest.mark.parametrize("change", [-1, 1])
-def test_a_file_of_another_size_is_made_anew(
-    small: Dataset, caplog: pytest.LogCaptureFixture, name: str, change: int
-) -> None:
+def test_a_file_of_another_size_is_made_anew(small, caplog, name, change):
     open_pack(small)
     path = pack_folder(small) / name
     os.truncate(path, path.stat().st_size + change)
@@ -67,9 +58,7 @@ def test_a_file_of_another_size_is_made_anew(
         {"mixture": {"first": [0], "sizes": [1], "up_to": [1.0]}},
     ],
 )
-def test_a_record_that_does_not_fit_is_made_anew(
-    small: Dataset, caplog: pytest.LogCaptureFixture, change: dict[str, Any]
-) -> None:
+def test_a_record_that_does_not_fit_is_made_anew(small, caplog, change):
     open_pack(small)
     path = pack_folder(small) / "pack.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -78,9 +67,7 @@ def test_a_record_that_does_not_fit_is_made_anew(
 
 @pytest.mark.parametrize("bit", [0, 1, 40, 63])
 @pytest.mark.parametrize("episode", [0, 2])
-def test_flipped_lengths_are_found_before_they_are_used(
-    small: Dataset, caplog: pytest.LogCaptureFixture, episode: int, bit: int
-) -> None:
+def test_flipped_lengths_are_found_before_they_are_used(small, caplog, episode, bit):
     open_pack(small)
     path = pack_folder(small) / "lengths.i64"
     data = bytearray(path.read_bytes())
@@ -91,9 +78,7 @@ def test_flipped_lengths_are_found_before_they_are_used(
 
 @pytest.mark.parametrize("name", ["rows.f32", "since.u8", "lengths.i64"])
 @pytest.mark.parametrize("place", ["first", "last"])
-def test_a_flipped_bit_never_reaches_a_batch(
-    small: Dataset, caplog: pytest.LogCaptureFixture, name: str, place: str
-) -> None:
+def test_a_flipped_bit_never_reaches_a_batch(small, caplog, name, place):
     open_pack(small)
     path = pack_folder(small) / name
     data = bytearray(path.read_bytes())
@@ -104,20 +89,20 @@ def test_a_flipped_bit_never_reaches_a_batch(
     assert_made_anew(small, caplog, f"{name}: ")
 
 
-def test_a_file_that_is_gone_is_named(small: Dataset, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_is_gone_is_named(small, caplog):
     open_pack(small)
     (pack_folder(small) / "since.u8").unlink()
     assert_made_anew(small, caplog, "since.u8: expected 10 bytes, found no file")
 
 
-def test_a_folder_in_place_of_a_file_is_damage(small: Dataset, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_in_place_of_a_file_is_damage(small, caplog):
     open_pack(small)
     (pack_folder(small) / "since.u8").unlink()
     (pack_folder(small) / "since.u8").mkdir()
     assert_made_anew(small, caplog, "since.u8: ")
 
 
-def test_texts_that_were_exchanged_are_found(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+def test_texts_that_were_exchanged_are_found(write, caplog):
     space = spaces.Dict({"state": FLAT, "task": spaces.Text(9)})
     episodes = episodes_of([(1, "cut")], spaces.Dict({"state": FLAT}))
     episodes[0].observations["task"] = ["open", "close"]
@@ -128,7 +113,7 @@ def test_texts_that_were_exchanged_are_found(write: Write, caplog: pytest.LogCap
     assert_made_anew(dataset, caplog, "pack.json")
 
 
-def test_a_pack_that_another_process_had_open_is_only_opened_with_the_same_content(small: Dataset) -> None:
+def test_a_pack_that_another_process_had_open_is_only_opened_with_the_same_content(small):
     arrays = open_pack(small)
     sent = pickle.dumps(arrays)
     assert_equal(pickle.loads(sent), arrays)

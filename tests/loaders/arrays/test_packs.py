@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 import multiprocessing
@@ -9,11 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeAlias
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -21,25 +15,19 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.columns.episode import Columns, Episode
+from orlog import combine_datasets, transitions
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.columns.values import Block
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import combine_datasets
 from orlog.errors import SchemaError, StorageError
 from orlog.loaders.arrays import filling, pack_writer
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.arrays.packs import MappedArrays, is_packed, open_pack, pack_folder
-from orlog.loaders.transitions import transitions
 from tests.episodes import whole_episode
 from tests.levels import scaled
 from tests.small_disks import files_limited_to
 
-Write: TypeAlias = Callable[..., Dataset]
-
 FLAT = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 PIXELS = spaces.Box(0, 255, (16, 17, 3), np.uint8)
-OBSERVATIONS: dict[str, gymnasium.Space[Any]] = {
+OBSERVATIONS = {
     "flat": FLAT,
     "nothing": spaces.Box(0, 1, (0,), np.float64),
     "pixels": PIXELS,
@@ -53,7 +41,7 @@ OBSERVATIONS: dict[str, gymnasium.Space[Any]] = {
         }
     ),
 }
-ACTIONS: dict[str, gymnasium.Space[Any]] = {
+ACTIONS = {
     "floats": spaces.Box(-2, 3, (2,), np.float32),
     "integer": spaces.Discrete(4),
     "integers": spaces.MultiDiscrete([3, 4, 5]),
@@ -64,7 +52,7 @@ STRUCTURES = st.lists(
 )
 
 
-def rows_of(space: gymnasium.Space[Any], count: int, rng: np.random.Generator) -> Columns:
+def rows_of(space, count, rng):
     """Return random rows of a space."""
     if isinstance(space, spaces.Dict):
         return {key: rows_of(value, count, rng) for key, value in space.items()}
@@ -81,12 +69,7 @@ def rows_of(space: gymnasium.Space[Any], count: int, rng: np.random.Generator) -
     return rng.normal(size=(count, *space.shape)).astype(space.dtype)
 
 
-def episodes_of(
-    structure: list[tuple[int, str]],
-    observation_space: gymnasium.Space[Any] = FLAT,
-    action_space: gymnasium.Space[Any] = ACTIONS["floats"],
-    seed: int = 0,
-) -> list[Episode]:
+def episodes_of(structure, observation_space=FLAT, action_space=ACTIONS["floats"], seed=0):
     """Return random episodes of some lengths and ends."""
     rng = np.random.default_rng(seed)
     episodes = []
@@ -98,13 +81,13 @@ def episodes_of(
 
 
 @pytest.fixture(scope="session")
-def small(write: Write) -> Dataset:
+def small(write):
     """Return a dataset of three episodes."""
     structure = [(3, "termination"), (5, "truncation"), (2, "cut")]
     return write(episodes_of(structure), FLAT, ACTIONS["floats"])
 
 
-def assert_equal(found: Arrays, expected: Arrays) -> None:
+def assert_equal(found, expected):
     """Assert that two are the same, bit for bit and type for type."""
     for field in dataclasses.fields(Arrays):
         ours, theirs = getattr(found, field.name), getattr(expected, field.name)
@@ -129,9 +112,7 @@ def assert_equal(found: Arrays, expected: Arrays) -> None:
 @pytest.mark.parametrize("actions", ACTIONS)
 @settings(max_examples=scaled(4, 2), deadline=None)
 @given(structure=STRUCTURES, block=st.integers(1, 5000), seed=st.integers(0, 2**32))
-def test_a_pack_is_what_would_be_in_memory(
-    write: Write, observations: str, actions: str, structure: list[tuple[int, str]], block: int, seed: int
-) -> None:
+def test_a_pack_is_what_would_be_in_memory(write, observations, actions, structure, block, seed):
     pair = OBSERVATIONS[observations], ACTIONS[actions]
     dataset = write(episodes_of(structure, *pair, seed), *pair)
     order = np.random.default_rng(seed).permutation(len(structure))[: 1 + seed % len(structure)]
@@ -142,7 +123,7 @@ def test_a_pack_is_what_would_be_in_memory(
             assert_equal(open_pack(data), read_arrays(data))
 
 
-def test_weighted_mixtures_and_their_batches_are_the_same(write: Write) -> None:
+def test_weighted_mixtures_and_their_batches_are_the_same(write):
     parts = [write(episodes_of([(count, "cut"), (4, "cut")], seed=count), FLAT, ACTIONS["floats"]) for count in (3, 5)]
     mixed = combine_datasets(parts, weights=[0.8, 0.2])
     arrays = open_pack(mixed)
@@ -152,7 +133,7 @@ def test_weighted_mixtures_and_their_batches_are_the_same(write: Write) -> None:
     torch.testing.assert_close(dataclasses.asdict(ours), dataclasses.asdict(theirs), rtol=0, atol=0)
 
 
-def test_it_is_made_once_and_its_pages_are_private(small: Dataset) -> None:
+def test_it_is_made_once_and_its_pages_are_private(small):
     assert not is_packed(small)
     first = open_pack(small)
     assert is_packed(small)
@@ -165,7 +146,7 @@ def test_it_is_made_once_and_its_pages_are_private(small: Dataset) -> None:
     assert not [path.name for path in pack_folder(small).parent.glob(".*.unfinished")]
 
 
-def test_long_histories_are_no_hindrance(small: Dataset) -> None:
+def test_long_histories_are_no_hindrance(small):
     view = small
     for _ in range(sys.getrecursionlimit() + 100):
         view = view[:2]
@@ -174,7 +155,7 @@ def test_long_histories_are_no_hindrance(small: Dataset) -> None:
     assert source == small.digest
 
 
-def test_pickling_sends_the_path_and_what_was_replaced(small: Dataset) -> None:
+def test_pickling_sends_the_path_and_what_was_replaced(small):
     arrays = open_pack(small)
     data = pickle.dumps(arrays)
     assert len(data) < 2000
@@ -189,20 +170,20 @@ def test_pickling_sends_the_path_and_what_was_replaced(small: Dataset) -> None:
     assert fewer.step_rows().tolist() == [0, 1, 2]
 
 
-def sum_of_rows(arrays: Arrays) -> float:
+def sum_of_rows(arrays):
     """Return what a worker process sees."""
     return float(arrays.rows.double().sum())
 
 
 @pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork beside threads
-def test_worker_processes_map_the_same_files(small: Dataset, method: str) -> None:
+def test_worker_processes_map_the_same_files(small, method):
     arrays = open_pack(small)
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.apply(sum_of_rows, (arrays,)) == sum_of_rows(arrays)
 
 
-def test_checks_are_those_of_memory(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_are_those_of_memory(write, monkeypatch):
     monkeypatch.setattr(pack_writer, "BLOCK_BYTES", 64)
     episodes = episodes_of([(2, "cut"), (4, "cut"), (3, "cut")])
     rewards = episodes[1].rewards.copy()
@@ -228,13 +209,11 @@ def test_checks_are_those_of_memory(write: Write, monkeypatch: pytest.MonkeyPatc
     [(2500, ord("a"), "distinct texts of observations/task take"), (10**6, 0xFF, "is not UTF-8")],
     ids=["too long", "not UTF-8"],
 )
-def test_texts_that_are_refused_are_found_before_the_rest_is_written(
-    write: Write, monkeypatch: pytest.MonkeyPatch, limit: int, byte: int, message: str
-) -> None:
+def test_texts_that_are_refused_are_found_before_the_rest_is_written(write, monkeypatch, limit, byte, message):
     monkeypatch.setattr(pack_writer, "LARGEST_FILE", limit)
     step_rows = Schema.step_rows
 
-    def rows_with_such_bytes(*arguments: Any, **more: Any) -> Block:
+    def rows_with_such_bytes(*arguments, **more):
         block = step_rows(*arguments, **more)
         values = block["observations/task@values"]
         return block | {"observations/task@values": np.full_like(values, byte)}
@@ -246,21 +225,21 @@ def test_texts_that_are_refused_are_found_before_the_rest_is_written(
     told = {**episode.observations, "task": ["b"] * 4 + ["a" * 3000]}
     episode = dataclasses.replace(episode, observations=told)
     dataset = write([episode], space, ACTIONS["floats"], checked=False)
-    written: list[int] = []
+    written = []
     with pytest.raises(SchemaError, match=message):
         open_pack(dataset, progress=written.append)
     assert sum(written) == 5 * 8  # places of the texts, and nothing else
     assert not is_packed(dataset)
 
 
-def test_a_full_disk_leaves_nothing(small: Dataset) -> None:
+def test_a_full_disk_leaves_nothing(small):
     with files_limited_to(100), pytest.raises(StorageError, match="free some space or set ORLOG_HOME"):
         open_pack(small)
     assert not pack_folder(small).exists()
     assert_equal(open_pack(small), read_arrays(small))
 
 
-def test_a_disk_without_room_is_said_before(small: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room_is_said_before(small, monkeypatch):
     monkeypatch.setattr(filling.Layout, "total_bytes", 10**18)
     with pytest.raises(StorageError, match=r"1,000,000,000,000,000,000 bytes.*stream=True"):
         open_pack(small)
@@ -283,7 +262,7 @@ packs.open_pack(orlog.load_dataset(sys.argv[1]))
 """
 
 
-def start_maker(dataset: Dataset, flag: Path, seconds: float) -> subprocess.Popen[bytes]:
+def start_maker(dataset, flag, seconds):
     """Start a process that makes the pack, waiting long at each block, and wait until it is in."""
     arguments = [str(dataset.folder), str(flag), str(seconds)]
     maker = subprocess.Popen([sys.executable, "-c", textwrap.dedent(SLOW_MAKER), *arguments])
@@ -294,7 +273,7 @@ def start_maker(dataset: Dataset, flag: Path, seconds: float) -> subprocess.Pope
 
 
 @pytest.mark.slow
-def test_a_killed_maker_leaves_what_the_next_one_clears(small: Dataset, tmp_path: Path) -> None:
+def test_a_killed_maker_leaves_what_the_next_one_clears(small, tmp_path):
     maker = start_maker(small, tmp_path / "flag", 600)
     maker.send_signal(signal.SIGKILL)
     maker.wait()
@@ -305,12 +284,10 @@ def test_a_killed_maker_leaves_what_the_next_one_clears(small: Dataset, tmp_path
 
 
 @pytest.mark.slow
-def test_of_two_processes_one_makes_it_and_one_waits(
-    small: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_processes_one_makes_it_and_one_waits(small, tmp_path, monkeypatch):
     maker = start_maker(small, tmp_path / "flag", 1)
 
-    def not_here(*_: object) -> str:
+    def not_here(*_):
         raise AssertionError("made twice")
 
     monkeypatch.setattr(pack_writer, "fill_matrix", not_here)

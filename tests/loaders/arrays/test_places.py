@@ -1,40 +1,31 @@
-from __future__ import annotations
-
 import logging
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
+from orlog import load_arrays, transitions
 from orlog.loaders.arrays import places
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.arrays.memory import Memory, available_memory, measure_memory
 from orlog.loaders.arrays.packs import MappedArrays, is_packed, open_pack
-from orlog.loaders.arrays.places import choose_place, load_arrays
-from orlog.loaders.transitions import transitions
+from orlog.loaders.arrays.places import choose_place
 from orlog.manifests.names import size_text
-
-Write: TypeAlias = Callable[..., Dataset]
 
 SPACES = spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Box(-2, 3, (2,), np.float32)
 NEEDED = (10 + 3) * (3 + 2 + 3) * 4 + 10
 
 
 @pytest.fixture(scope="session")
-def small(write: Write, make: Callable[..., Episode]) -> Dataset:
+def small(write, make):
     """Return a dataset of three episodes and ten steps."""
     rng = np.random.default_rng(0)
     return write([make(*SPACES, length=n, end="cut", rng=rng) for n in (2, 5, 3)], *SPACES)
 
 
-def test_what_a_dataset_needs_is_counted(small: Dataset) -> None:
+def test_what_a_dataset_needs_is_counted(small):
     arrays = read_arrays(small)
     counted = arrays.rows.nbytes + arrays.total_steps
     assert choose_place(small).needed_bytes == counted == NEEDED
@@ -49,18 +40,18 @@ def test_what_a_dataset_needs_is_counted(small: Dataset) -> None:
         (10**10, "ram", "within half of the 10.0 GB of free memory"),
     ],
 )
-def test_auto_goes_by_size(small: Dataset, free: int, kind: str, reason: str) -> None:
+def test_auto_goes_by_size(small, free, kind, reason):
     place = choose_place(small, "auto", Memory(ram_bytes=free))
     assert (place.kind, place.device) == (kind, "")
     assert f"{size_text(NEEDED)} of arrays in {kind}: {reason}" in place.reason
 
 
-def test_auto_says_when_the_pack_is_there(small: Dataset) -> None:
+def test_auto_says_when_the_pack_is_there(small):
     open_pack(small)
     assert "the pack is there" in choose_place(small, "auto", Memory(ram_bytes=0)).reason
 
 
-def test_neither_memory_nor_disk_is_enough(small: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_memory_nor_disk_is_enough(small, monkeypatch):
     usage = type(shutil.disk_usage("/"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 10, 0))
     with pytest.raises(ValueError, match=r"more than the 0 B of free disk.*stream=True"):
@@ -68,7 +59,7 @@ def test_neither_memory_nor_disk_is_enough(small: Dataset, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("where", ["auto", "ram", "mmap"])
-def test_the_same_batches_from_anywhere(small: Dataset, where: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_batches_from_anywhere(small, where, caplog):
     with caplog.at_level(logging.INFO, "orlog"):
         arrays = load_arrays(small, where)
     assert type(arrays) is (MappedArrays if where == "mmap" else Arrays)
@@ -84,7 +75,7 @@ def test_the_same_batches_from_anywhere(small: Dataset, where: str, caplog: pyte
 
 
 @pytest.mark.parametrize("where", ["", "disk", "cuda", "cpu", "GPU"])
-def test_another_place_is_refused(small: Dataset, where: str) -> None:
+def test_another_place_is_refused(small, where):
     if where == "cuda":
         with pytest.raises(ValueError, match="no GPU cuda:0"):
             choose_place(small, where, Memory(ram_bytes=10**9))
@@ -93,7 +84,7 @@ def test_another_place_is_refused(small: Dataset, where: str) -> None:
             choose_place(small, where)
 
 
-def test_a_gpu_with_room(small: Dataset) -> None:
+def test_a_gpu_with_room(small):
     memory = Memory(ram_bytes=0, gpu_bytes={"cuda:0": 1, "cuda:1": 8 * 10**10})
     place = choose_place(small, "cuda:1", memory)
     # With little RAM it is read by way of mapped files.
@@ -101,9 +92,7 @@ def test_a_gpu_with_room(small: Dataset) -> None:
     assert "arrays in cuda:1: as asked for, with 80.0 GB free there; copied from mmap" in (place.reason)
 
 
-def test_a_gpu_too_small_says_what_is_needed_and_what_else_to_do(
-    small: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_too_small_says_what_is_needed_and_what_else_to_do(small, monkeypatch):
     monkeypatch.setattr("orlog.loaders.arrays.filling.Layout.total_bytes", 2 * 10**10)
     memory = Memory(ram_bytes=10**12, gpu_bytes={"cuda:0": 2 * 10**10})
     with pytest.raises(
@@ -114,13 +103,13 @@ def test_a_gpu_too_small_says_what_is_needed_and_what_else_to_do(
         choose_place(small, "gpu", memory)
 
 
-def test_a_gpu_that_is_not_there(small: Dataset) -> None:
+def test_a_gpu_that_is_not_there(small):
     memory = Memory(ram_bytes=10**9, gpu_bytes={"cuda:0": 10**9})
     with pytest.raises(ValueError, match=r"no GPU cuda:3 .*found: cuda:0.*where='ram'"):
         choose_place(small, "cuda:3", memory)
 
 
-def test_arrays_are_moved_to_the_device(small: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_are_moved_to_the_device(small, monkeypatch):
     """PyTorch's device without memory stands for a GPU."""
     place = places.Place(kind="mmap", device="meta", needed_bytes=1, reason="")
     monkeypatch.setattr(places, "choose_place", lambda *_, **__: place)
@@ -133,12 +122,12 @@ def test_arrays_are_moved_to_the_device(small: Dataset, monkeypatch: pytest.Monk
     ("folder", "limit", "used"),
     [(".", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes")],
 )
-def test_memory_of_machine_and_container(tmp_path: Path, folder: str, limit: str, used: str) -> None:
+def test_memory_of_machine_and_container(tmp_path, folder, limit, used):
     meminfo = tmp_path / "meminfo"
     container = tmp_path / folder
     container.mkdir(exist_ok=True)
     meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    5000 kB\n")
-    files: dict[str, Any] = {"meminfo": meminfo, "cgroup": tmp_path}
+    files = {"meminfo": meminfo, "cgroup": tmp_path}
     assert available_memory(**files) == 5000 * 1024
     (container / limit).write_text("max\n")
     assert available_memory(**files) == 5000 * 1024
@@ -160,7 +149,7 @@ def test_memory_of_machine_and_container(tmp_path: Path, folder: str, limit: str
     assert available_memory(**files) > 10**7  # half of what the machine has
 
 
-def test_memory_is_measured_here() -> None:
+def test_memory_is_measured_here():
     memory = measure_memory()
     assert memory.ram_bytes > 10**7
     assert memory.gpu_bytes == {}

@@ -1,14 +1,9 @@
 """Texts as places in a table of the distinct ones, for every kind of batch and place."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -18,16 +13,11 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import combine_datasets
+from orlog import combine_datasets
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import pack_writer, packs, texts
-from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.arrays.arrays import read_arrays
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
 
 MISSION = spaces.Text(40, min_length=0, charset="abcdefghijklmnopqrstuvwxyz äé☃")
 ROBOT = spaces.Dict(
@@ -38,10 +28,10 @@ COLUMN = "observations/mission"
 WORDS = ("go to the door", "", "open it ☃", "é")
 
 
-def instructed(missions: Sequence[Sequence[str]], make: Make) -> list[Episode]:
+def instructed(missions, make):
     """Return episodes of one step less than there are missions."""
     rng = np.random.default_rng(len(missions))
-    plain: gymnasium.Space[Any] = spaces.Dict({key: ROBOT[key] for key in ("image", "arm")})
+    plain = spaces.Dict({key: ROBOT[key] for key in ("image", "arm")})
     made = []
     for some in missions:
         episode = make(plain, MOVES, length=len(some) - 1, end="cut", rng=rng)
@@ -52,28 +42,27 @@ def instructed(missions: Sequence[Sequence[str]], make: Make) -> list[Episode]:
 
 
 @pytest.fixture(scope="module")
-def missions() -> list[list[str]]:
+def missions():
     rng = np.random.default_rng(5)
     return [rng.choice(WORDS, size=count).tolist() for count in (4, 2, 7, 9)]
 
 
 @pytest.fixture(scope="module")
-def dataset(write: Write, make: Make, missions: list[list[str]]) -> Dataset:
+def dataset(write, make, missions):
     return write(instructed(missions, make), ROBOT, MOVES)
 
 
-def in_order(missions: Sequence[Sequence[str]]) -> tuple[str, ...]:
+def in_order(missions):
     return tuple(dict.fromkeys(word for some in missions for word in some))
 
 
-def words_of(arrays: Arrays, places: torch.Tensor) -> list[str]:
+def words_of(arrays, places):
     assert places.dtype == torch.int64
     return [arrays.texts[COLUMN][place] for place in places.flatten().tolist()]
 
 
-def mission_of(batch: Any) -> torch.Tensor:
-    places: torch.Tensor = batch.observations["mission"]
-    return places
+def mission_of(batch):
+    return batch.observations["mission"]
 
 
 @settings(max_examples=scaled(15), deadline=None)
@@ -81,9 +70,7 @@ def mission_of(batch: Any) -> torch.Tensor:
     missions=st.lists(st.lists(st.text("aé☃", max_size=3), min_size=2, max_size=6), min_size=1, max_size=5),
     block_rows=st.sampled_from([1, 3, 65536]),
 )
-def test_each_distinct_text_is_kept_once_in_order(
-    write: Write, make: Make, missions: list[list[str]], block_rows: int
-) -> None:
+def test_each_distinct_text_is_kept_once_in_order(write, make, missions, block_rows):
     dataset = write(instructed(missions, make), ROBOT, MOVES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(texts, "_BLOCK_ROWS", block_rows)
@@ -93,7 +80,7 @@ def test_each_distinct_text_is_kept_once_in_order(
 
 
 @pytest.mark.parametrize("limit", [1, 100])
-def test_any_ranges_of_rows_give_the_same_places(dataset: Dataset, limit: int) -> None:
+def test_any_ranges_of_rows_give_the_same_places(dataset, limit):
     whole = texts.TextTable(COLUMN)
     rows = dataset.total_steps + dataset.total_episodes
     expected = whole.read(dataset, 0, rows)
@@ -104,7 +91,7 @@ def test_any_ranges_of_rows_give_the_same_places(dataset: Dataset, limit: int) -
     assert len(whole.read(dataset, 3, 3)) == 0
 
 
-def test_views_have_tables_of_their_own(write: Write, make: Make, dataset: Dataset, missions: list[list[str]]) -> None:
+def test_views_have_tables_of_their_own(write, make, dataset, missions):
     others = [["é", "new"], ["go to the door", "new", "new"]]
     more = write(instructed(others, make), ROBOT, MOVES)
     for view, expected in (
@@ -119,7 +106,7 @@ def test_views_have_tables_of_their_own(write: Write, make: Make, dataset: Datas
 
 
 @pytest.mark.parametrize("where", ["ram", "mmap"])
-def test_every_kind_of_batch_gives_places(dataset: Dataset, missions: list[list[str]], where: str) -> None:
+def test_every_kind_of_batch_gives_places(dataset, missions, where):
     arrays = orlog.load_arrays(dataset, where)
     assert arrays.texts == {COLUMN: in_order(missions)}
     steps = {}  # the arm tells a step apart
@@ -128,7 +115,7 @@ def test_every_kind_of_batch_gives_places(dataset: Dataset, missions: list[list[
         for step, arm in enumerate(np.asarray(episode.observations["arm"])):
             steps[arm.tobytes()] = missions[number][step]
 
-    def check(observations: Any, mask: torch.Tensor | None = None, key: str = "mission") -> None:
+    def check(observations, mask=None, key="mission"):
         places, arms = observations[key], observations["arm"]
         if mask is not None:
             assert not places[~mask].any()
@@ -167,7 +154,7 @@ def test_every_kind_of_batch_gives_places(dataset: Dataset, missions: list[list[
     assert set(words_of(arrays, goals)) <= set(WORDS)
 
 
-def test_codes_are_picked_by_place(dataset: Dataset) -> None:
+def test_codes_are_picked_by_place(dataset):
     """What the guide shows: each distinct text is encoded once."""
     arrays = orlog.load_arrays(dataset)
     codes = torch.tensor([[len(text)] for text in arrays.texts[COLUMN]])
@@ -176,7 +163,7 @@ def test_codes_are_picked_by_place(dataset: Dataset) -> None:
     assert codes[places][:, 0].tolist() == [len(word) for word in words_of(arrays, places)]
 
 
-def test_a_stream_of_compressed_files_gives_the_same_places(dataset: Dataset, missions: list[list[str]]) -> None:
+def test_a_stream_of_compressed_files_gives_the_same_places(dataset, missions):
     arrays = read_arrays(dataset)
     stream = orlog.transitions(dataset, dataset.total_steps, seed=0, buffer_bytes=2000, stream=True)
     assert stream.mixing.blocks > 2
@@ -190,13 +177,13 @@ def test_a_stream_of_compressed_files_gives_the_same_places(dataset: Dataset, mi
         assert torch.equal(mission_of(batch), mission_of(expected))
 
 
-def test_a_buffer_too_small_for_places_is_refused_with_what_is_needed(dataset: Dataset) -> None:
+def test_a_buffer_too_small_for_places_is_refused_with_what_is_needed(dataset):
     needed = 4 * 8 * (dataset.total_steps + dataset.total_episodes)
     with pytest.raises(ValueError, match=rf"small-v1: buffer_bytes must be at least {needed}"):
         orlog.transitions(dataset, 4, seed=0, buffer_bytes=100, stream=True)
 
 
-def test_an_observation_or_action_may_be_a_text_alone(write: Write, make: Make) -> None:
+def test_an_observation_or_action_may_be_a_text_alone(write, make):
     rng = np.random.default_rng(0)
     episode = make(MISSION, MISSION, length=3, end="cut", rng=rng)
     said = ["go", "stop", "go"]
@@ -220,7 +207,7 @@ def test_an_observation_or_action_may_be_a_text_alone(write: Write, make: Make) 
 
 
 @pytest.mark.thorough
-def test_places_do_not_depend_on_the_order_of_hashes(dataset: Dataset) -> None:
+def test_places_do_not_depend_on_the_order_of_hashes(dataset):
     code = (
         "import sys; from pathlib import Path; from orlog.datasets.reading.dataset import Dataset;"
         "from orlog.loaders.arrays.arrays import read_arrays; arrays = read_arrays(Dataset(Path(sys.argv[1])));"
@@ -240,7 +227,7 @@ def test_places_do_not_depend_on_the_order_of_hashes(dataset: Dataset) -> None:
     assert found == {f"{arrays.texts} {arrays.others[COLUMN].tolist()}\n"}
 
 
-def test_what_is_neither_numbers_nor_text_is_still_refused(write: Write, make: Make) -> None:
+def test_what_is_neither_numbers_nor_text_is_still_refused(write, make):
     space = spaces.Sequence(spaces.Discrete(3))
     rng = np.random.default_rng(0)
     episode = make(spaces.Discrete(3), MOVES, length=2, end="cut", rng=rng)
@@ -250,9 +237,7 @@ def test_what_is_neither_numbers_nor_text_is_still_refused(write: Write, make: M
         read_arrays(dataset)
 
 
-def test_more_texts_than_a_pack_holds_are_refused_before_it_appears(
-    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_texts_than_a_pack_holds_are_refused_before_it_appears(dataset, monkeypatch):
     monkeypatch.setattr(pack_writer, "LARGEST_FILE", 100)
     with pytest.raises(SchemaError, match=r"small-v1: .*observations/mission take .*where='ram'"):
         orlog.load_arrays(dataset, "mmap")

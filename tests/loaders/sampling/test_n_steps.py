@@ -1,11 +1,5 @@
 """Transitions over several steps, and of spaces that are no flat vectors, against slow loops."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any, TypeAlias
-
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -14,15 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading.dataset import Dataset
+from orlog import transitions
 from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.batch import Batch
-from orlog.loaders.transitions import transitions
 from tests.levels import scaled
-
-Write: TypeAlias = Callable[..., Dataset]
-Make: TypeAlias = Callable[..., Episode]
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-2, 3, (2,), np.float32)
@@ -32,19 +21,13 @@ STRUCTURES = st.lists(
 )
 
 
-def dataset_of(
-    write: Write,
-    make: Make,
-    structure: list[tuple[int, str]],
-    observation_space: gymnasium.Space[Any] = BOX,
-    action_space: gymnasium.Space[Any] = ACTION,
-) -> Dataset:
+def dataset_of(write, make, structure, observation_space=BOX, action_space=ACTION):
     rng = np.random.default_rng(len(structure))
     episodes = [make(observation_space, action_space, length=length, end=end, rng=rng) for length, end in structure]
     return write(episodes, observation_space, action_space)
 
 
-def slow_transitions(dataset: Dataset, n_steps: int, discount: float) -> dict[bytes, tuple[Any, ...]]:
+def slow_transitions(dataset, n_steps, discount):
     """Return what comes of each step, by the bytes of its observation."""
     found = {}
     for episode in dataset:
@@ -68,9 +51,7 @@ def slow_transitions(dataset: Dataset, n_steps: int, discount: float) -> dict[by
 
 @settings(max_examples=scaled(25), deadline=None)
 @given(structure=STRUCTURES, n_steps=st.integers(2, 10), discount=st.sampled_from([0.0, 0.5, 0.99, 1.0]))
-def test_every_item_is_what_a_slow_loop_finds(
-    write: Write, make: Make, structure: list[tuple[int, str]], n_steps: int, discount: float
-) -> None:
+def test_every_item_is_what_a_slow_loop_finds(write, make, structure, n_steps, discount):
     dataset = dataset_of(write, make, structure)
     expected = slow_transitions(dataset, n_steps, discount)
     stream = transitions(dataset, 32, seed=1, n_steps=n_steps, discount=discount)
@@ -87,7 +68,7 @@ def test_every_item_is_what_a_slow_loop_finds(
             assert float(batch.discounts[item]) == found[5]
 
 
-def test_one_step_is_a_plain_batch_and_more_choose_other_steps(mini: Dataset) -> None:
+def test_one_step_is_a_plain_batch_and_more_choose_other_steps(mini):
     one, five = (transitions(mini, 8, seed=0, n_steps=n_steps) for n_steps in (1, 5))
     assert type(one.batch(0)) is Batch
     assert one.sampler.kind == "transitions 1"
@@ -97,16 +78,14 @@ def test_one_step_is_a_plain_batch_and_more_choose_other_steps(mini: Dataset) ->
 
 
 @pytest.mark.parametrize("wrong", [{"n_steps": 0}, {"n_steps": 2, "discount": 1.1}, {"n_steps": 2, "discount": -0.1}])
-def test_numbers_out_of_range_are_refused(mini: Dataset, wrong: dict[str, Any]) -> None:
+def test_numbers_out_of_range_are_refused(mini, wrong):
     with pytest.raises(ValueError, match="n_steps must be"):
         transitions(mini, 8, seed=0, **wrong)
 
 
 @settings(max_examples=scaled(10), deadline=None)
 @given(structure=STRUCTURES, n_steps=st.integers(1, 4))
-def test_images_integers_and_keys_are_given_as_they_are(
-    write: Write, make: Make, structure: list[tuple[int, str]], n_steps: int
-) -> None:
+def test_images_integers_and_keys_are_given_as_they_are(write, make, structure, n_steps):
     dataset = dataset_of(write, make, structure, IMAGES, spaces.Discrete(5))
     batch = transitions(dataset, 16, seed=0, n_steps=n_steps).batch(0)
     assert isinstance(batch, Batch)
@@ -134,7 +113,7 @@ def test_images_integers_and_keys_are_given_as_they_are(
         assert int(batch.actions[item]) == np.asarray(episode.actions)[step]
 
 
-def test_one_image_is_no_dict(write: Write, make: Make) -> None:
+def test_one_image_is_no_dict(write, make):
     space = spaces.Box(0, 255, (4, 4), np.uint8)
     dataset = dataset_of(write, make, [(3, "cut"), (2, "termination")], space)
     arrays = read_arrays(dataset)
@@ -144,7 +123,7 @@ def test_one_image_is_no_dict(write: Write, make: Make) -> None:
     assert batch.actions.shape == (8, 2)
 
 
-def test_arrays_are_taken_as_well_as_datasets(mini: Dataset) -> None:
+def test_arrays_are_taken_as_well_as_datasets(mini):
     arrays = read_arrays(mini)
     one, other = (transitions(data, 8, seed=0).batch(5) for data in (mini, arrays))
     assert torch.equal(one.observations, other.observations)

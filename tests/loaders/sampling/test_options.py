@@ -1,24 +1,20 @@
 """Arguments that all kinds of sampling share."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 import orlog
 from orlog.loaders.best_episodes import best_transitions
 
-KINDS: list[Callable[..., Any]] = [
+KINDS = [
     *(orlog.transitions, orlog.sequences, orlog.action_chunks, orlog.windows, orlog.episodes),
     *(orlog.goals, orlog.subgoals, orlog.preferences, best_transitions),
 ]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
-def test_every_kind_of_sampling_shows_the_arguments_that_all_share(kind: Callable[..., Any]) -> None:
+def test_every_kind_of_sampling_shows_the_arguments_that_all_share(kind):
     shown = inspect.signature(kind).parameters
     shared = {name: shown[name].default for name in ("start", "infos", "rank", "ranks")}
     assert shared == {"start": 0, "infos": (), "rank": None, "ranks": None}
@@ -27,7 +23,7 @@ def test_every_kind_of_sampling_shows_the_arguments_that_all_share(kind: Callabl
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
-def test_an_unknown_argument_is_refused_before_anything_is_read(kind: Callable[..., Any]) -> None:
+def test_an_unknown_argument_is_refused_before_anything_is_read(kind):
     said = rf"^{kind.__name__}\(\) got an unexpected keyword argument 'rnak'; did you mean rank\?"
     with pytest.raises(TypeError, match=said):
         kind("no/such-v1", seed=0, rnak=1)

@@ -1,15 +1,10 @@
 """Streams as data loaders use them: workers, ranks, cursors, processes."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json
 import multiprocessing
 import pickle
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,22 +13,20 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import orlog
-from orlog.datasets.reading.dataset import Dataset
+from orlog import transitions
 from orlog.loaders.arrays.packs import open_pack
-from orlog.loaders.sampling.streams import Batches
-from orlog.loaders.transitions import transitions
 from tests.batches import columns
 
 SIZE = 12
 BATCHES = 150  # more than two blocks of choices
 
 
-def rewards(batches: Iterable[Any], count: int) -> list[list[float]]:
+def rewards(batches, count):
     return [batch.rewards.tolist() for batch in itertools.islice(batches, count)]
 
 
 @pytest.fixture(scope="module")
-def expected(built_mini: Path) -> list[list[float]]:
+def expected(built_mini):
     stream = transitions(orlog.load_dataset(built_mini), SIZE, seed=3)
     return rewards(stream, BATCHES)
 
@@ -48,16 +41,14 @@ def expected(built_mini: Path) -> list[list[float]]:
         *(pytest.param(workers, "spawn", marks=pytest.mark.thorough) for workers in (1, 2, 3)),
     ],
 )
-def test_the_stream_is_the_same_for_any_number_of_workers(
-    mini: Dataset, expected: list[list[float]], workers: int, method: str | None
-) -> None:
+def test_the_stream_is_the_same_for_any_number_of_workers(mini, expected, workers, method):
     stream = transitions(mini, SIZE, seed=3)
     loader = DataLoader(stream, batch_size=None, num_workers=workers, multiprocessing_context=method)
     assert rewards(loader, BATCHES) == expected
 
 
 @pytest.mark.parametrize("start", [0, 1, 63, 64, 100])
-def test_a_state_goes_on_where_it_was_taken(mini: Dataset, expected: list[list[float]], start: int) -> None:
+def test_a_state_goes_on_where_it_was_taken(mini, expected, start):
     first = transitions(mini, SIZE, seed=3)
     rewards(first, start)
     state = first.state_dict()
@@ -68,14 +59,14 @@ def test_a_state_goes_on_where_it_was_taken(mini: Dataset, expected: list[list[f
     assert second.state_dict()["batch"] == start + 20
 
 
-def test_ranks_take_complete_and_disjoint_slices(mini: Dataset, expected: list[list[float]]) -> None:
+def test_ranks_take_complete_and_disjoint_slices(mini, expected):
     for ranks in (1, 2, 3, 4, 6, 12):
         slices = [rewards(transitions(mini, SIZE, seed=3, rank=rank, ranks=ranks), BATCHES) for rank in range(ranks)]
         for number, parts in enumerate(zip(*slices, strict=True)):
             assert list(itertools.chain(*parts)) == expected[number]
 
 
-def test_a_state_goes_on_with_another_number_of_ranks(mini: Dataset, expected: list[list[float]]) -> None:
+def test_a_state_goes_on_with_another_number_of_ranks(mini, expected):
     first = transitions(mini, SIZE, seed=3, rank=1, ranks=2)
     rewards(first, 70)
     others = [transitions(mini, SIZE, seed=3, rank=rank, ranks=3) for rank in range(3)]
@@ -92,8 +83,8 @@ def test_a_state_goes_on_with_another_number_of_ranks(mini: Dataset, expected: l
 @pytest.mark.parametrize(
     "stop", [pytest.param(0, marks=pytest.mark.thorough), 1, 65, pytest.param(90, marks=pytest.mark.thorough)]
 )
-def test_a_stateful_loader_goes_on(mini: Dataset, expected: list[list[float]], workers: int, stop: int) -> None:
-    def loader() -> StatefulDataLoader[Any]:
+def test_a_stateful_loader_goes_on(mini, expected, workers, stop):
+    def loader():
         stream = transitions(mini, SIZE, seed=3)
         return StatefulDataLoader(stream, batch_size=None, num_workers=workers)
 
@@ -116,7 +107,7 @@ def test_a_stateful_loader_goes_on(mini: Dataset, expected: list[list[float]], w
         ("digest", None),
     ],
 )
-def test_a_state_of_another_stream_is_refused_with_both_values(mini: Dataset, field: str, value: object) -> None:
+def test_a_state_of_another_stream_is_refused_with_both_values(mini, field, value):
     stream = transitions(mini, SIZE, seed=3)
     state = {**stream.state_dict(), field: value}
     with pytest.raises(ValueError, match=f"{field} is .* there and .* here") as caught:
@@ -125,24 +116,22 @@ def test_a_state_of_another_stream_is_refused_with_both_values(mini: Dataset, fi
 
 
 @pytest.mark.parametrize("wrong", [{"batch": -1}, {"batch": "1"}, {"worker": 3}, {"batch": None}])
-def test_a_state_that_is_none_is_refused(mini: Dataset, wrong: dict[str, object]) -> None:
+def test_a_state_that_is_none_is_refused(mini, wrong):
     stream = transitions(mini, SIZE, seed=3)
     with pytest.raises(ValueError, match="not the state of a stream"):
         stream.load_state_dict({**stream.state_dict(), **wrong})
 
 
 @pytest.mark.parametrize("wrong", [{"rank": 2, "ranks": 2}, {"rank": -1}, {"ranks": 5}, {"ranks": 0}])
-def test_ranks_that_cannot_be_are_refused(mini: Dataset, wrong: dict[str, Any]) -> None:
+def test_ranks_that_cannot_be_are_refused(mini, wrong):
     with pytest.raises(ValueError, match="batch_size"):
         transitions(mini, SIZE, seed=3, **wrong)
 
 
-def gather_on_rank(rank: int, meeting: Path, folder: Path, queue: Any) -> None:
+def gather_on_rank(rank, meeting, folder, queue):
     """Sample a slice of each batch and give all slices of it to rank 0."""
     torch.distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=2)
-    stream: Batches[Any] = transitions(
-        orlog.load_dataset(folder), SIZE, seed=3, rank=rank, ranks=torch.distributed.get_world_size()
-    )
+    stream = transitions(orlog.load_dataset(folder), SIZE, seed=3, rank=rank, ranks=torch.distributed.get_world_size())
     found = []
     for batch in itertools.islice(stream, 10):
         parts = [torch.empty(SIZE // 2) for _ in range(2)]
@@ -155,7 +144,7 @@ def gather_on_rank(rank: int, meeting: Path, folder: Path, queue: Any) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_two_distributed_processes_share_the_stream(mini: Dataset, expected: list[list[float]], tmp_path: Path) -> None:
+def test_two_distributed_processes_share_the_stream(mini, expected, tmp_path):
     context = multiprocessing.get_context("spawn")
     queue, meeting = context.Queue(), tmp_path / "meeting"
     children = [context.Process(target=gather_on_rank, args=(rank, meeting, mini.folder, queue)) for rank in range(2)]
@@ -167,7 +156,7 @@ def test_two_distributed_processes_share_the_stream(mini: Dataset, expected: lis
     assert queue.get() == expected[:10]
 
 
-def test_steps_are_drawn_uniformly_and_independently(mini: Dataset) -> None:
+def test_steps_are_drawn_uniformly_and_independently(mini):
     small = transitions(mini[:1], 50, seed=0)
     steps = small.arrays.total_steps
     drawn = small._choose(0, 4000).numpy()
@@ -179,7 +168,7 @@ def test_steps_are_drawn_uniformly_and_independently(mini: Dataset) -> None:
     assert abs(pairs) < 5 / np.sqrt(len(drawn))
 
 
-KINDS: dict[str, Any] = {
+KINDS = {
     "transitions": orlog.transitions,
     "n_steps": functools.partial(orlog.transitions, n_steps=3),
     "sequences": functools.partial(orlog.sequences, length=5),
@@ -192,16 +181,15 @@ KINDS: dict[str, Any] = {
 }
 
 
-def tensors(batch: Any) -> dict[str, torch.Tensor]:
+def tensors(batch):
     values = {name: getattr(batch, name) for name in columns(batch)}
     return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_goes_on_after_a_state_in_ranks_and_in_another_process(mini: Dataset, kind: str) -> None:
-    def make(**options: Any) -> Batches[Any]:
-        stream: Batches[Any] = KINDS[kind](mini, SIZE, seed=1, **options)
-        return stream
+def test_every_kind_goes_on_after_a_state_in_ranks_and_in_another_process(mini, kind):
+    def make(**options):
+        return KINDS[kind](mini, SIZE, seed=1, **options)
 
     expected = list(itertools.islice(make(), 70))
     late = make()
@@ -217,7 +205,7 @@ def test_every_kind_goes_on_after_a_state_in_ranks_and_in_another_process(mini: 
             assert torch.equal(torch.cat([tensors(half)[name] for half in halves]), wanted), name
 
 
-def test_a_pickled_stream_over_a_memory_map_takes_no_rows_along(mini: Dataset) -> None:
+def test_a_pickled_stream_over_a_memory_map_takes_no_rows_along(mini):
     arrays = open_pack(mini)
     for kind in ("transitions", "sequences"):
         stream = KINDS[kind](arrays, SIZE, seed=1)
@@ -226,11 +214,11 @@ def test_a_pickled_stream_over_a_memory_map_takes_no_rows_along(mini: Dataset) -
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int32, np.int64])
-def test_integers_of_numpy_are_integers(mini: Dataset, kind: Any) -> None:
+def test_integers_of_numpy_are_integers(mini, kind):
     stream = transitions(mini, 200, seed=0)
     for index in (7, 120):
         assert torch.equal(stream.batch(kind(index)).actions, stream.batch(index).actions)
-    large: Any = np.int32(2**31 - 1)
+    large = np.int32(2**31 - 1)
     assert torch.equal(stream.batch(large).actions, stream.batch(2**31 - 1).actions)
     for made, expected in (
         (orlog.sequences(mini, 4, seed=0, length=kind(4)), orlog.sequences(mini, 4, seed=0, length=4)),
@@ -242,12 +230,12 @@ def test_integers_of_numpy_are_integers(mini: Dataset, kind: Any) -> None:
         assert torch.equal(made.batch(3).actions, expected.batch(3).actions)
 
 
-def test_a_state_of_a_loader_is_told_from_that_of_a_stream(mini: Dataset) -> None:
+def test_a_state_of_a_loader_is_told_from_that_of_a_stream(mini):
     with pytest.raises(ValueError, match="into the DataLoader"):
         transitions(mini, 8, seed=0).load_state_dict({"_num_yielded": 3})
 
 
-def test_a_batch_goes_elsewhere_as_a_whole(mini: Dataset) -> None:
+def test_a_batch_goes_elsewhere_as_a_whole(mini):
     batch = transitions(mini, 8, seed=0, n_steps=2).batch(0)
     moved = batch.to("meta")
     assert type(moved) is type(batch)
@@ -258,15 +246,14 @@ def test_a_batch_goes_elsewhere_as_a_whole(mini: Dataset) -> None:
     assert torch.equal(halved.rewards * 2, batch.rewards)
 
 
-def test_a_huge_batch_is_not_chosen_sixty_four_times(mini: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_batch_is_not_chosen_sixty_four_times(mini, monkeypatch):
     stream = transitions(mini, 2**19, seed=0)
-    chosen: list[int] = []
+    chosen = []
     choose = stream.sampler.choose
 
-    def count(uniform: np.ndarray) -> torch.Tensor:
+    def count(uniform):
         chosen.append(len(uniform))
-        chosen_rows: torch.Tensor = choose(uniform)
-        return chosen_rows
+        return choose(uniform)
 
     monkeypatch.setattr(stream.sampler, "choose", count)
     assert torch.equal(next(iter(stream)).actions, stream.batch(0).actions)

@@ -3,8 +3,6 @@
 python tests/datasets/frozen/make.py FOLDER
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -32,7 +30,7 @@ OBSERVATIONS = spaces.Dict(
 ACTIONS = spaces.Tuple([spaces.Box(-1, 1, (2,), np.float32), spaces.MultiDiscrete([3, 4], start=[0, 1])])
 
 
-def observation(row: int) -> dict[str, object]:
+def observation(row):
     """Return one observation; every number follows from the row."""
     nodes = np.full((1 + row % 2, 2), row / 64, np.float32)
     return {
@@ -47,7 +45,7 @@ def observation(row: int) -> dict[str, object]:
     }
 
 
-def episode(index: int) -> orlog.Episode:
+def episode(index):
     """Return one episode; every number follows from the index."""
     steps = 2 + index
     first = 10 * index
@@ -72,7 +70,7 @@ def episode(index: int) -> orlog.Episode:
     )
 
 
-def write(container: str) -> Path:
+def write(container):
     """Write three episodes, and two more as a second part; return the folder of the version."""
     with orlog.DatasetWriter(
         NAME,
@@ -82,7 +80,7 @@ def write(container: str) -> Path:
         description="Every space, in two parts.",
         license="CC0-1.0",
         behavior_policy="a formula",
-        container=container,  # type: ignore[arg-type]  # one of the two
+        container=container,  # one of the two
     ) as writer:
         for index in range(3):
             writer.add_episode(episode(index))
@@ -92,7 +90,7 @@ def write(container: str) -> Path:
     return writer.folder
 
 
-def main(target: Path) -> None:
+def main(target):
     """Write both containers."""
     for container in ("zarr", "hdf5"):
         with tempfile.TemporaryDirectory() as home:

@@ -5,8 +5,6 @@ python tests/datasets/store/frozen/make_corners.py FOLDER
 It was written before arrays without numbers got chunks of at least 1, so `zarr.json` of `infos/nothing` has a 0.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -40,7 +38,7 @@ ENCODINGS = {
 }
 
 
-def episode(index: int, steps: int) -> orlog.Episode:
+def episode(index, steps):
     """Return one episode; every number follows from the index."""
     rows = np.arange(steps + 1)
     noise = np.random.Generator(np.random.Philox(index)).integers(0, 40, (16, 16), np.uint8)
@@ -69,7 +67,7 @@ def episode(index: int, steps: int) -> orlog.Episode:
     )
 
 
-def write() -> Path:
+def write():
     """Write two episodes, and one more as a second part, with hashes of chunks; return the folder."""
     with orlog.DatasetWriter(
         NAME,
@@ -92,7 +90,7 @@ def write() -> Path:
     return writer.folder
 
 
-def main(target: Path) -> None:
+def main(target):
     """Write the store."""
     with tempfile.TemporaryDirectory() as home:
         os.environ["ORLOG_HOME"] = home
