@@ -7,7 +7,7 @@ BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	--no-compile
 # What is compiled where there is a compiler.
-COMPILED := loaders/arrays/_gather.c
+COMPILED := loaders/_gather.c
 # As many processes as cores; files of tests go to the one that is free.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
@@ -101,4 +101,4 @@ build: $(VENV)/.dev  ## Build the wheel into dist/
 
 clean:  ## Remove everything that these targets made here
 	rm -rf $(VENV) dist build site *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
-	rm -rf .hypothesis orlog-quickstart loaders/arrays/*.so
+	rm -rf .hypothesis orlog-quickstart loaders/*.so

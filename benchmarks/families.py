@@ -151,7 +151,7 @@ def plain_of(stream: Any) -> Any:
     import torch
 
     import orlog
-    from orlog.loaders.arrays.arrays import Arrays
+    from orlog.loaders.arrays import Arrays
 
     item = bytes_of(next(iter(stream))) / stream.batch_size
     width = max(1, round((item / 4 - 4) / 2))  # two observations, an action and three numbers

@@ -31,7 +31,7 @@ from orlog.algos.relu_networks import Precision, has_fast_bf16, no_fast_bf16
 from orlog.algos.training.devices import find_device
 from orlog.base.processes import processor_name
 from orlog.base.terminal import table
-from orlog.loaders.arrays.arrays import Arrays
+from orlog.loaders.arrays import Arrays
 from orlog.loaders.batch import Batch
 
 NAMES = ("bc", "iql", "td3bc", "cql", "fql")

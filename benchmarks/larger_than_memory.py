@@ -293,7 +293,7 @@ def limited_child(steps: str, seconds: str) -> Figures:
     from torch.utils.data import DataLoader
 
     import orlog
-    from orlog.loaders.arrays.packs import open_pack, pack_folder
+    from orlog.loaders.packs import open_pack, pack_folder
 
     torch.set_num_threads(1)
     figures: Figures = {}
@@ -335,7 +335,7 @@ def free_child(steps: str, seconds: str) -> Figures:
     import torch
 
     import orlog
-    from orlog.loaders.arrays.packs import pack_folder
+    from orlog.loaders.packs import pack_folder
 
     torch.set_num_threads(1)
     dataset = orlog.load_dataset(NAME)

@@ -119,7 +119,7 @@ def dialogues() -> Any:
     """Return arrays of 200 episodes of 100 steps, in which the agent is told ten words and says two."""
     import torch
 
-    from orlog.loaders.arrays.arrays import Arrays, Leaf
+    from orlog.loaders.arrays import Arrays, Leaf
 
     rng = np.random.default_rng(0)
     lengths = np.full(200, 100)

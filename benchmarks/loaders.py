@@ -337,13 +337,13 @@ def memory_child(folder: Path) -> None:
 
 def _mapped(dataset: Any) -> Any:
     """Return arrays in mapped files."""
-    from orlog.loaders.arrays.places import load_arrays
+    from orlog.loaders.places import load_arrays
 
     return load_arrays(dataset, "mmap")
 
 
 def _load(dataset: Any) -> Any:
-    from orlog.loaders.arrays.arrays import read_arrays as load_into_memory
+    from orlog.loaders.arrays import read_arrays as load_into_memory
 
     return load_into_memory(dataset)
 

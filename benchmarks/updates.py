@@ -53,8 +53,8 @@ from orlog.algos.training.devices import keep_freed_memory
 from orlog.algos.training.loop import train
 from orlog.algos.training.runs import code_versions
 from orlog.base.processes import processor_name
-from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.arrays import Arrays
+from orlog.loaders.streams import Batches
 
 ROUNDS = 5
 SECONDS = 2.0

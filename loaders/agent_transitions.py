@@ -28,13 +28,13 @@ from torch import Tensor
 
 from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.arrays.gathering import Pieces, gather_pieces, gather_rows
-from orlog.loaders.arrays.places import load_arrays
-from orlog.loaders.arrays.teams import Team, TeamArrays, as_flags, check_legal, team_of
+from orlog.loaders.arrays import Arrays
 from orlog.loaders.batch import AgentBatch as AgentBatch
-from orlog.loaders.sampling.blocks import items_at_once
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.blocks import items_at_once
+from orlog.loaders.gathering import Pieces, gather_pieces, gather_rows
+from orlog.loaders.places import load_arrays
+from orlog.loaders.streams import Batches
+from orlog.loaders.teams import Team, TeamArrays, as_flags, check_legal, team_of
 
 
 class AgentTransitionSampler:

@@ -23,13 +23,13 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
-from orlog.loaders.arrays.arrays import Arrays, as_arrays
+from orlog.loaders.arguments import as_length
+from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import Batch
-from orlog.loaders.sampling.arguments import as_length
-from orlog.loaders.sampling.infos import Windows
-from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
-from orlog.loaders.sampling.steps import TransitionSampler
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.infos import Windows
+from orlog.loaders.options import StreamOptions, takes_stream_options
+from orlog.loaders.steps import TransitionSampler
+from orlog.loaders.streams import Batches
 
 
 class ChunkSampler:

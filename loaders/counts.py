@@ -15,9 +15,9 @@ from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays, as_arrays
+from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import CountBatch
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.streams import Batches
 from orlog.loaders.weights import step_probabilities
 
 

@@ -34,8 +34,8 @@ import numpy as np
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import SchemaError, wrong_type
-from orlog.loaders.arrays.arrays import MISSING_FINALS
-from orlog.loaders.sampling.arguments import as_integer
+from orlog.loaders.arguments import as_integer
+from orlog.loaders.arrays import MISSING_FINALS
 from orlog.manifests.columns import is_part
 from orlog.manifests.spaces import leaf_spaces
 

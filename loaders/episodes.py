@@ -19,13 +19,13 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
-from orlog.loaders.arrays.alias import AliasTable, alias_table
-from orlog.loaders.arrays.arrays import Arrays, Mixture, as_arrays, refuse_missing_finals
+from orlog.loaders.alias import AliasTable, alias_table
+from orlog.loaders.arguments import check_choice
+from orlog.loaders.arrays import Arrays, Mixture, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import Tensors
-from orlog.loaders.sampling.arguments import check_choice
-from orlog.loaders.sampling.infos import Windows
-from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.infos import Windows
+from orlog.loaders.options import StreamOptions, takes_stream_options
+from orlog.loaders.streams import Batches
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -22,11 +22,11 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays, Leaf
-from orlog.loaders.arrays.gathering import gather_rows
+from orlog.loaders.arguments import as_integer, as_steps
+from orlog.loaders.arrays import Arrays, Leaf
 from orlog.loaders.batch import Batch
-from orlog.loaders.sampling.arguments import as_integer, as_steps
-from orlog.loaders.sampling.steps import TransitionSampler
+from orlog.loaders.gathering import gather_rows
+from orlog.loaders.steps import TransitionSampler
 from orlog.manifests.names import did_you_mean
 
 

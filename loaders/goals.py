@@ -44,13 +44,13 @@ from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.errors import wrong_type
-from orlog.loaders.arrays.arrays import Arrays, Leaf, as_arrays, refuse_missing_finals
-from orlog.loaders.arrays.gathering import gather_rows
+from orlog.loaders.arguments import canonical_number
+from orlog.loaders.arrays import Arrays, Leaf, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import GoalBatch
-from orlog.loaders.sampling.arguments import canonical_number
-from orlog.loaders.sampling.blocks import gather_in_blocks
-from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.blocks import gather_in_blocks
+from orlog.loaders.gathering import gather_rows
+from orlog.loaders.options import StreamOptions, takes_stream_options
+from orlog.loaders.streams import Batches
 from orlog.manifests.names import did_you_mean
 
 GoalReward: TypeAlias = Callable[[Tensor, Tensor], Tensor]

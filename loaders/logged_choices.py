@@ -8,10 +8,10 @@ import torch
 
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays, as_arrays
+from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import Batch
-from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.options import StreamOptions, takes_stream_options
+from orlog.loaders.streams import Batches
 from orlog.loaders.transitions import transitions
 from orlog.manifests.names import counted
 

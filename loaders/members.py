@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.arrays.teams import Team, TeamArrays
+from orlog.loaders.arrays import Arrays
+from orlog.loaders.teams import Team, TeamArrays
 from orlog.manifests.columns import FLAGS
 
 _BLOCK = 2**18

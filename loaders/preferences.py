@@ -28,17 +28,17 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
-from orlog.loaders.arrays.alias import AliasTable, alias_table
-from orlog.loaders.arrays.arrays import Arrays, Mixture, as_arrays, choose_items
-from orlog.loaders.arrays.gathering import gather_rows
-from orlog.loaders.arrays.statistics import finite_returns
-from orlog.loaders.arrays.step_table import StepTable
-from orlog.loaders.arrays.sums import sum_rewards
+from orlog.loaders.alias import AliasTable, alias_table
+from orlog.loaders.arguments import as_integer, canonical_number, check_choice
+from orlog.loaders.arrays import Arrays, Mixture, as_arrays, choose_items
 from orlog.loaders.batch import Tensors
-from orlog.loaders.sampling.arguments import as_integer, canonical_number, check_choice
-from orlog.loaders.sampling.infos import Windows
-from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.gathering import gather_rows
+from orlog.loaders.infos import Windows
+from orlog.loaders.options import StreamOptions, takes_stream_options
+from orlog.loaders.statistics import finite_returns
+from orlog.loaders.step_table import StepTable
+from orlog.loaders.streams import Batches
+from orlog.loaders.sums import sum_rewards
 from orlog.loaders.weights import step_probabilities
 
 

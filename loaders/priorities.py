@@ -22,13 +22,13 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from orlog.loaders.arguments import canonical_number, check_choice
 from orlog.loaders.batch import Batch
-from orlog.loaders.sampling.arguments import canonical_number, check_choice
-from orlog.loaders.sampling.cursor import Cursor
-from orlog.loaders.sampling.draws import draw_uniform
-from orlog.loaders.sampling.infos import InfoReader
-from orlog.loaders.sampling.options import Place
-from orlog.loaders.sampling.steps import TransitionSampler
+from orlog.loaders.cursor import Cursor
+from orlog.loaders.draws import draw_uniform
+from orlog.loaders.infos import InfoReader
+from orlog.loaders.options import Place
+from orlog.loaders.steps import TransitionSampler
 
 _FANOUT = 16
 _TOP = 4096

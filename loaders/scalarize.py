@@ -14,8 +14,8 @@ import torch
 
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays, as_arrays
-from orlog.loaders.arrays.statistics import derived_digest
+from orlog.loaders.arrays import Arrays, as_arrays
+from orlog.loaders.statistics import derived_digest
 from orlog.manifests.names import counted
 
 NAME = "objectives"

@@ -5,7 +5,7 @@
 
 As in Decision Transformer (Chen et al. 2021, https://arxiv.org/abs/2106.01345), whose own loader
 draws the start and pads on the left; here you choose. A window is one contiguous piece of the
-matrix in `orlog.loaders.arrays.arrays`, so gathering it is one copy; slots outside of the episode
+matrix in `orlog.loaders.arrays`, so gathering it is one copy; slots outside of the episode
 are then set to zero.
 """
 
@@ -21,15 +21,15 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
-from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
-from orlog.loaders.arrays.gathering import gather_rows
-from orlog.loaders.arrays.sums import TO_GO, info_sums, returns_to_go, with_sums_to_go
+from orlog.loaders.arguments import as_length, check_choice
+from orlog.loaders.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import SequenceBatch
-from orlog.loaders.sampling.arguments import as_length, check_choice
-from orlog.loaders.sampling.blocks import batches_of, items_at_once
-from orlog.loaders.sampling.infos import Windows
-from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.blocks import batches_of, items_at_once
+from orlog.loaders.gathering import gather_rows
+from orlog.loaders.infos import Windows
+from orlog.loaders.options import StreamOptions, takes_stream_options
+from orlog.loaders.streams import Batches
+from orlog.loaders.sums import TO_GO, info_sums, returns_to_go, with_sums_to_go
 from orlog.loaders.weights import weighted, weights_by_episode
 
 

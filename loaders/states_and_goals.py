@@ -23,9 +23,9 @@ from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays, as_arrays
-from orlog.loaders.arrays.filling import Leaf
+from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import GoalBatch
+from orlog.loaders.filling import Leaf
 from orlog.loaders.goals import GoalMixture, goals
 from orlog.loaders.subgoals import subgoals
 

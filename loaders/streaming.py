@@ -34,18 +34,18 @@ from orlog.datasets.columns.values import episode_blocks
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.selection import seeded_order
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays, arrays_of, missing_finals, with_infos
-from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, layout_of, not_finite, warn_of_outside
-from orlog.loaders.arrays.infos import check_names, info_layout
+from orlog.loaders.ahead import Ahead
+from orlog.loaders.arguments import as_integer
+from orlog.loaders.arrays import Arrays, arrays_of, missing_finals, with_infos
 from orlog.loaders.batch import joined
-from orlog.loaders.sampling.ahead import Ahead
-from orlog.loaders.sampling.arguments import as_integer
-from orlog.loaders.sampling.cursor import Cursor
-from orlog.loaders.sampling.draws import stream_key
-from orlog.loaders.sampling.epochs import Epoch, Mixing, plan_epoch
-from orlog.loaders.sampling.infos import InfoReader
-from orlog.loaders.sampling.options import Place
-from orlog.loaders.sampling.streams import BlockSampler, Sampler, Stream, batch_number
+from orlog.loaders.cursor import Cursor
+from orlog.loaders.draws import stream_key
+from orlog.loaders.epochs import Epoch, Mixing, plan_epoch
+from orlog.loaders.filling import Layout, fill_matrix, fill_other, layout_of, not_finite, warn_of_outside
+from orlog.loaders.info_rows import check_names, info_layout
+from orlog.loaders.infos import InfoReader
+from orlog.loaders.options import Place
+from orlog.loaders.streams import BlockSampler, Sampler, Stream, batch_number
 from orlog.manifests.columns import axis_of
 
 _INFOS = "infos"  # names the matrix of infos, as no column is named

@@ -26,12 +26,12 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
-from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
+from orlog.loaders.arguments import as_integer
+from orlog.loaders.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import GoalBatch
 from orlog.loaders.goals import ACTOR_GOALS, VALUE_GOALS, GoalMixture, GoalSampler, find_goal
-from orlog.loaders.sampling.arguments import as_integer
-from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.options import StreamOptions, takes_stream_options
+from orlog.loaders.streams import Batches
 
 
 class SubgoalSampler:

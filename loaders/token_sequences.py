@@ -37,13 +37,13 @@ from orlog.base.files import replace_file
 from orlog.datasets.columns.vocabulary import OutsideVocabularyError, Vocabulary, read_vocabulary, train_vocabulary
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError, StorageError
-from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
-from orlog.loaders.arrays.gathering import Stretches, gather_rows
-from orlog.loaders.arrays.sums import returns_to_go
+from orlog.loaders.arguments import as_integer
+from orlog.loaders.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import TokenBatch
-from orlog.loaders.sampling.arguments import as_integer
-from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.gathering import Stretches, gather_rows
+from orlog.loaders.options import StreamOptions, takes_stream_options
+from orlog.loaders.streams import Batches
+from orlog.loaders.sums import returns_to_go
 from orlog.loaders.weights import weighted
 
 SPEAKER = "speaker"

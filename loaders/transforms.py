@@ -25,10 +25,10 @@ from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays, check_arrays
-from orlog.loaders.arrays.statistics import Moments, derived_digest, finite_returns, load_statistics
+from orlog.loaders.arguments import canonical_number
+from orlog.loaders.arrays import Arrays, check_arrays
 from orlog.loaders.batch import Tensors
-from orlog.loaders.sampling.arguments import canonical_number
+from orlog.loaders.statistics import Moments, derived_digest, finite_returns, load_statistics
 from orlog.manifests.names import counted
 
 Transform: TypeAlias = Callable[[Arrays], Arrays]

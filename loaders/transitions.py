@@ -9,15 +9,15 @@ from typing import Any, Unpack
 import numpy as np
 
 from orlog.datasets.reading.opening import Given, as_dataset
-from orlog.loaders.arrays.arrays import Arrays, as_arrays
-from orlog.loaders.arrays.sums import info_numbers
+from orlog.loaders.arguments import as_steps
+from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.frames import FrameSampler
+from orlog.loaders.options import StreamOptions, takes_stream_options
 from orlog.loaders.priorities import Priorities, PrioritizedTransitions
-from orlog.loaders.sampling.arguments import as_steps
-from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
-from orlog.loaders.sampling.steps import TransitionSampler
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.steps import TransitionSampler
 from orlog.loaders.streaming import BUFFER_BYTES, StreamedBatches
+from orlog.loaders.streams import Batches
+from orlog.loaders.sums import info_numbers
 from orlog.loaders.weights import weighted
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import Float64
 
 from orlog.datasets.reading.opening import Given
-from orlog.loaders.arrays.alias import AliasTable, alias_table, check_weights
-from orlog.loaders.arrays.arrays import Arrays, Mixture, as_arrays
-from orlog.loaders.arrays.statistics import derived_digest, finite_returns
-from orlog.loaders.sampling.arguments import check_choice
+from orlog.loaders.alias import AliasTable, alias_table, check_weights
+from orlog.loaders.arguments import check_choice
+from orlog.loaders.arrays import Arrays, Mixture, as_arrays
+from orlog.loaders.statistics import derived_digest, finite_returns
 
 Per: TypeAlias = Literal["episode", "step"]
 

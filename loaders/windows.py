@@ -22,13 +22,13 @@ from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.errors import wrong_type
-from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
-from orlog.loaders.arrays.gathering import gather_around, nearest_rows
+from orlog.loaders.arguments import as_integer, check_choice
+from orlog.loaders.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import WindowBatch
-from orlog.loaders.sampling.arguments import as_integer, check_choice
-from orlog.loaders.sampling.blocks import gather_in_blocks
-from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.blocks import gather_in_blocks
+from orlog.loaders.gathering import gather_around, nearest_rows
+from orlog.loaders.options import StreamOptions, takes_stream_options
+from orlog.loaders.streams import Batches
 
 _FARTHEST = 2**31  # steps
 

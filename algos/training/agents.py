@@ -36,9 +36,9 @@ from orlog.algos.settings import AgentSettings
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.agent_transitions import load_agents
-from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.arrays.teams import Team, TeamArrays, team_of
+from orlog.loaders.arrays import Arrays
 from orlog.loaders.members import legal_place, member_arrays
+from orlog.loaders.teams import Team, TeamArrays, team_of
 from orlog.manifests.names import counted
 from orlog.manifests.roles import MASKS
 from orlog.manifests.spaces import space_leaves

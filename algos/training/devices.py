@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.arrays.memory import measure_memory
+from orlog.loaders.arrays import Arrays
+from orlog.loaders.memory import measure_memory
 
 _SHARE = 0.5  # of a GPU's free memory that data may take; networks and other runs need some too
 _MMAP_THRESHOLD, _TOP_PAD, _TRIM_THRESHOLD = -3, -2, -1  # names of glibc's `mallopt`

@@ -38,7 +38,7 @@ from orlog.base.code_version import sources_digest
 from orlog.base.files import hash_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given
-from orlog.loaders.arrays.arrays import read_arrays
+from orlog.loaders.arrays import read_arrays
 
 
 def find_finetuned(

@@ -32,9 +32,9 @@ from orlog.algos.training.runs import ONLINE_FILE, OnlineRecord, RunRecord
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import DivergedError, NotFoundError, SchemaError
-from orlog.loaders.arrays.arrays import Arrays
+from orlog.loaders.arrays import Arrays
 from orlog.loaders.batch import Batch, GoalBatch, SequenceBatch
-from orlog.loaders.sampling.draws import draw_uniform, stream_key
+from orlog.loaders.draws import draw_uniform, stream_key
 from orlog.normalize.references import Protocol
 
 _EPISODES = 2  # purpose of the seeds; 0 and 1 are those of networks and noise

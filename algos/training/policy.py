@@ -47,10 +47,10 @@ from orlog.algos.training.run_data import infos_of
 from orlog.algos.training.runs import RunRecord
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
-from orlog.loaders.arrays.filling import Layout, layout_of
-from orlog.loaders.arrays.infos import info_column
-from orlog.loaders.arrays.teams import is_team
+from orlog.loaders.filling import Layout, layout_of
+from orlog.loaders.info_rows import info_column
 from orlog.loaders.states_and_goals import ACHIEVED, DESIRED, GoalParts, goal_parts
+from orlog.loaders.teams import is_team
 from orlog.manifests.roles import LEGAL
 from orlog.manifests.spaces import space_leaves
 from orlog.normalize.rollouts import Policy

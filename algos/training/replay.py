@@ -25,7 +25,7 @@ from torch import Tensor
 
 from orlog.base.files import sync
 from orlog.errors import CheckpointError
-from orlog.loaders.arrays.arrays import Leaf
+from orlog.loaders.arrays import Leaf
 from orlog.loaders.batch import Batch
 
 Values: TypeAlias = Tensor | dict[str, Tensor]

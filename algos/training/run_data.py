@@ -24,12 +24,12 @@ from orlog.algos.training.devices import batches_on, moved, put_arrays
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.views import best_positions
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.arrays.places import load_arrays
-from orlog.loaders.arrays.statistics import finite_returns, stream_statistics
-from orlog.loaders.arrays.sums import info_sums
-from orlog.loaders.arrays.teams import is_team
+from orlog.loaders.arrays import Arrays
+from orlog.loaders.places import load_arrays
+from orlog.loaders.statistics import finite_returns, stream_statistics
 from orlog.loaders.streaming import STREAMED, stream_loader
+from orlog.loaders.sums import info_sums
+from orlog.loaders.teams import is_team
 from orlog.loaders.transforms import scale_rewards
 from orlog.manifests.names import size_text
 

@@ -19,10 +19,10 @@ from orlog.datasets.recording.writer import DatasetWriter as DatasetWriter
 from orlog.datasets.worlds.build import build_dataset as build_dataset
 from orlog.errors import OrlogError as OrlogError
 from orlog.loaders.agent_transitions import agent_transitions as agent_transitions
-from orlog.loaders.arrays.places import load_arrays as load_arrays
 from orlog.loaders.chunks import action_chunks as action_chunks
 from orlog.loaders.episodes import episodes as episodes
 from orlog.loaders.goals import goals as goals
+from orlog.loaders.places import load_arrays as load_arrays
 from orlog.loaders.preferences import preferences as preferences
 from orlog.loaders.scalarize import scalarize as scalarize
 from orlog.loaders.sequences import sequences as sequences

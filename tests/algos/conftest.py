@@ -14,7 +14,7 @@ from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
 from orlog.algos.training.run_data import infos_of, loaded
 from orlog.datasets.columns.vocabulary import train_vocabulary
-from orlog.loaders.arrays.arrays import Arrays, Leaf, with_infos
+from orlog.loaders.arrays import Arrays, Leaf, with_infos
 from orlog.loaders.batch import Batch
 from tests.algos import plain
 

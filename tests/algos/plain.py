@@ -20,9 +20,9 @@ from torch import nn
 from orlog.algos.algorithms import for_teams, takes_goals
 from orlog.algos.cql_discrete import CQLDiscrete
 from orlog.algos.networks import Scaling, make_generator
-from orlog.loaders.arrays.arrays import Arrays, Leaf
-from orlog.loaders.arrays.teams import Team
+from orlog.loaders.arrays import Arrays, Leaf
 from orlog.loaders.batch import Batch, GoalBatch, SequenceBatch
+from orlog.loaders.teams import Team
 
 Make = Callable[..., Any]
 """An array of NumPy; what its arithmetic gives has no type."""

@@ -6,7 +6,7 @@ import torch
 
 from orlog import sequences
 from orlog.algos.dt import DT, DTConfig
-from orlog.loaders.arrays.arrays import Arrays
+from orlog.loaders.arrays import Arrays
 from tests.algos import plain
 from tests.pendulum import pendulum
 from tests.training import train_run

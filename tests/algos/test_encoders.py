@@ -20,7 +20,7 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
 from orlog.algos.training.run_data import loaded
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays, Leaf
+from orlog.loaders.arrays import Arrays, Leaf
 from tests.algos import plain
 from tests.batches import columns
 

@@ -13,7 +13,7 @@ from orlog.algos.gcivl import GCIVL
 from orlog.algos.hiql import HIQL
 from orlog.algos.qrl import QRL, interval_lengths
 from orlog.algos.training.run_data import loaded
-from orlog.loaders.arrays.arrays import Arrays, Leaf
+from orlog.loaders.arrays import Arrays, Leaf
 from orlog.loaders.states_and_goals import states_and_subgoals
 from tests.algos import plain
 from tests.algos.updates.goals import union

@@ -22,9 +22,9 @@ with install_import_hook(modules, "beartype.beartype"):
     from orlog.algos import presets as recipes
     from orlog.algos.training import loop as train
     from orlog.loaders import batch, chunks, transitions
-    from orlog.loaders.arrays import arrays
-    from orlog.loaders.sampling import streams as batches
-    from orlog.loaders.sampling import draws
+    from orlog.loaders import arrays
+    from orlog.loaders import streams as batches
+    from orlog.loaders import draws
     from orlog.normalize import references, rollouts, statistics, tuning, verdicts
 import numpy as np
 

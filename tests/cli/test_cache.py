@@ -14,8 +14,8 @@ from orlog.cli import cache as commands
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.holdings import cached_versions
 from orlog.errors import NotFoundError, StorageError
-from orlog.loaders.arrays.pack_cache import hold_pack
-from orlog.loaders.arrays.packs import open_pack, pack_folder
+from orlog.loaders.pack_cache import hold_pack
+from orlog.loaders.packs import open_pack, pack_folder
 from orlog.runs.results import stored_space
 from tests.datasets.cached_homes import age, beside, place, put, record_template
 

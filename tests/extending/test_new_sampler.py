@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import orlog
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.streams import Batches
 from orlog.loaders.weights import weighted
 
 SOURCE = '''
@@ -23,9 +23,9 @@ import dataclasses
 import numpy as np
 import torch
 
-from orlog.loaders.arrays.arrays import Arrays, as_arrays
+from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import Tensors
-from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.streams import Batches
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -22,7 +22,7 @@ echo "$@" >> "{log}"
 @pytest.fixture
 def checkout(tmp_path):
     """Return a folder with the Makefile, an environment, and a Python that only notes what it is to do."""
-    for name in ("pyproject.toml", "constraints.txt", "loaders/arrays/_gather.c"):
+    for name in ("pyproject.toml", "constraints.txt", "loaders/_gather.c"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     shutil.copy(MAKEFILE, tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orlog.loaders.arrays.gathering import is_compiled
+from orlog.loaders.gathering import is_compiled
 from tests.programs import run_program
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ RECORD_AND_SAMPLE = """
 import hashlib, sys
 from pathlib import Path
 import gymnasium, numpy as np, orlog
-from orlog.loaders.arrays.gathering import is_compiled
+from orlog.loaders.gathering import is_compiled
 
 if len(sys.argv) > 1:
     assert not is_compiled()

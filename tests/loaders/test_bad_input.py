@@ -10,9 +10,9 @@ from gymnasium import spaces
 
 import orlog
 from orlog.errors import NotFoundError, SchemaError
-from orlog.loaders.arrays.arrays import read_arrays
-from orlog.loaders.arrays.statistics import load_statistics
+from orlog.loaders.arrays import read_arrays
 from orlog.loaders.d4rl import d4rl_arrays, qlearning_dataset, sequence_dataset, transitions_dataset
+from orlog.loaders.statistics import load_statistics
 from orlog.loaders.transforms import (
     Normalizer,
     clip_actions,

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from orlog.loaders.arrays.arrays import read_arrays
+from orlog.loaders.arrays import read_arrays
 from orlog.loaders.best_episodes import best_transitions
 from orlog.loaders.weights import step_probabilities
 

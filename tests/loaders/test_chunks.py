@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog import action_chunks, combine_datasets
-from orlog.loaders.arrays.arrays import read_arrays
+from orlog.loaders.arrays import read_arrays
 from orlog.loaders.chunks import ChunkSampler
 from orlog.loaders.weights import weighted
 from tests.batches import columns

@@ -11,7 +11,7 @@ from scipy import stats
 from torch.utils.data import DataLoader
 
 from orlog import combine_datasets, episodes
-from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.episodes import EpisodeBatch, EpisodeSampler, PackedEpisodeBatch
 from tests.batches import columns
 from tests.levels import scaled

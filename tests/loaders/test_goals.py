@@ -10,10 +10,10 @@ from scipy import stats
 
 import orlog
 from orlog import combine_datasets, goals
-from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batch import GoalBatch
 from orlog.loaders.goals import GoalMixture, GoalSampler
-from orlog.loaders.sampling.streams import BLOCK
+from orlog.loaders.streams import BLOCK
 from tests.levels import scaled
 
 ACTION = spaces.Box(-1, 1, (2,), np.float32)

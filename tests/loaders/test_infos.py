@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader
 
 import orlog
 from orlog.errors import NotFoundError, SchemaError
-from orlog.loaders.arrays.arrays import read_arrays
-from orlog.loaders.arrays.pack_cache import cached_packs
-from orlog.loaders.arrays.packs import open_pack, pack_folder
+from orlog.loaders.arrays import read_arrays
 from orlog.loaders.best_episodes import best_transitions
-from orlog.loaders.sampling.infos import Windows
+from orlog.loaders.infos import Windows
+from orlog.loaders.pack_cache import cached_packs
+from orlog.loaders.packs import open_pack, pack_folder
 from orlog.loaders.states_and_goals import states_and_goals, states_and_subgoals
 from orlog.loaders.transforms import normalize_observations, scale_rewards
 from orlog.loaders.weights import weighted

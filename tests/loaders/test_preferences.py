@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from orlog import combine_datasets, preferences
-from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.preferences import PreferenceBatch, PreferenceSampler
-from orlog.loaders.sampling.streams import BLOCK
+from orlog.loaders.streams import BLOCK
 from orlog.loaders.weights import weighted
 from tests.batches import columns
 from tests.levels import scaled

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 import orlog
 from orlog import transitions
 from orlog.loaders import priorities
-from orlog.loaders.arrays.arrays import read_arrays
+from orlog.loaders.arrays import read_arrays
 from orlog.loaders.batch import Batch
+from orlog.loaders.draws import draw_uniform
 from orlog.loaders.priorities import SumTree
-from orlog.loaders.sampling.draws import draw_uniform
-from orlog.loaders.sampling.steps import TransitionSampler
+from orlog.loaders.steps import TransitionSampler
 from tests.batches import columns
 from tests.levels import scaled
 

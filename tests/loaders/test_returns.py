@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from orlog import transitions
-from orlog.loaders.arrays.arrays import Arrays, Leaf
+from orlog.loaders.arrays import Arrays, Leaf
 from orlog.loaders.batch import Batch
 
 

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 from orlog import Dataset, combine_datasets, transitions
 from orlog.errors import IntegrityError, SchemaError
 from orlog.loaders import streaming
-from orlog.loaders.arrays.arrays import read_arrays
+from orlog.loaders.arrays import read_arrays
 from orlog.loaders.batch import Batch
-from orlog.loaders.sampling.steps import TransitionSampler
+from orlog.loaders.steps import TransitionSampler
 from tests.episodes import whole_episode
 from tests.levels import scaled
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import orlog
 from orlog import sequences
 from orlog.errors import NotFoundError, SchemaError
-from orlog.loaders.arrays.arrays import Arrays, Leaf, with_infos
-from orlog.loaders.arrays.sums import info_numbers, info_sums
+from orlog.loaders.arrays import Arrays, Leaf, with_infos
 from orlog.loaders.best_episodes import best_transitions
 from orlog.loaders.sequences import windows_with_sums
+from orlog.loaders.sums import info_numbers, info_sums
 from orlog.loaders.weights import step_probabilities
 from tests.levels import scaled
 

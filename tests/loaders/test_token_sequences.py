@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import orlog
 from orlog.datasets.columns.vocabulary import read_vocabulary, train_vocabulary
 from orlog.errors import ManifestError, NotFoundError, SchemaError
-from orlog.loaders.arrays.arrays import Arrays, Leaf, read_arrays
+from orlog.loaders.arrays import Arrays, Leaf, read_arrays
 from orlog.loaders.best_episodes import best_token_sequences
 from orlog.loaders.token_sequences import TokenSampler, spoken_tokens, text_counts, train_tokenizer
 from tests.batches import columns

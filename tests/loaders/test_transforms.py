@@ -12,16 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlog.errors import FormatVersionError, ManifestError, SchemaError
-from orlog.loaders.arrays import statistics as statistics_module
-from orlog.loaders.arrays.arrays import Arrays, read_arrays
-from orlog.loaders.arrays.statistics import (
-    Moments,
-    compute_statistics,
-    episode_returns,
-    load_statistics,
-    statistics_file,
-)
+from orlog.loaders import statistics as statistics_module
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batch import Batch
+from orlog.loaders.statistics import Moments, compute_statistics, episode_returns, load_statistics, statistics_file
 from orlog.loaders.transforms import (
     Normalizer,
     clip_actions,

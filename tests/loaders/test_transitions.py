@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlog import load_dataset, transitions
-from orlog.loaders.arrays.arrays import Arrays, Leaf
+from orlog.loaders.arrays import Arrays, Leaf
 from orlog.loaders.batch import Batch
-from orlog.loaders.sampling.draws import draw, stream_key
-from orlog.loaders.sampling.steps import TransitionSampler
-from orlog.loaders.sampling.streams import BLOCK, Batches
+from orlog.loaders.draws import draw, stream_key
+from orlog.loaders.steps import TransitionSampler
+from orlog.loaders.streams import BLOCK, Batches
 from tests.batches import columns
 from tests.levels import scaled
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog import combine_datasets, transitions
-from orlog.loaders.arrays.alias import AliasTable, alias_table
-from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.alias import AliasTable, alias_table
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.weights import step_probabilities, weighted, weights_by_episode, weights_by_return
 from tests.levels import scaled
 

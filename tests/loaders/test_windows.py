@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 import orlog
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays, read_arrays
-from orlog.loaders.sampling import blocks
+from orlog.loaders import blocks
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.weights import weighted
 from orlog.loaders.windows import WindowSampler, as_offsets
 from tests.batches import columns

@@ -17,7 +17,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import orlog
 from orlog.errors import IntegrityError, ManifestError, SchemaError
-from orlog.loaders.arrays.packs import pack_folder
+from orlog.loaders.packs import pack_folder
 from tests.programs import run_program
 
 STATE = spaces.Box(-np.inf, np.inf, (3,), np.float32)

@@ -30,7 +30,7 @@ def list_versions(as_json: AsJson = False) -> None:
     from orlog.datasets.home.folders import datasets_folder
     from orlog.datasets.home.garbage import total_bytes
     from orlog.datasets.home.holdings import cached_versions
-    from orlog.loaders.arrays.pack_cache import cached_packs, packs_folder
+    from orlog.loaders.pack_cache import cached_packs, packs_folder
     from orlog.runs.results import results_folder, stored_space
 
     packs, kept = cached_packs(), kept_versions()
@@ -134,7 +134,7 @@ def gc(unused: int | None = None, max_size: str | None = None, dry_run: bool = F
     """
     from orlog.datasets.download.in_place import collect_in_place
     from orlog.datasets.home.garbage import GarbageReport, collect_garbage
-    from orlog.loaders.arrays.pack_cache import collect_packs
+    from orlog.loaders.pack_cache import collect_packs
 
     reports: list[GarbageReport] = []
     left = {"versions": 0, "packs": 0, "read in place": 0}
@@ -205,7 +205,7 @@ def delete(name: Versions, yes: bool = False) -> None:
     """
     from orlog.datasets.home.garbage import check_deletable, delete_version, own_versions, plan_deletion
     from orlog.datasets.home.holdings import cached_versions
-    from orlog.loaders.arrays.pack_cache import delete_pack, packs_of
+    from orlog.loaders.pack_cache import delete_pack, packs_of
 
     wanted = own_versions(name, ("version", "partial", "download", "strange", "leftover"))
     for one in wanted:

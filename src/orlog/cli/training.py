@@ -170,9 +170,9 @@ def _choose_stream(algorithm: str, dataset: Dataset, options: TrainOptions, aske
     import msgspec
 
     from orlog.errors import OrlogError
-    from orlog.loaders.arrays.filling import layout_of
-    from orlog.loaders.arrays.memory import measure_memory
-    from orlog.loaders.arrays.places import RAM_SHARE
+    from orlog.loaders.filling import layout_of
+    from orlog.loaders.memory import measure_memory
+    from orlog.loaders.places import RAM_SHARE
     from orlog.runs.running import streams_by_default
 
     stream = streams_by_default(algorithm, dataset, options) if asked is None else asked

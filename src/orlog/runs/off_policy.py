@@ -26,7 +26,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given
 from orlog.errors import MissingExtraError, NotFoundError, SchemaError
-from orlog.loaders.arrays.teams import is_team
+from orlog.loaders.teams import is_team
 from orlog.manifests.rebuilds import rebuild_notes
 from orlog.normalize.references import Protocol
 from orlog.normalize.statistics import percentile_interval

@@ -18,8 +18,8 @@ from orlog.algos.networks import Critics, TwinCritic
 from orlog.algos.training.runs import RunRecord
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays, Mixture
-from orlog.loaders.arrays.places import load_arrays
+from orlog.loaders.arrays import Arrays, Mixture
+from orlog.loaders.places import load_arrays
 from orlog.loaders.transitions import transitions
 from orlog.manifests.roles import column_with
 from orlog.normalize import value_estimates

@@ -25,7 +25,7 @@ from orlog.algos.training.train import check_folder, curve_protocol, train_run
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.opening import Given
 from orlog.errors import OrlogError, StoppedError
-from orlog.loaders.arrays.places import load_arrays
+from orlog.loaders.places import load_arrays
 from orlog.runs.jobs import Executor, Job, find_executor, jobs_of
 from orlog.runs.progress import Status, Watcher, check_log, watching
 

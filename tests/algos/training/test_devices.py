@@ -24,7 +24,7 @@ from orlog.algos.training.devices import batches_on, find_device, put_arrays
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.runs import read_run
 from orlog.errors import CheckpointError
-from orlog.loaders.arrays.arrays import read_arrays
+from orlog.loaders.arrays import read_arrays
 from tests.algos import plain
 from tests.training import train_run
 

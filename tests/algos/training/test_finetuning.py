@@ -29,7 +29,7 @@ from orlog.base import terminal
 from orlog.base.files import hash_file
 from orlog.cli import app
 from orlog.errors import CheckpointError, NotFoundError, SchemaError, StoppedError
-from orlog.loaders.arrays.arrays import Leaf
+from orlog.loaders.arrays import Leaf
 from tests.extending.test_new_algorithm import poles as poles
 from tests.pendulum import pendulum
 

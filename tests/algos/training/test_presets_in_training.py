@@ -18,7 +18,7 @@ from orlog.algos.training.from_data import reward_numbers
 from orlog.algos.training.run_data import LoadedData, with_rewards
 from orlog.algos.training.runs import read_run
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import read_arrays
+from orlog.loaders.arrays import read_arrays
 from tests.command_line import orlog as command
 from tests.episodes import whole_episode
 from tests.training import train_run

@@ -24,8 +24,7 @@ from orlog.algos.training.run_data import LoadedData, StreamedData
 from orlog.algos.training.runs import CHECKPOINT_FILE, RUN_FILE, read_run
 from orlog.datasets.download.in_place import open_in_place
 from orlog.errors import SchemaError
-from orlog.loaders import streaming
-from orlog.loaders.arrays import statistics
+from orlog.loaders import statistics, streaming
 from orlog.loaders.streaming import STREAMED, stream_loader
 from tests.command_line import orlog as run
 from tests.episodes import whole_episode

@@ -16,8 +16,8 @@ from orlog import DatasetWriter, Episode
 from orlog.datasets.worlds.agents import Team
 from orlog.errors import SchemaError
 from orlog.loaders.agent_transitions import AgentTransitionSampler, load_agents
-from orlog.loaders.arrays.teams import TeamArrays
 from orlog.loaders.members import member_arrays
+from orlog.loaders.teams import TeamArrays
 from tests.levels import scaled
 
 pettingzoo = pytest.importorskip("pettingzoo")

@@ -1,0 +1,167 @@
+"""Columns that batches give beside transitions: infos of steps, and values of their episodes.
+
+    infos=("cost", "sensors/front", "episodes/task")
+            |       |                episodes/task         the same value in all steps of an episode
+            |       infos/sensors/front
+            infos/cost, or else the column that has the role `cost` (docs/families.md)
+
+A name with `*` in place of one part, such as `agents/*/rewards`, is all columns that match, side by
+side in the order of that part.
+
+They are kept as observations are, in arrays of their own that have the same rows: floats side by side
+in one float32 matrix, all else as stored. The rows of final observations hold zeros, since an info
+belongs to a step. A value of an episode takes the memory of one for each of its steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import NotFoundError, SchemaError, wrong_type
+from orlog.loaders.filling import Layout, Leaf, rows_of
+from orlog.loaders.texts import TextTable
+from orlog.manifests.columns import ColumnSpec
+from orlog.manifests.names import did_you_mean
+from orlog.manifests.roles import ROLES, column_with
+
+_OF_EPISODES = "episodes/"
+_WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}  # PyTorch lacks the former
+
+
+def check_names(infos: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of infos, each once.
+
+    Raises TypeError if they are no sequence of texts; ValueError if one is given twice.
+    """
+    if isinstance(infos, str) or not isinstance(infos, Sequence):
+        raise wrong_type("infos", 'names such as ("cost",)', infos)
+    for name in infos:
+        if not isinstance(name, str):
+            raise wrong_type("each of infos", "the name of an info", name)
+        if infos.count(name) > 1:
+            raise ValueError(f"infos: {name!r} is given more than once.")
+    return tuple(infos)
+
+
+def info_layout(dataset: Dataset, names: tuple[str, ...]) -> Layout:
+    """Return how infos are laid out in arrays of their own, in which they are the observations.
+
+    Raises NotFoundError if there is no such info; SchemaError if its values have any number of numbers.
+    """
+    packed: dict[str, slice] = {}
+    others: dict[str, ColumnSpec] = {}
+    tables: dict[str, TextTable] = {}
+    leaves: dict[str, Leaf] = {}
+    groups: dict[str, tuple[str, ...]] = {}
+    position, known = 0, known_infos(dataset)
+    for name in sorted(names):  # so that one pack serves any order
+        if "*" in name and (several := _matching(dataset, name, known)):
+            spec, count = several[0], len(several)
+            if spec.dtype.kind == "f":
+                size = math.prod(spec.shape)
+                leaves[name] = Leaf(first=position, shape=(count, *spec.shape))
+                for one in several:
+                    packed[one.name] = slice(position, position + size)
+                    position += size
+            else:
+                dtype = np.dtype(_WIDER.get(str(spec.dtype), spec.dtype))
+                others[name] = ColumnSpec(name, dtype, (count, *spec.shape))
+                groups[name] = tuple(one.name for one in several)
+                leaves[name] = Leaf(column=name)
+            continue
+        spec = _column_of(dataset, name)
+        kind = dataset.schema.variable.get(spec.name)
+        if kind == "array":
+            raise SchemaError(
+                f"{dataset.name}: each value of column {spec.name} may have another length, so values "
+                "are in no batch; leave it out, or record it with one shape."
+            )
+        if kind == "text":
+            spec = ColumnSpec(spec.name, np.dtype(np.int64), ())
+            tables[spec.name] = TextTable(spec.name)
+        if spec.dtype.kind == "f":
+            stop = position + math.prod(spec.shape)
+            place = packed.setdefault(spec.name, slice(position, stop))
+            leaves[name] = Leaf(first=place.start, shape=spec.shape)
+            position = max(position, place.stop)
+        else:
+            dtype = np.dtype(_WIDER.get(str(spec.dtype), spec.dtype))
+            others[spec.name] = ColumnSpec(spec.name, dtype, spec.shape)
+            leaves[name] = Leaf(column=spec.name)
+    return Layout(
+        packed=packed,
+        others=others,
+        tables=tables,
+        obs_dim=position,
+        action_dim=0,
+        observation_leaves=leaves,
+        parts={},
+        groups=groups,
+        **rows_of(dataset),
+    )
+
+
+def _matching(dataset: Dataset, pattern: str, known: Mapping[str, ColumnSpec]) -> list[ColumnSpec]:
+    """Return the columns of numbers that a name with `*` means, in the order of what stands for it."""
+    expression = re.compile("([^/]+)".join(map(re.escape, pattern.split("*"))))
+    found = {match.groups(): spec for name, spec in known.items() if (match := expression.fullmatch(name))}
+    several = [found[parts] for parts in sorted(found)]
+    for one in several:
+        kind = dataset.schema.variable.get(one.name)
+        if kind is not None or (one.dtype, one.shape) != (several[0].dtype, several[0].shape):
+            held = kind or f"{one.dtype} {one.shape}"
+            raise SchemaError(
+                f"{dataset.name}: columns of {pattern} are given side by side only if they are numbers of one "
+                f"kind and shape; {one.name} holds {held}, {several[0].name} {several[0].dtype} "
+                f"{several[0].shape}; ask for them one by one."
+            )
+    return several
+
+
+def info_column(dataset: Dataset, name: str) -> str:
+    """Return the name of the column that batches give as an info. Raises NotFoundError if there is none."""
+    return _column_of(dataset, name).name
+
+
+def _column_of(dataset: Dataset, name: str) -> ColumnSpec:
+    """Return the column of an info: the one of that name, or else the first one that has it as its role."""
+    known = known_infos(dataset)
+    if name in known:
+        return known[name]
+    column = column_with(dataset.roles, name)
+    specs = {one.name: one for one in known.values()}
+    if column in specs:
+        return specs[column]
+    missing = f"{dataset.name}: no info {name!r:.100}"
+    there = f" It has: {', '.join(known) or 'none'}."
+    if name in ROLES:
+        raise NotFoundError(
+            f"{missing}, and no column with the role {name} ({ROLES[name].meaning}).{there} If one of them is "
+            f"that, say so when the data are made: roles={{'infos/NAME': '{name}'}}, or orlog import --map "
+            f"infos/{name}=NAME."
+        )
+    raise NotFoundError(missing + (did_you_mean(name, known) or ".") + there)
+
+
+def known_infos(dataset: Dataset) -> Mapping[str, ColumnSpec]:
+    """Return the columns that batches may give beside transitions, by the names to ask for."""
+    specs = dataset.schema.columns()
+    specs |= dataset.schema.extras  # texts by their paths
+    return {
+        name if name.startswith(_OF_EPISODES) else name.removeprefix("infos/"): spec
+        for name, spec in sorted(specs.items(), key=lambda one: one[0].startswith(_OF_EPISODES))
+        if name.startswith(("infos/", _OF_EPISODES)) and "@" not in name
+    }
+
+
+def infos_digest(dataset: Dataset, names: tuple[str, ...]) -> str:
+    """Return the digest of infos of a dataset, whatever the order of their names."""
+    text = f"orlog infos 1\n{dataset.digest}\n{json.dumps(sorted(names))}"
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
