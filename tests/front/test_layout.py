@@ -36,8 +36,6 @@ ORDER = (
     "datasets.publish",
     "datasets",
     "loaders.batch",
-    "loaders.arrays",
-    "loaders.sampling",
     "loaders",
     "normalize",
     "algos",
