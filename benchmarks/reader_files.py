@@ -16,8 +16,8 @@ import numpy as np
 
 import orlog
 from benchmarks.store import halfcheetah_like
-from orlog.datasets.formats._shared.safe_reading import SUMS_FILE
 from orlog.datasets.formats.formats import Format, formats
+from orlog.datasets.formats.safe_reading import SUMS_FILE
 
 EPISODES, LENGTH = 100, 1000
 FRAMES, SIDE = 2000, 96

@@ -44,7 +44,7 @@ from benchmarks.large_reader_files import LARGE, ROW
 from benchmarks.reader_files import EPISODES, LENGTH, write_all
 from benchmarks.recording import machine
 from benchmarks.store import RESULTS, scratch_folder
-from orlog.datasets.formats._shared.episodes import Asked, Options
+from orlog.datasets.formats.episodes import Asked, Options
 from orlog.datasets.formats.formats import Format, formats
 from orlog.datasets.formats.rlds.tfrecords import read_records
 from tests.datasets.formats.test_imitation import PACKAGES as IMITATION_PACKAGES

@@ -12,8 +12,8 @@ from gymnasium import spaces
 
 from orlog.base.files import absolute_path, new_folder, put_new, sync_folders
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.formats._shared.safe_reading import write_sums
 from orlog.datasets.formats.formats import Format, formats, own_format
+from orlog.datasets.formats.safe_reading import write_sums
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import FormatVersionError, SchemaError, VersionExistsError

@@ -12,14 +12,14 @@ from typing import NamedTuple
 from orlog.base.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
 from orlog.base.jobs import Execute
 from orlog.datasets.download.foreign import read_listed, reads_folder
-from orlog.datasets.formats._shared.bag_files import journals_of
-from orlog.datasets.formats._shared.beside_arrays import of_steps
-from orlog.datasets.formats._shared.blanks import noted_blanks
-from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.overrides import Bound, EnvironmentLike, GivenSpaces, of_environment
-from orlog.datasets.formats._shared.safe_reading import check_sums
+from orlog.datasets.formats.bag_files import journals_of
+from orlog.datasets.formats.beside_arrays import of_steps
+from orlog.datasets.formats.blanks import noted_blanks
+from orlog.datasets.formats.episodes import Asked, Found, Options, Sharing
 from orlog.datasets.formats.formats import Wanted, choose_format, only_file, read_version
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.overrides import Bound, EnvironmentLike, GivenSpaces, of_environment
+from orlog.datasets.formats.safe_reading import check_sums
 from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused

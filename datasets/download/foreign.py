@@ -36,7 +36,7 @@ from orlog.datasets.download.transfer import (
     fetch_at_once,
     fetch_object,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Found, Options
+from orlog.datasets.formats.episodes import Asked, Found, Options
 from orlog.datasets.formats.formats import Format, Wanted, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered

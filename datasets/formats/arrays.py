@@ -4,8 +4,8 @@
     orlog import logs/*.npz lab/mine-v1 --episode file --map observation=obs* --map action=a --horizon 200
     orlog import all.zarr lab/mine-v1 --episode meta/episode_ends --map "observation/*=data/*" --map action=data/action
 
-`--map` is as for tables (`_shared/roles.py`), but an array has as many numbers a row as it likes, and several that
-make one observation are put side by side. `_shared/mapped_arrays.py` says what an episode is.
+`--map` is as for tables (`roles.py`), but an array has as many numbers a row as it likes, and several that
+make one observation are put side by side. `mapped_arrays.py` says what an episode is.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, are_episodes, open_mapped
-from orlog.datasets.formats._shared.npz_files import is_npy_folder
-from orlog.datasets.formats._shared.places import (
+from orlog.datasets.formats.episodes import Asked, Opened, Options
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.mapped_arrays import ArrayLayout, are_episodes, open_mapped
+from orlog.datasets.formats.npz_files import is_npy_folder
+from orlog.datasets.formats.places import (
     ARRAYS,
     FILE,
     NUMBER,
@@ -37,8 +38,7 @@ from orlog.datasets.formats._shared.places import (
     holds_arrays,
     open_arrays,
 )
-from orlog.datasets.formats._shared.roles import MOST_TRIED, USUAL, Kind, base_role, done_names, hint, map_of, tree_of
-from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.roles import MOST_TRIED, USUAL, Kind, base_role, done_names, hint, map_of, tree_of
 from orlog.errors import OrlogError, SchemaError
 
 MOST_ARRAYS = 200  # of which a hint is made

@@ -6,7 +6,7 @@ Names of `--map` are topics, `/cmd_vel`, all of whose numbers are taken but thos
 `/joint_states.position`. Pictures (`sensor_msgs/Image`, `CompressedImage`) become frames. A row is a point in time, by
 the clock of the recorder: `--rate` of them a second, from when all topics have a message until the first of them
 ends. Each row has the last message of each topic up to then. A file, of some or of a folder, is an episode; nothing says how it ended.
-Messages are decoded by the definitions that the recording holds (`_shared/ros_messages.py`), or are JSON.
+Messages are decoded by the definitions that the recording holds (`ros_messages.py`), or are JSON.
 
 Messages of one topic may name other numbers, as those of two arms do, or of an arm and its gripper. A number is that of
 the last message that names it; a column holds all, in the order of their first messages. A number that messages with
@@ -28,16 +28,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._shared.bag_files import METADATA, Topic, is_bag, is_database, open_bag
-from orlog.datasets.formats._shared.beside_arrays import AxisNames
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
-from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_mapped
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.places import FILE, Place, Places, Taken, files_in
-from orlog.datasets.formats._shared.roles import by_numbers, matching
-from orlog.datasets.formats._shared.ros_messages import Key, Leaf, leaves_of, may_vary, paths_of
-from orlog.datasets.formats._shared.safe_reading import reading
+from orlog.datasets.formats.bag_files import METADATA, Topic, is_bag, is_database, open_bag
+from orlog.datasets.formats.beside_arrays import AxisNames
+from orlog.datasets.formats.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.mapped_arrays import ArrayLayout, open_mapped
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.places import FILE, Place, Places, Taken, files_in
+from orlog.datasets.formats.roles import by_numbers, matching
+from orlog.datasets.formats.ros_messages import Key, Leaf, leaves_of, may_vary, paths_of
+from orlog.datasets.formats.safe_reading import reading
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.names import counted
 

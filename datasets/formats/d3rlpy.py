@@ -4,7 +4,7 @@
     /observations_0      (T, ..), or /observations_0_0, /observations_0_1 .. of a Tuple
     /actions_0           (T, n), of a choice (T, 1)     /rewards_0 (T, 1)     /terminated_0     one flag
 
-d3rlpy keeps T observations for T actions. `_shared/episode_cutter.py` says what becomes of the last row: of an
+d3rlpy keeps T observations for T actions. `episode_cutter.py` says what becomes of the last row: of an
 episode that ended the task its final observation is missing, of any other it is that row's observation.
 We write an episode that did not end with one row more, as `to_d3rlpy` does, so that no transition is lost.
 `version` and `columns` are not read: texts of any length are where HDF5 itself hangs in damaged files.
@@ -26,11 +26,12 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.formats._shared.episode_cutter import MISSING
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import count_from_zero, file_stem
-from orlog.datasets.formats._shared.hdf5_files import (
+from orlog.datasets.formats.episode_cutter import MISSING
+from orlog.datasets.formats.episodes import Asked, Opened, Options
+from orlog.datasets.formats.flags import flags_of
+from orlog.datasets.formats.flat_rows import count_from_zero, file_stem
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.hdf5_files import (
     child,
     create_hdf5,
     has_child,
@@ -41,10 +42,9 @@ from orlog.datasets.formats._shared.hdf5_files import (
     reading,
     write_checked,
 )
-from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_layout
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.places import Place, Places
-from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.mapped_arrays import ArrayLayout, open_layout
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.places import Place, Places
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError

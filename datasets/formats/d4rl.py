@@ -6,9 +6,9 @@
     attribute orlog_columns         names of all columns, in our own files: none of them may be missing
     /costs                          (S,), in DSRL's files, which have all of these columns: `infos/cost`
 
-A row is a step, and flags say where episodes end. `_shared/flat_rows.py` says how. A file with neither `timeouts` nor
+A row is a step, and flags say where episodes end. `flat_rows.py` says how. A file with neither `timeouts` nor
 `next_observations` does not say where the time limit ended an episode; the environment's horizon
-does, and without it the file is refused. The file is not trusted: see `_shared/hdf5_files.py`.
+does, and without it the file is refused. The file is not trusted: see `hdf5_files.py`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.flat_rows import (
+from orlog.datasets.formats.episodes import Asked, Opened, Options
+from orlog.datasets.formats.flat_rows import (
     FlatRows,
     count_choices,
     file_stem,
@@ -30,7 +30,8 @@ from orlog.datasets.formats._shared.flat_rows import (
     flat_losses,
     open_flat_rows,
 )
-from orlog.datasets.formats._shared.hdf5_files import (
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.hdf5_files import (
     attribute,
     check_stored,
     child,
@@ -43,8 +44,7 @@ from orlog.datasets.formats._shared.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.notes import Note
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError

@@ -1,7 +1,7 @@
 """The formats of third-party files, each declared in a file of its own: `NAME.py`, or `NAME/format.py` if it is large.
 
-That file has a constant named `FORMAT`, or a table of several named `FORMATS`, and nothing else has to know about it. `_shared/` reads HDF5, npz, Zarr and
-Arrow, and `_shared/` has what several formats use.
+That file has a constant named `FORMAT`, or a table of several named `FORMATS`, and nothing else has to know about it. The other files here read HDF5, npz,
+Zarr and Arrow, and have what several formats use.
 Listing the formats imports all of these modules, so libraries are imported inside their functions.
 
 A format of one's own needs `Format`, `Asked`, `Note`, `Opened` and `Steps` from here (docs/your-own-format.md).
@@ -21,21 +21,21 @@ from pathlib import Path
 import msgspec
 
 import orlog.datasets.formats
-from orlog.datasets.formats._shared.beside_arrays import EPISODES, of_steps
-from orlog.datasets.formats._shared.blanks import notes_of_blanks
-from orlog.datasets.formats._shared.conventions import CONVENTIONS, put_conventions
-from orlog.datasets.formats._shared.episodes import Asked as Asked
-from orlog.datasets.formats._shared.episodes import Found, Options, write_episodes
-from orlog.datasets.formats._shared.episodes import Opened as Opened
-from orlog.datasets.formats._shared.episodes import Steps as Steps
-from orlog.datasets.formats._shared.flags import HOW
-from orlog.datasets.formats._shared.inventory import holds, not_read
-from orlog.datasets.formats._shared.notes import NOT_IN_LISTED, sentences
-from orlog.datasets.formats._shared.notes import Note as Note
-from orlog.datasets.formats._shared.other_files import about_others, refuse_pointers, refuse_programs
-from orlog.datasets.formats._shared.overrides import GivenSpaces, of_benchmark, put_rewards
-from orlog.datasets.formats._shared.pieces import warn_of_one_process
-from orlog.datasets.formats._shared.safe_reading import SUMS_FILE
+from orlog.datasets.formats.beside_arrays import EPISODES, of_steps
+from orlog.datasets.formats.blanks import notes_of_blanks
+from orlog.datasets.formats.conventions import CONVENTIONS, put_conventions
+from orlog.datasets.formats.episodes import Asked as Asked
+from orlog.datasets.formats.episodes import Found, Options, write_episodes
+from orlog.datasets.formats.episodes import Opened as Opened
+from orlog.datasets.formats.episodes import Steps as Steps
+from orlog.datasets.formats.flags import HOW
+from orlog.datasets.formats.inventory import holds, not_read
+from orlog.datasets.formats.notes import NOT_IN_LISTED, sentences
+from orlog.datasets.formats.notes import Note as Note
+from orlog.datasets.formats.other_files import about_others, refuse_pointers, refuse_programs
+from orlog.datasets.formats.overrides import GivenSpaces, of_benchmark, put_rewards
+from orlog.datasets.formats.pieces import warn_of_one_process
+from orlog.datasets.formats.safe_reading import SUMS_FILE
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
 from orlog.errors import FormatVersionError, NotFoundError
@@ -63,7 +63,7 @@ class Format:
             need, which hold choices as floats.
         notes_in_lineage: Whether what reading left out or repaired stands in the lineage too, not
             only in the description; false where digests were pinned before it did.
-        shares: Whether several processes can read a file each, by `read_pieces` of `_shared/pieces.py`.
+        shares: Whether several processes can read a file each, by `read_pieces` of `pieces.py`.
         only_mapped: Whether files are taken for it only where the user says what their columns are.
         any_layout: Whether it takes files of any layout, and so only those that no other format fits.
         describe: What files hold, and how one could say what it means, where no format fits them;
@@ -73,7 +73,7 @@ class Format:
         write_options: What a user can say of files that are written: `video`, `rate`, `codebase`.
         losses: What of a dataset the format cannot hold, a sentence each; for `write`.
         reads: Patterns of the names in its files that are read, or say nothing that is lost
-            (`_shared/inventory.py`); an import names all others. Without any it names none.
+            (`inventory.py`); an import names all others. Without any it names none.
         check: Raises MissingExtraError if a package that it needs is not installed.
     """
 
@@ -106,7 +106,8 @@ def formats() -> dict[str, Format]:
     known: dict[str, Format] = {}
     for name, module in modules.items():
         declared = importlib.import_module(module)
-        known |= declared.FORMATS if hasattr(declared, "FORMATS") else {name: declared.FORMAT}
+        known |= getattr(declared, "FORMATS", {})
+        known |= {name: declared.FORMAT} if hasattr(declared, "FORMAT") else {}
     return dict(sorted(known.items()))
 
 

@@ -8,7 +8,7 @@
 Older versions saved an npz file, with the rows of all trajectories and `indices`, where the next ones begin.
 
 `terminal` is also true where a time limit ended the episode: it did where the last info says
-`TimeLimit.truncated`; where nothing says so, `_shared/flags.py` has the rule. Otherwise infos are left out:
+`TimeLimit.truncated`; where nothing says so, `flags.py` has the rule. Otherwise infos are left out:
 a jsonpickle can run code, so none is ever decoded. https://imitation.readthedocs.io
 """
 
@@ -24,16 +24,16 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.arrow_files import array_of, check_pyarrow, reading_arrow
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, flags_of, taken
-from orlog.datasets.formats._shared.flat_rows import count_from_zero
-from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_layout
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.npz_files import is_npz, open_npz
-from orlog.datasets.formats._shared.places import Place, Places
-from orlog.datasets.formats._shared.safe_reading import read_json_object
+from orlog.datasets.formats.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.formats.episodes import Asked, Opened, Options
+from orlog.datasets.formats.flags import FLAGS, UnknownEnds, flags_of, taken
+from orlog.datasets.formats.flat_rows import count_from_zero
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.mapped_arrays import ArrayLayout, open_layout
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.npz_files import is_npz, open_npz
+from orlog.datasets.formats.places import Place, Places
+from orlog.datasets.formats.safe_reading import read_json_object
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
 STATE = "state.json"

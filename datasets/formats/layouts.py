@@ -1,6 +1,6 @@
 """The table of known layouts of arrays in HDF5, npz and Zarr: how files are recognized, and what their arrays mean.
 
-A layout is a row of `FORMATS`. `_shared/mapped_arrays.py` reads all of them; a few have a function of their own for what
+A layout is a row of `FORMATS`. `mapped_arrays.py` reads all of them; a few have a function of their own for what
 names alone do not say: a file beside the arrays, steps in files of their own, a row for the reset. A layout of
 one's own is such a row too (examples/formats/my_layout.py).
 
@@ -45,11 +45,12 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.bounds import Bounds, count_outside, describe_outside, merge_outside
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.formats._shared.beside_arrays import EPISODES, plain
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
-from orlog.datasets.formats._shared.flags import SUCCESS
-from orlog.datasets.formats._shared.flat_rows import demonstration_losses, file_stem, flat_columns, stop_losses
-from orlog.datasets.formats._shared.hdf5_files import (
+from orlog.datasets.formats.beside_arrays import EPISODES, plain
+from orlog.datasets.formats.episodes import Asked, Opened, Options, tell_lack
+from orlog.datasets.formats.flags import SUCCESS
+from orlog.datasets.formats.flat_rows import demonstration_losses, file_stem, flat_columns, stop_losses
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.hdf5_files import (
     attribute,
     check_stored,
     child,
@@ -63,15 +64,14 @@ from orlog.datasets.formats._shared.hdf5_files import (
     reading,
     write_checked,
 )
-from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout as ArrayLayout
-from orlog.datasets.formats._shared.mapped_arrays import open_layout
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.npz_files import LazyColumn, NpzColumn, is_npz, npy_header, open_npz, reading_npz
-from orlog.datasets.formats._shared.places import ArrayFile, Place, Places, files_in, files_of_arrays, open_arrays
-from orlog.datasets.formats._shared.roles import by_numbers, matching
-from orlog.datasets.formats._shared.safe_reading import read_json_object
-from orlog.datasets.formats._shared.zarr_arrays import is_zarr, open_zarr
-from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.mapped_arrays import ArrayLayout as ArrayLayout
+from orlog.datasets.formats.mapped_arrays import open_layout
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.npz_files import LazyColumn, NpzColumn, is_npz, npy_header, open_npz, reading_npz
+from orlog.datasets.formats.places import ArrayFile, Place, Places, files_in, files_of_arrays, open_arrays
+from orlog.datasets.formats.roles import by_numbers, matching
+from orlog.datasets.formats.safe_reading import read_json_object
+from orlog.datasets.formats.zarr_arrays import is_zarr, open_zarr
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import OrlogError, SchemaError, needing

@@ -24,19 +24,13 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.formats._shared.arrow_files import (
-    array_of,
-    check_pyarrow,
-    column_names,
-    parquet_batches,
-    reading_arrow,
-)
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.flat_rows import FlatRows, open_flat_rows
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pieces import open_each
-from orlog.datasets.formats._shared.safe_reading import rows_differ
+from orlog.datasets.formats.arrow_files import array_of, check_pyarrow, column_names, parquet_batches, reading_arrow
+from orlog.datasets.formats.episodes import Asked, Opened, Options
+from orlog.datasets.formats.flat_rows import FlatRows, open_flat_rows
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.pieces import open_each
+from orlog.datasets.formats.safe_reading import rows_differ
 from orlog.errors import MissingExtraError, OrlogError, SchemaError
 
 ENDINGS = (".parquet", ".pq")

@@ -4,9 +4,9 @@
     rewards       or reward, rews, rew           (S,)        terminals .. done, or episode_starts
     timeouts      or truncations, truncated      (S,)        next_observations, next_obs, obs_new  (S, n)
 
-All other arrays of S rows become infos. `_shared/flat_rows.py` says how rows become episodes.
+All other arrays of S rows become infos. `flat_rows.py` says how rows become episodes.
 Where a file has no flag of its own for time limits, `dones` may hold them too; that is told. Of
-Stable-Baselines' `episode_starts` it is not known how an episode ended (`_shared/flags.py`); its `episode_returns` are
+Stable-Baselines' `episode_starts` it is not known how an episode ended (`flags.py`); its `episode_returns` are
 compared with the sums of rewards.
 NeoRL-2's `index`, the first row of each episode, must agree with the flags. Files named `..-train` and
 `..-val` make one dataset, whose `episodes/split` is `train` or `val`.
@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats import arrays
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.flags import unknown_ends
-from orlog.datasets.formats._shared.flat_rows import (
+from orlog.datasets.formats.episodes import Asked, Opened, Options
+from orlog.datasets.formats.flags import unknown_ends
+from orlog.datasets.formats.flat_rows import (
     NO_ENDS,
     FlatRows,
     count_choices,
@@ -34,9 +34,9 @@ from orlog.datasets.formats._shared.flat_rows import (
     flat_losses,
     open_flat_rows,
 )
-from orlog.datasets.formats._shared.npz_files import NpzFile, is_npz, npz_writer, open_npz, reading_npz
-from orlog.datasets.formats._shared.pieces import open_each
 from orlog.datasets.formats.formats import Format, Note
+from orlog.datasets.formats.npz_files import NpzFile, is_npz, npz_writer, open_npz, reading_npz
+from orlog.datasets.formats.pieces import open_each
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 

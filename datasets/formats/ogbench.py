@@ -32,13 +32,13 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flat_rows import file_stem, unbounded_space
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.npz_files import NpzFile, is_npz, npz_writer, open_npz
-from orlog.datasets.formats._shared.pieces import read_pieces
+from orlog.datasets.formats.episode_cutter import EpisodeCutter
+from orlog.datasets.formats.episodes import Asked, Opened, Steps
+from orlog.datasets.formats.flat_rows import file_stem, unbounded_space
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.npz_files import NpzFile, is_npz, npz_writer, open_npz
+from orlog.datasets.formats.pieces import read_pieces
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.names import did_you_mean

@@ -27,12 +27,12 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flat_rows import as_dtype, unbounded_space
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.safe_reading import read_json_object
+from orlog.datasets.formats.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats.episodes import Asked, Opened, Steps
+from orlog.datasets.formats.flat_rows import as_dtype, unbounded_space
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.safe_reading import read_json_object
 from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
 from orlog.manifests.names import did_you_mean
 

@@ -29,13 +29,13 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.arrow_files import array_of, check_pyarrow, reading_arrow
-from orlog.datasets.formats._shared.episode_cutter import MISSING
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flat_rows import unbounded_space
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.roles import by_numbers
+from orlog.datasets.formats.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.formats.episode_cutter import MISSING
+from orlog.datasets.formats.episodes import Asked, Opened, Steps
+from orlog.datasets.formats.flat_rows import unbounded_space
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.roles import by_numbers
 from orlog.errors import SchemaError
 
 ITEMS = "item_context.csv"

@@ -31,16 +31,16 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from orlog.datasets.formats._shared.arrow_files import column_names, open_parquet, reading_arrow
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.flat_rows import as_dtype
-from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_layout
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.npz_files import reading_npz
-from orlog.datasets.formats._shared.other_files import MOST_LOOKED_AT
-from orlog.datasets.formats._shared.places import Place, Places, files_below, in_order
-from orlog.datasets.formats._shared.safe_reading import finite_float, numbers_in
+from orlog.datasets.formats.arrow_files import column_names, open_parquet, reading_arrow
+from orlog.datasets.formats.episodes import Asked, Opened, Options
+from orlog.datasets.formats.flat_rows import as_dtype
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.mapped_arrays import ArrayLayout, open_layout
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.npz_files import reading_npz
+from orlog.datasets.formats.other_files import MOST_LOOKED_AT
+from orlog.datasets.formats.places import Place, Places, files_below, in_order
+from orlog.datasets.formats.safe_reading import finite_float, numbers_in
 from orlog.datasets.formats.table import TABLE
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 

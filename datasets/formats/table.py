@@ -37,7 +37,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.arrow_files import (
+from orlog.datasets.formats.arrow_files import (
     BLOCK_ROWS,
     ENDINGS,
     arrays_of,
@@ -46,10 +46,10 @@ from orlog.datasets.formats._shared.arrow_files import (
     column_names,
     reading_arrow,
 )
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, unknown_ends
-from orlog.datasets.formats._shared.flat_rows import (
+from orlog.datasets.formats.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats.flags import FLAGS, UnknownEnds, unknown_ends
+from orlog.datasets.formats.flat_rows import (
     ROLES,
     as_dtype,
     file_stem,
@@ -59,13 +59,13 @@ from orlog.datasets.formats._shared.flat_rows import (
     mapped_action_space,
     unbounded_space,
 )
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pieces import read_pieces, warn_of_one_process
-from orlog.datasets.formats._shared.places import FILE, files_below, holds_tables, is_table
-from orlog.datasets.formats._shared.roles import Kind, Layout, base_role, done_names, hint, map_of
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
+from orlog.datasets.formats.notes import Note
 from orlog.datasets.formats.open_bandit import is_open_bandit
+from orlog.datasets.formats.pieces import read_pieces, warn_of_one_process
+from orlog.datasets.formats.places import FILE, files_below, holds_tables, is_table
+from orlog.datasets.formats.roles import Kind, Layout, base_role, done_names, hint, map_of
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError, SchemaError
 

@@ -29,7 +29,6 @@ ORDER = (
     "datasets.reading",
     "datasets.audit",
     "datasets.recording",
-    "datasets.formats._shared",
     "datasets.formats",
     "datasets.worlds",
     "datasets.download",

@@ -104,7 +104,7 @@ def _check_told(text, sample):
 
 
 def _read(one, sample, folder):
-    from orlog.datasets.formats._shared.episodes import Asked, write_episodes
+    from orlog.datasets.formats.episodes import Asked, write_episodes
 
     sources = [path.name for path in sample.given]
     asked = Asked(files=sample.given, sources=sources, options=sample.options)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.formats import formats
 from tests.datasets.formats import (
     test_arrays,

@@ -20,7 +20,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 import orlog
-from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats.episodes import Options
 from orlog.loaders.goals import GoalMixture
 from orlog.loaders.weights import weighted, weights_by_return
 from tests.algos import plain

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.arrow_files import array_of
-from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats.arrow_files import array_of
 from orlog.datasets.formats.lerobot.metadata import COUNTERS, Episodes, Info, episode_rows, inside, places
+from orlog.datasets.formats.notes import Note
 from orlog.errors import OrlogError
 
 TOLERANCE = 1e-4  # seconds, LeRobot's own

@@ -30,14 +30,12 @@ import numpy as np
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import space_columns, unflatten
-from orlog.datasets.formats._shared.arrow_files import check_pyarrow, count_rows, reading_arrow, table_batches
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
-from orlog.datasets.formats._shared.inventory import NUMBER
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pieces import read_pieces
+from orlog.datasets.formats.arrow_files import check_pyarrow, count_rows, reading_arrow, table_batches
+from orlog.datasets.formats.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats.episodes import Asked, Opened, Steps
+from orlog.datasets.formats.flags import FLAGS, UnknownEnds
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.inventory import NUMBER
 from orlog.datasets.formats.lerobot.agreement import Agreement
 from orlog.datasets.formats.lerobot.columns import (
     OF_EPISODE,
@@ -75,6 +73,8 @@ from orlog.datasets.formats.lerobot.writing import (
     lerobot_losses,
     write_lerobot,
 )
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.pieces import read_pieces
 from orlog.errors import IntegrityError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.spaces import space_from_json

@@ -29,9 +29,9 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from orlog.datasets.formats._shared.arrow_files import parquet_batches, reading_arrow
-from orlog.datasets.formats._shared.roles import by_numbers
-from orlog.datasets.formats._shared.safe_reading import read_json_object
+from orlog.datasets.formats.arrow_files import parquet_batches, reading_arrow
+from orlog.datasets.formats.roles import by_numbers
+from orlog.datasets.formats.safe_reading import read_json_object
 from orlog.errors import IntegrityError, SchemaError
 
 INFO, FIRST_INFO = Path("meta") / "info.json", Path("meta_data") / "info.json"

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.lerobot.metadata import Episodes, Film, inside
+from orlog.datasets.formats.notes import Note
 from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
 
 PIXELS = {1: "gray", 3: "rgb24"}

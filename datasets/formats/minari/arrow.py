@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.arrow_files import (
+from orlog.datasets.formats.arrow_files import (
     SIGNATURE,
     array_of,
     check_pyarrow,
@@ -32,9 +32,7 @@ from orlog.datasets.formats._shared.arrow_files import (
     reading_arrow,
     table_batches,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pieces import read_steps
+from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.episodes import FLAGS, Block, EpisodeReader, with_options
 from orlog.datasets.formats.minari.metadata import (
@@ -46,6 +44,8 @@ from orlog.datasets.formats.minari.metadata import (
     read_document,
     read_metadata,
 )
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.pieces import read_steps
 from orlog.errors import IntegrityError, SchemaError
 
 ENDINGS = ("arrow", "parquet")

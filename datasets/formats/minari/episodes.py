@@ -13,10 +13,10 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episodes import Steps
-from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import as_dtype
-from orlog.datasets.formats._shared.pictures import JPEG_START, opened_picture
+from orlog.datasets.formats.episodes import Steps
+from orlog.datasets.formats.flags import flags_of
+from orlog.datasets.formats.flat_rows import as_dtype
+from orlog.datasets.formats.pictures import JPEG_START, opened_picture
 from orlog.errors import SchemaError
 from orlog.manifests.spaces import map_leaves, space_leaves
 

@@ -24,8 +24,9 @@ import numpy as np
 
 from orlog.datasets.columns.episode import Columns, Episode, options_from_text
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.hdf5_files import (
+from orlog.datasets.formats.episodes import Asked, Opened, Steps
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.hdf5_files import (
     attribute,
     check_stored,
     child,
@@ -36,8 +37,6 @@ from orlog.datasets.formats._shared.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari import arrow
 from orlog.datasets.formats.minari.episodes import FLAGS, Block, EpisodeReader, with_options
 from orlog.datasets.formats.minari.metadata import (
@@ -50,6 +49,7 @@ from orlog.datasets.formats.minari.metadata import (
     numbers_here,
     read_metadata,
 )
+from orlog.datasets.formats.notes import Note
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, SchemaError

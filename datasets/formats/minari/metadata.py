@@ -16,8 +16,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from orlog.datasets.formats._shared.episodes import Options, tell_lack
-from orlog.datasets.formats._shared.safe_reading import read_json_object
+from orlog.datasets.formats.episodes import Options, tell_lack
+from orlog.datasets.formats.safe_reading import read_json_object
 from orlog.datasets.worlds.environments import own_arguments
 from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.manifest import EnvironmentRecord, Manifest

@@ -23,11 +23,11 @@ import msgspec
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.formats._shared.flags import NAMES, outcome_of, success_in
-from orlog.datasets.formats._shared.flat_rows import unbounded_space
-from orlog.datasets.formats._shared.pictures import opened_picture, picture_size
-from orlog.datasets.formats._shared.safe_reading import read_json_object, reading
+from orlog.datasets.formats.flags import NAMES, outcome_of, success_in
+from orlog.datasets.formats.flat_rows import unbounded_space
+from orlog.datasets.formats.pictures import opened_picture, picture_size
 from orlog.datasets.formats.rlds.tfrecords import Values, values_of
+from orlog.datasets.formats.safe_reading import read_json_object, reading
 from orlog.errors import IntegrityError, SchemaError, clause
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.spaces import space_from_json, space_to_json

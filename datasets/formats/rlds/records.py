@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episode_cutter import MISSING
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.flags import FLAGS as FLAGS_OF_ENDS
-from orlog.datasets.formats._shared.flags import OF_STEPS, UnknownEnds, all_state, check_success_stated, flags_of
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pictures import pillow
-from orlog.datasets.formats._shared.roles import base_role, said_roles
+from orlog.datasets.formats.episode_cutter import MISSING
+from orlog.datasets.formats.episodes import Options
+from orlog.datasets.formats.flags import FLAGS as FLAGS_OF_ENDS
+from orlog.datasets.formats.flags import OF_STEPS, UnknownEnds, all_state, check_success_stated, flags_of
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.pictures import pillow
 from orlog.datasets.formats.rlds.features import (
     FEATURES_FILE,
     INFO_FILE,
@@ -37,6 +36,7 @@ from orlog.datasets.formats.rlds.features import (
 )
 from orlog.datasets.formats.rlds.tfrecords import Span, open_tfrecord, read_example, read_records
 from orlog.datasets.formats.rlds.writing import SPLIT
+from orlog.datasets.formats.roles import base_role, said_roles
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import can_be_named
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import google_crc32c
 import numpy as np
 
-from orlog.datasets.formats._shared.safe_reading import reading
+from orlog.datasets.formats.safe_reading import reading
 from orlog.errors import IntegrityError, SchemaError, needing
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4

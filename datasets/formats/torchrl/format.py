@@ -9,7 +9,7 @@
 `torchrl/tensors.py` shows the files. Tensors that are also in `next` are observations: `observation`
 alone becomes a Box, several a Dict. Episodes end at a flag and where the trajectory's id changes; everywhere
 else the next observation must be the observation that follows. TorchRL's own downloads have zeros as the next
-observation of all ends: those are taken as missing, as `_shared/episode_cutter.py` says. All other
+observation of all ends: those are taken as missing, as `episode_cutter.py` says. All other
 tensors with a row a step become infos. https://docs.pytorch.org/rl
 """
 
@@ -26,14 +26,14 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of
-from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.roles import base_role, said_roles
-from orlog.datasets.formats._shared.safe_reading import rows_differ
+from orlog.datasets.formats.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats.flags import UnknownEnds, flags_of
+from orlog.datasets.formats.flat_rows import as_dtype, count_choices, unbounded_space
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.roles import base_role, said_roles
+from orlog.datasets.formats.safe_reading import rows_differ
 from orlog.datasets.formats.torchrl.tensors import (
     FLAGS,
     IDS,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from orlog.datasets.formats._shared.safe_reading import read_json_object
+from orlog.datasets.formats.safe_reading import read_json_object
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.spaces import space_leaves

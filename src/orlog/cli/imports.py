@@ -16,7 +16,7 @@ from orlog.cli.options import ChunkHashes, Executing, Imports, Name, command, op
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
-    from orlog.datasets.formats._shared.episodes import Found
+    from orlog.datasets.formats.episodes import Found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from orlog import OrlogError, load_dataset
-from orlog.datasets.formats._shared.episodes import Asked, Options
+from orlog.datasets.formats.episodes import Asked, Options
 from orlog.datasets.formats.formats import Wanted, read_version
 from orlog.manifests.manifest import MANIFEST_FILE
 

@@ -12,10 +12,9 @@ import pytest
 import zarr
 
 import orlog
-from orlog.datasets.formats import arrays
-from orlog.datasets.formats._shared import mapped_arrays
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats import arrays, mapped_arrays
+from orlog.datasets.formats.episodes import Options
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files

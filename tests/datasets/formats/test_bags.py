@@ -17,9 +17,9 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from orlog import OrlogError, import_dataset, load_dataset
 from orlog.base.files import hash_file
 from orlog.datasets.formats import bags
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.notes import sentences
-from orlog.datasets.formats._shared.ros_messages import decode_message
+from orlog.datasets.formats.episodes import Options
+from orlog.datasets.formats.notes import sentences
+from orlog.datasets.formats.ros_messages import decode_message
 from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import everything, read_files

@@ -7,8 +7,8 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.formats import d3rlpy
-from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.datasets.recorded_samples import record_samples

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import orlog
 from orlog import load_dataset
 from orlog.datasets.formats import d4rl as d4rl_reader
-from orlog.datasets.formats._shared import flat_rows
-from orlog.datasets.formats._shared.episodes import Asked, Options
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats import flat_rows
+from orlog.datasets.formats.episodes import Asked, Options
 from orlog.datasets.formats.formats import Wanted, read_version
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import SchemaError
 from orlog.manifests.manifest import MANIFEST_FILE
 from orlog.manifests.names import counted

@@ -24,10 +24,10 @@ import pytest
 import orlog
 from orlog import OrlogError
 from orlog.datasets.formats import npz, table
-from orlog.datasets.formats._shared.episodes import Asked, Options
-from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats.episodes import Asked, Options
+from orlog.datasets.formats.flags import flags_of
 from orlog.datasets.formats.formats import choose_format, formats
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats import test_lerobot, test_minari_arrow, test_rlds, test_robomimic
 from tests.datasets.formats.reading import read_files

@@ -8,8 +8,8 @@ import pytest
 from gymnasium import spaces
 
 from orlog.datasets.formats import imitation
-from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.tool_environments import run_tool, tool_python

@@ -71,7 +71,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
 FULL_AT_EACH = """
 import pathlib, resource, sys
 import numpy as np
-from orlog.datasets.formats._shared.hdf5_files import create_hdf5, write_checked
+from orlog.datasets.formats.hdf5_files import create_hdf5, write_checked
 file = pathlib.Path(sys.argv[1])
 for limit in range(1, 49_000, 397):
     same = False

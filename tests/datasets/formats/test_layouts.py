@@ -18,11 +18,10 @@ from PIL import Image
 from zarr import open_group
 
 import orlog
-from orlog.datasets.formats import rllib
-from orlog.datasets.formats._shared import mapped_arrays, zarr_arrays
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats import mapped_arrays, rllib, zarr_arrays
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.layouts import FORMATS
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.episodes import whole_episode

@@ -15,11 +15,11 @@ from safetensors.numpy import save_file
 
 import orlog
 from orlog import export_dataset
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.lerobot import metadata as lerobot_metadata
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import orlog
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.lerobot import format as lerobot
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files

@@ -9,10 +9,10 @@ from gymnasium import spaces
 
 import orlog
 from orlog import export_dataset
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.lerobot import writing as lerobot_writing
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats import test_lerobot, test_rlds

@@ -13,10 +13,10 @@ from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 
 import orlog
-from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.minari import episodes as minari_episodes
 from orlog.datasets.formats.minari.format import HDF5
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 

@@ -14,10 +14,10 @@ from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 
 import orlog
-from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.minari import arrow as minari_arrow
 from orlog.datasets.formats.minari import episodes as minari_episodes
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.datasets.formats.test_minari import ACTIONS, ODD, buffer, check

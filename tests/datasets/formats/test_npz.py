@@ -9,9 +9,9 @@ import pytest
 
 import orlog
 from orlog.datasets.formats import d4rl, npz
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import SchemaError
 from tests.datasets.formats.reading import read_files
 

@@ -7,8 +7,8 @@ import pytest
 
 import orlog
 from orlog.datasets.formats import ogbench
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats.episodes import Options
+from orlog.datasets.formats.notes import sentences
 from orlog.datasets.formats.ogbench import find_task
 from orlog.errors import SchemaError
 from orlog.manifests.shipped import records_folder

@@ -9,8 +9,8 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.formats import ogmarl
-from orlog.datasets.formats._shared.notes import sentences
 from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.tool_environments import run_tool, tool_python

@@ -12,9 +12,9 @@ from gymnasium import spaces
 
 import orlog
 from orlog import OrlogError
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import NotFoundError, SchemaError
 from tests.datasets.formats import (
     test_arrays,
@@ -282,7 +282,7 @@ def test_no_success_is_refused_or_told(tmp_path):
 
 @pytest.mark.parametrize("block_bytes", [300, 2**22])
 def test_rewards_of_a_function_see_each_step_and_what_followed(tmp_path, monkeypatch, block_bytes):
-    from orlog.datasets.formats._shared import mapped_arrays
+    from orlog.datasets.formats import mapped_arrays
 
     monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
     (tmp_path / "mine.py").write_text(

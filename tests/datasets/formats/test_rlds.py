@@ -11,10 +11,10 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.formats import d4rl
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.layouts import FORMATS
+from orlog.datasets.formats.notes import sentences
 from orlog.datasets.formats.rlds import format as rlds
 from orlog.datasets.formats.rlds.tfrecords import example_bytes, read_example, read_records, values_of, write_record
 from orlog.errors import IntegrityError, SchemaError

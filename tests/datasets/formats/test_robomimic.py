@@ -8,10 +8,10 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.formats._shared import mapped_arrays
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats import mapped_arrays
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.layouts import FORMATS
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.tool_environments import run_tool, tool_python

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats import test_rlds

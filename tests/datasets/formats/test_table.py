@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.formats import table
-from orlog.datasets.formats._shared import arrow_files
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats import arrow_files, table
+from orlog.datasets.formats.episodes import Options
+from orlog.datasets.formats.notes import sentences
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files

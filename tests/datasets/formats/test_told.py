@@ -21,9 +21,9 @@ import zarr
 import orlog
 import orlog.datasets
 from orlog import OrlogError
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.notes import NOT_IN_LISTED, OF_FINALS, SENTENCES, Note, sentences
+from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.formats import formats
+from orlog.datasets.formats.notes import NOT_IN_LISTED, OF_FINALS, SENTENCES, Note, sentences
 from orlog.datasets.formats.rlds.tfrecords import example_bytes, read_records, write_record
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run_orlog

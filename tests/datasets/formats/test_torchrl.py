@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.notes import sentences
+from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.notes import sentences
 from orlog.datasets.formats.torchrl import format as torchrl
 from orlog.datasets.formats.torchrl.tensors import write_documents
 from orlog.errors import IntegrityError, SchemaError

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.episodes import Options
-from orlog.datasets.formats._shared.hdf5_files import WORDS
-from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats.episodes import Options
+from orlog.datasets.formats.hdf5_files import WORDS
+from orlog.datasets.formats.notes import Note
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted
 

@@ -26,10 +26,10 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.conventions import joined, rows_of
-from orlog.datasets.formats._shared.episodes import Opened, Steps
-from orlog.datasets.formats._shared.flags import OF_STEPS, success_in
-from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats.conventions import joined, rows_of
+from orlog.datasets.formats.episodes import Opened, Steps
+from orlog.datasets.formats.flags import OF_STEPS, success_in
+from orlog.datasets.formats.notes import Note
 from orlog.datasets.worlds.environments import environment_record, make_environment
 from orlog.errors import NotFoundError, SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment

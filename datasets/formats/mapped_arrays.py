@@ -7,7 +7,7 @@ Groups and files come in the order of the numbers in their names, and all have t
 one shape and dtype.
 
 With one row more of observations than of actions the last one is the final observation; otherwise
-`_shared/episode_cutter.py` says what becomes of the last row. Observations that are PNG or JPEG files become frames.
+`episode_cutter.py` says what becomes of the last row. Observations that are PNG or JPEG files become frames.
 
 All files are looked at first, by their headers, flags and ends alone, and then read.
 """
@@ -27,7 +27,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.beside_arrays import (
+from orlog.datasets.formats.beside_arrays import (
     attributes_read,
     check_names,
     column_of,
@@ -38,18 +38,18 @@ from orlog.datasets.formats._shared.beside_arrays import (
     reordered,
     values_of_place,
 )
-from orlog.datasets.formats._shared.conventions import about_pictures
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, flags_of, put_success, unknown_ends
-from orlog.datasets.formats._shared.flat_rows import as_dtype, kept_dtype, mapped_action_space, unbounded_space
-from orlog.datasets.formats._shared.inventory import NUMBER
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pictures import PictureColumn
-from orlog.datasets.formats._shared.pieces import read_pieces
-from orlog.datasets.formats._shared.places import ARRAYS, FILE, Place, Places, columns_by_role
-from orlog.datasets.formats._shared.roles import Layout, base_role, columns_there
-from orlog.datasets.formats._shared.safe_reading import rows_differ
+from orlog.datasets.formats.conventions import about_pictures
+from orlog.datasets.formats.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats.flags import FLAGS, UnknownEnds, flags_of, put_success, unknown_ends
+from orlog.datasets.formats.flat_rows import as_dtype, kept_dtype, mapped_action_space, unbounded_space
+from orlog.datasets.formats.inventory import NUMBER
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.pictures import PictureColumn
+from orlog.datasets.formats.pieces import read_pieces
+from orlog.datasets.formats.places import ARRAYS, FILE, Place, Places, columns_by_role
+from orlog.datasets.formats.roles import Layout, base_role, columns_there
+from orlog.datasets.formats.safe_reading import rows_differ
 from orlog.errors import IntegrityError, SchemaError
 
 FLOAT64 = np.dtype(np.float64)

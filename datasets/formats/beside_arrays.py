@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.npz_files import LazyColumn
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.npz_files import LazyColumn
 from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.names import did_you_mean
 

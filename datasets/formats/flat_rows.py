@@ -23,11 +23,11 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import Block
-from orlog.datasets.formats._shared.episode_cutter import MISSING, EpisodeCutter, Rows
-from orlog.datasets.formats._shared.episodes import Opened, Options, Steps
-from orlog.datasets.formats._shared.flags import UnknownEnds
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.safe_reading import rows_differ
+from orlog.datasets.formats.episode_cutter import MISSING, EpisodeCutter, Rows
+from orlog.datasets.formats.episodes import Opened, Options, Steps
+from orlog.datasets.formats.flags import UnknownEnds
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.safe_reading import rows_differ
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment

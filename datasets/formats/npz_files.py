@@ -21,8 +21,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from orlog.datasets.formats._shared.hdf5_files import begins_with
-from orlog.datasets.formats._shared.safe_reading import reading
+from orlog.datasets.formats.hdf5_files import begins_with
+from orlog.datasets.formats.safe_reading import reading
 from orlog.errors import IntegrityError, SchemaError
 
 COPIED_BYTES = 2**20

@@ -22,9 +22,9 @@ from typing import Any
 import numcodecs
 import numpy as np
 
-from orlog.datasets.formats._shared.blanks import note_blank
-from orlog.datasets.formats._shared.npz_files import is_npz
-from orlog.datasets.formats._shared.safe_reading import reading
+from orlog.datasets.formats.blanks import note_blank
+from orlog.datasets.formats.npz_files import is_npz
+from orlog.datasets.formats.safe_reading import reading
 from orlog.errors import SchemaError, needing
 
 LARGEST_CHUNK = 2**28

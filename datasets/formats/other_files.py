@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
-from orlog.datasets.formats._shared.hdf5_files import has_child, is_hdf5, look_inside
+from orlog.datasets.formats.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats.notes import Note
 
 MOST_TOLD = 5
 

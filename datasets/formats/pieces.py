@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from orlog.base.jobs import check_seen, do_jobs
-from orlog.datasets.formats._shared.blanks import Blanks, note_all, noted_blanks
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats.blanks import Blanks, note_all, noted_blanks
+from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats.notes import Note
 from orlog.errors import SchemaError
 
 File = TypeVar("File")

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._shared.pictures import opened_picture, picture_size
-from orlog.datasets.formats._shared.safe_reading import numbers_in
+from orlog.datasets.formats.pictures import opened_picture, picture_size
+from orlog.datasets.formats.safe_reading import numbers_in
 from orlog.errors import SchemaError
 
 BASE = {"bool": "?", "byte": "B", "char": "B", "octet": "B", "float32": "f", "float64": "d"}

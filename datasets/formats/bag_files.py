@@ -14,8 +14,8 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from orlog.datasets.formats._shared.ros_messages import Types, decode_message
-from orlog.datasets.formats._shared.safe_reading import finite_float, reading
+from orlog.datasets.formats.ros_messages import Types, decode_message
+from orlog.datasets.formats.safe_reading import finite_float, reading
 from orlog.errors import SchemaError, needing
 
 MCAP_START = b"\x89MCAP0\r\n"

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.episode_cutter import MISSING
-from orlog.datasets.formats._shared.episodes import Opened, Options, Steps
-from orlog.datasets.formats._shared.notes import OF_FINALS, Note
+from orlog.datasets.formats.episode_cutter import MISSING
+from orlog.datasets.formats.episodes import Opened, Options, Steps
+from orlog.datasets.formats.notes import OF_FINALS, Note
 from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._shared.arrow_files import ENDINGS
-from orlog.datasets.formats._shared.beside_arrays import NO_NAMES, AttributesAt, AxisNames, Lists, of_steps
-from orlog.datasets.formats._shared.episodes import Asked, Options
-from orlog.datasets.formats._shared.flags import SUCCESS, outcome_of
-from orlog.datasets.formats._shared.hdf5_files import (
+from orlog.datasets.formats.arrow_files import ENDINGS
+from orlog.datasets.formats.beside_arrays import NO_NAMES, AttributesAt, AxisNames, Lists, of_steps
+from orlog.datasets.formats.episodes import Asked, Options
+from orlog.datasets.formats.flags import SUCCESS, outcome_of
+from orlog.datasets.formats.hdf5_files import (
     Hdf5Column,
     check_heaps,
     check_stored,
@@ -39,8 +39,8 @@ from orlog.datasets.formats._shared.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.npz_files import (
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.npz_files import (
     LazyColumn,
     NpzColumn,
     is_npy_folder,
@@ -49,10 +49,10 @@ from orlog.datasets.formats._shared.npz_files import (
     open_npz,
     reading_npz,
 )
-from orlog.datasets.formats._shared.other_files import MOST_LOOKED_AT
-from orlog.datasets.formats._shared.pictures import PictureColumn, begins_a_picture
-from orlog.datasets.formats._shared.roles import alike, base_role, by_numbers, matching, spanned
-from orlog.datasets.formats._shared.zarr_arrays import is_zarr, open_zarr, reading_zarr
+from orlog.datasets.formats.other_files import MOST_LOOKED_AT
+from orlog.datasets.formats.pictures import PictureColumn, begins_a_picture
+from orlog.datasets.formats.roles import alike, base_role, by_numbers, matching, spanned
+from orlog.datasets.formats.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.names import counted, did_you_mean

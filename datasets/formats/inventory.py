@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orlog.datasets.formats._shared.arrow_files import arrow_names
-from orlog.datasets.formats._shared.hdf5_files import is_hdf5, links_in, open_hdf5
-from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.npz_files import is_npz, open_npz
-from orlog.datasets.formats._shared.zarr_arrays import is_zarr, open_zarr
+from orlog.datasets.formats.arrow_files import arrow_names
+from orlog.datasets.formats.hdf5_files import is_hdf5, links_in, open_hdf5
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.npz_files import is_npz, open_npz
+from orlog.datasets.formats.zarr_arrays import is_zarr, open_zarr
 from orlog.datasets.store.hdf5 import import_h5py
 
 ATTRIBUTE, INSIDE, FILE = "@", ":", "./"

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.blanks import note_blank
-from orlog.datasets.formats._shared.safe_reading import reading as reading_file
+from orlog.datasets.formats.blanks import note_blank
+from orlog.datasets.formats.safe_reading import reading as reading_file
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, SchemaError
 

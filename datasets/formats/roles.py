@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import gymnasium
 
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.flags import NAMES
+from orlog.datasets.formats.episodes import Asked, Opened, Options
+from orlog.datasets.formats.flags import NAMES
 from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.names import counted, did_you_mean
 

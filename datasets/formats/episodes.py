@@ -22,7 +22,7 @@ import numpy as np
 from orlog.base.jobs import Execute
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats.notes import Note
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.zarr_writer import WrittenPart
 from orlog.errors import IntegrityError, SchemaError
@@ -48,10 +48,10 @@ class Options:
         rate: Rows a second, for recordings whose messages have times.
         ends: How episodes ended of which the files do not say it: `terminated`, `truncated` or `unknown`.
         partial: Whether to read what is there of data that are shorter than their own index.
-        reward: Where rewards come from, in place of those of the files (`_shared/overrides.py`); all
+        reward: Where rewards come from, in place of those of the files (`overrides.py`); all
             formats use it.
         shift: By how many rows a column of steps moves within its episode; this and what follows is for all
-            formats (`_shared/conventions.py`).
+            formats (`conventions.py`).
         flip: Columns of frames whose rows come from the lowest to the highest; patterns.
         bgr: Columns of frames whose red and blue are swapped; patterns.
     """

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.episodes import Options, Steps
-from orlog.datasets.formats._shared.flags import FLAGS, NAMES, UnknownEnds, success_in
-from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats.episodes import Options, Steps
+from orlog.datasets.formats.flags import FLAGS, NAMES, UnknownEnds, success_in
+from orlog.datasets.formats.notes import Note
 from orlog.errors import SchemaError
 
 HELD = 2
