@@ -1,0 +1,63 @@
+"""Batches of arrays in JAX, through the example that trains an agent of others from their clone."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import orlog
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "fql_in_jax.py"
+# What the example uses of the authors' `agents/fql.py`, with a linear policy in place of theirs.
+AGENT = """
+import functools, types
+import jax, jax.numpy as jnp
+
+KEYS = {"observations", "actions", "rewards", "masks", "next_observations"}
+
+class FQLAgent:
+    def __init__(self, weights):
+        self.weights = weights
+
+    @classmethod
+    def create(cls, seed, observations, actions, config):
+        assert config.normalize_q_loss
+        return cls(jnp.zeros((observations.shape[1], actions.shape[1])))
+
+    def update(self, batch):
+        assert set(batch) == KEYS
+        loss, slope = loss_and_slope(self.weights, batch)
+        return FQLAgent(self.weights - 0.01 * slope), {"critic/critic_loss": loss, "actor/bc_flow_loss": loss}
+
+    def sample_actions(self, observations, seed):
+        return jnp.clip(observations @ self.weights, -1, 1)
+
+@jax.jit
+@jax.value_and_grad
+def loss_and_slope(weights, batch):
+    return jnp.square(batch["observations"] @ weights - batch["actions"]).mean()
+
+get_config = types.SimpleNamespace
+"""
+
+
+def test_the_example_trains_an_agent_of_a_clone_and_scores_it(tmp_path, monkeypatch, capsys):
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "fql.py").write_text(AGENT, "utf-8")
+    monkeypatch.setattr("sys.argv", ["fql_in_jax.py", str(tmp_path), "--steps", "50"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    losses = [float(line.split()[-1]) for line in lines if line.startswith("step ")]
+    assert len(losses) == 5
+    assert losses[-1] < losses[0]
+    assert "normalized score" in lines[-1]
+
+
+def test_arrays_go_through_jit_as_tensors_do_through_torch(mini):
+    arrays = next(iter(orlog.transitions(mini, 256, seed=0, to="numpy")))
+    tensors = next(iter(orlog.transitions(mini, 256, seed=0)))
+    means = jax.jit(lambda values: values.mean(axis=0))(arrays.observations)
+    np.testing.assert_allclose(means, tensors.observations.mean(0), rtol=1e-5)
