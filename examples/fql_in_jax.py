@@ -24,8 +24,8 @@ def main() -> None:
     """Run the example."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("clone", help="the folder of github.com/seohongpark/fql")
-    parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--alpha", type=float, default=1.0, help="weight of cloning, which each task has its own of")
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--alpha", type=float, default=0.1, help="weight of cloning, which each task has its own of")
     arguments = parser.parse_args()
     sys.path.insert(0, arguments.clone)
     from agents.fql import FQLAgent, get_config  # type: ignore[import-not-found]

@@ -193,7 +193,7 @@ def find(mutant: Mutant, root: Path = ROOT) -> tuple[Path, int] | None:
 def _copy_checkout(source: Path, folder: Path) -> None:
     """Copy what git tracks, and what was compiled."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=source, check=True, capture_output=True, text=True)
-    compiled = [str(path.relative_to(source)) for path in source.glob("*/*/*.so")]
+    compiled = [str(path.relative_to(source)) for path in source.glob("*/*.so")]
     for name in [*filter(None, listed.stdout.split("\0")), *compiled]:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
