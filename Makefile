@@ -87,8 +87,7 @@ golden: export ORLOG_TESTS := all
 golden: $(VENV)/.dev  ## Write tests/golden again, after a change that moves what must not move by accident
 	$(BIN)/python -m pytest -n 0 tests/golden
 
-docs: $(VENV)/.dev  ## Write docs/cli.md from the commands' help, tables of baselines, and code of examples
-	$(BIN)/python docs/write_cli.py
+docs: $(VENV)/.dev  ## Write tables of baselines and code of examples
 	$(BIN)/python docs/write_examples.py
 	$(BIN)/python docs/write_suites.py
 

@@ -72,6 +72,7 @@ def copy_pages(work: Path) -> None:
         (pages / inside).write_text(site_text(ROOT / name, pages), "utf-8")
     for page in sorted((ROOT / "docs").rglob("*.md")):
         (pages / page.relative_to(ROOT / "docs")).write_text(site_text(page, pages), "utf-8")
+    (pages / "cli.md").write_text(runpy.run_path(str(ROOT / "docs" / "write_cli.py"))["cli_page"](), "utf-8")
 
 
 def write_pages(work: Path) -> None:

@@ -1,8 +1,6 @@
-"""Writes docs/cli.md from the help of each command."""
+"""Makes the page of the command line, which only the site has, from the help of each command."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import typer
 from typer.testing import CliRunner
@@ -11,7 +9,7 @@ from orlog.cli import app
 
 HEAD = """# The command line
 
-Written by `make docs` from the commands' own help. Exit codes: 0 good, 1 user error, 2 usage,
+What `orlog COMMAND --help` prints. Exit codes: 0 good, 1 user error, 2 usage,
 3 integrity; `orlog reproduce`, which ends in a verdict, has its own, which its help lists.
 """
 
@@ -39,7 +37,3 @@ def help_of(arguments: list[str]) -> str:
 
 def _names(group: typer.Typer) -> list[str]:
     return [str(command.name or getattr(command.callback, "__name__", "")) for command in group.registered_commands]
-
-
-if __name__ == "__main__":
-    Path(__file__).with_name("cli.md").write_text(cli_page(), "utf-8")

@@ -84,6 +84,17 @@ def pytest_itemcollected(item):
         item.add_marker(pytest.mark.scaled)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """Let a skip for a program that ORLOG_REQUIRE names, such as strace,nginx,chromium, be a failure."""
+    report = yield
+    required = [name for name in os.environ.get("ORLOG_REQUIRE", "").lower().split(",") if name]
+    reason = report.longrepr[-1] if report.skipped and isinstance(report.longrepr, tuple) else ""
+    if any(name in reason.lower() for name in required):
+        report.outcome, report.longrepr = "failed", f"ORLOG_REQUIRE: {reason}"
+    return report
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     """Return this test's ORLOG_HOME, which does not exist yet."""

@@ -3,7 +3,7 @@
     python tests/first_lines.py .venv/bin/orlog
 
 makes the files that they name, runs them in the current folder, and ends with the first that fails. It imports nothing of the
-checkout; `docs/test_first_lines.py` runs the same lines without new processes.
+checkout; `.ci/run` runs it with the wheel.
 """
 
 from __future__ import annotations

@@ -29,9 +29,8 @@ EPISODE = 20
 
 
 def rows(dataset, steps=STEPS, *, timeouts=True):
-    """Return the columns that all of D4RL's files have."""
+    """Return the columns that all of D4RL's files have; `gym_mujoco` and `flow_idm.py` write no others."""
     one = benchmark_environment(dataset)
-    assert one is not None
     rng = np.random.default_rng(0)
     shape, actions = one.observation_shape, one.actions
     body = {
@@ -45,59 +44,39 @@ def rows(dataset, steps=STEPS, *, timeouts=True):
     return body
 
 
-def locomotion_v0(dataset):
-    """`gym_mujoco`: nothing but the columns."""
-    return rows(dataset)
+def infos(**widths):
+    return {f"infos/{name}": np.ones((STEPS, width), "float32") for name, width in widths.items()}
+
+
+def weights(body):
+    """Return the policy of `metadata`, of three layers."""
+    size = (body["observations"].shape[1], body["actions"].shape[1])
+    shapes = {"fc0": (8, size[0]), "fc1": (8, 8), "last_fc": (size[1], 8), "last_fc_log_std": (size[1], 8)}
+    layers = {f"metadata/policy/{layer}/weight": np.ones(shape, "float32") for layer, shape in shapes.items()}
+    biases = {f"metadata/policy/{layer}/bias": np.ones(shape[0], "float32") for layer, shape in shapes.items()}
+    return {"metadata/policy/nonlinearity": np.bytes_("relu"), **layers, **biases}
 
 
 def locomotion(dataset):
     """`mujoco/collect_data.py`: states, log-probabilities, and the weights of the policy."""
     body = rows(dataset)
     body["next_observations"] = np.roll(body["observations"], -1, axis=0)
-    joints = {"hopper": (6, 6), "ant": (15, 14)}.get(dataset.split("/")[1].split("-")[0], (9, 9))
-    rng = np.random.default_rng(1)
-    body["infos/action_log_probs"] = rng.normal(size=STEPS).astype("float32")
-    body["infos/qpos"] = rng.normal(size=(STEPS, joints[0])).astype("float32")
-    body["infos/qvel"] = rng.normal(size=(STEPS, joints[1])).astype("float32")
-    body["metadata/algorithm"] = np.bytes_("SAC")
-    body["metadata/iteration"] = np.int32(600)
-    return {**body, **weights(body)}
-
-
-def weights(body):
-    """The policy of `metadata`, of three layers."""
-    size = (body["observations"].shape[1], body["actions"].shape[1])
-    shapes = {"fc0": (8, size[0]), "fc1": (8, 8), "last_fc": (size[1], 8)}
-    found = {
-        "metadata/policy/nonlinearity": np.bytes_("relu"),
-        "metadata/policy/output_distribution": np.bytes_("tanh_gaussian"),
-    }
-    for layer, shape in {**shapes, "last_fc_log_std": shapes["last_fc"]}.items():
-        found[f"metadata/policy/{layer}/weight"] = np.ones(shape, "float32")
-        found[f"metadata/policy/{layer}/bias"] = np.ones(shape[0], "float32")
-    return found
+    body["infos/action_log_probs"] = np.zeros(STEPS, "float32")
+    body["metadata/algorithm"], body["metadata/iteration"] = np.bytes_("SAC"), np.int32(600)
+    return {**body, **infos(qpos=6, qvel=6), **weights(body)}
 
 
 def replay(dataset):
     """`mujoco/convert_buffer.py`: every number a double, and no weights."""
     body = {key: values for key, values in locomotion(dataset).items() if "policy" not in key}
-    return doubles(body)
-
-
-def doubles(body):
     return {key: values.astype("float64") if values.dtype == np.float32 else values for key, values in body.items()}
 
 
 def with_goal(dataset):
     """`generate_ant_maze_datasets.py`, `generate_maze2d_datasets.py`: goal and state as infos."""
-    body = rows(dataset)
-    rng = np.random.default_rng(2)
-    body["rewards"] = (rng.random(STEPS) < 0.1).astype("float32")
-    body["infos/goal"] = rng.normal(size=(STEPS, 2)).astype("float32")
+    reached = np.random.default_rng(2).random(STEPS) < 0.1
     size = 15 if "ant" in dataset else 2
-    body["infos/qpos"] = rng.normal(size=(STEPS, size)).astype("float32")
-    body["infos/qvel"] = rng.normal(size=(STEPS, size)).astype("float32")
-    return body
+    return {**rows(dataset), "rewards": reached.astype("float32"), **infos(goal=2, qpos=size, qvel=size)}
 
 
 def maze2d_v0(dataset):
@@ -105,68 +84,28 @@ def maze2d_v0(dataset):
     return {key: values for key, values in with_goal(dataset).items() if key != "timeouts"}
 
 
-def hand_v0(dataset):
-    """`hand_dapg`: positions and velocities as infos."""
-    body = rows(dataset)
-    size = {"hammer": 33, "relocate": 36}.get(dataset.split("/")[1].split("-")[0], 30)
-    for key in ("qpos", "qvel"):
-        body[f"infos/{key}"] = np.ones((STEPS, size), "float32")
-    return body
-
-
-def hand_cloned_v0(dataset):
-    """All doubles but the actions."""
-    body = hand_v0(dataset)
-    return {**doubles(body), "actions": body["actions"]}
-
-
 def hand(dataset):
-    """`hand_dapg_demos.py`: and where the objects are that an episode places."""
-    places = {
-        "door": {"door_body_pos": 3},
-        "hammer": {"board_pos": 3, "target_pos": 3},
-        "pen": {"desired_orien": 4},
-        "relocate": {"hand_qpos": 30, "obj_pos": 3, "palm_pos": 3, "target_pos": 3},
-    }
-    body = hand_v0(dataset)
-    for key, size in places[dataset.split("/")[1].split("-")[0]].items():
-        body[f"infos/{key}"] = np.ones((STEPS, size), "float32")
-    return body
+    """`hand_dapg_demos.py`: states, and where the objects are that an episode places."""
+    places = {"door": {"door_body_pos": 3}, "hammer": {"board_pos": 3, "target_pos": 3}, "pen": {"desired_orien": 4}}
+    return {**rows(dataset), **infos(qpos=30, qvel=30, **places[dataset.split("/")[1].split("-")[0]])}
 
 
 def hand_cloned(dataset):
     """`hand_dapg_combined.py`: and the weights of the cloned policy, the other way around."""
     body = hand(dataset)
-    body["metadata/algorithm"] = np.bytes_("BC")
-    kept = {key: values.T for key, values in weights(body).items() if "log_std" not in key}
-    return {**body, **kept}
-
-
-def hand_expert(dataset):
-    """`hand_dapg_jax.py`: and the mean and log-deviation of the policy."""
-    body = hand(dataset)
-    for key in ("action_mean", "action_log_std"):
-        body[f"infos/{key}"] = np.zeros_like(body["actions"])
-    body["metadata/algorithm"] = np.bytes_("DAPG")
-    return {**body, **weights(body)}
+    turned = {key: values.T for key, values in weights(body).items() if "log_std" not in key}
+    return {**body, "metadata/algorithm": np.bytes_("BC"), **turned}
 
 
 def kitchen(dataset):
     """`generate_kitchen_datasets.py`: flags that are floats, and infos that are one column."""
     body = rows(dataset, timeouts=False)
     body["terminals"] = (np.arange(STEPS) % EPISODE == EPISODE - 1).astype("float32")
-    body["infos"] = np.repeat(np.arange(3), EPISODE)
-    return body
+    return {**body, "infos": np.repeat(np.arange(3), EPISODE)}
 
 
 def flow(dataset):
-    """`flow_idm.py`: nothing but the four columns."""
     return rows(dataset, 1200, timeouts=False)
-
-
-def bullet_maze(dataset):
-    """`generate_maze2d_bullet_datasets.py`."""
-    return with_goal(dataset)
 
 
 def fourrooms():
@@ -177,9 +116,7 @@ def fourrooms():
         "actions": rng.integers(0, 3, STEPS).astype("float32"),
         "rewards": np.zeros(STEPS, "float32"),
         "terminals": np.arange(STEPS) % EPISODE == EPISODE - 1,
-        "infos/goal": rng.integers(0, 19, (STEPS, 2)).astype("float32"),
-        "infos/orientation": rng.integers(0, 4, STEPS).astype("float32"),
-        "infos/pos": rng.integers(0, 19, (STEPS, 2)).astype("float32"),
+        **infos(goal=2, orientation=1, pos=2),
     }
 
 
@@ -242,7 +179,6 @@ def test_the_lines_of_the_readme(upstream):
     assert "note: returns were measured in Hopper-v4 (" in said
     assert "measured in mujoco-py and gym of 2020" in said
     one = benchmark_environment("d4rl/hopper-medium-v2")
-    assert one is not None
     for text in one.differences:
         assert text in said
     scored = run("evaluate", "runs/iql/d4rl/hopper-medium-v2/seed-0", "--episodes", "2", "--json")
@@ -252,60 +188,29 @@ def test_the_lines_of_the_readme(upstream):
     assert body["normalized_score"] == pytest.approx(expected, rel=1e-9)
 
 
-SCORED = {
-    "d4rl/walker2d-medium-v0": locomotion_v0,
-    "d4rl/ant-expert-v2": locomotion,
-    "d4rl/halfcheetah-medium-replay-v1": replay,
-    "d4rl/antmaze-umaze-v2": with_goal,
-    "d4rl/antmaze-medium-play-v0": with_goal,
-    "d4rl/maze2d-umaze-v1": with_goal,
-    "d4rl/maze2d-open-dense-v0": maze2d_v0,
-    "d4rl/pen-human-v1": hand,
-    "d4rl/relocate-cloned-v0": hand_cloned_v0,
-    "d4rl/door-cloned-v1": hand_cloned,
-    "d4rl/pen-human-longhorizon-v0": hand_v0,
-    "d4rl/hammer-expert-v1": hand_expert,
-    "d4rl/kitchen-mixed-v0": kitchen,
-}
-UNSCORED = {
-    "d4rl/bullet-hopper-medium-v0": locomotion_v0,
-    "d4rl/bullet-maze2d-umaze-v0": bullet_maze,
-    "d4rl/flow-merge-random-v0": flow,
-    "d4rl/flow-ring-controller-v0": flow,
-    "d4rl/carla-lane-v0": flow,
-}
-
-
-def marked(datasets, *thorough):
-    """Return the names as parameters; the slow and the repetitive ones run in `make test-all`."""
-    return [pytest.param(one, marks=pytest.mark.thorough) if one.split("/")[1] in thorough else one for one in datasets]
-
-
 @pytest.mark.parametrize(
-    "dataset",
-    marked(
-        SCORED,
-        "antmaze-medium-play-v0",
-        "halfcheetah-medium-replay-v1",
-        "maze2d-umaze-v1",
-        "pen-human-v1",
-        "pen-human-longhorizon-v0",
-        "relocate-cloned-v0",
-        "hammer-expert-v1",
-        "kitchen-mixed-v0",
-    ),
+    ("dataset", "layout"),
+    [
+        ("d4rl/walker2d-medium-v0", rows),
+        ("d4rl/ant-expert-v2", locomotion),
+        pytest.param("d4rl/halfcheetah-medium-replay-v1", replay, marks=pytest.mark.thorough),
+        ("d4rl/antmaze-umaze-v2", with_goal),
+        ("d4rl/maze2d-open-dense-v0", maze2d_v0),
+        pytest.param("d4rl/pen-human-v1", hand, marks=pytest.mark.thorough),
+        ("d4rl/door-cloned-v1", hand_cloned),
+        pytest.param("d4rl/kitchen-mixed-v0", kitchen, marks=pytest.mark.thorough),
+    ],
 )
-def test_each_layout_is_downloaded_trained_and_scored(upstream, dataset):
-    body = SCORED[dataset](dataset)
+def test_each_layout_is_downloaded_trained_and_scored(upstream, dataset, layout):
+    body = layout(dataset)
     here = download(upstream, dataset, body)
     one = benchmark_environment(dataset)
-    assert one is not None
     assert here.manifest.benchmark == dataset
     assert here.environment == one.record is not None
     assert here.action_space.low.tolist() == [-1] * one.actions.size
-    infos = {key for key in body if key.startswith("infos")}
+    told = {key for key in body if key.startswith("infos")}
     columns = {name for name in here.columns if name.startswith("infos/")}
-    assert columns == {key if "/" in key else "infos/infos" for key in infos}
+    assert columns == {key if "/" in key else "infos/infos" for key in told}
     assert not any("metadata" in name for name in here.columns)
     np.testing.assert_array_equal(here[0].actions[:5], body["actions"][:5])
     run("train", "bc", dataset, "--steps", "20", "--evaluations", "0")
@@ -317,13 +222,18 @@ def test_each_layout_is_downloaded_trained_and_scored(upstream, dataset):
 
 
 @pytest.mark.parametrize(
-    "dataset", marked(UNSCORED, "carla-lane-v0", "bullet-maze2d-umaze-v0", "flow-ring-controller-v0")
+    ("dataset", "layout"),
+    [
+        ("d4rl/bullet-hopper-medium-v0", rows),
+        pytest.param("d4rl/bullet-maze2d-umaze-v0", with_goal, marks=pytest.mark.thorough),
+        ("d4rl/flow-merge-random-v0", flow),
+        pytest.param("d4rl/carla-lane-v0", flow, marks=pytest.mark.thorough),
+    ],
 )
-def test_what_cannot_be_scored_is_trained(upstream, dataset):
-    body = UNSCORED[dataset](dataset)
+def test_what_cannot_be_scored_is_trained(upstream, dataset, layout):
+    body = layout(dataset)
     here = download(upstream, dataset, body)
     one = benchmark_environment(dataset)
-    assert one is not None
     assert (here.environment, here.benchmark) == (None, dataset)
     assert "checksum" in here.manifest.description
     refused = orlog("train", "bc", dataset, "--steps", "20")

@@ -40,7 +40,7 @@ def test_every_page_is_in_the_menu():
 
 @pytest.mark.thorough
 def test_the_site_has_every_page_and_asks_no_other_host(site):
-    for page in [*PAGES, *BUILD["MOVED"].values()]:
+    for page in [*PAGES, "cli.md", *BUILD["MOVED"].values()]:
         assert (site / page).with_suffix(".html").is_file(), page
     for manifest in recorded_manifests():
         assert (site / "datasets" / f"{manifest.name}.html").is_file(), manifest.name

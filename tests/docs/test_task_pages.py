@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 import orlog
+from orlog.datasets.worlds.environments import make_environment
 from tests.docs.test_d4rl import run, with_goal
 from tests.docs.test_d4rl import upstream as upstream
-from tests.docs.test_first_lines import FEW, maze
 from tests.episodes import record_episodes, whole_episode
 from tests.servers import FileServer
 
+FEW = ("--steps", "5", "--evaluations", "0")  # a million steps take hours
 DOCS = Path(__file__).parents[2] / "docs"
 SMALLER = {
     "train": FEW,
@@ -41,6 +42,28 @@ def follow(words, places=None):
     """Run a command with other words where the page says an address, and return what it printed."""
     given = [(places or {}).get(word, word) for word in words]
     return run(*given, *SMALLER.get(given[0], ()))
+
+
+def maze(name, environment_id):
+    """Record two short episodes of random actions in a maze."""
+    with (
+        make_environment(environment_id, {}) as env,
+        orlog.DatasetWriter(name, version="2.0.0", environment=env) as writer,
+    ):
+        env.action_space.seed(0)
+        for seed in range(2):
+            seen = [env.reset(seed=seed)[0]]
+            actions = [env.action_space.sample() for _ in range(20)]
+            seen += [env.step(action)[0] for action in actions]
+            writer.add_episode(
+                whole_episode(
+                    {key: np.stack([one[key] for one in seen]) for key in seen[0]},
+                    np.stack(actions),
+                    np.arange(20) % 2.0,
+                    end="truncation",
+                )
+            )
+    return orlog.load_dataset(name)
 
 
 @pytest.mark.thorough

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from orlog.algos.training.options import TrainOptions
-from orlog.runs.jobs import find_executor, make_jobs, run_jobs
+from orlog.runs.jobs import make_jobs, run_jobs
 from orlog.runs.reproducing import summarize
 
 SOURCE = '''
@@ -50,14 +50,6 @@ def test_a_file_runs_jobs_by_its_name(added, mini, tmp_path):
     assert list(summarize(jobs).seeds) == [0, 1]
     module = importlib.import_module(f"orlog.executors.{added}")
     assert module.processes == [(os.getpid(), 3)] * 2
-
-
-def test_a_function_is_an_executor_too_and_errors_of_jobs_are_raised(added, mini, tmp_path):
-    jobs = two_jobs(mini, tmp_path / "runs")
-    jobs[0].folder.mkdir(parents=True)
-    (jobs[0].folder / "run.json").write_text("{}", "utf-8")
-    with pytest.raises(FileExistsError, match="holds a run already"):
-        run_jobs(jobs, workers=1, executor=find_executor(added))
 
 
 def test_an_unknown_executor_lists_what_there_is(added, mini, tmp_path):

@@ -1,6 +1,5 @@
 """A format is one file: it is listed, imported and linked without a change anywhere else."""
 
-import hashlib
 import pickle
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 import orlog
 import orlog.datasets.formats
 from orlog.datasets.formats.formats import choose_format, find_format, formats
-from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file
 from orlog.errors import FormatVersionError, IntegrityError, NotFoundError, SchemaError, VersionExistsError
 from tests.command_line import orlog as run
 
@@ -96,19 +94,6 @@ def test_it_is_listed():
         find_format("other", "lab/x")
 
 
-def test_several_files_are_imported_as_one_version():
-    folder = orlog.import_dataset(["a.numbers", "b.numbers"], "lab/numbers-v1")
-    dataset = orlog.load_dataset("lab/numbers-v1")
-    assert (dataset.folder, dataset.total_episodes) == (folder, 2)
-    np.testing.assert_array_equal(dataset[1].rewards, [4, 5])
-    assert dataset.manifest.description == "Numbers."
-    assert [parent.digest for parent in dataset.lineage] == [
-        f"sha256:{hashlib.sha256(Path(name).read_bytes()).hexdigest()}" for name in ("a.numbers", "b.numbers")
-    ]
-    assert {parent.operation for parent in dataset.lineage} == {"read numbers-text. Numbers."}
-    assert orlog.verify_store(folder)[1] == []
-
-
 def test_the_command_line_imports_it_and_shows_what_it_found():
     looked = run("import", "a.numbers", "b.numbers", "lab/numbers-v1", "--dry-run")
     with pytest.raises(NotFoundError):
@@ -170,22 +155,6 @@ def test_a_pickle_is_converted_by_the_lines_of_the_message(terminals):
     assert ends == [(terminals, not terminals), (False, True), (False, True)]
 
 
-def test_a_folder_is_no_file():
-    with pytest.raises(ValueError, match="no known format"):
-        orlog.import_dataset("more", "lab/x-v1")
-
-
-def test_a_registry_lists_a_file_of_it(tmp_path):
-    (tmp_path / "registry").mkdir()
-    url = f"file://{tmp_path}/a.numbers"
-    entry = foreign_file_entry(url=url, format="numbers-text")
-    link_foreign_file("registry", "lab/numbers-v1@1.0.0", entry)
-    run("registry", "add", "lab", "registry")
-    run("download", "lab/numbers-v1")
-    dataset = orlog.load_dataset("lab/numbers-v1")
-    assert dataset.lineage[0].operation.startswith(f"read numbers-text from {url}")
-
-
 def test_a_version_is_imported_once_and_only_from_files_that_hold(monkeypatch):
     digest = orlog.load_dataset(orlog.import_dataset("a.numbers", "lab/numbers-v1")).digest
     with pytest.raises(VersionExistsError):
@@ -209,8 +178,3 @@ def test_a_version_is_imported_once_and_only_from_files_that_hold(monkeypatch):
     with pytest.raises(IntegrityError, match="changed while it was read"):
         orlog.import_dataset("a.numbers", "lab/other-v1", progress=change)
     assert not Path("other/datasets/lab/other-v1/1.0.0").exists()
-
-
-def test_d4rl_is_one_file():
-    with pytest.raises(SchemaError, match=r"is one file, but 2 are given"):
-        orlog.import_dataset(["a.numbers", "b.numbers"], "lab/numbers-v1", format="d4rl")

@@ -106,16 +106,6 @@ def test_costs_are_kept_printed_and_compared(costly):
     assert measured["counted"][0] == str(first)
 
 
-def test_an_environment_that_does_not_tell_costs_is_named(costly, monkeypatch):
-    made = orlog.train("bc", costly, settings=SMALL, steps=2, evaluations=0)
-    tell = Costly.step
-    monkeypatch.setattr(Costly, "step", lambda self, action: (*tell(self, action)[:4], {}))
-    with pytest.warns(UserWarning, match="has no energy, so the cost of episodes is not counted"):
-        result = orlog.evaluate(made, episodes=2)
-    assert (result.metrics, result.numbers) == ({}, [])
-    assert "warning: lab/costly-v1: the environment's info" in run("evaluate", str(made.folder)).stderr
-
-
 def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(costly, tmp_path, monkeypatch):
     monkeypatch.setattr("orlog.base.jobs.ProcessPool", pool_in_this_process)
     monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)

@@ -7,7 +7,6 @@ import pytest
 import orlog
 import orlog.datasets.worlds
 from orlog.datasets.worlds.recipe import catalogue
-from orlog.errors import NotFoundError
 from orlog.normalize.references import ReferenceReturns
 from orlog.runs.measuring import measure_references
 from tests.command_line import orlog as run
@@ -128,9 +127,3 @@ def test_its_references_are_measured():
     assert isinstance(found, ReferenceReturns)
     assert found.expert.policy == "swing up and balance"
     assert len(found.random.returns) == len(found.expert.returns) == 3
-
-
-def test_without_an_expert_no_references_are_measured():
-    orlog.build_dataset("swings/plain-v1")
-    with pytest.raises(NotFoundError, match="no recipe is known that has an expert"):
-        measure_references(orlog.load_dataset("swings/plain-v1"), episodes=3)

@@ -4,7 +4,6 @@ import importlib
 import itertools
 import sys
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -101,12 +100,6 @@ def test_workers_give_the_same_batches(pairs_module, arrays, workers):
     assert numbers(iter(loader), 5) == numbers(iter(stream), 5)
 
 
-def test_ranks_share_each_batch(pairs_module, arrays):
-    whole = pairs_module.pairs(arrays, seed=0).batch(3)
-    parts = [pairs_module.pairs(arrays, seed=0, rank=one, ranks=2).batch(3) for one in range(2)]
-    assert torch.equal(torch.cat([one.others for one in parts]), whole.others)
-
-
 def test_a_state_continues_it_and_is_refused_by_other_settings(pairs_module, arrays):
     stream = pairs_module.pairs(arrays, seed=0)
     batches = iter(stream)
@@ -118,32 +111,6 @@ def test_a_state_continues_it_and_is_refused_by_other_settings(pairs_module, arr
     assert numbers(iter(resumed), 2) == numbers(batches, 2)
     with pytest.raises(ValueError, match="another stream: kind"):
         pairs_module.pairs(arrays, seed=0, noise=0.5).load_state_dict(state)
-
-
-def test_it_gives_infos_though_it_knows_nothing_of_them(pairs_module, built_mini):
-    dataset = orlog.load_dataset(built_mini)
-    both = ("behavior_goal", "episodes/seeds")
-    stream = pairs_module.pairs(dataset, seed=0, infos=both)
-    without = pairs_module.pairs(dataset, seed=0)
-    assert stream.cursor == without.cursor
-    places = {
-        state.tobytes(): (goal, episode.seed)
-        for episode in dataset
-        for state, goal in zip(flat(episode.observations), episode.infos["behavior_goal"], strict=False)
-    }
-    for batch, plain in itertools.islice(zip(stream, without, strict=True), 5):
-        assert torch.equal(batch.observations, plain.observations)
-        assert plain.infos == {}
-        found = [places[state.tobytes()] for state in batch.observations.numpy()]
-        goals = np.stack([goal for goal, _ in found]).astype(np.float32)
-        np.testing.assert_array_equal(batch.infos["behavior_goal"].numpy(), goals)
-        assert batch.infos["episodes/seeds"].tolist() == [seed for _, seed in found]
-
-
-def flat(observations):
-    """Return observations of a Dict side by side, sorted by key, as batches have them."""
-    values = [np.asarray(observations[key], np.float32) for key in sorted(observations)]
-    return np.concatenate(values, axis=1)
 
 
 def test_names_mixtures_and_weights_work_as_with_every_kind(pairs_module, built_mini, arrays):

@@ -42,7 +42,7 @@ def test_the_python_of_each_page_runs_from_top_to_bottom(page, mini_folder, tmp_
 def test_every_link_in_the_docs_leads_somewhere():
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
-            if not target.startswith("https://"):
+            if not target.startswith("https://") and target != "cli.md":  # which the site's build writes
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
@@ -65,11 +65,6 @@ def test_every_command_in_the_docs_has_options_and_arguments_that_there_are():
             assert not missing, f"{page.name}: {line}: {missing}"
             seen += 1
     assert seen > 150
-
-
-def test_the_page_of_the_command_line_is_what_the_commands_say():
-    page = runpy.run_path(str(ROOT / "docs" / "write_cli.py"))["cli_page"]()
-    assert page == (ROOT / "docs" / "cli.md").read_text("utf-8"), "run: make docs"
 
 
 @pytest.mark.thorough  # draws each interval again

@@ -9,23 +9,11 @@ from gymnasium import spaces
 
 import orlog
 from orlog.errors import NotFoundError
-from orlog.manifests.roles import FAMILIES, ROLES, families_of
+from orlog.manifests.roles import FAMILIES, families_of
 from orlog.manifests.shipped import SHIPPED, shipped_names
 from tests.command_line import orlog as run
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_the_page_of_families_has_both_tables():
-    page = (ROOT / "docs" / "families.md").read_text("utf-8")
-    for family in FAMILIES.values():
-        assert f"| `{family.name}` | {family.about} |" in page
-    for role in ROLES.values():
-        of = f"`{role.family}`" if role.family else ""
-        axes = ", ".join(f"{axis}s" for axis in role.axes)
-        usual = " ".join(f"`{one}`" for one in role.usual)
-        row = f"| `{role.name}` | {of} | {axes} | {role.meaning} | {usual} |"
-        assert row in page, role.name
 
 
 def record(name, observations, actions, **infos):

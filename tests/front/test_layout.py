@@ -1,12 +1,9 @@
 import ast
 import functools
 import graphlib
-import importlib
-import importlib.util
 import re
 import subprocess
 import sys
-import textwrap
 import tomllib
 from pathlib import Path
 
@@ -55,8 +52,9 @@ def test_no_folder_of_a_room_is_a_regular_package():
 @pytest.mark.parametrize("room", ROOMS)
 def test_each_room_is_linked_into_the_package(room):
     link = ROOT / "src" / "orlog" / room
-    if not link.is_symlink():
-        pytest.skip("a checkout without links")
+    listed = subprocess.run(["git", "ls-files", "-s", link], cwd=ROOT, capture_output=True, text=True)
+    if not link.is_symlink() and not listed.stdout:
+        pytest.skip("copied sources without links, and no git checkout")
     assert link.resolve() == ROOT / room
 
 
@@ -121,13 +119,6 @@ def test_no_modules_import_each_other_in_a_circle():
     graph = {name: imports_of(path, files) for name, path in files.items() if name != "orlog"}
     order = graphlib.TopologicalSorter(graph)
     order.prepare()  # CycleError names the circle
-
-
-def test_the_front_has_no_room_that_is_not_in_the_order():
-    source = ROOT / "src" / "orlog"
-    rooms = {path.parent.name for path in source.glob("*/*.py") if not path.parent.is_symlink()}
-    assert rooms == {*FRONT} <= {*ORDER}
-    assert {path.name for path in source.glob("*.py")} == {"__init__.py", "errors.py"}
 
 
 def test_an_algorithm_sees_batches_only():
@@ -200,34 +191,3 @@ def test_opening_a_stored_dataset_imports_nothing_that_builds_or_downloads(built
     command = [sys.executable, "-c", code, str(built_mini)]
     found = subprocess.run(command, check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "[]"
-
-
-def test_programs_inside_tests_import_what_is_there():
-    """No other check reads them: they are strings, and most of them run on the long level only."""
-    missing = set()
-    for path in [*(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
-        tree = ast.parse(path.read_text("utf-8"))
-        texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-        for text in texts:
-            if isinstance(text, str) and "orlog" in text and "import " in text:
-                missing |= {f"{path.name}: {name}" for name in _names_not_there(text)}
-    assert not missing, sorted(missing)
-
-
-def _names_not_there(program):
-    try:
-        tree = ast.parse(textwrap.dedent(program))
-    except SyntaxError:
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "orlog":
-            for name in node.names:
-                if not _is_there(str(node.module), name.name):
-                    yield f"{node.module}.{name.name}"
-
-
-def _is_there(module, name):
-    try:
-        return hasattr(importlib.import_module(module), name) or bool(importlib.util.find_spec(f"{module}.{name}"))
-    except ModuleNotFoundError:
-        return False
