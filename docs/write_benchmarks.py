@@ -75,7 +75,7 @@ ABOUT = {
         "Robots that run, mazes, hands and a kitchen: the benchmark in which most methods were published. "
         "[Its own page](../d4rl.md) says which environments it is scored in today.",
         "Fu and others, 2020: D4RL: Datasets for Deep Data-Driven Reinforcement Learning, arXiv:2004.07219",
-        _commands("d4rl", "d4rl/hopper-medium-v2", "iql"),
+        _commands("formats,mujoco", "d4rl/hopper-medium-v2", "iql"),
     ),
     "dsrl": About(
         "DSRL",
@@ -90,7 +90,7 @@ ABOUT = {
         "Demonstrations of robots on the Hugging Face Hub, as LeRobotDatasets with frames or videos. Each is a folder of the "
         "Hub, which its own tool fetches. [Coming from LeRobot](../coming-from/lerobot.md) has its lines beside ours.",
         "Cadene and others, 2024: LeRobot, https://github.com/huggingface/lerobot",
-        'pip install "orlog[formats,hf]"\norlog show lerobot/pusht-v0\n'
+        'pip install "orlog[formats,remote]"\norlog show lerobot/pusht-v0\n'
         "hf download --repo-type dataset lerobot/pusht --local-dir pusht\norlog import pusht lab/pusht-v1",
     ),
     "libero": About(
@@ -112,7 +112,7 @@ ABOUT = {
         "Farama's successor of D4RL: its tasks in environments that install today, with actions, observations and spaces as "
         "Gymnasium has them. [Coming from Minari](../coming-from/minari.md) has its lines beside ours.",
         "Younis and others, 2024: Minari, https://github.com/Farama-Foundation/Minari",
-        _commands("d4rl", "minari/mujoco/hopper/medium-v0", "iql"),
+        _commands("formats,mujoco", "minari/mujoco/hopper/medium-v0", "iql"),
     ),
     "neorl2": About(
         "NeoRL-2",

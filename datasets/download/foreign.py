@@ -116,7 +116,7 @@ def _check_packages(source: ForeignFileSource) -> None:
     try:
         find_format(source.entry.format, f"{source.name}@{source.version}").check()
     except MissingExtraError as error:
-        install = "orlog[d4rl]" if source.name.startswith("d4rl/") else error.install
+        install = "orlog[formats,mujoco]" if source.name.startswith("d4rl/") else error.install
         raise MissingExtraError(f"{source.name} needs packages that are not installed", install=install) from None
 
 

@@ -42,7 +42,7 @@ MOST_REDIRECTS = 5
 LARGEST_ERROR_PAGE = 2**16
 LONGEST_REASON = 300
 LONGEST_ANSWER = 4  # timeouts, for the header of a response and for each small block of its body
-EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf"}
+PACKAGES = {**dict.fromkeys(("s3", "s3a", "hf"), "orlog[remote]"), **dict.fromkeys(("gs", "gcs"), "gcsfs")}
 Kind = Literal["passing", "final", "missing", "wrong range", "busy", "unreached"]
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KIND_OF_STATUS: dict[int | None, Kind] = {
@@ -156,10 +156,10 @@ def is_http(url: str) -> bool:
 
 def missing_backend(url: str, error: ImportError) -> MissingExtraError:
     """Return the error that says which package a URL needs."""
-    extra = EXTRAS.get(url.partition("://")[0])
-    if extra is None:
+    package = PACKAGES.get(url.partition("://")[0])
+    if package is None:
         return MissingExtraError(f"{url}: {clause(error)}; install that package.")
-    return MissingExtraError(f"{url}: {clause(error)}", install=f"orlog[{extra}]")
+    return MissingExtraError(f"{url}: {clause(error)}", install=package)
 
 
 @contextlib.contextmanager

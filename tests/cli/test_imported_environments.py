@@ -142,9 +142,9 @@ def test_runs_without_an_evaluation_are_left_out_and_named(here):
 
 def test_one_message_names_all_that_a_download_needs(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingExtraError, match=r'"orlog\[d4rl\]"') as caught:
+    with pytest.raises(MissingExtraError, match=r'"orlog\[formats,mujoco\]"') as caught:
         orlog.download_dataset("d4rl/hopper-medium-v2")
-    assert caught.value.install == "orlog[d4rl]"
+    assert caught.value.install == "orlog[formats,mujoco]"
 
 
 def test_commands_of_a_run_name_the_modules_that_it_imported(here):
