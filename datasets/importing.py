@@ -22,7 +22,7 @@ from orlog.datasets.formats.overrides import Bound, EnvironmentLike, GivenSpaces
 from orlog.datasets.formats.safe_reading import check_sums
 from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.home.meaning import check_unchanged, check_unused
+from orlog.datasets.home.records import check_unchanged, check_unused
 from orlog.datasets.recording.finishing import finish_version, with_chunk_hashes
 from orlog.errors import IntegrityError, InvalidNameError, NotFoundError
 from orlog.manifests.index import ForeignEntry, ForeignFile

@@ -18,7 +18,7 @@ from orlog.datasets.home.folders import (
     partial_versions,
     unless_deleted,
 )
-from orlog.datasets.home.holdings import last_used
+from orlog.datasets.home.garbage import last_used
 from orlog.datasets.home.records import read_origin
 from orlog.datasets.home.registries import read_registries
 from orlog.datasets.reading.finding import find_whole_or_part, how_to_fetch
@@ -80,13 +80,7 @@ class Listed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offered:
-    """What a registry says about a version that it offers.
-
-    Attributes:
-        registry: Its name on this machine.
-        version: The version.
-        entry: What its index says: digest and size, or the third-party files.
-    """
+    """What a registry says about a version that it offers."""
 
     registry: str
     version: str
@@ -121,10 +115,7 @@ def list_datasets(
 def matching(
     found: dict[str, Listed], pattern: str = "", benchmark: str = "", search: str = "", family: str = ""
 ) -> list[Listed]:
-    """Return those that `list_datasets` would return for these arguments, sorted by name.
-
-    Raises NotFoundError if there is no such family.
-    """
+    """Return those that `list_datasets` would return for these arguments, sorted by name."""
     text = search.casefold()
     kind = find_family(family) if family else None
     return [
@@ -211,7 +202,9 @@ def listed_elsewhere(here: dict[str, Listed]) -> tuple[dict[str, Listed], dict[s
     for registry, index in indexes:
         for name in {*index.datasets, *index.foreign} - found.keys():
             wanted = DatasetName(name)
-            version, entry = _offer(index, wanted)
+            offered = offered_version(index, wanted)
+            assert offered is not None  # an index names no dataset without a version
+            version, entry = offered
             state = _state_here(name, version, here)
             listed = Listed(
                 name=name,
@@ -248,10 +241,7 @@ def _why_not(entry: ForeignEntry) -> str | None:
 
 
 def offers_of(wanted: DatasetName) -> tuple[list[Offered], dict[str, str]]:
-    """Return what registries offer of a dataset, and why some do not answer.
-
-    The first one is what `orlog download` would take; other versions of each registry follow.
-    """
+    """Return what registries offer of a dataset, and why some do not answer."""
     indexes, problems = _indexes()
     offers = []
     for registry, index in indexes:
@@ -269,12 +259,6 @@ def offers_of(wanted: DatasetName) -> tuple[list[Offered], dict[str, str]]:
             Offered(registry, version, listed[version]) for version in newest_first(listed) if version != offered[0]
         ]
     return offers, problems
-
-
-def _offer(index: Index, wanted: DatasetName) -> tuple[str, IndexEntry | ForeignEntry]:
-    offered = offered_version(index, wanted)
-    assert offered is not None  # an index names no dataset without a version
-    return offered
 
 
 def _indexes() -> tuple[list[tuple[str, Index]], dict[str, str]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orlog.datasets.home.folders import is_partial, mark_used
+from orlog.datasets.home.records import Source
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import as_folder, near_names, pinned
 from orlog.datasets.reading.opening import Choice, Given, choose, open_named, open_part, open_path
@@ -93,10 +94,10 @@ def load_dataset(
                             progress = stack.enter_context(bar)
                         return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
             if not download:
-                found = None if in_place is False else offered_in_place(wanted, in_place, whole_files)
-                if found is None:
+                offered = None if in_place is False else offered_in_place(wanted, in_place, whole_files)
+                if offered is None:
                     raise
-                return choice.of(found)
+                return choice.of(offered)
     elif in_place:
         from orlog.datasets.download.in_place import open_in_place
 
@@ -119,10 +120,11 @@ def offered_in_place(wanted: DatasetName, in_place: bool | None = None, whole_fi
     """
     from orlog.datasets.home.registries import read_registries
 
-    if not in_place and not any(one.in_place for one in read_registries()):
+    names = {registry.name for registry in read_registries() if registry.in_place}
+    if not (in_place or names):
         return None
-    from orlog.datasets.download.in_place import is_offered_in_place, open_in_place, open_source
-    from orlog.datasets.download.sources import ForeignFileSource, find_source
+    from orlog.datasets.download.in_place import open_in_place
+    from orlog.datasets.download.sources import find_source
 
     if in_place:
         return open_in_place(wanted, whole_files=whole_files)
@@ -130,9 +132,9 @@ def offered_in_place(wanted: DatasetName, in_place: bool | None = None, whole_fi
         source = find_source(wanted)
     except NotFoundError:
         return None
-    if isinstance(source, ForeignFileSource) or not is_offered_in_place(source.registry):
+    if not isinstance(source, Source) or source.registry not in names:
         return None
-    return open_source(source, whole_files=whole_files)
+    return open_in_place(source, whole_files=whole_files)
 
 
 def _open_downloaded(folder: Path, choice: Choice) -> Dataset:

@@ -39,10 +39,7 @@ Rows = dict[str, np.ndarray]
 
 
 def save_rows(data: Any, file: str | os.PathLike[str] = "data.npz") -> None:
-    """Save what a pickle held as npz, which `orlog import` reads.
-
-    Raises ValueError if it is of no kind that is known here.
-    """
+    """Save what a pickle held as npz, which `orlog import` reads."""
     rows = rows_of(data)
     if rows is None:
         raise ValueError(

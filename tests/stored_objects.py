@@ -21,3 +21,11 @@ def change_unseen(path):
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def flip(path):
+    """Change one bit of a file, and of no other that links to it."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.unlink()
+    path.write_bytes(data)

@@ -30,8 +30,7 @@ from orlog.datasets.home.folders import (
     version_folder_of,
     write_partial,
 )
-from orlog.datasets.home.meaning import check_offered
-from orlog.datasets.home.records import Source, origin_file, read_origin, write_origin
+from orlog.datasets.home.records import Source, check_offered, origin_file, read_origin, write_origin
 from orlog.datasets.reading.finding import folders_to_repair
 from orlog.datasets.reading.opening import (
     Choice,
@@ -44,7 +43,7 @@ from orlog.datasets.reading.opening import (
     wanted_objects,
 )
 from orlog.datasets.recording.finishing import finish_version
-from orlog.datasets.store.objects import Problem, find_link
+from orlog.datasets.store.objects import Problem, find_link, mismatch
 from orlog.datasets.store.verify import verify_folder
 from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, OrlogError, SchemaError, TransferError, clause
@@ -61,12 +60,7 @@ if TYPE_CHECKING:
 def download_version(
     source: Source, options: TransferOptions = TransferOptions(), *, on_wait: Callable[[], None] = lambda: None
 ) -> Path:
-    """Download what this machine lacks of a version, and return its folder.
-
-    Objects that another version on this machine has are not transferred. Several processes may download the
-    same version: one does, the others wait and find it. `on_wait` is called once if so. What arrived stays if
-    a download fails.
-    """
+    """Download what this machine lacks of a version, and return its folder."""
     here = version_folder(source.manifest.name, source.manifest.version)
     if _is_here(here, source.manifest):
         return here
@@ -74,7 +68,6 @@ def download_version(
 
 
 def _download(source: Source, options: TransferOptions, on_wait: Callable[[], None]) -> Path:
-    """Return the folder of a version in the user's own home, downloaded if it is not there."""
     manifest = source.manifest
     destination = datasets_folder() / manifest.name / manifest.version
     with sole_access(destination, on_wait=on_wait):
@@ -101,15 +94,7 @@ def _download(source: Source, options: TransferOptions, on_wait: Callable[[], No
 
 
 def _download_part(source: Source, choice: Choice, options: TransferOptions, on_wait: Callable[[], None]) -> Path:
-    """Download what is missing of a part of a version, and return the part's folder.
-
-    If another process has completed the version, its own folder is returned. Columns of episodes,
-    such as lengths and returns, are always downloaded whole.
-
-    Raises SchemaError if the version has no such episodes, or its container has no parts; NotFoundError if
-    the version has no such column; IntegrityError if a part of another version of the same name and number is
-    here; TransferError or StorageError as `download_version`.
-    """
+    """Download what is missing of a part of a version, and return the part's folder."""
     manifest = source.manifest
     destination = datasets_folder() / manifest.name / manifest.version
     if manifest.container != "zarr":
@@ -123,7 +108,9 @@ def _download_part(source: Source, choice: Choice, options: TransferOptions, on_
         if (destination / MANIFEST_FILE).is_file():  # another process has completed it
             return destination
         check_offered(manifest)
-        held = _objects_of_part(folder, manifest)
+        if not (folder / MANIFEST_FILE).is_file():
+            _write_manifest(folder, manifest, folder.with_name(f"{folder.name}.manifest"))
+        held = {*(read_partial(folder, manifest) or ())}
 
         def fetch(objects: Sequence[StoredObject], options: TransferOptions) -> None:
             missing = [item for item in objects if item.path not in held]
@@ -146,22 +133,16 @@ def _download_part(source: Source, choice: Choice, options: TransferOptions, on_
     return folder
 
 
-def _objects_of_part(folder: Path, manifest: Manifest) -> set[str]:
-    """Return the objects that a version's part holds; its folder and manifest are made if missing."""
-    path = folder / MANIFEST_FILE
-    if not path.is_file():
-        with storage_errors(folder):
-            make_folder(folder)
-            unfinished = folder.with_name(f"{folder.name}.manifest")
-            write_durably(unfinished, manifest.to_json().encode())
-            unfinished.replace(path)
-    return {*(read_partial(folder, manifest) or ())}
-
-
 def _files_of_part(folder: Path, manifest: Manifest) -> dict[str, Path]:
-    """Return the files of a part that may be objects of the version, by SHA-256, unchecked."""
     files = [(item.sha256, folder / item.path) for item in manifest.objects]
     return {sha256: path for sha256, path in files if path.is_file()}
+
+
+def _write_manifest(folder: Path, manifest: Manifest, unfinished: Path) -> None:
+    with storage_errors(folder):
+        make_folder(folder)
+        write_durably(unfinished, manifest.to_json().encode())
+        unfinished.replace(folder / MANIFEST_FILE)
 
 
 def download_dataset(
@@ -248,6 +229,9 @@ def repair_dataset(
 ) -> list[Problem]:
     """Download the damaged files of a stored version again, and return what was wrong.
 
+    Files that do not belong to it are moved out of the folder, not deleted. Other versions that shared a damaged
+    file get the good one too.
+
     Args:
         folder: The version's folder under ORLOG_HOME, a copy of it, or the folder of a part of it;
             or a dataset or its name.
@@ -260,38 +244,26 @@ def repair_dataset(
 
     Raises:
         NotFoundError: it is damaged, and no place is known to download it from.
-        TransferError, IntegrityError, StorageError: as `repair_version`.
+        IntegrityError: the places offer another version than the one in the folder.
+        TransferError: no mirror gave a file; nothing was changed.
+        StorageError: the disk cannot be written.
     """
     folder = as_stored_folder(folder, folders_to_repair)
     options = TransferOptions(jobs=jobs, limiter=limiter, progress=progress, on_objects=on_objects)
     with unless_deleted(folder):
         source = _source_of_folder(folder, mirrors)
         if isinstance(source, ForeignFileSource):
-            return _read_again(folder, source, limiter, progress)
-        return repair_version(folder, source, options)
+            return _read_again(folder, source, options)
+        if any(folder.is_relative_to(shared) for shared in dataset_folders()[1:]):
+            problems = _find_problems(folder, source.manifest)
+            if problems:  # a good copy goes into the user's own home, which takes precedence
+                _download(source, options, lambda: None)
+            return problems
+        with sole_access(version_folder_of(folder)):
+            return _repair(folder, source, options)
 
 
-def repair_version(folder: Path, source: Source, options: TransferOptions = TransferOptions()) -> list[Problem]:
-    """Download the damaged or missing files of a version again, and return what was wrong.
-
-    Files that do not belong to it are moved out of the folder, not deleted. Other versions that
-    shared a damaged file get the good one too. A damaged version in a shared home stays as it is:
-    a good copy goes into the user's own home, which takes precedence.
-
-    Raises IntegrityError if the source offers another version than the one in the folder; TransferError if no
-    mirror gave a file; nothing was changed; StorageError if the disk cannot be written.
-    """
-    if any(folder.is_relative_to(shared) for shared in dataset_folders()[1:]):
-        problems = _find_problems(folder, source.manifest)
-        if problems:
-            _download(source, options, lambda: None)
-        return problems
-    with sole_access(version_folder_of(folder)):
-        return _repair(folder, source, options)
-
-
-def _read_again(folder: Path, source: ForeignFileSource, limiter: Limiter | None, progress: Progress) -> list[Problem]:
-    """Import a third-party file again if the version made from it is damaged; return the damage."""
+def _read_again(folder: Path, source: ForeignFileSource, options: TransferOptions) -> list[Problem]:
     problems = verify_folder(folder)[1]
     if problems and folder != datasets_folder() / source.name / source.version:
         raise NotFoundError(
@@ -299,7 +271,6 @@ def _read_again(folder: Path, source: ForeignFileSource, limiter: Limiter | None
             f"run: orlog download {source.name}@{source.version}"
         )
     if problems:
-        options = TransferOptions(limiter=limiter, progress=progress)
         download_foreign_file(source, options, replace=True)
     return problems
 
@@ -311,12 +282,9 @@ def _checked(folder: Path, choice: Choice) -> Path:
 
 
 def _named_here(wanted: DatasetName) -> Path | None:
-    """Return the folder of a version that was named exactly and is here."""
-    if not wanted.version and not wanted.digest:
-        return None
-    for version in installed_versions(wanted.name):
-        folder = version_folder(wanted.name, version)
+    for version in installed_versions(wanted.name) if wanted.version or wanted.digest else ():
         if plain_version(wanted.version) in ("", plain_version(version)):
+            folder = version_folder(wanted.name, version)
             manifest = read_manifest(folder / MANIFEST_FILE)
             is_meant = wanted.digest or wanted.version == version_of(manifest)
             if is_meant and manifest.digest.startswith(wanted.digest):
@@ -354,7 +322,6 @@ def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source | ForeignF
 
 
 def _source_of_digest(places: Sequence[str], digest: str) -> Source:
-    """Return the version from the first place whose manifest has this digest."""
     refused: OrlogError | None = None
     for place in places:
         try:
@@ -381,10 +348,7 @@ def _repair(folder: Path, source: Source, options: TransferOptions) -> list[Prob
     problems = _find_problems(folder, manifest)
     if problems and problems[0].file == MANIFEST_FILE:
         check_offered(manifest)
-        unfinished = folder.with_name(f".{folder.name}.manifest")
-        with storage_errors(unfinished):
-            write_durably(unfinished, manifest.to_json().encode())
-            unfinished.replace(folder / MANIFEST_FILE)
+        _write_manifest(folder, manifest, folder.with_name(f".{folder.name}.manifest"))
         problems += verify_folder(folder)[1]
     listed = {item.path: item for item in manifest.objects}
     broken = [listed[problem.file] for problem in problems if problem.file in listed]
@@ -394,7 +358,9 @@ def _repair(folder: Path, source: Source, options: TransferOptions) -> list[Prob
         others = list(stored_objects()) if broken else []
         for problem in problems:
             if problem.file not in listed and problem.file != MANIFEST_FILE:
-                _move_aside(folder, problem.file)
+                aside = folder.with_name(f".{folder.name}.strange") / problem.file
+                make_folder(aside.parent)
+                _rename(folder / problem.file, aside)
         for item in broken:
             _replace(kept / item.sha256, folder, item, others)
         sync_folders(folder)
@@ -414,37 +380,21 @@ def _is_here(destination: Path, manifest: Manifest) -> bool:
     except NotFoundError:
         return False
     if here != manifest.digest:
-        raise IntegrityError(
-            f"{manifest.name}@{manifest.version}: {manifest.digest} is offered, but {destination} "
-            f"holds {here}, and a version never changes; ask who published it, or move the folder "
-            "away.",
-            expected=here,
-            found=manifest.digest,
-        )
+        where = f"{manifest.name}@{manifest.version} is offered with another digest than that in {destination}"
+        advice = "a version never changes: ask who published it, or move the folder away."
+        raise mismatch(where, "", here, manifest.digest, advice)
     return True
 
 
 def _find_problems(folder: Path, manifest: Manifest) -> list[Problem]:
-    """Return what is wrong with a folder, its manifest included."""
     try:
         here = read_manifest(folder / MANIFEST_FILE)
     except IntegrityError as error:
         return [Problem(MANIFEST_FILE, "damaged", manifest.digest, clause(error))]
     if here.digest != manifest.digest:
-        raise IntegrityError(
-            f"{folder}: holds {here.name}@{here.version} ({here.digest}), but the source offers "
-            f"{manifest.name}@{manifest.version} ({manifest.digest}); nothing was changed.",
-            expected=here.digest,
-            found=manifest.digest,
-        )
+        where = f"{folder}: the source offers another version, {manifest.name}@{manifest.version}"
+        raise mismatch(where, "", here.digest, manifest.digest, "nothing was changed.")
     return verify_folder(folder)[1]
-
-
-def _move_aside(folder: Path, path: str) -> None:
-    target = folder.with_name(f".{folder.name}.strange") / path
-    make_folder(target.parent)
-    (folder / path).replace(target)
-    (folder / path).unlink(missing_ok=True)  # renaming between two links to one file does nothing
 
 
 def _replace(good: Path, folder: Path, item: StoredObject, others: Iterable[tuple[Path, StoredObject]]) -> None:
@@ -471,5 +421,9 @@ def _rename_over(good: Path, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.good")
     temporary.unlink(missing_ok=True)
     link_or_copy(good, temporary)
-    temporary.replace(target)
-    temporary.unlink(missing_ok=True)  # renaming between two links to one file does nothing
+    _rename(temporary, target)
+
+
+def _rename(path: Path, target: Path) -> None:
+    path.replace(target)
+    path.unlink(missing_ok=True)  # renaming between two links to one file does nothing

@@ -39,9 +39,10 @@ from orlog.datasets.download.transfer import (
 from orlog.datasets.formats.episodes import Asked, Found, Options
 from orlog.datasets.formats.formats import Format, Wanted, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder
-from orlog.datasets.home.meaning import check_offered
+from orlog.datasets.home.records import check_offered
 from orlog.datasets.reading.finding import how_to_fetch
 from orlog.datasets.recording.finishing import finish_version
+from orlog.datasets.store.objects import mismatch
 from orlog.errors import IntegrityError, MissingExtraError, NotFoundError, OrlogError, SchemaError, clause
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.index import ForeignEntry, ForeignFile, is_safe_path
@@ -73,19 +74,7 @@ def download_foreign_file(
     on_mirror: Callable[[str], None] = lambda _text: None,
     replace: bool = False,
 ) -> Path:
-    """Return the folder of a version made from third-party files, downloading them if necessary.
-
-    The files are removed once they were read. An interruption at any instant leaves nothing that looks
-    finished, and the download of files with a checksum is resumed. Several processes may ask for the same
-    version: one makes it, the others wait for that.
-
-    Of the options, `progress` gets bytes, done and in all as far as known, and `on_objects` gets files, from
-    one thread at a time. `on_read` is called when reading starts, `on_mirror` with a sentence about each file that its first
-    mirror did not give. With `replace` they are downloaded and read again, as a repair does, and must give
-    the same version.
-
-    Raises NotFoundError if it is a folder of the Hugging Face Hub, and says how to get that.
-    """
+    """Return the folder of a version made from third-party files, downloading them if necessary."""
     _check_packages(source)
     here = version_folder(source.name, source.version)
     if (here / MANIFEST_FILE).is_file() and not replace:
@@ -96,21 +85,21 @@ def download_foreign_file(
         if replace or not (destination / MANIFEST_FILE).is_file():
             files = download_folder(destination) / "files"
             try:
-                _make_version(
-                    source, files, folder / "store", destination, options, on_read=on_read, on_mirror=on_mirror
-                )
+                _make_version(source, files, folder / "store", destination, options, on_read, on_mirror)
             finally:
-                _discard_unproven(source, files)
+                # Of files without a checksum a part cannot be resumed.
+                unproven = [file for file in source.entry.each if not file.has_checksum]
+                for file in unproven:
+                    (files / file.path).unlink(missing_ok=True)
+                if len(unproven) == len(source.entry.each):
+                    shutil.rmtree(files.parent, ignore_errors=True)
             shutil.rmtree(files.parent, ignore_errors=True)
     _check_digest(source, read_manifest(destination / MANIFEST_FILE).digest)
     return destination
 
 
 def _check_packages(source: ForeignFileSource) -> None:
-    """Raise one MissingExtraError that names all that downloading, reading and scoring will need.
-
-    Raises NotFoundError for a folder of the Hub, of whose files only the Hub has a list.
-    """
+    """Raise one MissingExtraError that names all that downloading, reading and scoring will need."""
     if source.entry.hub_folder:
         raise NotFoundError(f"{source.name}: {how_to_fetch(source.entry.hub_folder)}")
     try:
@@ -131,16 +120,10 @@ def _make_version(
     store: Path,
     destination: Path,
     options: TransferOptions,
-    *,
     on_read: Callable[[], None],
     on_mirror: Callable[[str], None],
 ) -> None:
-    """Download the files and put the version that they hold in its place.
-
-    Bytes that no checksum proves may turn out to be bad when they are read, or to differ from those
-    that were trusted before. Then the mirrors that gave them are asked no more, as long as there are
-    others.
-    """
+    """Download the files and put the version that they hold in its place."""
     refused: set[str] = set()
     while True:
         fetched = _fetch(source, files, refused, options, on_mirror)
@@ -148,13 +131,13 @@ def _make_version(
         try:
             _import_files(source, files, fetched, store, destination)
         except (SchemaError, IntegrityError) as error:
-            each = list(zip(source.entry.each, source.urls, fetched, strict=True))
-            unproven = {url for file, _, one in each if not file.has_checksum for url in one.sources}
-            refused |= unproven
-            if not any(set(urls) - refused for file, urls, _ in each if not file.has_checksum):
+            each = zip(source.entry.each, source.urls, fetched, strict=True)
+            unproven = [(urls, result.sources) for file, urls, result in each if not file.has_checksum]
+            wrong = {url for _, sources in unproven for url in sources}
+            refused |= wrong
+            if not any(set(urls) - refused for urls, _ in unproven):
                 raise
-            urls = ", ".join(sorted(unproven))
-            on_mirror(f"mirrors are asked, since {urls} gave no good files: {clause(error)}.")
+            on_mirror(f"mirrors are asked, since {', '.join(sorted(wrong))} gave no good files: {clause(error)}.")
             shutil.rmtree(store, ignore_errors=True)
         else:
             return
@@ -177,7 +160,7 @@ def _fetch(
         held = sum(sizes.get(file.path, 0) for file in each if file.size_bytes is not None)
     known = sum(file.size_bytes or 0 for file in each)
     check_room(folder, max(0, known - held))
-    progress = TransferProgress(options, total=known, done=0, objects=len(each), objects_done=0)
+    progress = TransferProgress(options, known, 0, objects=len(each), objects_done=0)
 
     def fetch(task: tuple[ForeignFile, Sequence[str]]) -> Fetched:
         file, urls = task
@@ -188,7 +171,6 @@ def _fetch(
             progress=progress.add,
             limiter=options.limiter,
             patience=options.patience,
-            durable=False,  # bytes are hashed again before they are relied on
         )
         progress.finish_object()
         return found
@@ -202,19 +184,9 @@ def _fetch(
     return fetched
 
 
-def _discard_unproven(source: ForeignFileSource, folder: Path) -> None:
-    """Remove files without a checksum: a partial download of them cannot be resumed."""
-    for file in source.entry.each:
-        if not file.has_checksum:
-            (folder / file.path).unlink(missing_ok=True)
-    if not any(file.has_checksum for file in source.entry.each):
-        shutil.rmtree(folder.parent, ignore_errors=True)
-
-
 def _import_files(
     source: ForeignFileSource, folder: Path, fetched: Sequence[Fetched], store: Path, destination: Path
 ) -> None:
-    """Write the version of the files in a folder, and put it in its place."""
     entry = source.entry
     _refuse_others(source, fetched, _read_first_downloads())
 
@@ -239,12 +211,7 @@ def read_listed(
     *,
     progress: Progress = lambda _done, _total: None,
 ) -> tuple[Manifest, Found]:
-    """Write the objects of the version that listed files hold; return manifest and what was found.
-
-    `files` are in the order of the entry, as are their SHA-256 `sums`; or the one folder that holds them, for
-    formats that read a folder. For these, one ZIP archive at a `url` is unpacked beside the new folder
-    `store`.
-    """
+    """Write the objects of the version that listed files hold; return manifest and what was found."""
     each = entry.each
     unproven = sum(not file.has_checksum for file in each)
     trust = ""
@@ -294,19 +261,13 @@ def reads_folder(entry: ForeignEntry) -> bool:
 
 
 def _check_digest(source: ForeignFileSource, found: str) -> None:
-    """Refuse a version other than the requested one."""
     if not found.startswith(source.digest):
-        raise IntegrityError(
-            f"{source.name}@{source.version}: expected {source.digest}, but reading "
-            f"{source.entry.place} gives {found}; the digest was pinned with another version of orlog, "
-            "or the file has changed.",
-            expected=source.digest,
-            found=found,
-        )
+        where = f"{source.name}@{source.version}, read from {source.entry.place}"
+        advice = "the digest was pinned with another version of orlog, or the file has changed."
+        raise mismatch(where, "", source.digest, found, advice)
 
 
 def _remember_first(source: ForeignFileSource, folder: Path, fetched: Sequence[Fetched]) -> None:
-    """Record files as trusted, unless another process has recorded a different one."""
     today = dt.datetime.now(dt.UTC).date().isoformat()
     new: dict[str, _FirstDownload] = {}
     for file, urls, one in zip(source.entry.each, source.urls, fetched, strict=True):
@@ -361,13 +322,7 @@ def is_archive(file: Path) -> bool:
 
 
 def unpack(archive: Path, folder: Path, where: str) -> None:
-    """Unpack an archive into a new folder, in place of one that is there; errors call it `where`.
-
-    Nothing is written outside of it, and no link is made.
-
-    Raises SchemaError for a name outside the folder, an encrypted file, or one that grows too large;
-    IntegrityError for damage.
-    """
+    """Unpack an archive into a new folder, in place of one that is there; errors call it `where`."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         with zipfile.ZipFile(archive) as opened:

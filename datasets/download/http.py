@@ -18,7 +18,6 @@ import dataclasses
 import functools
 import http.client
 import io
-import ipaddress
 import netrc
 import os
 import re
@@ -44,26 +43,24 @@ LONGEST_REASON = 300
 LONGEST_ANSWER = 4  # timeouts, for the header of a response and for each small block of its body
 PACKAGES = {**dict.fromkeys(("s3", "s3a", "hf"), "orlog[remote]"), **dict.fromkeys(("gs", "gcs"), "gcsfs")}
 Kind = Literal["passing", "final", "missing", "wrong range", "busy", "unreached"]
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KIND_OF_STATUS: dict[int | None, Kind] = {
     **dict.fromkeys((404, 410), "missing"),
     **dict.fromkeys((429, 503), "busy"),
     **dict.fromkeys((408, 425), "passing"),
     416: "wrong range",
 }
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 SHORTEST_SECRET = 8
 """Shorter values are hidden only behind a `?`: they may be parts of other words."""
-_LOCAL = ("localhost", "127.0.0.1", "::1")
 _PUBLIC = {
     *("dl", "download", "export", "format", "raw"),
     *("file", "filename", "id", "name", "path", "persistentid", "ref", "version", "versionid"),
 }
 """Keys of queries that say which file is meant, or in which form. All others may hold a secret."""
 _queries: dict[str, str] = {}
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,11 +107,6 @@ class Failure(Exception):  # noqa: N818 (the result of one request, not an error
         self.wait = wait
         self.gave_more = False
 
-    @property
-    def is_final(self) -> bool:
-        """Whether asking again would give the same result."""
-        return self.kind in ("final", "missing")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stream:
@@ -126,8 +118,7 @@ class Stream:
         tag: The server's identifier (ETag) for the file's current bytes; empty if it gives none.
         ends_surely: Whether a broken connection can be told from the end of the file.
         is_whole: Whether the server sends the whole file, whatever it was asked for.
-        read: Returns that many bytes, or those up to the end; raises `Failure`.
-        read_some: Returns what comes next, at most that many bytes, none at the end; raises `Failure`.
+        read: Returns what comes next, at most that many bytes, none at the end; raises `Failure`.
     """
 
     start: int
@@ -136,15 +127,11 @@ class Stream:
     ends_surely: bool = True
     is_whole: bool = False
     read: Callable[[int], bytes]
-    read_some: Callable[[int], bytes]
 
 
 @contextlib.contextmanager
 def opened(url: str, patience: Patience, start: int = 0, stop: int | None = None) -> Iterator[Stream]:
-    """Open a file at `start`, or at its first byte if the server does not support ranges.
-
-    With `stop`, only the bytes up to it are asked for. Raises `Failure`.
-    """
+    """Open a file at `start`, or at its first byte if the server does not support ranges."""
     with (_over_http if is_http(url) else _through_fsspec)(url, patience, start, stop) as stream:
         yield stream
 
@@ -176,8 +163,6 @@ def _failures(url: str, patience: Patience) -> Iterator[None]:
 
 
 def _guarded(read: Callable[[int], bytes], url: str, patience: Patience) -> Callable[[int], bytes]:
-    """Return what reads a stream and raises `Failure` where that does not work."""
-
     def guarded(size: int) -> bytes:
         with _failures(url, patience):
             return bytes(read(size))
@@ -206,8 +191,7 @@ def _failure(error: Exception, patience: Patience) -> Failure:
     if isinstance(error, ValueError):
         return Failure(f"not an address: {reason}", "final")
     status = getattr(getattr(error, "response", None), "status_code", None)
-    kind = "final" if status in (401, 403) else _KIND_OF_STATUS.get(status, "passing")
-    return Failure(reason, kind)
+    return Failure(reason, "final" if status in (401, 403) else _KIND_OF_STATUS.get(status, "passing"))
 
 
 # Over HTTP.
@@ -217,7 +201,6 @@ def _failure(error: Exception, patience: Patience) -> Failure:
 def _over_http(url: str, patience: Patience, start: int, stop: int | None) -> Iterator[Stream]:
     with _failures(url, patience):
         response = _request(url, patience, start, stop)
-
     try:
         first, total = _place(response, start, stop)
         tag = response.headers.get("ETag", "").strip()
@@ -227,8 +210,7 @@ def _over_http(url: str, patience: Patience, start: int, stop: int | None) -> It
             tag="" if tag.startswith("W/") else tag,  # weak: the bytes may differ
             ends_surely=total is not None or response.chunked,
             is_whole=response.status == 200,
-            read=_guarded(response.read, url, patience),
-            read_some=_guarded(response.read1, url, patience),
+            read=_guarded(response.read1, url, patience),
         )
     finally:
         # A response that was read to its end has already returned its connection to the pool.
@@ -236,22 +218,19 @@ def _over_http(url: str, patience: Patience, start: int, stop: int | None) -> It
 
 
 def _request(url: str, patience: Patience, start: int, stop: int | None) -> urllib3.BaseHTTPResponse:
-    """Return the response with the bytes, redirects followed."""
     from urllib3 import Timeout
 
     last = "" if stop is None else str(stop - 1)
-    headers = {
-        "User-Agent": "orlog",
-        "Accept-Encoding": "identity",
-        "Cache-Control": "no-cache",
-        **({"Range": f"bytes={start}-{last}"} if start or last else {}),
-    }
+    headers = {"User-Agent": "orlog", "Accept-Encoding": "identity", "Cache-Control": "no-cache"}
+    if start or last:
+        headers["Range"] = f"bytes={start}-{last}"
     connect = min(patience.timeout, patience.unreached)
     asked = [with_query(url)]
     while True:
         here = asked[-1]
-        proxy = _proxy_of(here)
-        find_host(urllib.parse.urlsplit(proxy or here).hostname or "", connect)
+        parts = urllib.parse.urlsplit(here)
+        proxy = _proxy_of(parts.scheme, parts.netloc)
+        _look_up(urllib.parse.urlsplit(proxy or here).hostname or "", connect)
         response = _pool(os.getpid(), proxy).request(
             "GET",
             here,
@@ -274,14 +253,13 @@ def _redirected(response: urllib3.BaseHTTPResponse, asked: list[str]) -> str:
     status = response.status
     text = f"{status} {http.client.responses.get(status, '')}".strip()
     location = response.headers.get("Location")
-    if status not in _REDIRECTS or not location:
+    if status not in (301, 302, 303, 307, 308) or not location:
         kind = _KIND_OF_STATUS.get(status, "passing" if status >= 500 else "final")
         wait = 0 if status == 416 else _retry_after(response.headers.get("Retry-After"))
         raise Failure(text, kind, wait=wait)
     target = urllib.parse.urljoin(asked[-1], location)
     # A server may send elsewhere by a signed URL, or name a password.
-    parts = urllib.parse.urlsplit(target)._replace(query="", fragment="")
-    shown = parts.geturl().rpartition("@")[2]
+    shown = urllib.parse.urlsplit(target)._replace(query="", fragment="").geturl().rpartition("@")[2]
     if len(asked) > MOST_REDIRECTS or target in asked:
         raise Failure(f"{text}: more than {MOST_REDIRECTS} redirects, through {shown}", "final")
     if not is_http(target) or (asked[-1].startswith("https:") and target.startswith("http:")):
@@ -290,7 +268,6 @@ def _redirected(response: urllib3.BaseHTTPResponse, asked: list[str]) -> str:
 
 
 def _retry_after(text: str | None) -> float | None:
-    """Return the seconds that a Retry-After (number or date) asks for; None if unreadable."""
     import urllib3
 
     try:
@@ -329,15 +306,10 @@ def _pool(process: int, proxy: str | None) -> urllib3.PoolManager:  # noqa: ARG0
         account = urllib3.util.parse_url(proxy).auth
         headers = urllib3.make_headers(proxy_basic_auth=account) if account else None
         pools = urllib3.ProxyManager(proxy, num_pools=32, maxsize=32, proxy_headers=headers)
-    kinds = (urllib3.HTTPConnectionPool, urllib3.HTTPSConnectionPool)
-    pools.pool_classes_by_scheme = {kind.scheme or "": _impatient(kind) for kind in kinds}
+    for kind in (urllib3.HTTPConnectionPool, urllib3.HTTPSConnectionPool):
+        connection: Any = type("Connection", (kind.ConnectionCls,), {"response_class": _Answer})
+        pools.pool_classes_by_scheme[kind.scheme or ""] = type(kind.__name__, (kind,), {"ConnectionCls": connection})
     return pools
-
-
-def _impatient(pool: type[Any]) -> type[Any]:
-    """Return a kind of pool whose connections read answers with a deadline."""
-    connection = type("Connection", (pool.ConnectionCls,), {"response_class": _Answer})
-    return type(pool.__name__, (pool,), {"ConnectionCls": connection})
 
 
 class _Answer(http.client.HTTPResponse):
@@ -380,13 +352,8 @@ class _Deadline(io.RawIOBase):
         super().close()
 
 
-def _proxy_of(url: str) -> str | None:
-    parts = urllib.parse.urlsplit(url)
-    return _find_proxy(parts.scheme, parts.netloc)
-
-
 @functools.lru_cache(256)
-def _find_proxy(scheme: str, host: str) -> str | None:
+def _proxy_of(scheme: str, host: str) -> str | None:
     """Return the proxy for a host from HTTPS_PROXY and similar variables, which are looked up once: that is slow."""
     proxy = urllib.request.getproxies().get(scheme)
     if not proxy or urllib.request.proxy_bypass(host):
@@ -395,16 +362,8 @@ def _find_proxy(scheme: str, host: str) -> str | None:
 
 
 @functools.lru_cache(256)
-def find_host(host: str, seconds: float) -> None:
-    """Look up the address of a host, which takes minutes where a network has no name server that answers.
-
-    A host that has an address is not looked up again, and one that is an address never.
-
-    Raises socket.gaierror if there is no such host, or no answer within `seconds`.
-    """
-    with contextlib.suppress(ValueError):
-        ipaddress.ip_address(host)
-        return
+def _look_up(host: str, seconds: float) -> None:
+    """Raise socket.gaierror if a host has no address, or nobody answers in time: that can take minutes."""
     problems: list[OSError] = [socket.gaierror(socket.EAI_AGAIN, f"no answer in {seconds:g} seconds")]
 
     def look_up() -> None:
@@ -440,11 +399,9 @@ def _through_fsspec(url: str, patience: Patience, start: int, stop: int | None) 
             size = getattr(file, "size", None)
             if start and (not isinstance(size, int) or start <= size):
                 file.seek(start)
-
-    read = _guarded(file.read, url, patience)
     total = size if isinstance(size, int) else None
     try:
-        yield Stream(start=start, total=total, ends_surely=total is not None, read=read, read_some=read)
+        yield Stream(start=start, total=total, ends_surely=total is not None, read=_guarded(file.read, url, patience))
     finally:
         with contextlib.suppress(Exception):  # it was only read
             file.close()
@@ -454,10 +411,7 @@ def _through_fsspec(url: str, patience: Patience, start: int, stop: int | None) 
 
 
 def plain_url(url: str) -> str:
-    """Return a URL that a user gives without its query, which is sent with each request below it.
-
-    Raises ValueError if user and password are in it; the message does not repeat them.
-    """
+    """Return a URL that a user gives without its query, which is sent with each request below it."""
     if "://" not in url:
         return url
     if "@" in url.split("/")[2]:
@@ -465,7 +419,7 @@ def plain_url(url: str) -> str:
             "leave user and password out of the URL, since URLs are shown and kept; orlog reads them "
             "from ~/.netrc (machine HOST login USER password PASSWORD), or the file that NETRC names."
         )
-    if not url.startswith(("http://", "https://")):
+    if not is_http(url):
         return url
     plain, _, query = url.partition("#")[0].partition("?")
     plain = plain.rstrip("/")
@@ -474,11 +428,6 @@ def plain_url(url: str) -> str:
     else:  # a URL that is given without a query gets none of a URL above it
         _queries.setdefault(plain, "")
     return plain
-
-
-def may_be_signed(url: str) -> bool:
-    """Return whether a URL has a query that may open the file, as that of a signed URL does."""
-    return any(_secret_parts(url.partition("?")[2]))
 
 
 def with_query(url: str) -> str:
@@ -491,10 +440,7 @@ def with_query(url: str) -> str:
 
 
 def bringing_queries(function: Callable[[Item], Result]) -> Callable[[Item], Result]:
-    """Return what does the same in another process, to which it brings the queries that were given with URLs.
-
-    It must not be written into a file on the way.
-    """
+    """Return what does the same in another process, to which it brings the queries that were given with URLs."""
     return functools.partial(_bring, function, dict(_queries))
 
 
@@ -505,10 +451,9 @@ def _bring(function: Callable[[Item], Result], queries: Mapping[str, str], item:
 
 def hidden(text: str) -> str:
     """Return a text without the secrets in queries that were given with URLs; other words stay as they are."""
-    for query in sorted(filter(None, _queries.values()), key=len, reverse=True):
-        if not (secrets := list(_secret_parts(query))):
-            continue
-        text = text.replace(f"?{query}", "?..")
+    for query in sorted(_queries.values(), key=len, reverse=True):
+        if secrets := secret_parts(query):
+            text = text.replace(f"?{query}", "?..")
         for part in secrets:
             value = part.partition("=")[2] or part
             if len(value) >= SHORTEST_SECRET:
@@ -516,26 +461,22 @@ def hidden(text: str) -> str:
     return text
 
 
-def _secret_parts(query: str) -> Iterator[str]:
-    """Yield the parts of a query that may be secrets, such as `token=..`."""
-    for part in query.replace("?", "&").replace("#", "&").split("&"):
-        if part and part.partition("=")[0].lower() not in _PUBLIC:
-            yield part
+def secret_parts(query: str) -> list[str]:
+    """Return the parts of a query that may be secrets, such as `token=..`."""
+    parts = query.replace("?", "&").replace("#", "&").split("&")
+    return [part for part in parts if part and part.partition("=")[0].lower() not in _PUBLIC]
 
 
 def authorization(url: str) -> dict[str, str]:
     """Return the header for a URL with what `.netrc` has for its host; none over plain http elsewhere."""
     parts = urllib.parse.urlsplit(url)
-    if parts.hostname is None or (parts.scheme != "https" and parts.hostname not in _LOCAL):
-        return {}
+    is_safe = parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1")
     path = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
     try:
-        changed = path.stat().st_mtime_ns
+        account = _account(parts.hostname, path, path.stat().st_mtime_ns) if parts.hostname and is_safe else ""
     except OSError:
         return {}
-    account = _account(parts.hostname, path, changed)
-    coded = base64.b64encode(account.encode()).decode()
-    return {"Authorization": f"Basic {coded}"} if account else {}
+    return {"Authorization": f"Basic {base64.b64encode(account.encode()).decode()}"} if account else {}
 
 
 @functools.lru_cache(256)

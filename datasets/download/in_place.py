@@ -20,7 +20,6 @@ import contextlib
 import dataclasses
 import errno
 import functools
-import hashlib
 import os
 import re
 import stat
@@ -28,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -60,12 +59,14 @@ from orlog.datasets.store.chunk_hashes import (
     lacks_chunk_hashes,
     metadata_objects,
 )
+from orlog.datasets.store.objects import check_data, mismatch
 from orlog.datasets.store.shards import Shard, check_bytes
 from orlog.errors import IntegrityError, NotFoundError, OrlogError, SchemaError, TransferError
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.manifests.names import DatasetName, bytes_of, is_url, parse_name
 
 Key = TypeVar("Key")
+Check: TypeAlias = Callable[[bytes], None]
 Coming: TypeAlias = "concurrent.futures.Future[None]"
 """A request for some chunks, sent or waiting to be."""
 
@@ -75,61 +76,44 @@ WHOLE_BYTES = 2**17
 """Shards of at most this are fetched whole: their index and their chunks in one request."""
 PIECE_BYTES = 2**21
 """Most bytes of a request for several neighboring chunks, so that a long range comes by several at once."""
-LIMIT = "ORLOG_CACHE"
-DEFAULT_LIMIT = "20G"
+LIMIT, DEFAULT_LIMIT = "ORLOG_CACHE", "20G"
 _BLOCK = 512  # bytes, in which the system counts what a file takes
 _SHARE_BETWEEN_LOOKS = 0.02  # of the limit: what is written before the folder is looked at again
 _LEFT = 0.9  # of the limit, once something is removed
 _TRIES = 100  # to make a file in a folder that is being removed
 _SOURCE_FILE = ".source"
-_FOLDER = re.compile(r"[0-9a-f]{64}")
-_TRASH = re.compile(r"\.([0-9a-f]{64})\.deleted")
+_FOLDER = re.compile(r"([0-9a-f]{64})|\.([0-9a-f]{64})\.deleted")
 _lock, _bringing = threading.Lock(), threading.Lock()
 _written: dict[int, int] = {}  # since the folder was last looked at, by process
 
 
 def open_in_place(
-    name: str | DatasetName, mirrors: Sequence[str] = (), *, whole_files: bool = False, patience: Patience = Patience()
+    name: str | DatasetName | Source,
+    mirrors: Sequence[str] = (),
+    *,
+    whole_files: bool = False,
+    patience: Patience = Patience(),
 ) -> Dataset:
     """Return a version that is read where it is: each chunk is fetched when it is needed, and checked.
 
-    The manifest, its signature where the registry has keys, and all metadata are fetched and checked first.
+    The manifest, its signature where the registry has keys, and all metadata are fetched and checked first. `name`
+    is one that a registry offers; or the URL of a version, or of a dataset in a registry, whose newest version is
+    taken; or where a version is. `mirrors` are other places with the same files. With `whole_files`, a version
+    without hashes of its chunks is opened too, whose files are then fetched whole.
 
-    Args:
-        name: A name that a registry offers; or the URL of a version, or of a dataset in a registry, of which
-            the newest version is taken.
-        mirrors: Other places with the same files.
-        whole_files: Also open a version without hashes of its chunks, whose files are then fetched whole.
-        patience: How long each place is tried.
-
-    Raises:
-        NotFoundError: no registry offers it.
-        SchemaError: it is a third-party file, or in the container hdf5, of which no part can be checked; or it
-            has no hashes of its chunks, and `whole_files` was not given.
-        IntegrityError: metadata are damaged; SignatureError: the signature is wrong.
-        TransferError: no place answers.
-        StorageError: the disk is full.
+    Raises SchemaError for what cannot be read in place, and says what to run.
     """
-    if isinstance(name, str) and is_url(name):
-        source: Source | ForeignFileSource = newest_at_url(name, mirrors, patience=patience)
+    if isinstance(name, Source):
+        source: Source | ForeignFileSource = name
+    elif isinstance(name, str) and is_url(name):
+        source = newest_at_url(name, mirrors, patience=patience)
     else:
-        wanted = parse_name(name) if isinstance(name, str) else name
-        source = find_source(wanted, mirrors, patience=patience)
+        source = find_source(parse_name(name) if isinstance(name, str) else name, mirrors, patience=patience)
     if isinstance(source, ForeignFileSource):
         raise SchemaError(
             f"{source.name}@{source.version} is made of third-party files, which are imported whole; run: "
             f"orlog download {source.name}"
         )
-    return open_source(source, patience, whole_files=whole_files)
-
-
-def is_offered_in_place(registry: str) -> bool:
-    """Return whether versions of a registry are read where they are."""
-    return any(one.in_place for one in read_registries() if one.name == registry)
-
-
-def open_source(source: Source, patience: Patience = Patience(), *, whole_files: bool = False) -> Dataset:
-    """Return a version that is read where it is; raises as `open_in_place`."""
     manifest = source.manifest
     # A query may be a secret, which is kept in no file and shown to nobody.
     address = source.mirrors[-1].partition("?")[0]
@@ -140,7 +124,7 @@ def open_source(source: Source, patience: Patience = Patience(), *, whole_files:
             f"{named}: its container is {manifest.container}, a file that is downloaded whole; {download}, or "
             "publish it in the container zarr (orlog save)."
         )
-    allowed = any(one.whole_files for one in read_registries() if one.name == source.registry)
+    allowed = any(registry.whole_files for registry in read_registries() if registry.name == source.registry)
     if lacks_chunk_hashes(manifest) and not (whole_files or allowed):
         raise SchemaError(
             f"{named}: it has no hashes of its chunks, so no part of a file can be checked alone; {download}, or let "
@@ -150,9 +134,7 @@ def open_source(source: Source, patience: Patience = Patience(), *, whole_files:
     with storage_errors(folder):
         make_folder(folder.parent)
         clear_way(folder.parent, f".{folder.name}.lock")
-    elsewhere = Elsewhere(
-        mirrors=source.mirrors, patience=patience, folder=folder, objects={item.path: item for item in manifest.objects}
-    )
+    elsewhere = Elsewhere(source.mirrors, patience, folder, {item.path: item for item in manifest.objects})
     with sole_access(folder):
         elsewhere.bring_metadata(manifest, source.registry or address)
     with contextlib.suppress(NotFoundError, FileNotFoundError):
@@ -166,14 +148,7 @@ def open_source(source: Source, patience: Patience = Patience(), *, whole_files:
 
 
 class Kept(NamedTuple):
-    """What is kept of one version.
-
-    Attributes:
-        folder: Its folder.
-        manifest: Its manifest.
-        size_bytes: What it takes on the disk.
-        used: When a shard of it was last opened, in seconds since 1970.
-    """
+    """What is kept of one version: its bytes on the disk, and when a shard was last opened (seconds since 1970)."""
 
     folder: Path
     manifest: Manifest
@@ -187,10 +162,7 @@ def in_place_folder() -> Path:
 
 
 def limit_bytes() -> int:
-    """Return how much is kept at most.
-
-    Raises ValueError if ORLOG_CACHE is no size.
-    """
+    """Return how much is kept at most."""
     text = os.environ.get(LIMIT, "") or DEFAULT_LIMIT
     try:
         return bytes_of(text)
@@ -199,17 +171,17 @@ def limit_bytes() -> int:
 
 
 def kept_versions() -> list[Kept]:
-    """Return what is kept of each version, the one used last first."""
+    """Return what is kept of each version, the last used first."""
     kept = []
     for folder in _folders():
         with contextlib.suppress(OrlogError, OSError):
             kept.append(Kept(folder, read_manifest(folder / MANIFEST_FILE), *_size_and_use(folder)))
-    return sorted(kept, key=lambda one: -one.used)
+    return sorted(kept, key=lambda version: -version.used)
 
 
 def address_of(folder: Path) -> str:
     """Return the URL of a version that was opened by that alone; empty for one that a registry offers by its name."""
-    text = _read_source(folder)
+    text = _read_bytes(folder / _SOURCE_FILE).decode("utf-8", "replace")
     return text if is_url(text) else ""
 
 
@@ -228,7 +200,7 @@ def make_room(size_bytes: int, *, at_once: bool = False) -> int:
         _written[process] = 0
         files = list(_files(in_place_folder()))
         total = sum(status.st_blocks * _BLOCK for _, status in files)
-        shards = [(status.st_mtime, path, status) for path, status in files if _is_shard(path)]
+        shards = [(status.st_mtime, path, status) for path, status in files if path.name.startswith("c.")]
         freed = 0
         for _, path, status in sorted(shards) if total > limit else ():
             if total - freed <= limit * _LEFT:
@@ -244,40 +216,35 @@ def collect_in_place(
 ) -> GarbageReport:
     """Remove what is kept of versions that are read in place, and report it.
 
-    What killed processes left goes, what is kept of registries that were removed, and what is above ORLOG_CACHE.
-    With `unused_days`, versions not opened for so long go too; then, with `max_bytes`, those opened least recently,
-    until all take no more than this. Versions opened within the last day stay, unless `unused_days` is 0, and so
-    does what is being opened. Processes that read a version go on, and fetch what they miss. A `dry_run` writes nothing.
-
-    Raises ValueError if a limit is negative, or ORLOG_CACHE no size.
+    What killed processes left goes, what is kept of registries that were removed, and what is above ORLOG_CACHE; the
+    limits are those of `collect`. Processes that read a version go on, and fetch what they miss.
     """
-    known = {"", *(one.name for one in read_registries())}
-    whole = {one.folder for one in kept_versions()}
+    known = {"", *(registry.name for registry in read_registries())}
+    whole = {version.folder for version in kept_versions()}
     candidates, total = [], 0
     for folder in _folders():
-        if not (_FOLDER.fullmatch(folder.name) or _TRASH.fullmatch(folder.name)):
-            continue
-        size, used = _size_and_use(folder)
-        source = _read_source(folder)
-        total += size
-        why = "" if source in known or is_url(source) else f"its registry {source} was removed"
-        candidates.append(
-            Candidate(
-                path=folder,
-                age=max(0.0, time.time() - used),
-                remove=functools.partial(_remove, folder, dry_run),
-                free=functools.partial(int, size),
-                why=why if folder in whole else LEFT_BEHIND,
+        if _FOLDER.fullmatch(folder.name):
+            size, used = _size_and_use(folder)
+            source = _read_bytes(folder / _SOURCE_FILE).decode("utf-8", "replace")
+            total += size
+            why = "" if source in known or is_url(source) else f"its registry {source} was removed"
+            candidates.append(
+                Candidate(
+                    path=folder,
+                    age=max(0.0, time.time() - used),
+                    remove=functools.partial(_remove, folder, dry_run),
+                    free=functools.partial(int, size),
+                    why=why if folder in whole else LEFT_BEHIND,
+                )
             )
-        )
     limit = limit_bytes() if max_bytes is None else min(limit_bytes(), max_bytes)
     return collect(candidates, total, unused_days, limit)
 
 
 def _remove(path: Path, dry_run: bool, seconds: float) -> str:
     """Remove a folder in one step, unless it was used within so many seconds; return why it stays, or nothing."""
-    leftover = _TRASH.fullmatch(path.name)
-    folder = path.with_name(leftover[1]) if leftover else path
+    digest, leftover = _FOLDER.fullmatch(path.name).groups()  # type: ignore[union-attr]
+    folder = path.with_name(digest or leftover)
 
     def is_due(place: Path) -> bool:
         return seconds == 0 or time.time() - _size_and_use(place)[1] >= seconds
@@ -301,10 +268,8 @@ def _folders() -> list[Path]:
 
 
 def _size_and_use(folder: Path) -> tuple[int, float]:
-    """Return the bytes that a folder takes on the disk, and when a file of it was last opened."""
     states = [status for _, status in _files(folder)]
-    size = sum(status.st_blocks * _BLOCK for status in states)
-    return size, max((status.st_mtime for status in states), default=0.0)
+    return sum(state.st_blocks * _BLOCK for state in states), max((state.st_mtime for state in states), default=0.0)
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -315,21 +280,8 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
                 yield path, path.lstat()
 
 
-def _is_shard(path: Path) -> bool:
-    return path.name.startswith("c.")
-
-
-def _read_source(folder: Path) -> str:
-    with contextlib.suppress(OSError, ValueError):
-        return (folder / _SOURCE_FILE).read_text("utf-8")
-    return ""
-
-
 def clear_way(folder: Path, path: str) -> None:
-    """Remove what is in the way of a file: links, folders for files, files for folders, files that cannot be opened.
-
-    Nothing that is kept here is needed, so what does not belong here goes.
-    """
+    """Remove what is in the way of a file: links, folders for files, files for folders, files that cannot be opened."""
     *above, name = path.split("/")
     with contextlib.suppress(FileNotFoundError):
         for part in above:
@@ -344,7 +296,7 @@ def clear_way(folder: Path, path: str) -> None:
 # --- a version that lies elsewhere
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Elsewhere:
     """What is known of a version that is read in place; it can be pickled, and used in threads.
 
@@ -365,25 +317,20 @@ class Elsewhere:
 
     def __reduce__(self) -> tuple[Callable[..., Elsewhere], tuple[object, ...]]:
         """On another machine, what is read is kept in its own home."""
-        return _arrived, (self.mirrors, self.patience, self.folder, self.objects, self.layouts)
+        return _arrived, (self.mirrors, self.patience, self.folder.name, self.objects, self.layouts)
 
-    def get(self, path: str, start: int, stop: int, check: Callable[[bytes], None]) -> bytes:
-        """Return the bytes `start` to `stop - 1` of an object, once they pass a check.
-
-        Raises IntegrityError if the mirrors that answer give other bytes; TransferError if none answers.
-        """
+    def get(self, path: str, start: int, stop: int, check: Check) -> bytes:
+        """Return the bytes `start` to `stop - 1` of an object, once they pass a check."""
 
         def attempt(mirror: Mirror) -> bytes:
-            url = mirror.url_of(path)
-            data = _read_range(url, start, stop, self.objects[path].size_bytes, self.patience)
+            data = _read_range(mirror.url_of(path), start, stop, self.objects[path].size_bytes, self.patience)
             check(data)
             mirror.moved_at = time.monotonic()
             return data
 
         mirrors = _mirrors(os.getpid(), self.mirrors)
-        what = f"{path}, bytes {start} to {stop - 1}"
         try:
-            return ask(mirrors, path, attempt, self.patience, what=what)
+            return ask(mirrors, path, attempt, self.patience, what=f"{path}, bytes {start} to {stop - 1}")
         except TransferError as error:
             damage = error.__cause__
             if not isinstance(damage, IntegrityError):
@@ -391,10 +338,7 @@ class Elsewhere:
             raise IntegrityError(f"{error}", file=path, expected=damage.expected, found=damage.found) from damage
 
     def bring_metadata(self, manifest: Manifest, source: str) -> None:
-        """Fetch what the folder lacks of the metadata, or has damaged; the caller holds its lock.
-
-        It keeps `source`, the name of the registry or the URL, for those who list and collect.
-        """
+        """Fetch what the folder lacks of the metadata, or has damaged; keep the name of the registry or the URL."""
         texts = {_SOURCE_FILE: source.encode(), MANIFEST_FILE: manifest.to_json().encode()}
         paths = [item.path for item in metadata_objects(manifest)]
         with storage_errors(self.folder):
@@ -408,7 +352,7 @@ class Elsewhere:
 
     def _bring_whole(self, path: str) -> bytes:
         """Return an object that is kept whole; what is missing here or damaged is fetched."""
-        check = functools.partial(_check_whole, self.objects[path])
+        check = functools.partial(check_data, self.objects[path])
         with storage_errors(self.folder):
             clear_way(self.folder, path)
             data = _read_bytes(self.folder / path)
@@ -420,7 +364,6 @@ class Elsewhere:
         return data
 
     def _read_whole(self, path: str) -> bytes:
-        """Return an object that is kept whole, and in memory."""
         if path not in self._whole:
             with _bringing:
                 self._whole[path] = self._bring_whole(path)
@@ -431,13 +374,10 @@ class Elsewhere:
         return RemoteShard(self, path, chunks, name=name)
 
     def check(self, path: str, room: int, chunks: Iterable[int]) -> None:
-        """Fetch some chunks of a shard with room for so many, or all of it where it is fetched whole, and check them.
-
-        Raises as `RemoteShard.fetch` does.
-        """
+        """Fetch some chunks of a shard with room for so many, or all of it where it is fetched whole, and check them."""
         if self.is_whole(path):
             item = self.objects[path]
-            self.get(path, 0, item.size_bytes, functools.partial(_check_whole, item))
+            self.get(path, 0, item.size_bytes, functools.partial(check_data, item))
             return
         shard = RemoteShard(self, path, room, name=path)
         for piece in shard.pieces(chunks):
@@ -448,15 +388,11 @@ class Elsewhere:
         return self.objects[path].size_bytes <= WHOLE_BYTES or path not in self.layouts
 
     def hashes_ahead(self, path: str) -> concurrent.futures.Future[bytes] | None:
-        """Ask for the hashes of a shard's chunks while its index comes; None if they are here.
-
-        Nothing is checked yet: that takes the index.
-        """
+        """Ask for the hashes of a shard's chunks, unchecked, while its index comes; None if they are here."""
         if is_kept_whole(self.objects[CHUNKS_FILE]):
             return None
         pool = _requests(os.getpid(), "hashes")  # others may all wait for it
-        where = self.layouts[path].of_hashes
-        return pool.submit(self.get, CHUNKS_FILE, *where, lambda _data: None)
+        return pool.submit(self.get, CHUNKS_FILE, *self.layouts[path].of_hashes, lambda _data: None)
 
     def chunk_hashes(self, path: str, index: bytes, ahead: concurrent.futures.Future[bytes] | None) -> bytes:
         """Return the hashes of a shard's chunks, which were checked together with its index."""
@@ -465,14 +401,9 @@ class Elsewhere:
         expected = self._read_whole(SHARDS_FILE)[place : place + HASH_BYTES]
 
         def check(hashes: bytes) -> None:
-            found = hash_of(index + hashes)
-            if found != expected:
-                raise IntegrityError(
-                    f"{path}, index of chunks: it and the hashes of its chunks are not those of the manifest.",
-                    file=path,
-                    expected=expected.hex(),
-                    found=found.hex(),
-                )
+            if (actual := hash_of(index + hashes)) != expected:
+                where = f"{path}, index of chunks: it and the hashes of its chunks are not those of the manifest"
+                raise mismatch(where, path, expected.hex(), actual.hex())
 
         start, stop = layout.of_hashes
         if ahead is None:
@@ -491,15 +422,12 @@ class Elsewhere:
         """Fetch what is not here of some chunks, by shard: all indexes at once, then all chunks.
 
         With `ahead`, chunks are not waited for: what fetches them is added to it. Whoever needs them waits.
-
-        Raises as `RemoteShard.fetch` does.
         """
         pool = _requests(os.getpid(), "chunks")
         opening = _requests(os.getpid(), "indexes").map if len(wanted) > 1 else map
-        shards = list(opening(opened, wanted))
         own: list[Coming] = []
         others: list[Coming] = []
-        for shard, chunks in zip(shards, wanted.values(), strict=True):
+        for shard, chunks in zip(list(opening(opened, wanted)), wanted.values(), strict=True):
             if isinstance(shard, RemoteShard):
                 shard.start(chunks, pool, own, others)
         if ahead is not None:
@@ -518,18 +446,12 @@ class Elsewhere:
             self.bring(opened, wanted)
 
 
-def _arrived(
-    mirrors: tuple[str, ...],
-    patience: Patience,
-    folder: Path,
-    objects: Mapping[str, StoredObject],
-    layouts: dict[str, Layout],
-) -> Elsewhere:
+def _arrived(mirrors: tuple[str, ...], patience: Patience, name: str, *rest: Any) -> Elsewhere:
     """Return a version that is read in place, in a process that may be on another machine."""
-    here = in_place_folder() / folder.name
-    with storage_errors(here):
-        make_folder(here)
-    return Elsewhere(mirrors=mirrors, patience=patience, folder=here, objects=objects, layouts=layouts)
+    folder = in_place_folder() / name
+    with storage_errors(folder):
+        make_folder(folder)
+    return Elsewhere(mirrors, patience, folder, *rest)
 
 
 def _read_range(url: str, start: int, stop: int, size: int, patience: Patience) -> bytes:
@@ -545,7 +467,7 @@ def _read_range(url: str, start: int, stop: int, size: int, patience: Patience) 
             left -= len(block)
     if left:
         raise Failure(f"sent {stop - start - left} of {stop - start} bytes from {start} on")
-    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+    return b"".join(blocks)
 
 
 @functools.lru_cache(64)
@@ -558,18 +480,6 @@ def _read_bytes(path: Path) -> bytes:
     with contextlib.suppress(OSError):
         return path.read_bytes()
     return b""
-
-
-def _check_whole(item: StoredObject, data: bytes) -> None:
-    """Raise IntegrityError if these are not the bytes of an object."""
-    found = hashlib.sha256(data).hexdigest()
-    if found != item.sha256:
-        raise IntegrityError(
-            f"{item.path}: sha256 expected {item.sha256} found {found}.",
-            file=item.path,
-            expected=item.sha256,
-            found=found,
-        )
 
 
 @functools.cache
@@ -594,16 +504,26 @@ class RemoteShard(Shard):
         self._here = np.zeros(chunks, np.bool_)
         self._coming: dict[int, tuple[threading.Lock, dict[int, Coming]]] = {}
         self._hashes = b""
+        self._check_whole = functools.partial(check_data, self._item)
         super().__init__(elsewhere.folder / path, chunks, self._item.size_bytes, name=name)
 
     def _open(self, path: Path, size_bytes: int) -> int:
-        """Open the sparse file, which is made if it is not here."""
+        """Open the sparse file; it and its folder are made, also while another process removes them."""
         with storage_errors(path):
-            file = _open_or_make(self._elsewhere.folder, self._path)
+            file = self._make(path)
             if os.fstat(file).st_size != size_bytes:
                 os.ftruncate(file, size_bytes)
             os.utime(file)  # when it was last used
         return file
+
+    def _make(self, path: Path) -> int:
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        for _ in range(_TRIES):
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                clear_way(self._elsewhere.folder, self._path)
+                make_folder(path.parent)
+                return os.open(path, flags, 0o600)
+        return os.open(path, flags, 0o600)
 
     def _read_index(self, index_bytes: int) -> bytes:
         """Bring the index and the hashes of the chunks, or the whole shard."""
@@ -643,7 +563,6 @@ class RemoteShard(Shard):
                 request.add_done_callback(functools.partial(_forget, coming, range(first, last)))
 
     def _lacking(self, chunks: Iterable[int]) -> list[tuple[int, int]]:
-        """Return (first, last + 1) of runs of neighboring chunks that are not here, in pieces to be fetched."""
         return self.pieces(chunk for chunk in chunks if not self._is_here(chunk))
 
     def _is_here(self, chunk: int) -> bool:
@@ -670,11 +589,7 @@ class RemoteShard(Shard):
         return pieces
 
     def fetch(self, first: int, last: int) -> None:
-        """Fetch chunks `first` to `last - 1`, which are neighbors, check each of them, and keep them.
-
-        Raises IntegrityError that names the object and the chunk; TransferError if no place answers;
-        StorageError if the disk is full.
-        """
+        """Fetch chunks `first` to `last - 1`, which are neighbors, check each of them, and keep them."""
         if self._elsewhere.is_whole(self._path):
             self._get(0, self._item.size_bytes, self._check_whole)
             self._here[:] = True
@@ -706,21 +621,14 @@ class RemoteShard(Shard):
     def _check(self, chunk: int, data: bytes | memoryview) -> None:
         """Compare the bytes of a chunk with its hash, which covers its checksum."""
         expected = self._hashes[chunk * HASH_BYTES : (chunk + 1) * HASH_BYTES]
-        found = hash_of(data)
-        if found != expected:
+        if (actual := hash_of(data)) != expected:
             where = f"{self._path}, chunk {chunk}"
             check_bytes(bytes(data), where, self._path)
-            raise IntegrityError(
-                f"{where}: other bytes than the manifest's: blake3 expected {expected.hex()} found {found.hex()}.",
-                file=self._path,
-                expected=expected.hex(),
-                found=found.hex(),
+            raise mismatch(
+                f"{where}: other bytes than the manifest's: blake3", self._path, expected.hex(), actual.hex()
             )
 
-    def _check_whole(self, data: bytes) -> None:
-        _check_whole(self._item, data)
-
-    def _get(self, start: int, stop: int, check: Callable[[bytes], None]) -> None:
+    def _get(self, start: int, stop: int, check: Check) -> None:
         """Fetch bytes and write them where they lie; on a full disk, what else is kept here goes first."""
         data = self._elsewhere.get(self._path, start, stop, check)
         make_room(len(data))
@@ -728,8 +636,7 @@ class RemoteShard(Shard):
             try:
                 self._write(data, start)
             except OSError as error:
-                is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-                if not is_full or not make_room(0, at_once=True):
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not make_room(0, at_once=True):
                     raise
                 self._write(data, start)
 
@@ -755,19 +662,7 @@ def _is_hole(file: int, offset: int, size: int) -> bool:
         return error.errno == errno.ENXIO  # nothing from there on
 
 
-def _open_or_make(folder: Path, name: str) -> int:
-    """Open a file for reading and writing; it and its folder are made, also while another process removes them."""
-    path = folder / name
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    for _ in range(_TRIES):
-        with contextlib.suppress(FileNotFoundError, FileExistsError):
-            clear_way(folder, name)
-            make_folder(path.parent)
-            return os.open(path, flags, 0o600)
-    return os.open(path, flags, 0o600)
-
-
-def _passes(check: Callable[[bytes], None], data: bytes) -> bool:
+def _passes(check: Check, data: bytes) -> bool:
     try:
         check(data)
     except IntegrityError:

@@ -26,6 +26,7 @@ from orlog.datasets.download.http import Patience, plain_url
 from orlog.datasets.download.transfer import Mirror, read_first, read_small
 from orlog.datasets.home.records import Source, choose_version, read_history, read_origin
 from orlog.datasets.home.registries import Registry, check_serial, read_registries
+from orlog.datasets.store.objects import mismatch
 from orlog.errors import (
     IntegrityError,
     ManifestError,
@@ -48,17 +49,7 @@ WHOLE_DIGEST = len("sha256:") + 64
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignFileSource:
-    """Where to download the third-party files that are imported as a version.
-
-    Attributes:
-        name: Name of the dataset.
-        version: Its version.
-        entry: What the registry says about the files.
-        urls: URLs of each file of `entry.each`, in the order in which they are tried.
-        registry: Which registry lists it.
-        signed_by: Key that signed the registry's index; empty if no signature is required.
-        digest: Start of the digest that the version must have; empty if none was asked for.
-    """
+    """Where to download the third-party files that are imported as a version."""
 
     name: str
     version: str
@@ -70,11 +61,7 @@ class ForeignFileSource:
 
 
 def source_of_url(url: str, mirrors: Sequence[str] = (), *, patience: Patience = Patience()) -> Source:
-    """Return the version whose folder or manifest is at a URL of a user; mirrors are copies of the folder.
-
-    Raises ValueError if user and password are in it; NotFoundError if there is no manifest; TransferError if
-    it cannot be read; ManifestError if it is malformed.
-    """
+    """Return the version whose folder or manifest is at a URL of a user; mirrors are copies of the folder."""
     folder, mark, query = url.partition("?")
     base = plain_url(folder.rstrip("/").removesuffix(f"/{MANIFEST_FILE}") + mark + query)
     source = version_at(base, patience=patience)
@@ -89,10 +76,7 @@ def version_at(folder: str, *, patience: Patience = Patience()) -> Source:
 
 
 def newest_at_url(url: str, mirrors: Sequence[str] = (), *, patience: Patience = Patience()) -> Source:
-    """Return the version at a URL, or the newest one of the dataset there, as the registry above says.
-
-    Raises as `source_of_url`.
-    """
+    """Return the version at a URL, or the newest one of the dataset there, as the registry above says."""
     try:
         return source_of_url(url, mirrors, patience=patience)
     except NotFoundError as error:
@@ -114,11 +98,7 @@ def newest_at_url(url: str, mirrors: Sequence[str] = (), *, patience: Patience =
 def find_source(
     wanted: DatasetName, mirrors: Sequence[str] = (), *, patience: Patience = Patience()
 ) -> Source | ForeignFileSource:
-    """Return what the first registry with the name offers: a version, or a third-party file.
-
-    Without a version or digest it is the newest version that this machine does not know to be yanked.
-    `mirrors` are further URLs of copies of the registry, tried first.
-    """
+    """Return what the first registry with the name offers: a version, or a third-party file."""
     mirrors = plain_urls(mirrors)
     asked = []
     known: set[str] = set()
@@ -138,20 +118,21 @@ def find_source(
             unreachable = error
             asked.append(f"{registry.name} does not answer")
             continue
-        version = _choose(index, wanted)
-        if version is None:
+        roots = (*mirrors, registry.url, *registry.mirrors)
+        offered = offered_version(index, wanted)
+        if offered is None:
             asked.append(registry.name + _absence(index, wanted))
             known |= {*index.datasets, *index.foreign}
-        elif version in index.foreign.get(wanted.name, {}):
-            roots = (*mirrors, registry.url, *registry.mirrors)
-            return _listed(registry.name, roots, wanted, version, index, signed_by)
-        else:
-            return _offered(registry, wanted.name, version, index, mirrors, patience)
+            continue
+        version, entry = offered
+        if isinstance(entry, ForeignEntry):
+            return _listed(registry.name, roots, wanted, version, entry, signed_by)
+        return _offered(registry, roots, wanted.name, version, entry, patience)
     for name in SHIPPED:
         index = shipped_index(name)
-        version = _choose(index, wanted)
-        if version is not None:
-            return _listed(name, (), wanted, version, index, "")
+        offered = offered_version(index, wanted)
+        if offered is not None and isinstance(offered[1], ForeignEntry):
+            return _listed(name, (), wanted, offered[0], offered[1], "")
         if index.foreign.get(wanted.name) or wanted.name.startswith(f"{name}/"):
             asked.append(name + _absence(index, wanted))
             known |= set(index.foreign)
@@ -166,17 +147,12 @@ def find_source(
 
 
 def _absence(index: Index, wanted: DatasetName) -> str:
-    """Return a text that says what an index has instead of the wanted version."""
     there = {**index.datasets.get(wanted.name, {}), **index.foreign.get(wanted.name, {})}
     return f" has {', '.join(sorted(there))} of it" if there else " does not have it"
 
 
 def read_index(registry: Registry, patience: Patience = Patience()) -> tuple[Index, str]:
-    """Return the index from the first place of a registry with a valid one, and who signed it.
-
-    A place may be out of date or in the middle of a change, so a bad signature is retried, and then
-    the next place is asked.
-    """
+    """Return the index from the first place of a registry with a valid one, and who signed it."""
     attempts = []
     signed_by = ""
     refused: SignatureError | None = None
@@ -207,37 +183,30 @@ def read_index(registry: Registry, patience: Patience = Patience()) -> tuple[Ind
 
 
 def offered_version(index: Index, wanted: DatasetName) -> tuple[str, IndexEntry | ForeignEntry] | None:
-    """Return the version that an index offers under a name, and its entry; None if it has none."""
-    version = _choose(index, wanted)
-    if version is None:
-        return None
-    entry = index.entry(wanted.name, version)
-    return version, index.foreign[wanted.name][version] if entry is None else entry
+    """Return the version that an index offers under a name, and its entry; None if it has none.
 
-
-def _choose(index: Index, wanted: DatasetName) -> str | None:
-    """Return the version that is wanted; by default the newest that is not yanked."""
-    offered = index.datasets.get(wanted.name, {})
-    good = [
-        version
-        for version, entry in offered.items()
-        if wanted.version in ("", version) and entry.digest.startswith(wanted.digest)
-    ]
+    By default it is the newest that this machine does not know to be yanked.
+    """
     # The digest of a third-party file is known only after its import, so it is compared then.
-    if wanted.version or not wanted.digest:
-        foreign = index.foreign.get(wanted.name, {})
-        good += [version for version in foreign if wanted.version in ("", version)]
-    good = newest_first(good)
-    if wanted.version or wanted.digest or len(good) < 2:
-        return good[0] if good else None
-    return choose_version(good, read_history(wanted.name)) or (good[0] if good else None)
+    foreign = index.foreign.get(wanted.name, {}) if wanted.version or not wanted.digest else {}
+    entries: dict[str, IndexEntry | ForeignEntry] = {**foreign, **index.datasets.get(wanted.name, {})}
+    good = newest_first(
+        version
+        for version, entry in entries.items()
+        if wanted.version in ("", version)
+        and (isinstance(entry, ForeignEntry) or entry.digest.startswith(wanted.digest))
+    )
+    if not good:
+        return None
+    chosen = good[0]
+    if not (wanted.version or wanted.digest) and len(good) > 1:
+        chosen = choose_version(good, read_history(wanted.name)) or chosen
+    return chosen, entries[chosen]
 
 
 def _offered(
-    registry: Registry, name: str, version: str, index: Index, mirrors: Sequence[str], patience: Patience
+    registry: Registry, roots: Sequence[str], name: str, version: str, entry: IndexEntry, patience: Patience
 ) -> Source:
-    entry = index.datasets[name][version]
-    roots = (*mirrors, registry.url, *registry.mirrors)
     folders = tuple(f"{root}/{name}/{version}" for root in roots)
     places = [f"{folder}/{MANIFEST_FILE}" for folder in folders]
     data, where = read_first(places, LARGEST_MANIFEST, patience=patience)
@@ -246,30 +215,23 @@ def _offered(
         signed_by = check_signature(data, "manifest", _signature(where, patience), registry.keys, where)
     manifest = manifest_from_text(data, where)
     if (manifest.name, manifest.version, manifest.digest) != (name, version, entry.digest):
-        raise IntegrityError(
-            f"{where}: the index of {registry.name} names {name}@{version} ({entry.digest}), found "
-            f"{manifest.name}@{manifest.version} ({manifest.digest}); tell who publishes it.",
-            file=MANIFEST_FILE,
-            expected=entry.digest,
-            found=manifest.digest,
+        expected, actual = (f"{name}@{version} {entry.digest}", f"{manifest.name}@{manifest.version} {manifest.digest}")
+        raise mismatch(
+            f"{where}, in the index of {registry.name}", MANIFEST_FILE, expected, actual, "tell its publisher."
         )
     return Source(manifest=manifest, mirrors=folders, registry=registry.name, signed_by=signed_by, audit=entry.audit)
 
 
 def _listed(
-    registry: str, roots: Sequence[str], wanted: DatasetName, version: str, index: Index, signed_by: str
+    registry: str, roots: Sequence[str], wanted: DatasetName, version: str, entry: ForeignEntry, signed_by: str
 ) -> ForeignFileSource:
-    """Return the third-party files that a registry with these roots lists under a name.
-
-    Raises ManifestError if a file is on this machine, and the registry is not.
-    """
-    entry = index.foreign[wanted.name][version]
+    """Return the third-party files that a registry with these roots lists under a name."""
+    is_far = any(is_url(root) and not root.startswith("file:") for root in roots)
     urls = []
     for file in entry.each:
         places: list[str] = []
         for url in (file.url, *file.mirrors):
-            far = [root for root in roots if is_url(root) and not root.startswith("file:")]
-            if url.startswith("file:") and far:
+            if url.startswith("file:") and is_far:
                 raise ManifestError(
                     f"{wanted.name}@{version}: the registry {registry} names {url}, a file of this "
                     "machine, and is not on it itself; tell who publishes it.",
@@ -302,13 +264,7 @@ def plain_urls(urls: Sequence[str]) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What a version's origin says about it.
-
-    Attributes:
-        state: `same`: the origin offers this digest; `other`: it does not; `unknown`: it did not
-            answer, or the version was not downloaded.
-        text: A line about it.
-    """
+    """What a version's origin says about it."""
 
     state: Literal["same", "other", "unknown"]
     text: str

@@ -51,11 +51,7 @@ def check_environment(
     *,
     trust_environment: bool = False,
 ) -> EnvironmentRecord:
-    """Return the environment that a dataset names, if making it is allowed.
-
-    `versions` are the stored versions that the dataset is made of; a SimulatorError says that arguments need
-    the user's consent, or are never taken from data.
-    """
+    """Return the environment that a dataset names, if making it is allowed."""
     if record is None:
         found = [benchmark_environment(manifest.benchmark) for manifest, _ in versions]
         reasons = {one.reason for one in found if one is not None and one.reason}
@@ -100,10 +96,7 @@ def check_environment(
 
 
 def note_environment(record: EnvironmentRecord) -> None:
-    """Note that the user of this machine recorded data in an environment.
-
-    Raises StorageError if the note cannot be written.
-    """
+    """Note that the user of this machine recorded data in an environment."""
     path = _note(record)
     if record.kwargs and not path.is_file():
         with sole_writer(path):

@@ -42,10 +42,7 @@ def datasets_folder() -> Path:
 
 
 def dataset_folders() -> list[Path]:
-    """Return the folders in which datasets are looked for: the user's own first, then shared ones.
-
-    ORLOG_SHARED lists homes, separated as in PATH; those that cannot be read are skipped.
-    """
+    """Return the folders in which datasets are looked for: the user's own first, then shared ones."""
     shared = os.environ.get("ORLOG_SHARED", "").split(os.pathsep)
     homes = [Path(home).expanduser().absolute() / "datasets" for home in shared if home.strip()]
     return list(dict.fromkeys([datasets_folder(), *filter(_can_be_listed, homes)]))
@@ -104,10 +101,7 @@ def _holds_manifest(folder: Path) -> bool:
 
 
 def mark_used(folder: Path) -> None:
-    """Mark a version, or a part of one, as used; call it before its files are read.
-
-    Only folders in the user's own home are marked, and only if that can be written.
-    """
+    """Mark a version, or a part of one, as used; call it before its files are read."""
     if str(folder).startswith(f"{datasets_folder()}{os.sep}"):
         with contextlib.suppress(OSError):
             os.utime(folder)
@@ -117,10 +111,7 @@ def mark_used(folder: Path) -> None:
 
 
 def share_objects(folder: Path, objects: Iterable[StoredObject], names: Iterable[str] | None = None) -> int:
-    """Replace files of a new version by links to equal files of others, or of some datasets; return the bytes saved.
-
-    Files are compared byte by byte first, so damage to the others does not spread.
-    """
+    """Replace files of a new version by links to equal files of others, or of some datasets; return the bytes saved."""
     saved = 0
     ours: dict[str, list[Path]] = {}
     for item in objects:
@@ -142,10 +133,7 @@ def share_objects(folder: Path, objects: Iterable[StoredObject], names: Iterable
 
 
 def stored_objects(names: Iterable[str] | None = None) -> Iterator[tuple[Path, StoredObject]]:
-    """Yield the objects of all versions on this machine, or of some datasets, each with its version's folder.
-
-    If several homes hold a version, each counts. Manifests that cannot be read are skipped.
-    """
+    """Yield the objects of all versions on this machine, or of some datasets, each with its version's folder."""
     for name in installed_names() if names is None else names:
         for version in stored_versions(name):
             for root in dataset_folders():
@@ -202,11 +190,7 @@ def partial_versions(name: str) -> dict[str, Path]:
 
 
 def read_partial(folder: Path, manifest: Manifest) -> list[str] | None:
-    """Return the paths of the objects that are here of the version in a folder; None if it is whole.
-
-    Raises ManifestError if the record is malformed, or of another version; FormatVersionError if it was
-    written by a newer orlog.
-    """
+    """Return the paths of the objects that are here of the version in a folder; None if it is whole."""
     path = folder / PARTIAL_FILE
     if not (is_partial(folder) and path.is_file()):
         return None
@@ -224,10 +208,7 @@ def read_partial(folder: Path, manifest: Manifest) -> list[str] | None:
 
 
 def write_partial(folder: Path, manifest: Manifest, objects: Iterable[str]) -> None:
-    """Record in one step the paths of the objects that are here.
-
-    Raises StorageError if the disk cannot be written.
-    """
+    """Record in one step the paths of the objects that are here."""
     record = _Part(digest=manifest.digest, objects=sorted(objects))
     # Written next to the folder, so that a process that is killed leaves nothing in it.
     unfinished = folder.with_name(f"{folder.name}.record")
@@ -238,10 +219,7 @@ def write_partial(folder: Path, manifest: Manifest, objects: Iterable[str]) -> N
 
 
 def present_objects(folder: Path, manifest: Manifest) -> list[StoredObject]:
-    """Return the objects that the folder should have: all, unless it holds a part of a version.
-
-    Raises as `read_partial` does.
-    """
+    """Return the objects that the folder should have: all, unless it holds a part of a version."""
     here = read_partial(folder, manifest)
     if here is None:
         return manifest.objects
@@ -250,18 +228,12 @@ def present_objects(folder: Path, manifest: Manifest) -> list[StoredObject]:
 
 
 def is_whole(folder: Path, manifest: Manifest) -> bool:
-    """Return whether every object of the version is here, according to the record.
-
-    Raises as `read_partial` does.
-    """
+    """Return whether every object of the version is here, according to the record."""
     return len(present_objects(folder, manifest)) == len(manifest.objects)
 
 
 def how_much(folder: Path, manifest: Manifest) -> str:
-    """Return a text that says whether the whole version is here, or how much of it.
-
-    Raises as `read_partial` does.
-    """
+    """Return a text that says whether the whole version is here, or how much of it."""
     present, total = len(present_objects(folder, manifest)), len(manifest.objects)
     return "here" if present == total else f"a part is here, {present} of {total} files"
 
@@ -314,7 +286,6 @@ def unless_deleted(folder: Path) -> Iterator[None]:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return what identifies the folder at a path; None if there is none."""
     try:
         # A part whose version is complete is removed file by file, its record first.
         if is_partial(folder):

@@ -1,4 +1,4 @@
-"""What is recorded of versions beside their folders: where they came from, their status, which files are intact.
+"""What is known of versions beside their folders: where they came from, status, meaning, which files are intact.
 
     $ORLOG_HOME/datasets/NAME/.VERSION.origin.json  where it was downloaded from
     $ORLOG_HOME/datasets/NAME/versions.json         statuses set on this machine; they take precedence over
@@ -7,7 +7,8 @@
                                                     KEY: the start of the SHA-256 of the store's path
 
 Manifests never change, so a status is a file of its own. A superseded version is sound, but there is a
-better one. A yanked version should not be used; it still opens if its version is given.
+better one. A yanked version should not be used; it still opens if its version is given. What a name and version mean
+is known from the homes of this machine, which hold whole versions or parts, from what ships, and from `orlog.lock`.
 """
 
 from __future__ import annotations
@@ -16,19 +17,35 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from orlog.datasets.home.folders import datasets_folder, installed_versions, partial_versions, version_folder
-from orlog.errors import InvalidNameError, NotFoundError, OrlogError
+from orlog.datasets.home.folders import (
+    dataset_folders,
+    datasets_folder,
+    installed_versions,
+    partial_folder,
+    partial_versions,
+    stored_versions,
+    version_folder,
+)
+from orlog.errors import (
+    FormatVersionError,
+    IntegrityError,
+    InvalidNameError,
+    NotFoundError,
+    OrlogError,
+    VersionExistsError,
+)
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
-from orlog.manifests.index import History, VersionStatus, check_version
+from orlog.manifests.index import ForeignEntry, History, VersionStatus, check_version
+from orlog.manifests.lock import find_lock, read_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
-from orlog.manifests.names import is_version, newest_first, parse_name
-from orlog.manifests.shipped import recorded_folder, recorded_manifest
+from orlog.manifests.names import is_version, newest_first, parse_name, version_parts
+from orlog.manifests.shipped import listed_versions, recorded_folder, recorded_manifest
 
 HISTORY_FILE = "versions.json"
 SETTLED_NS = 2 * 10**9
@@ -42,10 +59,7 @@ Stamp: TypeAlias = tuple[int, int, int, int]
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """The `Source` that a version was downloaded from, with the digest that its manifest had.
-
-    Only versions that have one count as downloadable again.
-    """
+    """The `Source` that a version was downloaded from, with the digest that its manifest had."""
 
     origin_version: Literal[1]
     digest: str
@@ -85,10 +99,7 @@ def was_downloaded(folder: Path) -> bool:
 
 
 def read_origin(folder: Path) -> Origin | None:
-    """Return where a version was downloaded from; None if it was not downloaded.
-
-    Raises ManifestError if the file is malformed; FormatVersionError if it was written by a newer orlog.
-    """
+    """Return where a version was downloaded from; None if it was not downloaded."""
     path = origin_file(folder)
     if not path.is_file():
         return None
@@ -97,10 +108,7 @@ def read_origin(folder: Path) -> Origin | None:
 
 
 def write_origin(folder: Path, source: Source) -> None:
-    """Record where a version was downloaded from.
-
-    Raises StorageError if the file cannot be written.
-    """
+    """Record where a version was downloaded from."""
     origin = Origin(
         origin_version=1,
         digest=source.manifest.digest,
@@ -116,23 +124,13 @@ def write_origin(folder: Path, source: Source) -> None:
 
 
 def read_history(name: str) -> dict[str, VersionStatus]:
-    """Return the status of a dataset's versions; those without one are fine.
-
-    Raises InvalidNameError if the name does not follow the grammar, or has a version in it; ManifestError if
-    a file is malformed; FormatVersionError if a file was written by a newer orlog.
-    """
+    """Return the status of a dataset's versions; those without one are fine."""
     own = _statuses_here(name)
     return {**_read_statuses(recorded_folder(name) / HISTORY_FILE), **_read_statuses(own)}
 
 
 def known_versions(name: str) -> dict[str, tuple[Manifest, Path | None]]:
-    """Return each version that is here, even in part, or ships with orlog, newest first.
-
-    Returns:
-        Manifest, and the folder that the version or a part of it is in; None if it is not here.
-
-    Raises ManifestError if a manifest is malformed.
-    """
+    """Return each version that is here, even in part, or ships with orlog, newest first."""
     shipped = [path.stem for path in recorded_folder(name).glob("*.json") if is_version(path.stem)]
     folders: dict[str, Path | None] = dict.fromkeys(shipped)
     folders |= partial_versions(name)
@@ -150,12 +148,7 @@ def known_versions(name: str) -> dict[str, tuple[Manifest, Path | None]]:
 
 
 def set_status(name: str, version: str, status: Literal["superseded", "yanked"], *, reason: str, use: str = "") -> None:
-    """Set the status of a version on this machine, replacing the one set before.
-
-    Raises InvalidNameError if the name, or `use`, does not follow the grammar; ValueError for an invalid
-    version or status, a missing reason, or a version to be used in place of itself; ManifestError if the
-    existing file is malformed; it stays; StorageError if the file cannot be written.
-    """
+    """Set the status of a version on this machine, replacing the one set before."""
     if status not in ("superseded", "yanked"):
         raise ValueError(f"a version is superseded or yanked, found {status!r}.")
     entry = VersionStatus(status=status, reason=reason, use=use)
@@ -164,12 +157,7 @@ def set_status(name: str, version: str, status: Literal["superseded", "yanked"],
 
 
 def clear_status(name: str, version: str) -> None:
-    """Remove the status set on this machine; the one that ships with orlog applies again.
-
-    Raises NotFoundError if no status of this version was set on this machine; InvalidNameError if the name
-    does not follow the grammar; ManifestError if the existing file is malformed; it stays; StorageError if
-    the file cannot be written.
-    """
+    """Remove the status set on this machine; the one that ships with orlog applies again."""
     path = _statuses_here(name)
     if version not in _read_statuses(path):
         raise NotFoundError(f"{path}: no status of {name}@{version} is recorded on this machine.")
@@ -215,15 +203,118 @@ def _change_status(name: str, version: str, entry: VersionStatus | None) -> None
         replace_json_file(path, msgspec.to_builtins(History(history_version=1, versions=versions)))
 
 
+# --- what a name and version mean: one digest only, when a version enters a home or registry
+
+
+def known_manifests(name: str, version: str, *, shipped: bool = True) -> Iterator[tuple[str, Manifest]]:
+    """Yield (where a version is known from, its manifest); unreadable manifests are skipped."""
+    for root in dataset_folders():
+        folder = root / name / version
+        for place in (folder, partial_folder(folder)):
+            with contextlib.suppress(IntegrityError, FormatVersionError):
+                yield str(place), read_manifest(place / MANIFEST_FILE)
+    recorded = recorded_manifest(name, version) if shipped else None
+    if recorded is not None:
+        yield "what ships with orlog", recorded
+
+
+def check_unused(name: str, version: str, *, is_listed: bool = False) -> None:
+    """Refuse a name and version that are already in use, before new data are written for them."""
+    for where, known in known_manifests(name, version):
+        raise VersionExistsError(
+            f"{name}@{version} is already {known.digest} ({where}), and a version never changes",
+            free=free_version(name),
+        )
+    entry = None if is_listed else _shipped_file(name, version)
+    if entry is not None:
+        raise VersionExistsError(
+            f"{name}@{version} is already the file {entry.place}, which orlog lists, and a version "
+            "never changes; give another name or version."
+        )
+
+
+def free_version(name: str) -> str:
+    """Return the next version of a name after those that are here or that orlog knows, as NAME@VERSION."""
+    major, minor, _ = max(
+        version_parts(version)[0] for version in (*stored_versions(name), *listed_versions(name), "1.0.0")
+    )
+    return f"{name}@{major}.{minor + 1}.0"
+
+
+def check_unchanged(manifest: Manifest, *, shipped: bool = True) -> None:
+    """Refuse a version whose name and version mean other bytes on this machine, or, if asked, as `shipped`."""
+    for where, digest in _others(manifest, shipped=shipped):
+        raise VersionExistsError(
+            f"{manifest.name}@{manifest.version}: this is {manifest.digest}, but {where} has "
+            f"it as {digest}, and a version never changes; delete the other one first, or store this one "
+            f"under another version: orlog save {manifest.name}@{manifest.version} {free_version(manifest.name)}"
+        )
+
+
+def check_offered(manifest: Manifest) -> None:
+    """Refuse a version from elsewhere whose name and version mean other bytes on this machine."""
+    for where, digest in _others(manifest, shipped=True):
+        raise IntegrityError(
+            f"{manifest.name}@{manifest.version}: {manifest.digest} is offered, but {where} "
+            f"has it as {digest}, and a version never changes; ask who published it, or move "
+            "the other one away.",
+            expected=digest,
+            found=manifest.digest,
+        )
+
+
+def check_linked(name: str, version: str, entry: ForeignEntry) -> None:
+    """Refuse to list a file under a name and version that mean something else on this machine."""
+    file = _shipped_file(name, version)
+    if file is not None and [(one.url, one.sha256) for one in file.each] != [
+        (one.url, one.sha256) for one in entry.each
+    ]:
+        raise VersionExistsError(
+            f"{name}@{version} is already the file {file.place}, which orlog lists, and a version "
+            "never changes; link the file under another name or version."
+        )
+    for where, known in known_manifests(name, version):
+        origin = known.lineage[0] if known.lineage else None
+        if origin is None or not (
+            origin.digest == f"sha256:{entry.sha256}"
+            or origin.operation.startswith(f"read {entry.format} from {entry.place}")
+        ):
+            raise VersionExistsError(
+                f"{name}@{version} is already {known.digest} ({where}), which was not read from "
+                f"{entry.place}, and a version never changes; link the file under another version."
+            )
+
+
+def _others(manifest: Manifest, *, shipped: bool) -> Iterator[tuple[str, str]]:
+    """Yield what else a manifest's name and version mean: where, and the digest or file."""
+    name, version = manifest.name, manifest.version
+    for where, known in known_manifests(name, version, shipped=shipped):
+        if known.digest != manifest.digest:
+            yield where, known.digest
+    entry = _shipped_file(name, version)
+    operation = manifest.lineage[0].operation if manifest.lineage else ""
+    if entry is not None and not operation.startswith(f"read {entry.format} from {entry.place}"):
+        yield "what ships with orlog", f"the file {entry.place}"
+    path = find_lock()
+    pin = read_lock(path).get(name) if path is not None and path.exists() else None
+    if pin is not None and pin.version == version and pin.digest != manifest.digest:
+        yield str(path), pin.digest
+
+
+def _shipped_file(name: str, version: str) -> ForeignEntry | None:
+    """Return the foreign file that orlog itself lists under a name and version, or None."""
+    listed = listed_versions(name)
+    if version in listed:
+        return listed[version]
+    newest = newest_first([*listed, version])[0]
+    return listed[newest] if newest != version and listed[newest].sha256 else None
+
+
 # --- files that were found intact
 
 
 class _Verified(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The files of a store that were read and had the SHA-256 of the manifest with this digest.
-
-    A changed file gets other times or another inode, except right after an earlier change, since file
-    systems' clocks are coarse. So files younger than two seconds are not recorded.
-    """
+    """The files of a store that were read and had the SHA-256 of the manifest with this digest."""
 
     verified_version: Literal[1]
     folder: str
@@ -243,10 +334,7 @@ def is_settled(stamp: Stamp, now_ns: int) -> bool:
 
 
 def remembered_files(folder: Path, digest: str) -> dict[str, Stamp]:
-    """Return the stamps of files that were found intact, by path inside the store.
-
-    There are none if the record is damaged or belongs to a manifest with another digest.
-    """
+    """Return the stamps of files that were found intact, by path inside the store."""
     with contextlib.suppress(OrlogError, RuntimeError):
         path, text = _verified_file(folder)
         if path.exists():
@@ -258,10 +346,7 @@ def remembered_files(folder: Path, digest: str) -> dict[str, Stamp]:
 
 
 def remember_files(folder: Path, digest: str, files: Mapping[str, Stamp]) -> None:
-    """Replace the record of verified files; a read-only home is not an error.
-
-    The stamps must be from before the files were read, and settled (`is_settled`) at that time.
-    """
+    """Replace the record of verified files; a read-only home is not an error."""
     if len(files) > MOST_FILES:
         return
     with contextlib.suppress(OrlogError, RuntimeError):

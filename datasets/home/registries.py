@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import urllib.parse
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -31,7 +30,10 @@ from orlog.manifests.signatures import is_public_key
 LARGEST_SERIAL = 2**53
 LONGEST_URL = 2000
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+_URL = re.compile(
+    r"https?://(\[[0-9A-Fa-f:.]+\]|[^/:\[\]?# ]+)(:[0-9]+)?(/[^?# ]*[^/?# ])?"
+    r"|file:///.*[^/]|(?!https?:|file:)[a-z][a-z0-9+.-]*://.*[^/]"
+)
 
 
 class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -165,11 +167,7 @@ def add_registry(
 
 
 def remove_registry(name: str) -> Registry:
-    """Remove a registry from the list of this machine, and return it.
-
-    Fetched datasets stay. So does the serial seen: if the registry is added again, an older index is still
-    refused.
-    """
+    """Remove a registry from the list of this machine, and return it."""
     _find(name)
     path = registries_file()
     with sole_writer(path):
@@ -179,11 +177,7 @@ def remove_registry(name: str) -> Registry:
 
 
 def check_serial(registry: Registry, serial: int, index_sha256: str) -> None:
-    """Refuse an index with a smaller serial than one seen before, or with other bytes; remember this one.
-
-    Call it when the index is known to be the registry's own: after checking its signature, if it has one.
-    Several processes may call it at once. If the file of seen indexes cannot be written, this only warns.
-    """
+    """Refuse an index with a smaller serial than one seen before, or with other bytes; remember this one."""
     if not 0 <= serial <= LARGEST_SERIAL:
         raise SignatureError(
             f"{registry.url}: expected a serial from 0 to {LARGEST_SERIAL} in its index, found "
@@ -286,32 +280,17 @@ def _check_url(url: str) -> None:
     """Refuse anything but a URL or an absolute path in the form that is stored; no message shows a secret."""
     _check_text(url)
     scheme, separator, rest = url.partition("://")
-    is_web = scheme in ("http", "https")
-    if is_web and "@" in rest.split("/")[0]:
+    if scheme in ("http", "https") and "@" in rest.split("/")[0]:
         raise ValueError(
             f"leave user and password out of the URL: URLs are kept in {registries_file()} and shown in messages."
         )
-    if separator:
-        is_good = _SCHEME.fullmatch(scheme) is not None and bool(rest) and not rest.endswith("/")
-        is_good = is_good and (scheme != "file" or rest.startswith("/"))
-        is_good = is_good and (not is_web or (not set(" ?#") & set(url) and _has_host(url)))
-    else:
-        is_good = Path(url).is_absolute()
-    if not is_good:
+    if not (_URL.fullmatch(url) if separator else Path(url).is_absolute()):
         shown = url.partition("#")[0].partition("?")[0]
         raise ValueError(
             f"{shown!r}: expected an absolute path (file:///folder), or a URL such as "
             "https://data.example.org/registry: with a host, without spaces, '?' or '#', and without a slash "
             "at the end."
         )
-
-
-def _has_host(url: str) -> bool:
-    try:
-        parts = urllib.parse.urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:  # its port is no number
-        return False
 
 
 def _refuse_repeated(what: str, texts: Sequence[str]) -> None:

@@ -22,24 +22,23 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import gymnasium
 import numpy as np
 
 from orlog.datasets.audit.findings import Audit, place_text
-from orlog.datasets.columns.bounds import bounds_of
 from orlog.datasets.looking.card_picture import card_picture
 from orlog.datasets.looking.leaves import first_frames
-from orlog.datasets.publish.targets import Change, Target, apply_changes
+from orlog.datasets.publish.targets import Change, Target
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.facts import facts_of
 from orlog.datasets.reading.opening import as_dataset
 from orlog.manifests.columns import axis_of, is_part
 from orlog.manifests.manifest import Manifest
-from orlog.manifests.names import counted, size_text
+from orlog.manifests.names import counted
 from orlog.manifests.rebuilds import version_of
-from orlog.manifests.spaces import leaf_spaces
 
 MOST_NUMBERS = 8  # of the observations and of the actions whose ranges are shown
 MOST_FINDINGS = 10
+LONGEST_FACT = 300
 LONGEST_ROW = 256  # longer rows, such as images, have no ranges worth reading
 BLOCK_ROWS = 2**16
 FRAMES = 8
@@ -160,33 +159,21 @@ def size_category(rows: int) -> str:
 
 
 def _quality(dataset: Dataset, audit: Audit | None, returns: np.ndarray, lengths: np.ndarray) -> list[tuple[str, str]]:
-    manifest, recipe = dataset.manifest, dataset.manifest.recipe
-    audited = "not audited"
+    manifest, audited = dataset.manifest, "not audited"
     if audit is not None:
         word = "passed" if audit.is_good else "failed"
         audited = f"{word}: {audit.summary()}, in {counted(len(audit.checks), 'check')}"
-    parents = [f"`{parent.digest}` by {escaped(parent.operation[:300])}" for parent in manifest.lineage]
-    made = ""
-    if recipe is not None:
-        made = f"{escaped(recipe.name)}, version {recipe.version}, seed {recipe.seed}"
-    rows = [
+    facts = [
+        (name, text) for name, text in facts_of(manifest, dataset) if name not in ("name", "digest", "description")
+    ]
+    return [
         ("version", f"{version_of(manifest)}, `{manifest.digest}`"),
-        ("episodes", f"{dataset.total_episodes:,}"),
-        ("steps", f"{dataset.total_steps:,}"),
-        ("size", f"{size_text(manifest.size_bytes)} in {counted(len(manifest.objects), 'file')}"),
+        *((escaped(name), escaped(text[:LONGEST_FACT]) or "unknown") for name, text in facts),
         ("length of an episode", _spread(lengths)),
         ("return of an episode", _spread(returns)),
         ("ends of episodes", _ends(dataset)),
-        *_use_of_actions(dataset),
         ("audit", audited),
-        ("environment", _environment(manifest)),
-        ("behavior policy", escaped(manifest.behavior_policy) or "unknown"),
-        ("benchmark", escaped(manifest.benchmark)),
-        ("license", escaped(manifest.license) or "not said"),
-        ("derived from", "; ".join(parents)),
-        ("recipe", made),
     ]
-    return [(name, text) for name, text in rows if text]
 
 
 def _spread(values: np.ndarray) -> str:
@@ -200,7 +187,6 @@ def _spread(values: np.ndarray) -> str:
 
 
 def _ends(dataset: Dataset) -> str:
-    """Return how many episodes ended how."""
     lasts = dataset.episode_starts + dataset.episode_lengths - 1
     terminated = dataset.column("terminations")[lasts]
     truncated = dataset.column("truncations")[lasts]
@@ -209,46 +195,7 @@ def _ends(dataset: Dataset) -> str:
     return f"{text}, {neither:,} without a flag" if neither else text
 
 
-def _use_of_actions(dataset: Dataset) -> list[tuple[str, str]]:
-    """Return how much of the action space the data use, one row for each part of it."""
-    bounds = bounds_of(dataset.observation_space, dataset.action_space)
-    found = []
-    for name, leaf in leaf_spaces(dataset.action_space, "actions"):
-        text = ""
-        if isinstance(leaf, gymnasium.spaces.Discrete):
-            taken = set[int]()
-            for values in _blocks(dataset, name):
-                taken.update(np.unique(values).tolist())
-            text = f"{len(taken):,} of {counted(int(leaf.n), 'action')} taken"
-        elif isinstance(leaf, gymnasium.spaces.Box) and name in bounds and bounds[name].are_finite:
-            low, high = bounds[name].low.astype(np.float64), bounds[name].high.astype(np.float64)
-            lowest, highest, on_bound, count = np.inf, -np.inf, 0, 0
-            for values in _blocks(dataset, name):
-                lowest = np.minimum(lowest, values.min(axis=0))
-                highest = np.maximum(highest, values.max(axis=0))
-                on_bound += int(((values <= low) | (values >= high)).sum())
-                count += values.size
-            with np.errstate(invalid="ignore", divide="ignore"):
-                covered = np.clip((highest - lowest) / (high - low), 0, 1)
-            text = (
-                f"{np.nanmean(covered):.0%} of the range of the Box covered, "
-                f"{on_bound / max(1, count):.1%} of the values on a bound"
-            )
-        if text:
-            found.append((f"use of {escaped(name)}", text))
-    return found
-
-
-def _environment(manifest: Manifest) -> str:
-    environment = manifest.environment
-    if environment is None:
-        return "unknown"
-    versions = ", ".join(f"{name} {version}" for name, version in environment.versions.items())
-    return escaped(environment.id + (f" ({versions})" if versions else ""))
-
-
 def _findings(audit: Audit | None) -> list[str]:
-    """Return what the audit found, the most severe first."""
     if audit is None or not audit.findings:
         return []
     rows = [
@@ -262,10 +209,7 @@ def _findings(audit: Audit | None) -> list[str]:
 
 
 def _ranges(dataset: Dataset, root: str) -> list[tuple[str, float, float, float, float]]:
-    """Return name, smallest value, mean, standard deviation and largest value of the first numbers under a root.
-
-    Final observations that are missing are left out.
-    """
+    """Return name, smallest value, mean, standard deviation and largest value of the first numbers under a root."""
     specs = dataset.schema.columns()
     ranges: list[tuple[str, float, float, float, float]] = []
     for name in dataset.columns:
@@ -315,7 +259,6 @@ def _blocks(dataset: Dataset, name: str) -> Iterator[np.ndarray]:
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table; its cells are Markdown without `|` of their own."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -323,10 +266,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def publish_card(
     registry: Target, folder: Path, manifest: Manifest, names: Collection[str], audited: Callable[[], Audit | None]
 ) -> None:
-    """Write the card of the newest version of a name, unless it is there; cards that a person wrote stay.
-
-    `names` are all datasets in the registry. `audited` returns the audit, and is called if a card is written.
-    """
+    """Write the card of the newest version of a name, unless it is there; cards that a person wrote stay."""
     name = manifest.name
     own, audit_once = f"{name}/{CARD}", functools.cache(audited)
 
@@ -354,4 +294,4 @@ def publish_card(
             Change(f"{name}/{PICTURE}", card().picture.encode()),
         ]
 
-    apply_changes(registry, changes, "the version is published and listed; its card is not written")
+    registry.apply_all(changes, "the version is published and listed; its card is not written")

@@ -15,22 +15,21 @@ them gets an error.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from orlog.datasets.audit.audit import audit as audit_dataset
 from orlog.datasets.audit.findings import Audit, place_text
-from orlog.datasets.download.http import may_be_signed
+from orlog.datasets.download.http import secret_parts
 from orlog.datasets.download.sources import BRIEF, read_index
 from orlog.datasets.formats.formats import find_format
 from orlog.datasets.home.folders import unless_deleted
-from orlog.datasets.home.meaning import check_linked, check_unchanged
+from orlog.datasets.home.records import check_linked, check_unchanged
 from orlog.datasets.home.registries import read_registries
 from orlog.datasets.publish.card import publish_card
-from orlog.datasets.publish.targets import Change, Target, apply_changes, open_target
+from orlog.datasets.publish.targets import Change, Target, open_target
 from orlog.datasets.reading.finding import stored_folders
 from orlog.datasets.reading.opening import Given, as_stored_folder
 from orlog.datasets.store.chunk_hashes import lacks_chunk_hashes
@@ -164,11 +163,10 @@ def publish_dataset(
             if _published(registry, place, manifest)[0] is None:
                 with unless_deleted(folder):
                     registry.send_objects(place, manifest.objects, folder, jobs, progress)
-            apply_changes(registry, manifest_changes, "everything except the manifest is published")
+            registry.apply_all(manifest_changes, "everything except the manifest is published")
     progress(manifest.size_bytes, manifest.size_bytes)
     with registry.sole_index_writer(told_to_wait):
-        apply_changes(
-            registry,
+        registry.apply_all(
             lambda: _index_changes(registry, lambda index: index.with_version(manifest, is_audited=audit), seal),
             "the version is published but not listed",
         )
@@ -183,28 +181,6 @@ def publish_dataset(
                 lambda: found or (audit_dataset(folder, progress=on_audit) if audit else None),
             )
     return f"{registry.url}/{place}"
-
-
-def change_index(
-    target: str,
-    change: Callable[[Index], Index],
-    *,
-    sign: Sign | None = None,
-    trusted: Collection[str] = (),
-    sign_existing: bool = False,
-    on_wait: Callable[[], None] = lambda: None,
-) -> str:
-    """Change only the index of a registry, and return the registry's URL.
-
-    `change` returns the next index, or the same one if there is nothing to change; it is called again if
-    somebody else changed the index first. Its exceptions are passed on. The other arguments and errors are
-    those of `publish_dataset`.
-    """
-    registry = open_target(target)
-    seal = None if sign is None else _Seal(sign, trusted, sign_existing)
-    with registry.sole_index_writer(on_wait):
-        apply_changes(registry, lambda: _index_changes(registry, change, seal), "its index is unchanged")
-    return registry.url
 
 
 def foreign_file_entry(**said: str | int | Sequence[str] | None) -> ForeignEntry:
@@ -235,36 +211,27 @@ def link_foreign_file(
     if not wanted.version:
         raise InvalidNameError(f"{name}: give the version of the file, such as {wanted.name}@1.0.0.")
     find_format(entry.format, name)
-    _check_queries(name, entry)
+    for url in (url for file in entry.each for url in (file.url, *file.mirrors)):
+        plain, _, query = url.partition("?")
+        if secret_parts(query):  # whoever may read the registry reads its index
+            raise ValueError(
+                f"{plain}: leave out what follows the ? in this URL: it may be a secret, and the registry would show "
+                f'it. Who downloads the file gives it instead: orlog download {name} --mirror "{plain}?.."'
+            )
     check_linked(wanted.name, wanted.version, entry)
-    return change_index(
-        target,
-        lambda index: index.with_foreign(wanted.name, wanted.version, entry),
-        sign=sign,
-        trusted=trusted,
-        sign_existing=sign_existing,
-        on_wait=on_wait,
-    )
-
-
-def _check_queries(name: str, entry: ForeignEntry) -> None:
-    """Refuse queries of signed URLs: whoever may read the registry reads its index."""
-    for file in entry.each:
-        for url in (file.url, *file.mirrors):
-            if may_be_signed(url):
-                plain = url.partition("?")[0]
-                raise ValueError(
-                    f"{plain}: leave out what follows the ? in this URL: it may be a secret, and the "
-                    "registry would show it to all who read it. Who downloads the file gives it "
-                    f'instead: orlog download {name} --mirror "{plain}?.."'
-                )
+    registry = open_target(target)
+    seal = None if sign is None else _Seal(sign, trusted, sign_existing)
+    with registry.sole_index_writer(on_wait):
+        registry.apply_all(
+            lambda: _index_changes(
+                registry, lambda index: index.with_foreign(wanted.name, wanted.version, entry), seal
+            ),
+            "its index is unchanged",
+        )
+    return registry.url
 
 
 def _refuse_wrong_data(found: Audit, folder: Path) -> None:
-    """Raise AuditError if an audit of the data found errors.
-
-    Damaged files are left to the transfer, which checks each of them and says what is wrong.
-    """
     wrong = [one for one in found.of("error") if one.check != "damage"]
     if wrong:
         places = "; ".join(f"{one.column} ({place_text(one)}): {one.text}" for one in wrong[:MOST_NAMED])
@@ -277,10 +244,7 @@ def _refuse_wrong_data(found: Audit, folder: Path) -> None:
 
 
 def _check_registries(manifest: Manifest, target: str) -> None:
-    """Refuse a version that another registry known to this machine lists with other bytes.
-
-    A registry that does not answer is skipped: publishing must not depend on all of them.
-    """
+    """Refuse a version that another registry known to this machine lists with other bytes."""
     for registry in read_registries():
         if target in (registry.url, f"file://{registry.url}"):
             continue
@@ -315,7 +279,6 @@ class _Seal:
 
 
 def _published(registry: Target, place: str, manifest: Manifest) -> tuple[bytes | None, str]:
-    """Return the bytes of the version's manifest in the registry, if it is there, and its tag."""
     path = f"{place}/{MANIFEST_FILE}"
     data, tag = registry.read(path, LARGEST_MANIFEST)
     if data is not None:
@@ -329,7 +292,6 @@ def _published(registry: Target, place: str, manifest: Manifest) -> tuple[bytes 
 
 
 def _manifest_changes(registry: Target, place: str, manifest: Manifest, seal: _Seal | None) -> list[Change]:
-    """Return the changes that add the manifest and its signature, as far as they are missing."""
     there, tag = _published(registry, place, manifest)
     path = f"{place}/{MANIFEST_FILE}"
     data = manifest.to_json().encode() if there is None else there
@@ -345,8 +307,7 @@ def _manifest_changes(registry: Target, place: str, manifest: Manifest, seal: _S
     return changes
 
 
-@dataclasses.dataclass(frozen=True)
-class _IndexThere:
+class _IndexThere(NamedTuple):
     """The existing index, its signatures, and whether one of them is by a trusted key."""
 
     index: Index
@@ -380,7 +341,6 @@ def _read_index(registry: Target, seal: _Seal | None) -> _IndexThere:
 
 
 def _index_changes(registry: Target, change: Callable[[Index], Index], seal: _Seal | None) -> list[Change]:
-    """Return the changes to the index and its signature."""
     there = _read_index(registry, seal)
     data, new = there.data, change(there.index)
     changed = data if data is not None and new is there.index else new.to_json()

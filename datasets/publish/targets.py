@@ -17,8 +17,6 @@ is a newer one:
 
 from __future__ import annotations
 
-import abc
-import base64
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -32,45 +30,32 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orlog.base.files import absolute_path, hash_file, make_folder, sync, sync_all, sync_folders, take_lock
+from orlog.base.files import absolute_path, make_folder, sync, sync_all, sync_folders, take_lock
 from orlog.datasets.download.http import missing_backend
-from orlog.errors import (
-    IntegrityError,
-    ManifestError,
-    NotFoundError,
-    OrlogError,
-    StorageError,
-    VersionExistsError,
-    clause,
-)
+from orlog.datasets.store.objects import holds, mismatch
+from orlog.errors import ManifestError, NotFoundError, OrlogError, StorageError, VersionExistsError, clause
 from orlog.manifests.index import INDEX_FILE
 from orlog.manifests.manifest import StoredObject
 from orlog.manifests.names import counted, is_url
 
 if TYPE_CHECKING:
-    from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.hf_api import RepoFile
 
 BLOCK_BYTES = 2**20
 ATTEMPTS = 30
 LONGEST_INDEX_WAIT = 60
 CLAIM_FILE = ".publishing"
-PART_BYTES = 32 * 2**20  # of an object in S3
 BATCH_FILES = 200  # of a commit to the Hub
 BATCH_BYTES = 2**28
 LARGEST_HELD = 2**24
-CONFLICTS = (409, 412)
 LARGEST_CLAIM = 2**10
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One change to a small file.
+    """One change to a small file: its new content, or None to remove it.
 
-    Attributes:
-        path: Where it is.
-        data: Its new content; None to remove it.
-        tag: State that the file must still be in, as `Target.read` returned it; None for any.
+    `tag` is the state that the file must still be in, as `Target.read` returned it; None for any.
     """
 
     path: str
@@ -78,8 +63,8 @@ class Change:
     tag: str | None = None
 
 
-class Target(abc.ABC):
-    """A place to publish versions in.
+class Target:
+    """A registry written through fsspec, with no guarantees when two publish at the same time.
 
     Attributes:
         url: Its address, without a slash at the end.
@@ -88,43 +73,82 @@ class Target(abc.ABC):
 
     shows_cards = False
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, system: Any, root: str) -> None:
+        self.url, self.system, self.root = url, system, root.rstrip("/")
 
-    @abc.abstractmethod
     def read(self, path: str, largest: int) -> tuple[bytes | None, str]:
         """Return the content of a small file (None if there is none) and a tag of this state."""
+        with target_errors(f"{self.url}/{path}"):
+            try:
+                return self._load(path, largest)
+            except FileNotFoundError:
+                return None, ""
 
-    @abc.abstractmethod
     def apply(self, changes: Sequence[Change]) -> bool:
-        """Make the changes in order, each atomically; stop and return False at a tag mismatch.
+        """Make the changes in order, each atomically; stop and return False at a tag mismatch."""
+        for change in changes:
+            with target_errors(f"{self.url}/{change.path}"):
+                if change.data is None:
+                    with contextlib.suppress(FileNotFoundError):
+                        self.system.rm_file(f"{self.root}/{change.path}")
+                elif not self._write(change.path, change.data, change.tag):
+                    return False
+        return True
 
-        Folders rely on their locks instead of tags. A target that can makes all changes at once.
+    def apply_all(self, changes_now: Callable[[], Sequence[Change]], what_is_left: str) -> None:
+        """Compute and make changes; start over while other writers get in first."""
+
+        def attempt() -> bool:
+            changes = changes_now()
+            return not changes or self.apply(changes)
+
+        _retried(attempt, f"{self.url}: {what_is_left}")
+
+    @contextlib.contextmanager
+    def sole_publisher(self, place: str, digest: str, on_wait: Callable[[], None]) -> Iterator[None]:  # noqa: ARG002
+        """Claim a version for publishers of the same bytes; the claim outlives this process, so a later call continues.
+
+        It is removed once the manifest is there, which then protects the version.
         """
+        (release,) = self.closing_changes(place)
 
-    @abc.abstractmethod
-    def sole_publisher(
-        self, place: str, digest: str, on_wait: Callable[[], None]
-    ) -> contextlib.AbstractContextManager[None]:
-        """Hold the right to publish a version, shared only with publishers of the same bytes."""
+        def to_claim() -> list[Change]:
+            claimed, tag = self.read(release.path, LARGEST_CLAIM)
+            if claimed is None:
+                return [Change(release.path, digest.encode(), tag)]
+            if claimed == digest.encode():
+                return []
+            raise VersionExistsError(
+                f"{self.url}/{place}: another publisher has begun to publish it as "
+                f"{claimed.decode(errors='replace')}, this is {digest}; if that one has given up, "
+                f"remove {self.url}/{release.path} and run the same command again."
+            )
 
-    def closing_changes(self, place: str) -> list[Change]:  # noqa: ARG002
-        """Return the changes to make together with adding the manifest, a version's last file."""
-        return []
+        self.apply_all(to_claim, "nothing was published")
+        try:
+            yield
+        except VersionExistsError:
+            self.apply([release])
+            raise
+        self.apply([release])
 
-    def sole_index_writer(
-        self,
-        on_wait: Callable[[], None],  # noqa: ARG002
-    ) -> contextlib.AbstractContextManager[None]:
+    def closing_changes(self, place: str) -> list[Change]:
+        """Return the changes to make together with adding the manifest, a version's last file: remove the claim."""
+        return [Change(f"{place}/{CLAIM_FILE}", None)]
+
+    def sole_index_writer(self, on_wait: Callable[[], None]) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
         """Hold the exclusive right to change the index, where that is possible."""
         return contextlib.nullcontext()
 
-    @abc.abstractmethod
-    def put(self, path: str, item: StoredObject, source: Path) -> None:
-        """Write an object, checking its bytes on the way, unless it is there and known to be right."""
+    def put(self, path: str, item: StoredObject, source: Path, **options: Any) -> None:
+        """Check a file, then send it: this system stores no checksums, so nothing that is there is believed."""
+        for _ in checked_blocks(source, item):
+            pass
+        with target_errors(f"{self.url}/{path}"):
+            self.system.put_file(str(source), f"{self.root}/{path}", **options)
 
     def send_objects(
-        self, place: str, objects: Iterable[StoredObject], folder: Path, jobs: int, progress: Callable[[int, int], None]
+        self, place: str, objects: Sequence[StoredObject], folder: Path, jobs: int, progress: Callable[[int, int], None]
     ) -> None:
         """Write the objects of a folder that are not there, and wait until they are durable."""
 
@@ -143,260 +167,6 @@ class Target(abc.ABC):
                 pool.shutdown(cancel_futures=True)
                 raise
 
-
-def open_target(target: str) -> Target:
-    """Return the target that a folder or URL names.
-
-    Raises MissingExtraError if the package that writes such URLs is not installed; NotFoundError if nothing
-    writes URLs of that kind, or there is no such repository; StorageError if it is a web server, or cannot be
-    reached.
-    """
-    if not is_url(target):
-        return FolderTarget(absolute_path(target))
-    scheme = target.partition("://")[0]
-    if scheme in ("http", "https"):
-        # Without a password and the query of a signed URL.
-        place = target.partition("://")[2].partition("?")[0].rpartition("@")[2]
-        raise StorageError(
-            f"{scheme}://{place}: cannot publish to a web server; publish to the folder or bucket it serves."
-        )
-    url = target.rstrip("/")
-    if not is_url(url):
-        raise NotFoundError(f"{target}: names no folder or bucket.")
-    import fsspec
-
-    try:
-        # A fresh one: a cached one may hold old credentials, servers and listings.
-        system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
-    except ImportError as error:
-        raise missing_backend(url, error) from error
-    except Exception as error:  # each backend of fsspec has its own errors
-        raise NotFoundError(f"{target}: cannot be opened: {clause(error)}.") from error
-    protocols = (system.protocol,) if isinstance(system.protocol, str) else system.protocol
-    if "file" in protocols:
-        return FolderTarget(Path(root))
-    if "s3" in protocols:
-        return BucketTarget(system, root, url)
-    if "hf" in protocols and not root.startswith("buckets/"):
-        return HubTarget(system, root, url)
-    return RemoteTarget(system, root, url)
-
-
-def apply_changes(target: Target, changes_now: Callable[[], Sequence[Change]], what_is_left: str) -> None:
-    """Compute and make changes; start over if another writer got in first.
-
-    Raises StorageError if other writers got in first each time; the message says what is left to do.
-    """
-
-    def attempt() -> bool:
-        changes = changes_now()
-        return not changes or target.apply(changes)
-
-    retried(attempt, f"{target.url}: {what_is_left}")
-
-
-def retried(attempt: Callable[[], bool], where: str) -> None:
-    """Retry with growing pauses while other writers get in first (`attempt` returns False).
-
-    Raises StorageError if no attempt succeeded.
-    """
-    for number in range(ATTEMPTS):
-        if attempt():
-            return
-        time.sleep(random.uniform(0, min(2.0, 0.02 * 2**number)))  # noqa: S311 (no secret)
-    raise StorageError(
-        f"{where}: others changed the registry first, {ATTEMPTS} times in a row; run the same command again."
-    )
-
-
-def checked_blocks(path: Path, item: StoredObject, block_bytes: int) -> Iterator[bytes]:
-    """Yield the bytes of an object; raises IntegrityError at the end if they are not right."""
-    digest, size = hashlib.sha256(), 0
-    try:
-        with path.open("rb") as file:
-            while size <= item.size_bytes and (block := file.read(block_bytes)):
-                size += len(block)
-                digest.update(block)
-                yield block
-        problem = f"{size} bytes with sha256 {digest.hexdigest()}"
-    except OSError as error:
-        problem = error.strerror or str(error)
-    if (size, digest.hexdigest()) != (item.size_bytes, item.sha256):
-        raise IntegrityError(
-            f"{path}: expected {item.size_bytes} bytes with sha256 {item.sha256}, found {problem}; it "
-            "was not published: run orlog verify, then orlog verify --repair.",
-            file=item.path,
-            expected=item.sha256,
-            found=digest.hexdigest(),
-        )
-
-
-class FolderTarget(Target):
-    """A registry in a local folder. Each file is written under a temporary name, then renamed."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(f"file://{root.as_posix()}")
-        self.root = root
-
-    def read(self, path: str, largest: int) -> tuple[bytes | None, str]:
-        """Read a file; its tag is always empty, since locks replace tags here."""
-        with target_errors(self.root / path):
-            try:
-                with (self.root / path).open("rb") as file:
-                    data = file.read(largest + 1)
-            except FileNotFoundError:
-                return None, ""
-        check_size(len(data), largest, self.root / path)
-        return data, ""
-
-    def apply(self, changes: Sequence[Change]) -> bool:
-        """Rename each new file over the old one."""
-        for change in changes:
-            file = self.root / change.path
-            if change.data is not None:
-                self._replace(change.path, [change.data])
-            with target_errors(file):
-                if change.data is None:
-                    file.unlink(missing_ok=True)
-                sync(file.parent)
-        return True
-
-    @contextlib.contextmanager
-    def sole_publisher(
-        self,
-        place: str,
-        digest: str,  # noqa: ARG002
-        on_wait: Callable[[], None],
-    ) -> Iterator[None]:
-        """Hold the lock of the version."""
-        folder = self.root / place
-        with self._locked(folder, on_wait):
-            with target_errors(folder):
-                make_folder(folder)
-            yield
-
-    def sole_index_writer(self, on_wait: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """Hold the lock of the index."""
-        return self._locked(self.root / INDEX_FILE, on_wait, longest_wait=LONGEST_INDEX_WAIT)
-
-    def put(self, path: str, item: StoredObject, source: Path) -> None:
-        """Hash the file that is there; write another one under a temporary name, then rename it."""
-        file = self.root / path
-        with target_errors(file):
-            is_there = file.is_file() and file.stat().st_size == item.size_bytes
-            if is_there and hash_file(file) == item.sha256:
-                return
-        self._replace(path, checked_blocks(source, item, BLOCK_BYTES))
-
-    def send_objects(
-        self, place: str, objects: Iterable[StoredObject], folder: Path, jobs: int, progress: Callable[[int, int], None]
-    ) -> None:
-        """Write the objects that are missing, and make files and folders durable."""
-        super().send_objects(place, objects, folder, jobs, progress)
-        with target_errors(self.root / place):
-            sync_folders(self.root / place)
-            above = (self.root / place).parents
-            sync_all(one for one in above if one == self.root or one.is_relative_to(self.root))
-
-    @contextlib.contextmanager
-    def _locked(self, path: Path, on_wait: Callable[[], None], *, longest_wait: float | None = None) -> Iterator[None]:
-        with target_errors(path):
-            lock = take_lock(path, on_wait=on_wait, longest_wait=longest_wait)
-        try:
-            yield
-        finally:
-            lock.release()
-
-    def _replace(self, path: str, blocks: Iterable[bytes]) -> None:
-        file = self.root / path
-        unfinished = file.with_name(f".{file.name}.unfinished")
-        with target_errors(file):
-            make_folder(file.parent)
-            try:
-                with unfinished.open("wb") as opened:
-                    for block in blocks:
-                        opened.write(block)
-                    opened.flush()
-                    os.fsync(opened.fileno())
-                unfinished.replace(file)
-            finally:
-                unfinished.unlink(missing_ok=True)
-
-
-class RemoteTarget(Target):
-    """A registry written through fsspec, with no guarantees when two publish at the same time."""
-
-    def __init__(self, system: Any, root: str, url: str) -> None:
-        super().__init__(url)
-        self.system = system
-        self.root = root.rstrip("/")
-
-    def read(self, path: str, largest: int) -> tuple[bytes | None, str]:
-        """Read a file; its tag says only whether it is there."""
-        with target_errors(f"{self.url}/{path}"):
-            try:
-                return self._load(path, largest)
-            except FileNotFoundError:
-                return None, ""
-
-    def apply(self, changes: Sequence[Change]) -> bool:
-        """Write one file after the other."""
-        for change in changes:
-            with target_errors(f"{self.url}/{change.path}"):
-                if change.data is None:
-                    with contextlib.suppress(FileNotFoundError):
-                        self.system.rm_file(f"{self.root}/{change.path}")
-                elif not self._write(change.path, change.data, change.tag):
-                    return False
-        return True
-
-    def put(self, path: str, item: StoredObject, source: Path) -> None:
-        """Check a file, then send it: this system stores no checksums, so nothing that is there is believed."""
-        for _ in checked_blocks(source, item, BLOCK_BYTES):
-            pass
-        with target_errors(f"{self.url}/{path}"):
-            self.system.put_file(str(source), f"{self.root}/{path}")
-
-    @contextlib.contextmanager
-    def sole_publisher(
-        self,
-        place: str,
-        digest: str,
-        on_wait: Callable[[], None],  # noqa: ARG002 (nobody waits)
-    ) -> Iterator[None]:
-        """Claim the version; the claim outlives this process, so a later call can continue.
-
-        Only a publisher of the same bytes can. The claim is removed once the manifest is there,
-        which then protects the version.
-        """
-        (release,) = self.closing_changes(place)
-        claim = release.path
-        ours = digest.encode()
-
-        def to_claim() -> list[Change]:
-            claimed, tag = self.read(claim, LARGEST_CLAIM)
-            if claimed is None:
-                return [Change(claim, ours, tag)]
-            if claimed == ours:
-                return []
-            raise VersionExistsError(
-                f"{self.url}/{place}: another publisher has begun to publish it as "
-                f"{claimed.decode(errors='replace')}, this is {digest}; if that one has given up, "
-                f"remove {self.url}/{claim} and run the same command again."
-            )
-
-        apply_changes(self, to_claim, "nothing was published")
-        try:
-            yield
-        except VersionExistsError:
-            self.apply([release])
-            raise
-        self.apply([release])
-
-    def closing_changes(self, place: str) -> list[Change]:
-        """Remove the claim."""
-        return [Change(f"{place}/{CLAIM_FILE}", None)]
-
     def _write(self, path: str, data: bytes, tag: str | None) -> bool:
         """Write a small file unless its tag differs; here tags only say whether it exists."""
         if tag == "":
@@ -414,59 +184,175 @@ class RemoteTarget(Target):
         return (self.system.cat_file(f"{self.root}/{path}", 0, size) if size else b""), "there"
 
 
-class BucketTarget(RemoteTarget):
-    """A registry in S3, which checks and stores the SHA-256 of objects and writes conditionally."""
+def open_target(target: str) -> Target:
+    """Return the target that a folder or URL names."""
+    if not is_url(target):
+        return FolderTarget(absolute_path(target))
+    scheme = target.partition("://")[0]
+    if scheme in ("http", "https"):
+        # Without a password and the query of a signed URL.
+        place = target.partition("://")[2].partition("?")[0].rpartition("@")[2]
+        raise StorageError(
+            f"{scheme}://{place}: cannot publish to a web server; publish to the folder or bucket it serves."
+        )
+    url = target.rstrip("/")
+    if not is_url(url):
+        raise NotFoundError(f"{target}: names no folder or bucket.")
+    import fsspec
 
-    def put(self, path: str, item: StoredObject, source: Path) -> None:
-        """Send the bytes with their SHA-256, which the service checks, unless it stores that already."""
-        if self._holds(path, item, source):
-            return
-        if item.size_bytes > PART_BYTES:
-            self._send_parts(path, checked_blocks(source, item, PART_BYTES))
-            return
-        data = b"".join(checked_blocks(source, item, PART_BYTES))
-        with target_errors(f"{self.url}/{path}"):
-            self._call("put_object", path, Body=data, **_checksum(data))
+    try:
+        # A fresh system: a cached one may hold old credentials, servers and listings.
+        system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
+    except ImportError as error:
+        raise missing_backend(url, error) from error
+    except Exception as error:  # each backend of fsspec has its own errors
+        raise NotFoundError(f"{target}: cannot be opened: {clause(error)}.") from error
+    protocols = (system.protocol,) if isinstance(system.protocol, str) else system.protocol
+    if "file" in protocols:
+        return FolderTarget(Path(root))
+    if "s3" in protocols:
+        return BucketTarget(url, system, root)
+    if "hf" in protocols and not root.startswith("buckets/"):
+        return HubTarget(url, system, root)
+    return Target(url, system, root)
 
-    def _holds(self, path: str, item: StoredObject, source: Path) -> bool:
-        """Compare with the SHA-256 that the service stores."""
+
+def _retried(attempt: Callable[[], bool], where: str) -> None:
+    """Retry with growing pauses while other writers get in first (`attempt` returns False)."""
+    for number in range(ATTEMPTS):
+        if attempt():
+            return
+        time.sleep(random.uniform(0, min(2.0, 0.02 * 2**number)))  # noqa: S311 (no secret)
+    raise StorageError(
+        f"{where}: others changed the registry first, {ATTEMPTS} times in a row; run the same command again."
+    )
+
+
+def checked_blocks(path: Path, item: StoredObject) -> Iterator[bytes]:
+    """Yield the bytes of an object; raises IntegrityError at the end if they are not right."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as file:
+            while size <= item.size_bytes and (block := file.read(BLOCK_BYTES)):
+                size += len(block)
+                digest.update(block)
+                yield block
+        problem = f"{size} bytes with sha256 {digest.hexdigest()}"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if (size, digest.hexdigest()) != (item.size_bytes, item.sha256):
+        expected = f"{item.size_bytes} bytes with sha256 {item.sha256}"
+        advice = "it was not published: run orlog verify, then orlog verify --repair."
+        raise mismatch(str(path), item.path, expected, problem, advice)
+
+
+class FolderTarget(Target):
+    """A registry in a local folder. Each file is written under a temporary name, then renamed; locks replace tags."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(f"file://{root.as_posix()}", None, "")
+        self._root = root
+
+    def _load(self, path: str, largest: int) -> tuple[bytes, str]:
+        with (self._root / path).open("rb") as file:
+            data = file.read(largest + 1)
+        check_size(len(data), largest, self._root / path)
+        return data, ""
+
+    def apply(self, changes: Sequence[Change]) -> bool:
+        """Rename each new file over the old one."""
+        for change in changes:
+            file = self._root / change.path
+            if change.data is not None:
+                self._replace(change.path, [change.data])
+            with target_errors(file):
+                if change.data is None:
+                    file.unlink(missing_ok=True)
+                sync(file.parent)
+        return True
+
+    @contextlib.contextmanager
+    def sole_publisher(self, place: str, digest: str, on_wait: Callable[[], None]) -> Iterator[None]:  # noqa: ARG002
+        """Hold the lock of the version."""
+        folder = self._root / place
+        with self._locked(folder, on_wait):
+            with target_errors(folder):
+                make_folder(folder)
+            yield
+
+    def closing_changes(self, place: str) -> list[Change]:  # noqa: ARG002
+        """Return nothing: a lock needs no change."""
+        return []
+
+    def sole_index_writer(self, on_wait: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock of the index."""
+        return self._locked(self._root / INDEX_FILE, on_wait, longest_wait=LONGEST_INDEX_WAIT)
+
+    def put(self, path: str, item: StoredObject, source: Path, **_options: Any) -> None:
+        """Hash the file that is there; write another one under a temporary name, then rename it."""
+        file = self._root / path
+        with target_errors(file):
+            if holds(file, item):
+                return
+        self._replace(path, checked_blocks(source, item))
+
+    def send_objects(
+        self, place: str, objects: Sequence[StoredObject], folder: Path, jobs: int, progress: Callable[[int, int], None]
+    ) -> None:
+        """Write the objects that are missing, and make files and folders durable."""
+        super().send_objects(place, objects, folder, jobs, progress)
+        with target_errors(self._root / place):
+            sync_folders(self._root / place)
+            above = (self._root / place).parents
+            sync_all(parent for parent in above if parent == self._root or parent.is_relative_to(self._root))
+
+    @contextlib.contextmanager
+    def _locked(self, path: Path, on_wait: Callable[[], None], *, longest_wait: float | None = None) -> Iterator[None]:
+        with target_errors(path):
+            lock = take_lock(path, on_wait=on_wait, longest_wait=longest_wait)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _replace(self, path: str, blocks: Iterable[bytes]) -> None:
+        file = self._root / path
+        unfinished = file.with_name(f".{file.name}.unfinished")
+        with target_errors(file):
+            make_folder(file.parent)
+            try:
+                with unfinished.open("wb") as opened:
+                    for block in blocks:
+                        opened.write(block)
+                    opened.flush()
+                    os.fsync(opened.fileno())
+                unfinished.replace(file)
+            finally:
+                unfinished.unlink(missing_ok=True)
+
+
+class BucketTarget(Target):
+    """A registry in S3, which writes conditionally, and keeps what is known of an object beside it."""
+
+    def put(self, path: str, item: StoredObject, source: Path, **options: Any) -> None:
+        """Send a file with its SHA-256, unless an object is there that was sent so."""
         with target_errors(f"{self.url}/{path}"):
             try:
-                head = self._call("head_object", path, ChecksumMode="ENABLED")
+                head = self._call("head_object", path)
             except FileNotFoundError:
-                return False
-        if head["ContentLength"] != item.size_bytes or "ChecksumSHA256" not in head:
-            return False
-        if item.size_bytes <= PART_BYTES:
-            return bool(head["ChecksumSHA256"] == _base64(bytes.fromhex(item.sha256)))
-        parts = [hashlib.sha256(part).digest() for part in checked_blocks(source, item, PART_BYTES)]
-        # S3 stores the SHA-256 of the parts' SHA-256 sums, followed by `-` and the number of parts.
-        whole = _base64(hashlib.sha256(b"".join(parts)).digest())
-        return bool(head["ChecksumSHA256"].partition("-")[0] == whole)
-
-    def _send_parts(self, path: str, blocks: Iterable[bytes]) -> None:
-        with target_errors(f"{self.url}/{path}"):
-            begun = self._call("create_multipart_upload", path, ChecksumAlgorithm="SHA256")
-            upload = {"UploadId": begun["UploadId"]}
-            parts = []
-            try:
-                for number, block in enumerate(blocks, 1):
-                    checksum = _checksum(block)
-                    answer = self._call("upload_part", path, PartNumber=number, Body=block, **upload, **checksum)
-                    part = {"PartNumber": number, "ETag": answer["ETag"]}
-                    parts.append({**part, "ChecksumSHA256": checksum["ChecksumSHA256"]})
-                self._call("complete_multipart_upload", path, MultipartUpload={"Parts": parts}, **upload)
-            except BaseException:
-                with contextlib.suppress(Exception):  # the first error is the one to report
-                    self._call("abort_multipart_upload", path, **upload)
-                raise
+                head = {"ContentLength": -1}
+        if (head["ContentLength"], head.get("Metadata", {}).get("sha256")) != (item.size_bytes, item.sha256):
+            super().put(path, item, source, Metadata={"sha256": item.sha256}, **options)
 
     def _write(self, path: str, data: bytes, tag: str | None) -> bool:
-        condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
+        condition = {} if tag is None else {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
         try:
-            self._call("put_object", path, Body=data, **({} if tag is None else condition))
+            self._call("put_object", path, Body=data, **condition)
         except OSError as error:
-            if not _is_refused(error):
+            # Its condition failed, or another write was under way.
+            response = getattr(error.__cause__, "response", None) or {}
+            code = response.get("Error", {}).get("Code")
+            if code not in ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey"):
                 raise
             return False
         return True
@@ -488,33 +374,18 @@ class BucketTarget(RemoteTarget):
         return self.system.call_s3(method, Bucket=bucket, Key=key, **arguments)
 
 
-def _checksum(data: bytes) -> dict[str, str]:
-    return {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": _base64(hashlib.sha256(data).digest())}
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _is_refused(error: OSError) -> bool:
-    """Return whether S3 refused a write: its condition failed, or another write was under way."""
-    response = getattr(error.__cause__, "response", None) or {}
-    code = response.get("Error", {}).get("Code")
-    return code in ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")
-
-
-class HubTarget(RemoteTarget):
+class HubTarget(Target):
     """A registry in a repository of the Hub; a file's tag is the commit it was read from."""
 
-    def __init__(self, system: Any, root: str, url: str) -> None:
-        super().__init__(system, root, url)
+    def __init__(self, url: str, system: Any, root: str) -> None:
+        super().__init__(url, system, root)
         from huggingface_hub import HfApi
 
         with _hub_errors(url):
             where = system.resolve_path(root)
         self._folder = where.path_in_repo
         kind = "" if where.repo_type == "model" else f"{where.repo_type}s/"
-        self._root = f"{kind}{where.repo_id}"
+        self._repository_root = f"{kind}{where.repo_id}"
         self._api = HfApi(endpoint=system.endpoint, token=system.token)
         self._repository = {"repo_id": where.repo_id, "repo_type": where.repo_type}
         self._branch = where.revision
@@ -526,10 +397,11 @@ class HubTarget(RemoteTarget):
         from huggingface_hub.errors import EntryNotFoundError
 
         with _hub_errors(f"{self.url}/{path}"):
-            newest = self._newest()
+            newest = str(self._api.repo_info(revision=self._branch, **self._repository).sha)
             try:
                 # Without blocks, so that the file is not looked up in cached listings.
-                with self.system.open(f"{self._root}/{self._path(path)}", "rb", block_size=0, revision=newest) as file:
+                where = f"{self._repository_root}/{self._path(path)}"
+                with self.system.open(where, "rb", block_size=0, revision=newest) as file:
                     data = file.read(largest + 1)
             except (FileNotFoundError, EntryNotFoundError):
                 return None, newest
@@ -555,7 +427,7 @@ class HubTarget(RemoteTarget):
             return not operations or self._commit(operations, names, parent=next(iter(tags), None))
 
     def send_objects(
-        self, place: str, objects: Iterable[StoredObject], folder: Path, jobs: int, progress: Callable[[int, int], None]
+        self, place: str, objects: Sequence[StoredObject], folder: Path, jobs: int, progress: Callable[[int, int], None]
     ) -> None:
         """Commit the objects that are missing, then check that the Hub has all of them."""
         missing = self._missing(place, objects, folder)
@@ -565,7 +437,7 @@ class HubTarget(RemoteTarget):
         for batch in _batches(missing):
             where = f"{self.url}/{place}"
             with _hub_errors(where):
-                retried(functools.partial(self._send, place, batch, folder, jobs), where)
+                _retried(functools.partial(self._send, place, batch, folder, jobs), where)
             done += sum(item.size_bytes for item in batch)
             progress(done, total)
         lost = self._missing(place, missing, folder) if missing else []
@@ -581,16 +453,9 @@ class HubTarget(RemoteTarget):
 
         operations = []
         for item in batch:
-            source = folder / item.path
-            blocks = checked_blocks(source, item, BLOCK_BYTES)
-            # A file that is not held in memory could change before it is sent; the Hub then
-            # notices, since it compares the SHA-256.
-            content: bytes | Path = source
-            if item.size_bytes <= LARGEST_HELD:
-                content = b"".join(blocks)
-            else:
-                for _ in blocks:
-                    pass
+            # A large file could change before it is sent; the Hub then notices, since it compares the SHA-256.
+            held = [block for block in checked_blocks(folder / item.path, item) if item.size_bytes <= LARGEST_HELD]
+            content = b"".join(held) if item.size_bytes <= LARGEST_HELD else folder / item.path
             operations.append(CommitOperationAdd(self._path(f"{place}/{item.path}"), content))
         return self._commit(operations, f"{place}: {counted(len(batch), 'file')}", jobs=jobs)
 
@@ -609,7 +474,7 @@ class HubTarget(RemoteTarget):
                     **self._repository,
                 )
         except HfHubHTTPError as error:
-            if _status(error) not in CONFLICTS:
+            if error.response.status_code not in (409, 412):
                 raise
             return False
         return True
@@ -623,7 +488,7 @@ class HubTarget(RemoteTarget):
                 listed = self._api.list_repo_tree(
                     path_in_repo=self._path(place), recursive=True, revision=self._branch, **self._repository
                 )
-                held = {one.path: one for one in listed if isinstance(one, RepoFile)}
+                held = {entry.path: entry for entry in listed if isinstance(entry, RepoFile)}
             except EntryNotFoundError:
                 held = {}
         return [
@@ -631,10 +496,6 @@ class HubTarget(RemoteTarget):
             for item in objects
             if not _is_same(held.get(self._path(f"{place}/{item.path}")), item, folder / item.path)
         ]
-
-    def _newest(self) -> str:
-        info = self._api.repo_info(revision=self._branch, **self._repository)
-        return str(info.sha)
 
     def _path(self, path: str) -> str:
         return f"{self._folder}/{path}" if self._folder else path
@@ -647,13 +508,12 @@ def _is_same(held: RepoFile | None, item: StoredObject, source: Path) -> bool:
     if held.lfs is not None:
         return bool(held.lfs.sha256 == item.sha256)
     digest = hashlib.sha1(b"blob %d\0" % item.size_bytes, usedforsecurity=False)
-    for block in checked_blocks(source, item, BLOCK_BYTES):
+    for block in checked_blocks(source, item):
         digest.update(block)
     return bool(held.blob_id == digest.hexdigest())
 
 
 def _batches(objects: Iterable[StoredObject]) -> Iterator[list[StoredObject]]:
-    """Yield objects in groups for one commit each."""
     batch: list[StoredObject] = []
     size = 0
     for item in objects:
@@ -668,7 +528,6 @@ def _batches(objects: Iterable[StoredObject]) -> Iterator[list[StoredObject]]:
 
 @contextlib.contextmanager
 def _no_bars() -> Iterator[None]:
-    """Hide the progress bars of huggingface_hub."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     if are_progress_bars_disabled():
@@ -681,13 +540,8 @@ def _no_bars() -> Iterator[None]:
         enable_progress_bars()
 
 
-def _status(error: HfHubHTTPError) -> int | None:
-    return getattr(error.response, "status_code", None)
-
-
 @contextlib.contextmanager
 def _hub_errors(where: str) -> Iterator[None]:
-    """Turn errors of the Hub into errors that say what to do."""
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
     advice = "make it first, or give a token with access to it (hf auth login, or HF_TOKEN)"
@@ -699,8 +553,8 @@ def _hub_errors(where: str) -> Iterator[None]:
         except FileNotFoundError as error:
             raise NotFoundError(f"{where}: {clause(error)}; {advice}.") from error
         except HfHubHTTPError as error:
-            if _status(error) in (401, 403):
-                raise PermissionError(f"the Hub refuses the token (HTTP {_status(error)}).") from error
+            if error.response.status_code in (401, 403):
+                raise PermissionError(f"the Hub refuses the token (HTTP {error.response.status_code}).") from error
             raise
 
 

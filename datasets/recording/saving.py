@@ -11,7 +11,7 @@ import msgspec
 
 from orlog.base.files import absolute_path, hash_file, link_or_copy, make_folder, storage_errors, unfinished_folder
 from orlog.datasets.home.folders import datasets_folder, version_folder
-from orlog.datasets.home.meaning import check_unchanged, check_unused, known_manifests
+from orlog.datasets.home.records import check_unchanged, check_unused, known_manifests
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given, as_dataset, with_all_files
 from orlog.datasets.recording.episodes import EpisodeWriter

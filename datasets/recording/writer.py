@@ -25,7 +25,7 @@ from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.folders import datasets_folder, version_folder
-from orlog.datasets.home.meaning import check_unchanged, check_unused, free_version
+from orlog.datasets.home.records import check_unchanged, check_unused, free_version
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given, as_dataset, with_all_files
 from orlog.datasets.recording.crash_log import CrashLog, schema_json

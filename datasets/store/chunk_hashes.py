@@ -32,14 +32,7 @@ MOST_WHOLE_BYTES = 2**22
 
 
 class Layout(NamedTuple):
-    """Where the hashes of a shard are.
-
-    Attributes:
-        shard: Number of its hash in the file of shards.
-        first: Number of its first chunk's hash in the file of chunks.
-        chunks: How many chunks it holds.
-        room: How many chunks its index has room for.
-    """
+    """Where the hashes of a shard are."""
 
     shard: int
     first: int
@@ -93,10 +86,7 @@ def layouts(chunks: Mapping[str, tuple[int, int]]) -> dict[str, Layout]:
 
 
 def read_chunk_hashes(folder: Path, manifest: Manifest, places: Mapping[str, Layout]) -> dict[str, tuple[bytes, bytes]]:
-    """Return the hash of each shard of a version, and those of its chunks one after the other, by path.
-
-    `places` is what `layouts` returns of it.
-    """
+    """Return the hash of each shard of a version, and those of its chunks one after the other, by path."""
     check_sizes(manifest, places)
     for item in manifest.objects:
         problem = check_object(folder, item) if item.path in (CHUNKS_FILE, SHARDS_FILE) else None
@@ -109,11 +99,7 @@ def read_chunk_hashes(folder: Path, manifest: Manifest, places: Mapping[str, Lay
 def write_chunk_hashes(
     folder: Path, chunks: Mapping[str, tuple[int, int]], known: Mapping[str, tuple[bytes, bytes]] | None = None
 ) -> list[StoredObject]:
-    """Write the hashes of all shards of a folder, and return both files as objects.
-
-    `chunks` are as in `layouts`. Shards that are not in `known`, which is as `read_chunk_hashes` returns it, must
-    have been checked.
-    """
+    """Write the hashes of all shards of a folder, and return both files as objects."""
     known = known or {}
     hashes = [
         known.get(path) or hashes_of_shard(folder / path, held, room) for path, (held, room) in sorted(chunks.items())

@@ -79,10 +79,7 @@ class Encoding:
         return self.chunk_rows * self.chunks_per_shard
 
     def check(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        """Refuse an encoding that format 1 does not allow.
-
-        Raises ValueError if sizes, compression or axis are not possible for these rows.
-        """
+        """Refuse an encoding that format 1 does not allow."""
         row_bytes = max(1, dtype.itemsize * math.prod(shape))
         most_rows = max(1, LARGEST_CHUNK_BYTES // row_bytes)
         if not 1 <= self.chunk_rows <= most_rows:
@@ -184,11 +181,7 @@ def _power_of_two_within(limit: int, size: int) -> int:
 
 
 def _height_axis(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int | None:
-    """Return the vertical axis of a frame; None if rows are not images.
-
-    Channels may come last (height, width, channels), first, or not at all: the axis of channels
-    is taken to be the smaller of the outer two.
-    """
+    """Return the vertical axis of a frame; None if rows are not images."""
     if dtype != np.uint8 or len(shape) not in (2, 3):
         return None
     first_is_channels = len(shape) == 3 and shape[0] < shape[2]
@@ -197,11 +190,7 @@ def _height_axis(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int | None:
 
 
 def array_metadata(spec: ColumnSpec, rows: int, encoding: Encoding, *, smallest: int = 1) -> dict[str, Any]:
-    """Return the content of a column's `zarr.json`, in zarr-python's order.
-
-    No side of a chunk is shorter than `smallest`: 1 by Zarr's rule, though those of rows that hold no numbers were 0
-    before.
-    """
+    """Return the content of a column's `zarr.json`, in zarr-python's order."""
     dtype = spec.dtype
     row = [max(smallest, size) for size in spec.shape]
     little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -278,7 +267,6 @@ def _without_free(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compression_of(described: list[Any], spec: ColumnSpec) -> tuple[str, bool]:
-    """Return the name of the codec with this description, and whether it shuffles bits."""
     for name in COMPRESSIONS:
         for bit_shuffle in (True, False):
             if codec_metadata(name, spec.dtype, bit_shuffle=bit_shuffle) == described:

@@ -44,12 +44,7 @@ _UNREADABLE = (OSError, KeyError, RuntimeError, TypeError, ValueError)
 def write_hdf5(
     source: Path, target: Path, written: WrittenPart, *, progress: Callable[[int], None] = lambda _: None
 ) -> list[StoredObject]:
-    """Copy a part from the Zarr container into `target/data.h5`, in bounded memory.
-
-    The file is read back and compared with the BLAKE3 of the part's columns before it counts as written.
-    Equal rows give equal bytes as long as h5py and HDF5 stay the same. `progress` gets the bytes of rows
-    written since its last call.
-    """
+    """Copy a part from the Zarr container into `target/data.h5`, in bounded memory."""
     h5py = import_h5py()
     specs = sorted(written.schema.columns().items())
     rows = {spec: written.part.columns[name].rows for name, spec in specs}
@@ -91,10 +86,7 @@ def write_hdf5(
 
 
 class Hdf5Reader:
-    """Reads the columns of `data.h5`; HDF5 checks every chunk's checksum before decoding it.
-
-    Safe in threads, after a fork and when pickled: each process opens the file for itself.
-    """
+    """Reads the columns of `data.h5`; HDF5 checks every chunk's checksum before decoding it."""
 
     def __init__(self, folder: Path, rows: Mapping[ColumnSpec, int]) -> None:
         """Open `data.h5`, and check dtype, shape, filters and place of every column, with so many rows each."""
@@ -182,7 +174,6 @@ def import_h5py() -> ModuleType:
 
 
 def _checked_dataset(h5py: ModuleType, file: Any, spec: ColumnSpec, count: int) -> Any:
-    """Return the dataset of a column, after checking it before any value is read."""
     node = file
     for key in spec.name.split("/"):
         # Only the link is examined: following it could open a file elsewhere.
@@ -214,7 +205,6 @@ def _checked_dataset(h5py: ModuleType, file: Any, spec: ColumnSpec, count: int) 
 
 @contextlib.contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """Turn errors of h5py into one of orlog that says what is wrong."""
     try:
         yield
     except _UNREADABLE as error:
@@ -222,5 +212,4 @@ def _readable(what: str) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of an error; HDF5 adds memory addresses after it."""
     return str(error.args[0] if error.args else error).partition("\n")[0]

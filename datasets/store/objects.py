@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import re
 import stat
@@ -58,6 +59,18 @@ def mismatch(where: str, file: str, expected: object, found: object, advice: str
         expected=str(expected),
         found=str(found),
     )
+
+
+def holds(path: Path, item: StoredObject) -> bool:
+    """Return whether a file has the bytes of an object."""
+    return path.is_file() and path.stat().st_size == item.size_bytes and hash_file(path) == item.sha256
+
+
+def check_data(item: StoredObject, data: bytes) -> None:
+    """Raise IntegrityError if these are not the bytes of an object."""
+    sha256 = hashlib.sha256(data).hexdigest()
+    if sha256 != item.sha256:
+        raise mismatch(f"{item.path}: sha256", item.path, item.sha256, sha256)
 
 
 def shard_path(spec: ColumnSpec, shard: int) -> str:

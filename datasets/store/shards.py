@@ -59,11 +59,7 @@ class Place(NamedTuple):
 
 
 def encode_shard(values: np.ndarray, encoding: Encoding) -> Iterator[bytes]:
-    """Yield the bytes of a shard with these rows, at most `encoding.shard_rows`, in pieces.
-
-    The last chunk is padded with zeros, as Zarr does. The first one is decoded again and compared,
-    so a faulty codec is found before its bytes are kept.
-    """
+    """Yield the bytes of a shard with these rows, at most `encoding.shard_rows`, in pieces."""
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     rows = encoding.chunk_rows
     index = np.full((encoding.chunks_per_shard, 2), _NEVER_WRITTEN, "<u8")
@@ -95,11 +91,7 @@ def encode_shard(values: np.ndarray, encoding: Encoding) -> Iterator[bytes]:
 
 
 def choose_for_images(frames: np.ndarray, encoding: Encoding) -> Encoding:
-    """Return the encoding that makes these frames smaller: the given one, or zstd alone.
-
-    Differences with LZ4HC suit sensor noise; zstd finds the exactly repeated colors of rendered
-    frames. Up to 16 evenly spread chunks are tried, so equal frames get equal encodings.
-    """
+    """Return the encoding that makes these frames smaller: the given one, or zstd alone."""
     plain = dataclasses.replace(encoding, compression="zstd", bit_shuffle=False, difference_axis=None)
     chunks = max(1, len(frames) // encoding.chunk_rows)
     tried = sorted({chunks * number // SAMPLED_CHUNKS for number in range(SAMPLED_CHUNKS)})
@@ -110,11 +102,7 @@ def choose_for_images(frames: np.ndarray, encoding: Encoding) -> Encoding:
 
 
 def decode_chunk(data: bytes | memoryview, out: np.ndarray, encoding: Encoding, *, undo: bool = True) -> None:
-    """Decode a chunk, without its checksum, into a contiguous array.
-
-    With `undo=False` the caller has to call `undo_difference`, which is faster for many frames at
-    once than for each.
-    """
+    """Decode a chunk, without its checksum, into a contiguous array."""
     decompress(data, out, encoding.compression)
     if undo and encoding.difference_axis is not None:
         undo_difference(out, encoding.difference_axis)
@@ -140,11 +128,7 @@ def _crc(data: bytes) -> bytes:
 
 
 class Shard:
-    """One open shard file; reads and checks single chunks. Safe in threads and after a fork.
-
-    Attributes:
-        name: Its name in errors.
-    """
+    """One open shard file; reads and checks single chunks. Safe in threads and after a fork."""
 
     def __init__(self, path: Path, chunks: int, size_bytes: int, *, name: str) -> None:
         """Open the file and check its index."""
@@ -188,11 +172,7 @@ class Shard:
         self._decode(chunk, self.read(chunk), out, encoding, undo=undo)
 
     def decode_many(self, first: int, out: np.ndarray, encoding: Encoding) -> None:
-        """Read, check and decode chunks from `first` on into a contiguous array of their rows.
-
-        For small chunks this is faster than one by one: neighbors in the file are read at once,
-        and differences are undone for many frames together while they are in the cache.
-        """
+        """Read, check and decode chunks from `first` on into a contiguous array of their rows."""
         rows = encoding.chunk_rows
         chunk, end = first, first + len(out) // rows
         most = max(1, TOGETHER_BYTES // out[:rows].nbytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -14,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,7 +39,6 @@ from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, part
 from orlog.manifests.signatures import SIGNATURE_FILE
 
 THREADS = min(16, os.cpu_count() or 1)
-SECONDS_BETWEEN_REPORTS = 0.1
 SHARDS_AT_ONCE = 16  # of a version that is read in place
 
 
@@ -82,11 +81,11 @@ def verify_folder(
 def locate(folder: Path, manifest: Manifest, problems: list[Problem]) -> list[Problem]:
     """Return a store's problems with the columns and episodes that they affect, where known."""
     finder = DamageFinder(folder, manifest, {problem.file for problem in problems})
-    located = []
-    for problem in problems:
-        column, episodes = finder.find(problem.file)
-        located.append(dataclasses.replace(problem, column=column, episodes=episodes))
-    return located
+    places = [finder.find(problem.file) for problem in problems]
+    return [
+        dataclasses.replace(problem, column=column, episodes=episodes)
+        for problem, (column, episodes) in zip(problems, places, strict=True)
+    ]
 
 
 def _check_all(
@@ -96,41 +95,32 @@ def _check_all(
     progress: Callable[[int], None],
 ) -> dict[str, Problem | None]:
     """Return what is wrong with each object, by path; a thread for each core reads them."""
-    sizes: collections.deque[int] = collections.deque()
-    stopped = threading.Event()
+    counting, stopped = threading.Lock(), threading.Event()
 
     def count(size: int) -> None:
-        if stopped.is_set():
-            raise _Stopped
-        sizes.append(size)
+        with counting:
+            if stopped.is_set():
+                raise _Stopped
+            progress(size)
 
     def check(item: StoredObject) -> Problem | None:
         status = present.get(item.path)
         is_whole = status is not None and stat.S_ISREG(status.st_mode) and status.st_size == item.size_bytes
         return (check_sha256 if is_whole else check_object)(folder, item, count)
 
-    # The largest are read first, so that no thread is left alone with a large one at the end.
+    # The largest are read first, so that no thread is left alone with a large file at the end.
     largest_first = sorted(items, key=lambda item: item.size_bytes, reverse=True)
-    results: dict[str, Problem | None] = {}
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+        checks = {item.path: pool.submit(check, item) for item in largest_first}
         try:
-            checks = {pool.submit(check, item): item.path for item in largest_first}
-            waiting = set(checks)
-            while waiting:
-                done, waiting = concurrent.futures.wait(waiting, SECONDS_BETWEEN_REPORTS)
-                results |= {checks[check]: check.result() for check in done}
-                progress(sum(sizes.popleft() for _ in range(len(sizes))))
+            return {path: future.result() for path, future in checks.items()}
         finally:
             stopped.set()
             pool.shutdown(cancel_futures=True)
-    return results
 
 
 def _list(folder: Path) -> dict[str, os.stat_result | None]:
-    """Return everything in a folder except folders, by path inside it; links are not followed.
-
-    A folder that cannot be listed is included, as None.
-    """
+    """Return everything in a folder except folders, by path inside it; links are not followed."""
     present: dict[str, os.stat_result | None] = {}
     unlisted = [""]
     while unlisted:
@@ -180,15 +170,17 @@ class DamageFinder:
         self._paths = {item.path for item in manifest.objects}
         self._damaged = frozenset(damaged)
         self._damaged_folders = {path.rpartition("/")[0] for path in damaged}
-        self._reader = functools.cache(functools.partial(_zarr_reader, folder, manifest))
+        self._reader = functools.cache(functools.partial(self._open_reader, folder))
         self._ends = functools.lru_cache(4)(self._read_ends)
 
-    def find(self, path: str) -> tuple[str | None, tuple[int, int] | None]:
-        """Return the column, and the first and last episode, whose values a path such as `parts/1/rewards` holds.
+    def _open_reader(self, folder: Path, part: int) -> ZarrReader:
+        reader = open_reader(folder, self._manifest, part)
+        if not isinstance(reader, ZarrReader):
+            raise IntegrityError(f"{folder}: its columns have no files of their own.")
+        return reader
 
-        The column is None if it holds none or several; the episodes are None if it holds no values or they
-        are not known. Metadata of a column count as all its values.
-        """
+    def find(self, path: str) -> tuple[str | None, tuple[int, int] | None]:
+        """Return the column, and the first and last episode, whose values a path such as `parts/1/rewards` holds."""
         match = PATH.fullmatch(path)
         part = int(match["part"] or 0) if match else 0
         if match is None or part >= len(self._parts):
@@ -242,13 +234,6 @@ class DamageFinder:
         reader = self._reader(part)
         reader.check_shards(name)
         return reader.read(name, 0, self._parts[part].columns[name].rows)
-
-
-def _zarr_reader(folder: Path, manifest: Manifest, part: int) -> ZarrReader:
-    reader = open_reader(folder, manifest, part)
-    if not isinstance(reader, ZarrReader):
-        raise IntegrityError(f"{folder}: its columns have no files of their own.")
-    return reader
 
 
 def check_opening(folder: Path, manifest: Manifest) -> list[Problem]:
@@ -331,7 +316,6 @@ def _check_column(
 
 
 def _layouts(version: StoredVersion) -> dict[str, Layout]:
-    """Return where the hashes of shards are; nothing if the version has none."""
     return layouts(version.chunks_of_shards()) if has_chunk_hashes(version.manifest) else {}
 
 
@@ -356,15 +340,8 @@ def _objects_of_no_column(version: StoredVersion, has_hashes: bool) -> Iterator[
         yield Problem(path, "missing", "the file of a group", "no file")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Checked:
-    """What was looked at, and what was found.
-
-    Attributes:
-        chunks: Chunks that were fetched and checked.
-        of_chunks: Chunks of the version.
-        problems: Objects that give wrong bytes, with the first chunk of each.
-    """
+class Checked(NamedTuple):
+    """How many chunks were fetched and checked, of how many, and the objects that give wrong bytes."""
 
     chunks: int
     of_chunks: int
@@ -378,17 +355,7 @@ def check_where_it_is(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Checked:
-    """Fetch a share of the chunks of a version that is read in place, and check each of them.
-
-    Of each shard the index is checked and at least one chunk, whatever was kept of it before; shards that are
-    fetched whole are checked whole.
-
-    Args:
-        version: The version.
-        share: Which share of the chunks, above 0 and at most 1.
-        seed: Which chunks are drawn.
-        progress: Called with shards done and shards in all.
-    """
+    """Fetch a share of the chunks of a version that is read in place, and check each of them."""
     elsewhere = version.elsewhere
     assert elsewhere is not None
     shards = sorted(version.chunks_of_shards().items())
@@ -404,10 +371,9 @@ def check_where_it_is(
         return []
 
     problems: list[Problem] = []
-    rooms = [room for _, (_, room) in shards]
     with concurrent.futures.ThreadPoolExecutor(SHARDS_AT_ONCE, "orlog-verify") as pool:
-        results = pool.map(check, [path for path, _ in shards], rooms, drawn)
+        results = pool.map(check, [path for path, _ in shards], [room for _, (_, room) in shards], drawn)
         for done, wrong in enumerate(results, 1):
             problems += wrong
             progress(done, len(shards))
-    return Checked(chunks=sum(map(len, drawn)), of_chunks=sum(held for _, (held, _) in shards), problems=problems)
+    return Checked(sum(map(len, drawn)), sum(held for _, (held, _) in shards), problems)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from orlog.datasets.store.encoding import LARGEST_METADATA
 from orlog.datasets.store.hdf5 import Hdf5Reader
 from orlog.datasets.store.objects import check_places, check_sha256, mismatch
 from orlog.datasets.store.shards import Place
-from orlog.datasets.store.zarr_reader import ZarrReader, hash_values
+from orlog.datasets.store.zarr_reader import ZarrReader, hash_values, placed
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec, axis_of, expected_rows, is_offsets, offsets_of
 from orlog.manifests.manifest import MANIFEST_FILE, Column, Manifest, StoredObject, part_folder, parts_of, read_manifest
@@ -26,8 +27,7 @@ from orlog.manifests.manifest import MANIFEST_FILE, Column, Manifest, StoredObje
 if TYPE_CHECKING:
     from orlog.datasets.download.in_place import Coming, Elsewhere
 
-GAP_BYTES = 2**18  # ranges with at most this gap between them are read at once
-WINDOW_BYTES = 2**26
+LARGE_BYTES = 2**20  # of rows that are read in one go
 
 
 class StoredVersion:
@@ -47,10 +47,7 @@ class StoredVersion:
     """
 
     def __init__(self, folder: Path, manifest: Manifest | None = None, elsewhere: Elsewhere | None = None) -> None:
-        """Open the version in `folder`; pass its manifest if it has been read already.
-
-        With `elsewhere`, the folder holds its metadata, and its shards are read where they are.
-        """
+        """Open the version in `folder`; pass its manifest if it has been read already."""
         self.folder = folder
         self.elsewhere = elsewhere
         self._seen = FolderSeen(folder)
@@ -76,8 +73,6 @@ class StoredVersion:
             present = present_objects(folder, self.manifest)
         else:
             present = metadata_objects(self.manifest)
-        # In a partial download, rows in the gap between two ranges may be missing.
-        self._gap_bytes = GAP_BYTES if len(present) == len(self.manifest.objects) else 0
         _check_objects(folder, present)
         self._readers = [self._open_part(part) for part in range(len(parts))]
         if self.elsewhere is not None and has_chunk_hashes(self.manifest):
@@ -198,10 +193,7 @@ class StoredVersion:
         return place._replace(file=part_folder(part) + place.file)
 
     def read_episodes(self, name: str, episodes: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
-        """Return the rows of some episodes, one after the other; offsets are rebased onto them.
-
-        Rows other than offsets go into `out` if given.
-        """
+        """Return the rows of some episodes, one after the other; offsets are rebased onto them."""
         starts, stops = self._row_ranges(name, episodes)
         values = self._read_ranges(name, starts, stops, out)
         if not is_offsets(name):
@@ -242,12 +234,7 @@ class StoredVersion:
         indexes: Container[str] = (),
         ahead: list[Coming] | None = None,
     ) -> None:
-        """Fetch the rows of some episodes in several columns, many ranges at once.
-
-        For a version that is read in place: what is read afterwards is here. Else nothing is done. Of columns in
-        `indexes` only that is fetched which says where their chunks are. With `ahead`, rows are not waited for:
-        their requests are added to it.
-        """
+        """Fetch the rows of some episodes in several columns, many ranges at once."""
         if self.elsewhere is None or not len(episodes):
             return
         # Where values of any length lie is known once their offsets are here, which may have offsets too.
@@ -305,7 +292,7 @@ class StoredVersion:
         return np.where(rows > 0, ends, 0)
 
     def _read_ranges(self, name: str, starts: np.ndarray, stops: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        """Return ranges of rows, one after the other, reading neighbors together."""
+        """Return ranges of rows, one after the other: large ones each, and all small ones by the chunks they share."""
         column = self._columns[name]
         if len(starts) == 0:
             return self.read(name, 0, 0, out=out)
@@ -313,27 +300,19 @@ class StoredVersion:
             return self.read(name, int(starts[0]), int(stops[-1]), out=out)
         counts = stops - starts
         positions = counts.cumsum() - counts
+        rows = np.arange(int(counts.sum())) + np.repeat(starts - positions, counts)
+        is_large = counts * spec_of(column).dtype.itemsize * math.prod(column.shape) >= LARGE_BYTES
+        if not is_large.any():
+            return placed(self.read_rows(name, rows), out)
         if out is None:
-            out = np.empty((int(counts.sum()), *column.shape), column.dtype)
-        row_bytes = max(1, out.nbytes // max(1, len(out)))
-        gap, longest = self._gap_bytes // row_bytes, WINDOW_BYTES // row_bytes
-        for window in _windows(starts, stops, gap, longest):
-            first = int(starts[window[0]])
-            if len(window) == 1:
-                place = int(positions[window[0]])
-                values = out[place : place + int(counts[window[0]])]
-                self.read(name, first, first + len(values), out=values)
-                continue
-            values = self.read(name, first, int(stops[window].max()))
-            begins = counts[window].cumsum() - counts[window]
-            local = np.arange(int(counts[window].sum()))
-            local -= np.repeat(begins, counts[window])
-            target = local + np.repeat(positions[window], counts[window])
-            out[target] = values[local + np.repeat(starts[window] - first, counts[window])]
+            out = np.empty((len(rows), *column.shape), column.dtype)
+        for first, place, count in np.stack([starts, positions, counts], 1)[is_large].tolist():
+            self.read(name, first, first + count, out=out[place : place + count])
+        small = np.repeat(~is_large, counts)
+        out[small] = self.read_rows(name, rows[small])
         return out
 
     def _rebased(self, name: str, part: int, values: np.ndarray) -> np.ndarray:
-        """Rebase a part's offsets onto the whole column."""
         if part == 0 or not is_offsets(name):
             return values
         counted = next(other for other in self._columns if offsets_of(other) == name)
@@ -418,22 +397,6 @@ def _check_objects(folder: Path, objects: Sequence[StoredObject]) -> None:
 
 
 def _joined(starts: np.ndarray, stops: np.ndarray) -> list[tuple[int, int]]:
-    """Return ranges of rows, those that touch as one."""
     edges = np.flatnonzero(starts[1:] != stops[:-1]) + 1
     firsts, lasts = starts[[0, *edges]], stops[[*(edges - 1), -1]]
     return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
-
-
-def _windows(starts: np.ndarray, stops: np.ndarray, gap: int, longest: int) -> list[np.ndarray]:
-    """Group ranges that lie near each other; return groups of their indexes, ordered by start."""
-    order = np.argsort(starts, kind="stable")
-    groups: list[np.ndarray] = []
-    first = 0
-    begin, end = int(starts[order[0]]), int(stops[order[0]])
-    for position in range(1, len(order)):
-        start, stop = int(starts[order[position]]), int(stops[order[position]])
-        if start - end > gap or stop - begin > longest:
-            groups.append(order[first:position])
-            first, begin, end = position, start, stop
-        end = max(end, stop)
-    return [*groups, order[first:]]

@@ -18,11 +18,7 @@ from zarr.core.buffer import NDBuffer
 
 @dataclasses.dataclass(frozen=True)
 class DifferenceCodec(ArrayArrayCodec):
-    """Replaces each uint8 by its difference from the previous one along an axis, modulo 256.
-
-    Attributes:
-        axis: Axis of the chunk.
-    """
+    """Replaces each uint8 by its difference from the previous one along an axis, modulo 256."""
 
     axis: int
 

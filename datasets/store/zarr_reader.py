@@ -7,13 +7,14 @@ FOLDER/observations/c.0.0          its shards
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import functools
 import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,10 +53,7 @@ class _Column(NamedTuple):
 
 
 class ZarrReader:
-    """Reads the columns of a container; every chunk is checked before it is decoded.
-
-    Safe in threads, after a fork and when pickled: open files are not pickled.
-    """
+    """Reads the columns of a container; every chunk is checked before it is decoded."""
 
     def __init__(
         self,
@@ -65,10 +63,7 @@ class ZarrReader:
         elsewhere: Elsewhere | None = None,
         prefix: str = "",
     ) -> None:
-        """Remember columns and their rows, and files with their bytes; nothing is opened yet.
-
-        With `elsewhere`, shards lie there under `prefix`, and what is read of them is brought here first.
-        """
+        """Remember columns and their rows, and files with their bytes; nothing is opened yet."""
         self.folder = folder
         self._elsewhere, self._prefix = elsewhere, prefix
         self._rows = {spec.name: (spec, count) for spec, count in rows.items()}
@@ -127,14 +122,7 @@ class ZarrReader:
         if out.nbytes // len(chunks) < SMALL_CHUNK_BYTES:
             self._read_small(column, out, start, stop)
             return out
-        decode = functools.partial(self._decode_into, column, out, start, stop)
-        if len(chunks) < CHUNKS_FOR_THREADS or THREADS == 1:
-            for chunk in chunks:
-                decode(chunk)
-        else:
-            with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
-                for _ in pool.map(decode, chunks):
-                    pass
+        _for_each(functools.partial(self._decode_into, column, out, start, stop), chunks)
         return out
 
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
@@ -152,10 +140,16 @@ class ZarrReader:
             if encoding.difference_axis is not None:
                 undo_difference(out, encoding.difference_axis)
             return out
-        scratch = column.rows(encoding.chunk_rows)
-        for chunk, wanted in by_chunk(rows, encoding.chunk_rows):
+
+        spare: list[np.ndarray] = []  # new memory costs more than the copy
+
+        def decode(group: tuple[int, np.ndarray]) -> None:
+            (chunk, wanted), scratch = group, spare.pop() if spare else column.rows(encoding.chunk_rows)
             self._decode(column, chunk, scratch)
             out[wanted] = scratch[rows[wanted] - chunk * encoding.chunk_rows]
+            spare.append(scratch)
+
+        _for_each(decode, list(by_chunk(rows, encoding.chunk_rows)))
         return out
 
     def place(self, name: str, row: int) -> Place:
@@ -197,11 +191,7 @@ class ZarrReader:
     def bring(
         self, chunks: Mapping[str, Iterable[int]], indexes: Container[str] = (), ahead: list[Coming] | None = None
     ) -> None:
-        """Fetch chunks of columns, many at once, if they lie elsewhere: first what is missing of indexes.
-
-        Of columns in `indexes` nothing else is fetched. With `ahead`, chunks are not waited for: their requests are
-        added to it.
-        """
+        """Fetch chunks of columns, many at once, if they lie elsewhere: first what is missing of indexes."""
         if self._elsewhere is None:
             return
         wanted: dict[tuple[str, int], list[int]] = {}
@@ -220,7 +210,6 @@ class ZarrReader:
         self._elsewhere.bring(opened, wanted, ahead)
 
     def _read_small(self, column: _Column, out: np.ndarray, start: int, stop: int) -> None:
-        """Decode many small neighboring chunks, most of them whole."""
         rows, room = column.encoding.chunk_rows, column.encoding.chunks_per_shard
         first, last = -(-start // rows), stop // rows
         for chunk in {start // rows, (stop - 1) // rows}:
@@ -234,7 +223,6 @@ class ZarrReader:
             first = end
 
     def _decode_into(self, column: _Column, out: np.ndarray, start: int, stop: int, chunk: int) -> None:
-        """Decode the part of a chunk that lies between rows `start` and `stop` into `out`."""
         rows = column.encoding.chunk_rows
         first_row = chunk * rows
         first, last = max(start, first_row), min(stop, first_row + rows)
@@ -272,6 +260,16 @@ class ZarrReader:
         return shard
 
 
+def _for_each(decode: Callable[[Any], None], chunks: Sequence[Any]) -> None:
+    """Decode chunks, many of them in several threads."""
+    if len(chunks) < CHUNKS_FOR_THREADS or THREADS == 1:
+        for chunk in chunks:
+            decode(chunk)
+    else:
+        with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+            collections.deque(pool.map(decode, chunks), 0)
+
+
 def _kept_open(key: tuple[object, str], shard: Shard) -> Shard:
     # No lock; single operations of a dict are atomic.
     if len(_open_shards) >= OPEN_SHARDS:
@@ -303,10 +301,7 @@ def hash_values(
     rows: int,
     see: Callable[[np.ndarray], None] = lambda _: None,
 ) -> str:
-    """Return the hex BLAKE3 of all values of a column of one part, decoded a block at a time, which `see` gets.
-
-    `read` returns the rows from the first to before the last. Raises IntegrityError if they cannot be read.
-    """
+    """Return the hex BLAKE3 of all values of a column of one part, decoded a block at a time, which `see` gets."""
     digest = blake3.blake3()
     row_bytes = max(1, spec.dtype.itemsize * math.prod(spec.shape))
     # A power of two, like the rows of a chunk, so that few chunks are decoded for two blocks.

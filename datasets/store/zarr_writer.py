@@ -13,15 +13,14 @@ import dataclasses
 import hashlib
 import math
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import TypeAlias
 
 import blake3
 import numpy as np
 
-from orlog.base.files import make_folder, storage_errors
+from orlog.base.files import make_folder, storage_errors, sync
 from orlog.datasets.columns.bounds import Bounds, count_outside, lies_inside, merge_outside
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.store.encoding import SHARD_BYTES, Encoding, array_metadata, choose_encoding, to_bytes
@@ -33,20 +32,12 @@ from orlog.manifests.manifest import Outside, Part, StoredObject
 
 THREADS = min(8, os.cpu_count() or 1)
 SYNCS = 8
-OPEN_FILES = 64
+_Shard: TypeAlias = tuple[StoredObject, int, Outside | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart:
-    """A part that is on disk.
-
-    Attributes:
-        schema: Its columns.
-        part: Totals, and rows and BLAKE3 of each column.
-        objects: Its files, by path inside its folder.
-        non_finite: How many numbers of a column are not finite; columns without any are left out.
-        outside: Which numbers of a column are outside their Box; columns without any are left out.
-    """
+    """A part that is on disk."""
 
     schema: Schema
     part: Part
@@ -57,16 +48,7 @@ class WrittenPart:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenColumn:
-    """A column that is on disk.
-
-    Attributes:
-        spec: Name, dtype and row shape.
-        rows: Number of rows.
-        blake3: Hex BLAKE3 of all values, row by row, little-endian.
-        non_finite: How many of its numbers are infinite or not a number.
-        outside: Its numbers outside their bounds; None if there are none.
-        objects: Its files, with paths inside the container's folder.
-    """
+    """A column that is on disk."""
 
     spec: ColumnSpec
     rows: int
@@ -77,20 +59,12 @@ class WrittenColumn:
 
 
 class ZarrWriter:
-    """Writes columns into a folder, a shard at a time.
-
-    Memory is bounded by a shard (16 MiB) per column and a few in flight. `flush` waits until all
-    full shards are durable; `finish` writes the rest and the metadata.
-    """
+    """Writes columns into a folder, a shard at a time."""
 
     def __init__(
         self, folder: Path, encodings: Mapping[str, Encoding] | None = None, bounds: Mapping[str, Bounds] | None = None
     ) -> None:
-        """Create the folder, if it does not exist.
-
-        `choose_encoding` decides for columns that `encodings` leaves out. Numbers outside the `bounds` are
-        written and counted.
-        """
+        """Create the folder, if it does not exist."""
         self._bounds = dict(bounds or {})
         self.folder = folder
         self.columns: dict[str, ColumnWriter] = {}
@@ -133,27 +107,21 @@ class ZarrWriter:
             self._workers.wait_for_disk()
 
     def finish(self) -> tuple[list[WrittenColumn], list[StoredObject]]:
-        """Write the remaining rows, and the metadata.
-
-        Returns:
-            The columns sorted by name, and the metadata files of the groups they lie in.
-        """
+        """Write the remaining rows, and the metadata."""
         with self._all_or_broken():
             try:
                 largest_first = sorted(self.columns.values(), key=lambda column: -column.pending.nbytes)
                 for column in largest_first:
                     column.write_rest()
-                groups = [self._write_group(name) for name in group_folders(self.columns)]
+                groups = []
+                for name in group_folders(self.columns):
+                    body = {"attributes": {} if name else {"orlog_format": 1}, "zarr_format": 3, "node_type": "group"}
+                    groups.append(self._workers.write(self.folder, f"{name}zarr.json", [to_bytes(body)]))
                 written = [self.columns[name].finish() for name in sorted(self.columns)]
                 self._workers.wait_for_disk()
             finally:
                 self.close()
         return written, groups
-
-    def _write_group(self, name: str) -> StoredObject:
-        attributes = {} if name else {"orlog_format": 1}
-        body = {"attributes": attributes, "zarr_format": 3, "node_type": "group"}
-        return self._workers.write(self.folder, f"{name}zarr.json", [to_bytes(body)])
 
     def close(self) -> None:
         """Stop the threads and free the memory; what was not written is dropped."""
@@ -163,10 +131,7 @@ class ZarrWriter:
 
     @contextlib.contextmanager
     def _all_or_broken(self, *, even_torn: bool = False) -> Iterator[None]:
-        """Refuse further writes after a failure: some columns may lack rows that others have.
-
-        Rows from before an interruption are sound, so `even_torn` may still make them durable.
-        """
+        """Refuse further writes after a failure: some columns may lack rows that others have."""
         if self._broken or (self._torn and not even_torn):
             raise StorageError(
                 f"{self.folder}: an earlier write failed, so nothing more is accepted; what was "
@@ -187,46 +152,29 @@ class _Workers:
         self.writing = concurrent.futures.ThreadPoolExecutor(THREADS, "orlog-write")
         self._syncing = concurrent.futures.ThreadPoolExecutor(SYNCS, "orlog-sync")
         self._synced: collections.deque[concurrent.futures.Future[None]] = collections.deque()
-        self._open_files = threading.Semaphore(OPEN_FILES)
-        self._spare: list[np.ndarray] = []
+        self.spare: list[np.ndarray] = []
 
     def take_memory(self, size_bytes: int) -> np.ndarray:
         """Return memory for the rows of a shard, reused if possible: new pages cost a copy."""
-        for position, memory in enumerate(self._spare):
+        for position, memory in enumerate(self.spare):
             if memory.nbytes >= size_bytes:
-                return self._spare.pop(position)
+                return self.spare.pop(position)
         # Not `np.empty`: it requests huge pages, and the kernel then stalls us to make room.
         return np.zeros(max(size_bytes, SHARD_BYTES), np.uint8)
-
-    def give_back(self, memory: np.ndarray) -> None:
-        """Keep memory for the next shard of any column."""
-        self._spare.append(memory)
 
     def write(self, folder: Path, name: str, pieces: Iterable[bytes]) -> StoredObject:
         """Write a file into a folder; it is durable only after `wait_for_disk`."""
         path = folder / name
         make_folder(path.parent)
+        path.unlink(missing_ok=True)  # a version may have a link to what was recorded before
         digest, size = hashlib.sha256(), 0
-        with contextlib.ExitStack() as after_errors:
-            self._open_files.acquire()
-            after_errors.callback(self._open_files.release)
-            path.unlink(missing_ok=True)  # a version may have a link to what was recorded before
-            file = after_errors.enter_context(path.open("xb"))
+        with path.open("xb") as file:
             for piece in pieces:
                 file.write(piece)
                 digest.update(piece)
                 size += len(piece)
-            file.flush()
-            after_errors.pop_all()
-        self._synced.append(self._syncing.submit(self._sync_and_close, file))
+        self._synced.append(self._syncing.submit(sync, path))
         return StoredObject(path=name, size_bytes=size, sha256=digest.hexdigest())
-
-    def _sync_and_close(self, file: BinaryIO) -> None:
-        try:
-            with file:
-                os.fsync(file.fileno())
-        finally:
-            self._open_files.release()
 
     def wait_for_disk(self, unfinished: int = 0) -> None:
         """Wait until all files written so far are durable, except the last `unfinished`."""
@@ -237,25 +185,11 @@ class _Workers:
         """Stop the threads; what was not written is dropped."""
         self.writing.shutdown(cancel_futures=True)
         self._syncing.shutdown()
-        self._spare.clear()
-
-
-class _Handed(NamedTuple):
-    """A shard that the threads are working on."""
-
-    memory: np.ndarray
-    written: concurrent.futures.Future[tuple[StoredObject, int, Outside | None]]
+        self.spare.clear()
 
 
 class ColumnWriter:
-    """Writes the shards of one column; `ZarrWriter` creates it.
-
-    Attributes:
-        spec: Name, dtype and row shape.
-        encoding: How rows are stored; for images it is chosen when the first shard is full.
-        frames_decide: Whether the frames of the first shard choose the encoding.
-        handed_rows: Rows in shards that the threads write or have written.
-    """
+    """Writes the shards of one column; `ZarrWriter` creates it."""
 
     def __init__(
         self, folder: Path, spec: ColumnSpec, encoding: Encoding, workers: _Workers, bounds: Bounds | None = None
@@ -271,7 +205,8 @@ class ColumnWriter:
         self._take_buffer()
         self._filled = self.handed_rows = 0
         self._hash = blake3.blake3()
-        self._running: collections.deque[_Handed] = collections.deque()
+        # Memory of the shards that the threads are working on, and what comes of it.
+        self._running: collections.deque[tuple[np.ndarray, concurrent.futures.Future[_Shard]]] = collections.deque()
         self._written: list[StoredObject] = []
         self._non_finite = 0
         self._outside: list[Outside] = []
@@ -380,26 +315,24 @@ class ColumnWriter:
             self.encoding = choose_for_images(values, self._choices)
         shard = self.handed_rows // self.encoding.shard_rows
         written = self._workers.writing.submit(self._write, shard, values)
-        self._running.append(_Handed(self._memory, written))
+        self._running.append((self._memory, written))
         self._hash.update(little_endian_bytes(values))
-        while len(self._running) > THREADS or (self._running and self._running[0].written.done()):
+        while len(self._running) > THREADS or (self._running and self._running[0][1].done()):
             self._collect()
         self._take_buffer()
         self.handed_rows, self._filled = self.rows, 0
 
     def _collect(self) -> None:
-        handed = self._running.popleft()
-        item, non_finite, outside = handed.written.result()
-        self._workers.give_back(handed.memory)
+        memory, written = self._running.popleft()
+        item, non_finite, outside = written.result()
+        self._workers.spare.append(memory)
         self._workers.wait_for_disk(unfinished=SYNCS)
         self._written.append(item)
         self._add_counts(non_finite, outside)
 
-    def _write(self, shard: int, values: np.ndarray) -> tuple[StoredObject, int, Outside | None]:
-        counts = self._count(values)
-        pieces = encode_shard(values, self.encoding)
-        path = shard_path(self.spec, shard)
-        return self._workers.write(self._folder, path, pieces), *counts
+    def _write(self, shard: int, values: np.ndarray) -> _Shard:
+        path, pieces = shard_path(self.spec, shard), encode_shard(values, self.encoding)
+        return self._workers.write(self._folder, path, pieces), *self._count(values)
 
     def _count(self, values: np.ndarray) -> tuple[int, Outside | None]:
         """Return how many numbers are not finite, and those outside their bounds."""

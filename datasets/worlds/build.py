@@ -19,7 +19,7 @@ from orlog.base.jobs import Execute, do_jobs
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import datasets_folder, installed_versions, version_folder
-from orlog.datasets.home.meaning import check_unchanged
+from orlog.datasets.home.records import check_unchanged
 from orlog.datasets.reading.opening import as_name
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import finish_version, make_manifest

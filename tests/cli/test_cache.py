@@ -12,7 +12,7 @@ from orlog import Dataset
 from orlog.cli import app
 from orlog.cli import cache as commands
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.home.holdings import cached_versions
+from orlog.datasets.home.garbage import cached_versions
 from orlog.errors import NotFoundError, StorageError
 from orlog.loaders.pack_cache import hold_pack
 from orlog.loaders.packs import open_pack, pack_folder

@@ -84,55 +84,31 @@ def free_port():
         yield next(port for port in PORTS if is_free(port, held))
 
 
-@contextlib.contextmanager
-def nginx(folder, limits, limit):
-    program = shutil.which("nginx")
-    if program is None:
-        pytest.skip("needs nginx")
+def nginx(folder, port, limits, limit):
+    """Return the configuration of nginx with compression and a limit, and how to start it."""
     (folder / "temporary").mkdir()
-    places = "".join(
-        f"{kind}_temp_path {folder}/temporary/{kind};\n"
-        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    command = [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
-    with free_port() as port:
-        settings = f"""
-daemon off;
-pid {folder}/nginx.pid;
-error_log {folder}/errors crit;
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    places = "".join(f"{kind}_temp_path {folder}/temporary/{kind};\n" for kind in kinds)
+    settings = f"""
+daemon off; pid {folder}/nginx.pid; error_log {folder}/errors crit;
 events {{}}
 http {{
-    {places}
-    access_log off;
-    gzip on;
-    gzip_types *;
-    gzip_min_length 1;
-    {limits}
-    server {{
-        listen 127.0.0.1:{port};
-        root {folder}/served;
-        {limit}
-    }}
+    {places} access_log off; gzip on; gzip_types *; gzip_min_length 1; {limits}
+    server {{ listen 127.0.0.1:{port}; root {folder}/served; {limit} }}
 }}
 """
-        (folder / "nginx.conf").write_text(settings, "utf-8")
-        with running(command, port, folder) as url:
-            yield url
+    return settings, ["-p", str(folder), "-c", str(folder / "settings"), "-e", "stderr"]
 
 
-@contextlib.contextmanager
-def apache(folder, rules):
-    program = shutil.which("apache2")
-    if program is None or not (MODULES / "mod_rewrite.so").exists():
-        pytest.skip("needs apache2")
+def apache(folder, port, *_):
+    """Return the configuration of an Apache with compression that refuses every second request, and how to start it."""
+    (folder / "answers").write_text("objects no|yes\n", "utf-8")
     modules = "".join(
         f"LoadModule {name}_module {MODULES}/mod_{name}.so\n"
         for name in ("mpm_event", "authz_core", "filter", "deflate", "rewrite")
         if (MODULES / f"mod_{name}.so").exists()
     )
-    command = [program, "-f", str(folder / "httpd.conf"), "-DFOREGROUND"]
-    with free_port() as port:
-        settings = f"""
+    settings = f"""
 ServerRoot {folder}
 ServerName 127.0.0.1
 Listen 127.0.0.1:{port}
@@ -144,11 +120,13 @@ User #65534
 Group #65534
 DocumentRoot {folder}/served
 SetOutputFilter DEFLATE
-{rules}
+RewriteEngine On
+RewriteMap answers rnd:{folder}/answers
+RewriteCond %{{REQUEST_URI}} !manifest.json
+RewriteCond ${{answers:objects}} =no
+RewriteRule .* - [R=503,L]
 """
-        (folder / "httpd.conf").write_text(settings, "utf-8")
-        with running(command, port, folder) as url:
-            yield url
+    return settings, ["-f", str(folder / "settings"), "-DFOREGROUND"]
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -161,32 +139,29 @@ def test_a_server_that_limits_requests_gives_the_whole_version(registry_folder, 
     assert server.refused < 2 * given
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_nginx_that_limits_requests_gives_the_whole_version(public_folder, status):
-    zone = f"limit_req_zone $binary_remote_addr zone=all:1m rate={RATE}r/s;"
-    limit = f"limit_req zone=all; limit_req_status {status};"
-    with nginx(public_folder, zone, limit) as url:
-        download(url)
+ZONE = f"limit_req_zone $binary_remote_addr zone=all:1m rate={RATE}r/s;"
 
 
-def test_nginx_that_limits_connections_gives_the_whole_version(public_folder):
-    zone = "limit_conn_zone $binary_remote_addr zone=all:1m;"
-    # Each object takes a moment, so that requests meet.
-    with nginx(public_folder, zone, "limit_conn all 1; limit_rate 1m;") as url:
-        download(url)
-
-
-def test_apache_that_refuses_every_second_request_gives_the_whole_version(public_folder):
-    (public_folder / "answers").write_text("objects no|yes\n", "utf-8")
-    rules = f"""
-RewriteEngine On
-RewriteMap answers rnd:{public_folder}/answers
-RewriteCond %{{REQUEST_URI}} !manifest.json
-RewriteCond ${{answers:objects}} =no
-RewriteRule .* - [R=503,L]
-"""
-    with apache(public_folder, rules) as url:
-        download(url)
+@pytest.mark.parametrize(
+    ("program", "configure", "limits"),
+    [
+        *(("nginx", nginx, (ZONE, f"limit_req zone=all; limit_req_status {status};")) for status in (429, 503)),
+        # Each object takes a moment, so that requests meet.
+        ("nginx", nginx, ("limit_conn_zone $binary_remote_addr zone=all:1m;", "limit_conn all 1; limit_rate 1m;")),
+        ("apache2", apache, ()),
+    ],
+)
+def test_a_real_server_that_limits_requests_or_connections_gives_the_whole_version(
+    public_folder, program, configure, limits
+):
+    found = shutil.which(program)
+    if found is None or (program == "apache2" and not (MODULES / "mod_rewrite.so").exists()):
+        pytest.skip(f"needs {program}")
+    with free_port() as port:
+        settings, arguments = configure(public_folder, port, *limits)
+        (public_folder / "settings").write_text(settings, "utf-8")
+        with running([found, *arguments], port, public_folder) as url:
+            download(url)
 
 
 def test_nothing_new_for_a_while_is_the_end(tmp_path, clock):

@@ -28,8 +28,7 @@ def list_versions(as_json: AsJson = False) -> None:
     """
     from orlog.datasets.download.in_place import in_place_folder, kept_versions, limit_bytes
     from orlog.datasets.home.folders import datasets_folder
-    from orlog.datasets.home.garbage import total_bytes
-    from orlog.datasets.home.holdings import cached_versions
+    from orlog.datasets.home.garbage import cached_versions, total_bytes
     from orlog.loaders.pack_cache import cached_packs, packs_folder
     from orlog.runs.results import results_folder, stored_space
 
@@ -203,8 +202,13 @@ def delete(name: Versions, yes: bool = False) -> None:
     Options:
         yes: Do not ask.
     """
-    from orlog.datasets.home.garbage import check_deletable, delete_version, own_versions, plan_deletion
-    from orlog.datasets.home.holdings import cached_versions
+    from orlog.datasets.home.garbage import (
+        cached_versions,
+        check_deletable,
+        delete_version,
+        own_versions,
+        plan_deletion,
+    )
     from orlog.loaders.pack_cache import delete_pack, packs_of
 
     wanted = own_versions(name, ("version", "partial", "download", "strange", "leftover"))

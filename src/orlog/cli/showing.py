@@ -332,10 +332,10 @@ def _known(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     """
     import msgspec
 
-    from orlog.datasets.facts import columns_of, versions_of
     from orlog.datasets.home.folders import how_much
     from orlog.datasets.home.records import known_versions
     from orlog.datasets.listing import audit_of
+    from orlog.datasets.reading.facts import columns_of, versions_of
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
     from orlog.manifests.rebuilds import rebuild_text, version_of
     from orlog.runs.references import references_of
@@ -403,7 +403,7 @@ def _baselines(manifest: Manifest, references: Any) -> list[dict[str, Any]]:
 
 
 def _print_known(known: dict[str, Any], manifest: Manifest, dataset: Dataset | None) -> None:
-    from orlog.datasets.facts import facts_of
+    from orlog.datasets.reading.facts import facts_of
     from orlog.datasets.reading.finding import read_installed
     from orlog.manifests.rebuilds import how_to_record
 

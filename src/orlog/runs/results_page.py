@@ -13,10 +13,10 @@ from orlog.algos.algorithms import algorithm_title
 from orlog.algos.presets import recipe_for
 from orlog.algos.training.options import CURVE_EPISODES
 from orlog.base.terminal import say, say_notes, show_table
-from orlog.datasets.facts import facts_of
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.looking.sparklines import histogram
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.facts import facts_of
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted
 from orlog.normalize.metrics import HEADINGS as HEADINGS_OF_NUMBERS

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.datasets.facts import columns_of, facts_of, versions_of
 from orlog.datasets.home.folders import installed_names
 from orlog.datasets.home.records import known_versions, read_origin
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.facts import columns_of, facts_of, versions_of
 from orlog.datasets.reading.views import operation_words
 from orlog.errors import NotFoundError, OrlogError
 from orlog.manifests.diff import diff_manifests

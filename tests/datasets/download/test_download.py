@@ -1,53 +1,55 @@
-"""Versions from real servers with faults: right bytes, or a typed error that says who did what."""
+"""Versions from real servers with faults, whole or in part: right bytes, or a typed error that says who did what."""
 
-import hashlib
+import contextlib
+import functools
 import json
 import multiprocessing
-import os
 import shutil
+import urllib.parse
 
-import msgspec
 import numpy as np
 import pytest
 
 import orlog
 from orlog import download_dataset, publish_dataset, repair_dataset
-from orlog.base.files import put_new
 from orlog.datasets.download.download import download_version
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.sources import BRIEF, confirm_version, find_source, source_of_url
-from orlog.datasets.download.transfer import SMALL_BYTES, Limiter, TransferOptions, download_folder, read_small
-from orlog.datasets.home.folders import datasets_folder, installed_versions
-from orlog.datasets.home.records import Source
+from orlog.datasets.download.transfer import Limiter, TransferOptions, read_small
+from orlog.datasets.home.folders import datasets_folder, installed_versions, is_partial, partial_versions
 from orlog.datasets.home.registries import add_registry, remove_registry
-from orlog.datasets.reading.finding import folders_to_repair
-from orlog.errors import IntegrityError, LockError, ManifestError, NotFoundError, SignatureError, TransferError
+from orlog.datasets.reading.finding import folders_to_repair, folders_to_verify
+from orlog.errors import IntegrityError, LockError, NotFoundError, SignatureError, TransferError
 from orlog.manifests.lock import LockedDataset, write_lock
-from orlog.manifests.manifest import MANIFEST_FILE, StoredObject, read_manifest
+from orlog.manifests.manifest import read_manifest
 from orlog.manifests.names import parse_name
 from orlog.manifests.signatures import new_key, sign
 from tests.datasets.conftest import MINI
+from tests.datasets.store.test_version import random_parts, record
 from tests.kills import killed_at
 from tests.levels import scaled
 from tests.servers import COMES, Fault, FileServer
+from tests.stored_objects import flip
 
 QUICK = Patience(idle=0, timeout=COMES, attempts=2, first_wait=0.01, longest_wait=0.1)
-KILLS = scaled(100, 12)
 RETURNS = "episodes/returns/c.0"
-MANY = 300
+PARTS, VERSION = "lab/parts-v1", "1.2.0"
 
 
-def quickly(url, **options):
-    return download_version(source_of_url(url), TransferOptions(patience=QUICK, **options))
+def quickly(url):
+    return download_version(source_of_url(url), TransferOptions(patience=QUICK))
 
 
-def leftovers():
+def beside(name):
     """Return what lies beside versions, but for locks."""
-    return sorted(
-        path.name
-        for path in (datasets_folder() / MINI).iterdir()
-        if path.name.startswith(".") and path.suffix != ".lock"
-    )
+    return sorted(path.name for path in (datasets_folder() / name).glob(".*") if path.suffix != ".lock")
+
+
+def is_right(folder):
+    return orlog.verify_store(folder)[1] == []
+
+
+# --- whole versions
 
 
 @pytest.mark.parametrize("end", ["", "/", "/manifest.json"])
@@ -56,54 +58,34 @@ def test_a_version_is_downloaded_by_url_and_then_opened_by_name(served, built_mi
     ds = orlog.load_dataset(served.url + end, progress=lambda done, total: seen.append((done, total)))
     assert ds.digest == orlog.load_dataset(built_mini).digest
     assert ds.folder == datasets_folder() / MINI / "1.0.0"
-    unique = {item.sha256: item.size_bytes for item in ds.manifest.objects}
-    assert seen[0] == (0, sum(unique.values()))
-    assert seen[-1] == (sum(unique.values()), sum(unique.values()))
+    total = sum({item.sha256: item.size_bytes for item in ds.manifest.objects}.values())
+    assert (seen[0], seen[-1]) == ((0, total), (total, total))
     assert orlog.load_dataset(MINI).digest == ds.digest
-    assert orlog.verify_store(ds.folder)[1] == []
-    assert leftovers() == [".1.0.0.origin.json"]
+    assert is_right(ds.folder)
+    assert beside(MINI) == [".1.0.0.origin.json"]
 
 
 def test_a_name_is_downloaded_from_a_registry(served):
     with pytest.raises(NotFoundError):
         orlog.load_dataset(MINI)
     ds = orlog.load_dataset(MINI, download=True)
-    assert orlog.verify_store(ds.folder)[1] == []
+    assert is_right(ds.folder)
     asked = len(served.server.requests)
     assert download_dataset(f"{MINI}@1.0.0") == ds.folder
     assert download_dataset(f"{MINI}@{ds.digest}") == ds.folder
     assert len(served.server.requests) == asked
-    assert download_dataset(MINI) == ds.folder  # asks whether there is a newer one
+    assert download_dataset(MINI) == ds.folder  # asks whether there is a newer version
     assert len(served.server.requests) == asked + 2  # index and manifest
 
 
-def test_a_manifest_from_outside_is_checked(served):
-    def escape(data):
-        body = json.loads(data)
-        body["objects"][0]["path"] = "../../../escape"
-        return json.dumps(body).encode()
-
-    for change in (escape, lambda _: b"[" * 10_000, lambda _: b"\xff", lambda data: data[:-20]):
-        served.server.faults[:] = [Fault(path="manifest.json", change=change)]
-        with pytest.raises(ManifestError, match=r"http://.*manifest\.json"):
-            quickly(served.url)
-    assert installed_versions(MINI) == []
-
-
-def test_other_bytes_under_the_same_version_are_refused(served, reseal, mini_folder_there):
-    reseal(mini_folder_there, lambda body: body.update(description="another"))
-    here = orlog.load_dataset(mini_folder_there).digest
-    with pytest.raises(IntegrityError, match="a version never changes"):
-        orlog.load_dataset(served.url)
-    assert orlog.load_dataset(mini_folder_there).digest == here
-
-
-@pytest.fixture
-def mini_folder_there(built_mini):
-    """Return a copy of the small dataset in this test's home, beside a served one."""
+def test_other_bytes_under_the_same_version_are_refused(served, reseal, built_mini):
     folder = datasets_folder() / MINI / "1.0.0"
     shutil.copytree(built_mini, folder)
-    return folder
+    reseal(folder, lambda body: body.update(description="another"))
+    here = orlog.load_dataset(folder).digest
+    with pytest.raises(IntegrityError, match="a version never changes"):
+        orlog.load_dataset(served.url)
+    assert orlog.load_dataset(folder).digest == here
 
 
 def test_the_lock_holds_for_names_and_urls(served, tmp_path, monkeypatch):
@@ -131,36 +113,9 @@ def test_eight_processes_fetch_every_byte_once(served):
         child.join()
         assert child.exitcode == 0
     ds = orlog.load_dataset(MINI)
-    assert orlog.verify_store(ds.folder)[1] == []
+    assert is_right(ds.folder)
     manifests = 8 * len((ds.folder / "manifest.json").read_bytes())
     assert served.server.sent_bytes <= ds.manifest.size_bytes + manifests
-
-
-@pytest.mark.scaled
-@pytest.mark.slow
-def test_a_download_that_is_killed_at_any_instant_goes_on(served):
-    """Killed for real, again and again, until one comes to its end; then once more from the start."""
-    places = datasets_folder()
-
-    def work(step):
-        options = TransferOptions(progress=lambda *_: step())
-        download_version(source_of_url(served.url), options)
-
-    _, total = killed_at(work, 0, places)
-    rng = np.random.default_rng(0)
-    kills = 0
-    while kills < KILLS:
-        shutil.rmtree(places)
-        while kills < KILLS and killed_at(work, int(rng.integers(1, total + 1)), places)[0]:
-            kills += 1
-            for version in installed_versions(MINI):
-                assert orlog.verify_store(places / MINI / version)[1] == []
-        was_in_place = bool(installed_versions(MINI))
-        folder = quickly(served.url)
-        assert orlog.verify_store(folder)[1] == []
-        # Only a kill after the version was put in place leaves the folder of its download, which
-        # `orlog cache gc` removes.
-        assert was_in_place or leftovers() == [".1.0.0.origin.json"]
 
 
 def test_what_a_killed_download_left_is_read_again_before_it_is_used(served):
@@ -168,11 +123,11 @@ def test_what_a_killed_download_left_is_read_again_before_it_is_used(served):
     item = next(one for one in orlog.load_dataset(folder).manifest.objects if one.path == RETURNS)
     kept = folder.with_name(f".{folder.name}.download") / item.sha256
     kept.parent.mkdir()
-    kept.hardlink_to(folder / item.path)  # as a process that was killed once the version was there
-    flip(folder / item.path)
+    data = bytearray((folder / item.path).read_bytes())
+    kept.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     shutil.rmtree(folder)
     assert quickly(served.url) == folder
-    assert orlog.verify_store(folder)[1] == []
+    assert is_right(folder)
 
 
 # --- repair
@@ -197,12 +152,6 @@ def damage(folder):
     }
 
 
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 def test_repair_brings_what_is_damaged_and_nothing_else(served):
     folder = download_dataset(MINI)
     done = damage(folder)
@@ -211,7 +160,7 @@ def test_repair_brings_what_is_damaged_and_nothing_else(served):
     served.server.requests.clear()
     problems = repair_dataset(folder)
     assert {problem.file: problem.kind for problem in problems} == broken
-    assert orlog.verify_store(folder)[1] == []
+    assert is_right(folder)
     asked = {request.path.removeprefix(f"/{MINI}/1.0.0/") for request in served.server.requests}
     assert asked == set(broken) - {"notes.txt"}
     strange = folder.with_name(".1.0.0.strange") / "notes.txt"
@@ -219,8 +168,7 @@ def test_repair_brings_what_is_damaged_and_nothing_else(served):
     assert repair_dataset(folder) == []
 
 
-@pytest.mark.usefixtures("served")
-def test_a_damaged_or_missing_manifest_is_brought_again():
+def test_a_damaged_or_missing_manifest_is_brought_again_and_another_is_not_taken_for_it(served, reseal):
     folder = download_dataset(MINI)
     good = (folder / "manifest.json").read_bytes()
     for damaged in (good[:-9], b"", None):
@@ -230,11 +178,7 @@ def test_a_damaged_or_missing_manifest_is_brought_again():
         assert folders_to_repair(MINI) == [folder]
         (problem,) = repair_dataset(folder)
         assert problem.file == "manifest.json"
-        assert orlog.verify_store(folder)[1] == []
-
-
-def test_another_manifest_is_not_taken_for_a_damaged_one(served, reseal):
-    folder = download_dataset(MINI)
+        assert is_right(folder)
     reseal(served.registry / MINI / "1.0.0", lambda body: body.update(description="another"))
     (folder / "manifest.json").write_text("{", "utf-8")
     with pytest.raises(IntegrityError, match="was downloaded; nothing was changed"):
@@ -242,43 +186,20 @@ def test_another_manifest_is_not_taken_for_a_damaged_one(served, reseal):
     assert (folder / "manifest.json").read_text("utf-8") == "{"
 
 
-@pytest.mark.scaled
-@pytest.mark.slow
-@pytest.mark.usefixtures("served")
-def test_a_repair_that_is_killed_at_any_instant_goes_on():
-    folder, places = download_dataset(MINI), datasets_folder()
-
-    def work(step):
-        repair_dataset(folder, progress=lambda *_: step())
-
-    damage(folder)
-    _, total = killed_at(work, 0, places)
-    rng = np.random.default_rng(1)
-    kills = 0
-    while kills < KILLS:
-        damage(folder)
-        while kills < KILLS and killed_at(work, int(rng.integers(1, total + 1)), places)[0]:
-            kills += 1
-        repair_dataset(folder)
-        assert orlog.verify_store(folder)[1] == []
-        shutil.rmtree(folder.with_name(".1.0.0.strange"), ignore_errors=True)
-
-
 # --- registries
 
 
 @pytest.mark.usefixtures("served")
 def test_a_registry_that_does_not_answer_ends_the_search_unless_the_digest_is_known(built_mini, monkeypatch):
-    monkeypatch.setattr("orlog.datasets.download.sources.read_small", quick_read_small)
+    def quick(url, limit, **_):
+        return read_small(url, limit, patience=QUICK)
+
+    monkeypatch.setattr("orlog.datasets.download.sources.read_small", quick)
     add_registry("first", "http://127.0.0.1:9", first=True)
     with pytest.raises(TransferError, match="registry first does not answer"):
         download_dataset(MINI)
     digest = orlog.load_dataset(built_mini).digest
     assert download_dataset(f"{MINI}@{digest}").is_dir()
-
-
-def quick_read_small(url, limit, **_):
-    return read_small(url, limit, patience=QUICK)
 
 
 def test_a_registry_with_a_key_refuses_what_is_unsigned_altered_or_older(served, built_mini, tmp_path, monkeypatch):
@@ -290,143 +211,243 @@ def test_a_registry_with_a_key_refuses_what_is_unsigned_altered_or_older(served,
     with pytest.raises(SignatureError):
         download_dataset(MINI)
 
-    def signer(key):
-        return lambda data, kind: sign(data, kind, tmp_path / key)
+    def publish(folder, key):
+        signer = functools.partial(sign, key_file=tmp_path / key)
+        publish_dataset(folder, str(served.registry), sign=signer)
 
     shutil.rmtree(served.registry)
-    publish_dataset(built_mini, str(served.registry), sign=signer("lab.key"))
+    publish(built_mini, "lab.key")
     first = orlog.load_dataset(MINI, download=True)
     assert find_source(parse_name(MINI)).signed_by == public
     older = {path.name: path.read_bytes() for path in served.registry.glob("index.json*")}
     with orlog.DatasetWriter.append(first) as writer:
         writer.add_episode(first[0])
     newer = orlog.load_dataset(MINI).folder
-    publish_dataset(newer, str(served.registry), sign=signer("lab.key"))
-    found = find_source(parse_name(MINI))
-    assert isinstance(found, Source)
-    assert found.manifest.version == "1.1.0"
+    publish(newer, "lab.key")
+    assert find_source(parse_name(MINI)).manifest.version == "1.1.0"
     for name, data in older.items():
         (served.registry / name).write_bytes(data)
     with pytest.raises(SignatureError, match="expected serial 2 or more, found 1"):
         find_source(parse_name(MINI))
-    manifest = served.registry / MINI / "1.1.0" / "manifest.json.sig"
-    publish_dataset(newer, str(served.registry), sign=signer("lab.key"))
-    manifest.write_bytes(sign(b"another", "manifest", tmp_path / "lab.key"))
+    publish(newer, "lab.key")
+    signature = served.registry / MINI / "1.1.0" / "manifest.json.sig"
+    signature.write_bytes(sign(b"another", "manifest", tmp_path / "lab.key"))
     with pytest.raises(SignatureError, match=r"manifest\.json"):
         find_source(parse_name(MINI))
     for path in served.registry.glob("index.json*"):
         path.unlink()
-    publish_dataset(newer, str(served.registry), sign=signer("other.key"))
+    publish(newer, "other.key")
     with pytest.raises(SignatureError, match="ed25519"):
         find_source(parse_name(MINI))
 
 
-# --- what the origin says of it
-
-
-def downloaded(name=MINI):
-    folder = download_dataset(name)
-    return folder, read_manifest(folder / "manifest.json")
-
-
 @pytest.mark.parametrize("by_name", [True, False])
-def test_an_origin_that_offers_other_data_is_told(served, reseal, by_name):
-    folder, manifest = downloaded(MINI if by_name else served.url)
-    path = reseal(served.registry / MINI / "1.0.0", lambda body: body.update(description="other"))
-    other = read_manifest(path)
+def test_what_the_origin_says_of_a_version_is_told(served, reseal, by_name):
+    assert BRIEF.attempts == 1
+    folder = download_dataset(MINI if by_name else served.url)
+    manifest = read_manifest(folder / "manifest.json")
+    other = read_manifest(reseal(served.registry / MINI / "1.0.0", lambda body: body.update(description="other")))
     index_path = served.registry / "index.json"
     index = json.loads(index_path.read_text())
     index["serial"] += 1
     index["datasets"][MINI]["1.0.0"]["digest"] = other.digest
     index_path.write_text(json.dumps(index))
-    found = confirm_version(folder, manifest)
-    assert found.state == "other"
-    assert f"offers {other.digest}" in found.text
-    del index["datasets"][MINI]
-    index["serial"] += 1
-    index_path.write_text(json.dumps(index))
+    confirmed = confirm_version(folder, manifest)
+    assert (confirmed.state, f"offers {other.digest}" in confirmed.text) == ("other", True)
+    served.server.faults.append(Fault(path="index.json" if by_name else "manifest.json", status=503))
+    confirmed = confirm_version(folder, manifest)
+    assert (confirmed.state, "does not answer" in confirmed.text) == ("unknown", True)
     if by_name:
+        served.server.faults.clear()
+        del index["datasets"][MINI]
+        index["serial"] += 1
+        index_path.write_text(json.dumps(index))
         assert "does not list it any more" in confirm_version(folder, manifest).text
+        remove_registry("lab")
+        assert "not known any more" in confirm_version(folder, manifest).text
 
 
-def test_an_origin_that_does_not_answer_is_no_fault_and_no_long_wait(served):
-    assert BRIEF.attempts == 1
-    folder, manifest = downloaded()
-    served.server.faults.append(Fault(path="index.json", status=503))
-    found = confirm_version(folder, manifest)
-    assert found.state == "unknown"
-    assert "does not answer" in found.text
-    remove_registry("lab")
-    assert "not known any more" in confirm_version(folder, manifest).text
+# --- parts of a version: what is wanted is right or not there, and the rest comes later
 
 
-# --- many small objects
-
-
-def here():
-    return datasets_folder() / "pointmaze/umaze-mini-v1" / "2.0.0"
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """Return a registry and the version in it: three parts, small shards, texts and frames."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("author")))
+        dataset = record(PARTS, random_parts())
+        registry = tmp_path_factory.mktemp("registry")
+        publish_dataset(dataset.folder, str(registry))
+        return registry, dataset
 
 
 @pytest.fixture
-def url(tmp_path, built_mini):
-    """Serve a version of many small objects and a few large ones; only its bytes are looked at."""
-    folder = tmp_path / "many"
-    shutil.copytree(built_mini, folder)
-    manifest = read_manifest(folder / MANIFEST_FILE)
-    objects = list(manifest.objects)
-    for number in range(MANY):
-        path = folder / f"x/{number % 7}/{number}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        data = f"{number // 2:05}".encode() * 40  # two objects each have the same bytes
-        path.write_bytes(data)
-        objects.append(
-            StoredObject(
-                path=path.relative_to(folder).as_posix(), size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest()
-            )
-        )
-    objects.sort(key=lambda item: item.path)
-    assert {item.size_bytes < SMALL_BYTES for item in objects} == {False, True}
-    changed = msgspec.structs.replace(manifest, objects=objects, version="2.0.0")
-    (folder / MANIFEST_FILE).write_text(changed.to_json(), "utf-8")
-    with FileServer(folder) as server:
-        yield server.url
+def whole(published):
+    """Return the version as its author has it."""
+    return published[1]
 
 
-def check(folder):
-    """Compare every byte of a version with its manifest, and look at what lies beside it."""
-    check_bytes(folder)
-    assert not download_folder(folder).exists()
+@pytest.fixture
+def server(published, home):
+    """Serve the registry, known on this machine as `lab`."""
+    home.mkdir()
+    with FileServer(published[0]) as server:
+        add_registry("lab", server.url)
+        yield server
 
 
-def check_bytes(folder):
-    objects = read_manifest(folder / MANIFEST_FILE).objects
-    assert len(objects) > MANY
-    for item in objects:
-        assert hashlib.sha256((folder / item.path).read_bytes()).hexdigest() == item.sha256
+def assert_same(view, expected):
+    assert view.digest == expected.digest
+    assert view.columns == expected.columns
+    for one, other in zip(view.blocks(), expected.blocks(), strict=True):
+        assert one[0].keys() == other[0].keys()
+        for name, values in one[0].items():
+            np.testing.assert_array_equal(values, other[0][name], name)
 
 
-def test_everything_is_synced_before_a_version_appears(url, monkeypatch):
-    synced = set()
-
-    def sync(descriptor):
-        synced.add(os.fstat(descriptor).st_ino)
-
-    def put(folder, destination):
-        unsynced = [path for path in folder.rglob("*") if path.stat().st_ino not in synced]
-        assert unsynced == []
-        put_new(folder, destination)
-
-    monkeypatch.setattr(os, "fsync", sync)
-    monkeypatch.setattr("orlog.datasets.recording.finishing.put_new", put)
-    check(download_version(source_of_url(url)))
+def choices(whole, count):
+    rng = np.random.default_rng(3)
+    optional = ["infos/said", "infos/level", "episodes/task", "episodes/score"]
+    keys = ["observations/camera", "observations/say", "observations/speed"]
+    for _ in range(count):
+        size = int(rng.integers(1, whole.total_episodes + 1))
+        episodes = rng.permutation(whole.total_episodes)[:size].tolist()
+        columns = [name for name in optional + keys if rng.random() < 0.4]
+        kind = rng.integers(3)
+        yield {"episodes": episodes if kind else None, "columns": columns if kind < 2 else None}
 
 
-def test_parts_that_never_reached_the_disk_are_downloaded_again(url):
-    """After a loss of power a file may have its length, and zeros for bytes."""
-    source = source_of_url(url)
-    folder = download_folder(here())
-    folder.mkdir(parents=True)
-    small = [item for item in source.manifest.objects if item.size_bytes == 200]
-    for item in small[:50]:
-        (folder / f"{item.sha256}.part").write_bytes(bytes(item.size_bytes))
-    check(download_version(source))
+def objects_asked(server):
+    start = f"/{PARTS}/{VERSION}/"
+    paths = [urllib.parse.unquote(request.path) for request in server.requests]
+    inside = [path.removeprefix(start) for path in paths if path.startswith(start)]
+    return [path for path in inside if path != "manifest.json"]
+
+
+@pytest.mark.scaled
+@pytest.mark.usefixtures("server")
+def test_any_choice_is_equal_to_the_same_choice_of_the_whole(whole):
+    for number, choice in enumerate(choices(whole, scaled(12, 6))):
+        if number % 3 == 0:  # else what came before is there already
+            shutil.rmtree(datasets_folder(), ignore_errors=True)
+        expected = whole if choice["columns"] is None else whole.select_columns(choice["columns"])
+        expected = expected if choice["episodes"] is None else expected[choice["episodes"]]
+        assert_same(orlog.load_dataset(PARTS, download=True, **choice), expected)
+        assert_same(orlog.load_dataset(f"{PARTS}@{VERSION}", **choice), expected)
+        # A part, or the version once every object is here, never both.
+        assert [*partial_versions(PARTS), *installed_versions(PARTS)] == [VERSION]
+
+
+def test_only_what_is_wanted_is_brought_then_the_rest_and_nothing_twice(server, whole):
+    first = download_dataset(PARTS, episodes=[0], columns=["infos/level"])
+    assert is_partial(first)
+    wanted = objects_asked(server)
+    assert len(wanted) < len(whole.manifest.objects) / 2
+    assert not any("infos/said/c" in path or "parts/2/rewards/c" in path for path in wanted)
+    assert download_dataset(PARTS, episodes=range(3, whole.total_episodes)) == first
+    folder = download_dataset(PARTS)
+    assert folder == datasets_folder() / PARTS / VERSION
+    assert is_right(folder)
+    sums = {item.path: item.sha256 for item in whole.manifest.objects}
+    brought = [sums[path] for path in objects_asked(server)]
+    assert sorted(brought) == sorted(set(brought)) == sorted(set(sums.values()))
+    assert beside(PARTS) == [f".{VERSION}.origin.json"]
+
+
+@pytest.mark.usefixtures("server")
+def test_a_part_is_not_taken_for_the_whole(whole):
+    download_dataset(PARTS, episodes=range(2))
+    assert installed_versions(PARTS) == []
+    with pytest.raises(NotFoundError, match=r"only a part.*orlog download lab/parts-v1"):
+        orlog.load_dataset(PARTS)
+    with pytest.raises(NotFoundError, match=r"more are wanted.*orlog download"):
+        orlog.load_dataset(PARTS, episodes=range(whole.total_episodes))
+    with pytest.raises(NotFoundError):
+        orlog.load_dataset(f"{PARTS}@1.0.0", episodes=range(2))
+    assert orlog.load_dataset(PARTS, episodes=[1]).total_episodes == 1
+    assert orlog.load_dataset(PARTS, download=True).digest == whole.digest
+
+
+def test_a_part_is_verified_and_only_what_is_damaged_is_brought_again(server, whole):
+    folder = download_dataset(PARTS, episodes=range(2))
+    assert is_right(folder)
+    assert folders_to_verify(PARTS) == folders_to_repair(PARTS) == [folder]
+    objects = sorted(path for path in folder.rglob("c.*") if path.is_file())
+    flip(objects[0])
+    objects[-1].unlink()
+    (folder / "partial.json.bak").write_text("{}")
+    damaged = [path.relative_to(folder).as_posix() for path in (objects[0], objects[-1])]
+    problems = {problem.file: problem.kind for problem in orlog.verify_store(folder)[1]}
+    assert problems == {damaged[0]: "damaged", damaged[1]: "missing", "partial.json.bak": "not in the manifest"}
+    server.requests.clear()
+    assert len(repair_dataset(folder)) == 3
+    assert set(objects_asked(server)) == set(damaged)
+    assert is_right(folder)
+    for path in objects[:: len(objects) // 15]:
+        good = path.read_bytes()
+        flip(path)
+        with contextlib.suppress(IntegrityError):  # damage may lie in another episode's chunk
+            assert_same(orlog.load_dataset(PARTS, episodes=range(2)), whole[:2])
+        path.write_bytes(good)
+    (folder / "partial.json").write_text('{"partial_version": 1, "digest": "x", "objects": ["../a"]}')
+    with pytest.raises(IntegrityError, match=r"partial\.json"):
+        orlog.load_dataset(PARTS, episodes=range(2))
+
+
+# --- kills
+
+
+@pytest.mark.scaled
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["download", "repair", "part"])
+def test_what_is_killed_at_any_instant_goes_on(what, request):
+    """Killed for real, again and again, until one comes to its end; then once more from the start."""
+    places, kills, allowed = datasets_folder(), 0, scaled(100, 12)
+    if what == "part":
+        request.getfixturevalue("server")
+        name, whole = PARTS, request.getfixturevalue("whole")
+    else:
+        name, url = MINI, request.getfixturevalue("served").url
+    folder = places / name / (VERSION if what == "part" else "1.0.0")
+
+    def work(step, choice={}):  # noqa: B006
+        if what == "repair":
+            repair_dataset(folder, progress=lambda *_: step())
+        elif what == "part":
+            orlog.load_dataset(name, download=True, progress=lambda *_: step(), **choice)
+        else:
+            download_version(source_of_url(url), TransferOptions(progress=lambda *_: step()))
+
+    def begin():
+        if what == "repair":
+            download_dataset(name)
+            shutil.rmtree(folder.with_name(".1.0.0.strange"), ignore_errors=True)
+            damage(folder)
+        else:
+            shutil.rmtree(places, ignore_errors=True)
+
+    begin()
+    _, total = killed_at(work, 0, places)
+    rng = np.random.default_rng(0)
+    interrupted = 0
+    while kills < allowed:
+        begin()
+        for choice in [*choices(whole, 6), {}] if what == "part" else [{}]:
+            some = functools.partial(work, choice=choice)
+            while kills < allowed and killed_at(some, int(rng.integers(1, total + 1)), places)[0]:
+                kills += 1
+                interrupted += bool(partial_versions(name))
+                if what != "repair":
+                    there = [
+                        *partial_versions(name).values(),
+                        *(places / name / one for one in installed_versions(name)),
+                    ]
+                    assert all(map(is_right, there))
+        was_in_place = bool(installed_versions(name))
+        work(lambda: None)
+        assert is_right(folder)
+        # Only a kill after the version was put in place leaves the folder of its download, which
+        # `orlog cache gc` removes.
+        assert what != "download" or was_in_place or beside(name) == [".1.0.0.origin.json"]
+    assert partial_versions(name) == {}
+    assert interrupted > 0 or what != "part"

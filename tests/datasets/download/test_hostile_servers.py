@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import random
-import socket
+import socketserver
 import threading
 
 import pytest
@@ -31,60 +31,46 @@ LINES_WITHOUT_END = b"X-More: 1\r\n" * 20_000
 # What is sent after each request, the last one again and again; then the connection is cut.
 
 
+class Scripted(socketserver.BaseRequestHandler):
+    def handle(self):
+        owner, longest = self.server.owner, COMES
+        with contextlib.suppress(OSError):
+            while True:
+                asked = b""
+                self.request.settimeout(longest)
+                while b"\r\n\r\n" not in asked:
+                    block = self.request.recv(2**16)
+                    if not block:
+                        return
+                    asked += block
+                with owner.lock:
+                    answer = owner.script[min(owner.count, len(owner.script) - 1)]
+                    owner.count += 1
+                self.request.settimeout(COMES)
+                self.request.sendall(answer)
+                longest = SILENCE
+                if b"keep-alive" not in answer:
+                    return
+
+
 class RawServer:
     """Sends one answer of a script after each request, whatever was asked for."""
 
     def __init__(self, script):
-        self._script = list(script)
-        self._count = 0
-        self._lock = threading.Lock()
-        self._is_over = threading.Event()
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self.script, self.count, self.lock = list(script), 0, threading.Lock()
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Scripted)
+        self._server.daemon_threads, self._server.owner = True, self
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
     def __enter__(self):
-        self._threads[0].start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_):
-        self._is_over.set()
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        for thread in self._threads:
-            thread.join(120)
-            assert not thread.is_alive()
-
-    def _accept(self):
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._answer, args=(connection,), daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def _answer(self, connection):
-        longest = COMES
-        with connection, contextlib.suppress(OSError):
-            while not self._is_over.is_set():
-                asked = b""
-                connection.settimeout(longest)
-                while b"\r\n\r\n" not in asked:
-                    block = connection.recv(2**16)
-                    if not block:
-                        return
-                    asked += block
-                with self._lock:
-                    answer = self._script[min(self._count, len(self._script) - 1)]
-                    self._count += 1
-                connection.settimeout(COMES)
-                connection.sendall(answer)
-                longest = SILENCE
-                if b"keep-alive" not in answer:
-                    return
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 NUMBERS = st.sampled_from(
@@ -197,18 +183,12 @@ def test_an_object_from_any_server_is_right_or_a_transfer_error(tmp_path, script
 @pytest.mark.slow
 @settings(many)
 @given(SCRIPTS)
-def test_a_small_file_from_any_server_is_within_its_limit_or_a_typed_error(script):
+def test_a_small_file_is_within_its_limit_and_no_registry_offers_anything(home, script):
     with RawServer(script) as server:
         try:
             assert len(read_small(f"{server.url}/x", LIMIT, patience=QUICK)) <= LIMIT
         except (TransferError, NotFoundError) as error:
             check_message(error)
-
-
-@pytest.mark.slow
-@settings(many)
-@given(SCRIPTS)
-def test_no_server_makes_a_registry_offer_anything(home, script):
     with pytest.MonkeyPatch.context() as patch, RawServer(script) as server:
         patch.setattr(sources, "PAUSE", 0)
         add_registry("raw", server.url)

@@ -11,30 +11,26 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.records import Origin, origin_file
+from orlog.datasets.home.registries import add_registry
 from orlog.errors import NotFoundError, SimulatorError
 from orlog.manifests.manifest import EnvironmentRecord
 from tests.episodes import record_episodes, whole_episode
 
 ARGUMENTS = {"sutton_barto_reward": True}
 KEY = "ed25519:" + "ab" * 32
+WRAPPERS = ("GymV21Environment-v0", "GymV26Environment-v0", "dm_control/compatibility-env-v0")
 
 
-def record(name, env=None, *, version="1.0.0"):
+def record(name, env=None):
     """Return one recorded step of CartPole."""
+    step = whole_episode(np.zeros((2, 4), np.float32), np.zeros(1, np.int64))
     box = spaces.Box(-np.inf, np.inf, (4,), np.float32)
-    return record_episodes(
-        name,
-        [whole_episode(np.zeros((2, 4), np.float32), np.zeros(1, np.int64))],
-        box,
-        spaces.Discrete(2),
-        environment=env,
-        version=version,
-    )
+    return record_episodes(name, [step], box, spaces.Discrete(2), environment=env)
 
 
-def foreign(environment_id, kwargs, *, version="1.0.0"):
+def foreign(environment_id, kwargs, name="lab/foreign-v1"):
     """Return a dataset whose manifest names an environment, as one from elsewhere may."""
-    dataset = record("lab/foreign-v1", version=version)
+    dataset = record(name)
     environment = EnvironmentRecord(id=environment_id, kwargs=kwargs, max_episode_steps=None, versions={})
     manifest = msgspec.structs.replace(dataset.manifest, environment=environment)
     (dataset.folder / "manifest.json").write_text(manifest.to_json())
@@ -46,43 +42,37 @@ def foreign(environment_id, kwargs, *, version="1.0.0"):
     [("CartPole-v1", ARGUMENTS), ("FrozenLake-v1", {"desc": ["S" + "F" * 2999] + ["F" * 3000] * 299})],
 )
 def test_arguments_from_elsewhere_need_consent(environment_id, kwargs):
-    dataset = foreign(environment_id, kwargs)
     with pytest.raises(SimulatorError, match=r"trust_environment=True"):
-        dataset.recover_environment()
+        foreign(environment_id, kwargs).recover_environment()
 
 
-def test_with_consent_the_arguments_are_used():
-    with foreign("CartPole-v1", ARGUMENTS).recover_environment(trust_environment=True) as env:
+def test_with_consent_or_without_arguments_of_its_own_it_is_made():
+    dataset = foreign("CartPole-v1", ARGUMENTS)
+    with dataset.recover_environment(trust_environment=True) as env:
         env.reset(seed=0)
         assert env.step(0)[1] == 0.0
-
-
-def test_an_installed_id_without_arguments_of_its_own_needs_no_consent():
-    foreign("CartPole-v1", {}).recover_environment().close()
-    registered = gymnasium.registry["FrozenLake-v1"].kwargs
-    foreign("FrozenLake-v1", dict(registered), version="1.1.0").recover_environment().close()
-
-
-@pytest.mark.parametrize("trust", [False, True])
-@pytest.mark.parametrize("path", ["/tmp/evil.xml", "evil.xml", "..\\evil.mjb", "~/evil", "file:evil"])
-def test_a_path_is_never_taken_from_data(path, *, trust):
-    dataset = foreign("HalfCheetah-v5", {"deep": [{"xml_file": path}]})
-    with pytest.raises(SimulatorError, match="deep"):
-        dataset.recover_environment(trust_environment=trust)
+    foreign("CartPole-v1", {}, "lab/plain-v1").recover_environment().close()
+    registered = dict(gymnasium.registry["FrozenLake-v1"].kwargs)
+    foreign("FrozenLake-v1", registered, "lab/lake-v1").recover_environment().close()
 
 
 @pytest.mark.parametrize("trust", [False, True])
 @pytest.mark.parametrize(
-    "environment_id", ["GymV21Environment-v0", "GymV26Environment-v0", "dm_control/compatibility-env-v0"]
+    ("environment_id", "kwargs", "match"),
+    [
+        *(
+            ("HalfCheetah-v5", {"deep": [{"xml_file": path}]}, "deep")
+            for path in ("/tmp/evil.xml", "evil.xml", "..\\evil.mjb", "~/evil", "file:evil")
+        ),
+        *((wrapper, {"env_id": "os"}, wrapper) for wrapper in WRAPPERS),
+    ],
 )
-def test_ids_that_wrap_other_libraries_are_never_taken_from_data(environment_id, monkeypatch, *, trust):
-    if environment_id not in gymnasium.registry:
-        spec = gymnasium.registry["CartPole-v1"]
-        spec = dataclasses.replace(spec, id=environment_id)
+def test_what_is_never_taken_from_data(environment_id, kwargs, match, monkeypatch, *, trust):
+    if environment_id in WRAPPERS and environment_id not in gymnasium.registry:
+        spec = dataclasses.replace(gymnasium.registry["CartPole-v1"], id=environment_id)
         monkeypatch.setitem(gymnasium.registry, environment_id, spec)
-    dataset = foreign(environment_id, {"env_id": "os"})
-    with pytest.raises(SimulatorError, match=environment_id):
-        dataset.recover_environment(trust_environment=trust)
+    with pytest.raises(SimulatorError, match=match):
+        foreign(environment_id, kwargs).recover_environment(trust_environment=trust)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +83,8 @@ def test_an_environment_that_cannot_be_made_is_a_typed_error(kwargs):
         foreign("CartPole-v1", kwargs).recover_environment(trust_environment=True)
 
 
-def test_what_was_recorded_on_this_machine_needs_no_consent():
+def test_what_was_recorded_on_this_machine_or_ships_needs_no_consent(mini, monkeypatch, tmp_path):
+    mini.recover_environment().close()
     with gymnasium.make("CartPole-v1", **ARGUMENTS) as env:
         dataset = record("lab/own-v1", env)
     dataset.recover_environment().close()
@@ -101,27 +92,15 @@ def test_what_was_recorded_on_this_machine_needs_no_consent():
     view.recover_environment().close()
     orlog.save_dataset(view, "lab/derived-v1")
     orlog.load_dataset("lab/derived-v1").recover_environment().close()
-
-
-def test_what_was_recorded_elsewhere_does_not_count(monkeypatch, tmp_path):
-    with gymnasium.make("CartPole-v1", **ARGUMENTS) as env:
-        folder = record("lab/own-v1", env).folder
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "another"))
-    dataset = orlog.load_dataset(folder)
-    with pytest.raises(SimulatorError):
-        dataset.recover_environment()
-    orlog.save_dataset(dataset.filter_episodes("lengths > 0"), "lab/derived-v1")
-    with pytest.raises(SimulatorError):
-        orlog.load_dataset("lab/derived-v1").recover_environment()
-
-
-def test_a_version_that_ships_needs_no_consent(mini):
-    mini.recover_environment().close()
+    elsewhere = orlog.load_dataset(dataset.folder)
+    orlog.save_dataset(elsewhere.filter_episodes("lengths > 0"), "lab/derived-v1")
+    for other in (elsewhere, orlog.load_dataset("lab/derived-v1")):
+        with pytest.raises(SimulatorError):
+            other.recover_environment()
 
 
 def test_a_signer_of_a_registry_of_this_machine_is_trusted():
-    from orlog.datasets.home.registries import add_registry
-
     dataset = foreign("CartPole-v1", ARGUMENTS)
     origin = Origin(
         origin_version=1, digest=dataset.digest, mirrors=["https://example.org"], registry="lab", signed_by=KEY
@@ -137,16 +116,11 @@ def test_a_signer_of_a_registry_of_this_machine_is_trusted():
         dataset.recover_environment()
 
 
-@pytest.mark.parametrize("world", ["CartPole-v1", "orlog/Hazard-v0"])
-def test_numbers_of_a_world_behind_uncertainty_need_no_consent(world):
-    numbers = {"environment": world, "action_delay": 7, "sticky_actions": 0.25}
-    with foreign("orlog/uncertain-v0", numbers).recover_environment() as env:
-        env.reset(seed=0)
-
-
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
+        ({"environment": "CartPole-v1", "action_delay": 7, "sticky_actions": 0.25}, ""),
+        ({"environment": "orlog/Hazard-v0", "action_delay": 7}, ""),
         ({"environment": "CartPole-v1", "arguments": ARGUMENTS}, "CartPole-v1 has arguments from"),
         ({"environment": "CartPole-v1", "action_delay": [1]}, "uncertain-v0 has arguments from"),
         ({"environment": ["CartPole-v1"]}, "uncertain-v0 has arguments from"),
@@ -156,17 +130,20 @@ def test_numbers_of_a_world_behind_uncertainty_need_no_consent(world):
         ({"environment": "CartPole-v1", "action_delay": 10**12}, "at most 10,000"),
     ],
 )
-def test_the_world_behind_uncertainty_does(kwargs, message):
-    with pytest.raises((NotFoundError, SimulatorError), match=message):
-        foreign("orlog/uncertain-v0", kwargs).recover_environment()
+def test_the_world_behind_uncertainty_needs_consent_and_its_numbers_do_not(kwargs, message):
+    dataset = foreign("orlog/uncertain-v0", kwargs)
+    if message:
+        with pytest.raises((NotFoundError, SimulatorError), match=message):
+            dataset.recover_environment()
+    else:
+        with dataset.recover_environment() as env:
+            env.reset(seed=0)
 
 
 def test_other_arguments_than_the_noted_ones_need_consent():
     dataset = foreign("CartPole-v1", ARGUMENTS)
-    environment = dataset.environment
-    assert environment is not None
-    note_environment(msgspec.structs.replace(environment, kwargs={"sutton_barto_reward": False}))
+    note_environment(msgspec.structs.replace(dataset.environment, kwargs={"sutton_barto_reward": False}))
     with pytest.raises(SimulatorError):
         dataset.recover_environment()
-    note_environment(environment)
+    note_environment(dataset.environment)
     dataset.recover_environment().close()

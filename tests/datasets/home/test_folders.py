@@ -1,13 +1,27 @@
-import errno
+"""Where versions are found: the user's own home, and homes that several users share, which are never written to."""
+
+import os
 import shutil
 
 import pytest
 
-from orlog.base.files import put_new, unfinished_folder
-from orlog.datasets.home.folders import datasets_folder, installed_names, installed_versions, share_objects
+import orlog
+from orlog import repair_dataset
+from orlog.base.files import put_new
+from orlog.datasets.download.download import download_version
+from orlog.datasets.download.sources import source_of_url
+from orlog.datasets.home.folders import (
+    datasets_folder,
+    installed_names,
+    installed_versions,
+    share_objects,
+    version_folder,
+)
+from orlog.datasets.home.records import known_versions
 from orlog.datasets.store.verify import verify_folder
-from orlog.errors import StorageError
+from orlog.errors import StorageError, VersionExistsError
 from orlog.manifests.manifest import read_manifest
+from tests.datasets.conftest import MINI
 
 
 def installed(name, version):
@@ -29,62 +43,27 @@ def test_datasets_live_in_orlog_home_then_in_the_cache_of_the_user(tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_names_with_any_number_of_parts_are_listed_once():
+def test_names_are_listed_once_and_what_is_unfinished_or_without_a_manifest_is_not():
     for name, version in [("b/x-v1", "1.0.0"), ("b/x-v1", "1.1.0"), ("a/b/c/y-v2", "1.0.0"), ("a/z-v0", "2.0.0")]:
         installed(name, version)
     (datasets_folder() / "b/x-v1/1.1.0").rename(datasets_folder() / "elsewhere")
     (datasets_folder() / "l/k-v1").mkdir(parents=True)
     (datasets_folder() / "l/k-v1/1.0.0").symlink_to(datasets_folder() / "elsewhere")
-    assert installed_names() == ["a/b/c/y-v2", "a/z-v0", "b/x-v1", "l/k-v1"]
-
-
-def test_what_is_unfinished_hidden_or_without_a_manifest_is_not_listed():
     for version in (".1.0.0.unfinished", ".1.0.0.replaced", "notes"):
-        installed("b/x-v1", version)
-    (datasets_folder() / "b/x-v1/1.0.0").mkdir()
-    assert installed_versions("b/x-v1") == []
-    (datasets_folder() / "b/x-v1/notes/manifest.json").unlink()
-    assert installed_names() == []
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_an_interruption_leaves_nothing_and_frees_the_lock(home, error):
-    destination = home / "datasets/b/x-v1/1.0.0"
-
-    def interrupted():
-        with unfinished_folder(destination) as folder:
-            (folder / "file").write_text("x")
-            raise error
-
-    with pytest.raises(error):
-        interrupted()
-    assert {path.name for path in destination.parent.iterdir()} <= {".1.0.0.lock"}
-    waited = []
-    with unfinished_folder(destination, on_wait=lambda: waited.append(True)):
-        assert waited == []
-
-
-def test_a_home_that_cannot_be_made_is_a_storage_error(home):
-    home.write_text("a file")
-    with (
-        pytest.raises(StorageError, match=r"cannot write: (File exists|Not a directory)") as caught,
-        unfinished_folder(home / "datasets/b/x-v1/1.0.0"),
-    ):
-        pass
-    assert caught.value.errno in (errno.ENOTDIR, errno.EEXIST)
+        installed("c/x-v1", version)
+    (datasets_folder() / "c/x-v1/1.0.0").mkdir()
+    (datasets_folder() / "c/x-v1/notes/manifest.json").unlink()
+    assert installed_names() == ["a/b/c/y-v2", "a/z-v0", "b/x-v1", "l/k-v1"]
+    assert installed_versions("c/x-v1") == []
 
 
 def test_a_version_is_never_put_in_place_of_another(home):
     there = installed("b/x-v1", "1.0.0")
-    new = home / "new"
-    new.mkdir()
-    (new / "manifest.json").write_text("new")
+    (home / "new").mkdir()
+    (home / "new/manifest.json").write_text("new")
     with pytest.raises(StorageError):
-        put_new(new, there)
+        put_new(home / "new", there)
     assert (there / "manifest.json").read_text() == "{}"
-    put_new(new, there.with_name("1.1.0"))
-    assert (there.with_name("1.1.0") / "manifest.json").read_text() == "new"
-    assert not new.exists()
 
 
 def test_equal_files_of_versions_are_stored_once_and_damaged_ones_are_not_taken_over(mini_folder, tmp_path):
@@ -101,3 +80,57 @@ def test_equal_files_of_versions_are_stored_once_and_damaged_ones_are_not_taken_
     shared = {path for path in unique if (new / path).stat().st_nlink == 2}
     assert shared == unique - {"rewards/c.0", "actions/c.0.0"}
     assert verify_folder(new)[1] == []
+
+
+# --- homes that are shared
+
+
+@pytest.fixture
+def shared(built_mini, tmp_path, monkeypatch):
+    """Return the folder of the small dataset in a shared home, where nothing may be written."""
+    folder = tmp_path / "group" / "datasets" / MINI / "1.0.0"
+    shutil.copytree(built_mini, folder)
+    before = {*(tmp_path / "group").rglob("*")}
+    monkeypatch.setenv("ORLOG_SHARED", os.pathsep.join([str(tmp_path / "gone"), str(tmp_path / "group")]))
+    yield folder
+    assert {*(tmp_path / "group").rglob("*")} == before
+
+
+def test_a_version_of_a_shared_home_is_found_verified_and_listed(shared, home):
+    assert orlog.load_dataset(MINI).folder == shared
+    assert orlog.load_dataset(f"{MINI}@1.0.0", download=True).folder == shared
+    assert installed_names() == [MINI]
+    assert known_versions(MINI)["1.0.0"][1]
+    assert orlog.build_dataset(MINI) == shared
+    assert orlog.verify_store(shared)[1] == []
+    assert not (home / "datasets").exists()
+
+
+def test_what_a_shared_home_has_is_not_downloaded_and_comes_into_ones_own_where_it_is_damaged(shared, served):
+    def asked():
+        return [request.path for request in served.server.requests if "/c." in request.path]
+
+    assert download_version(source_of_url(served.url)) == shared
+    assert asked() == []
+    damaged = shared / "rewards/c.0"
+    data = bytearray(damaged.read_bytes())
+    data[20] ^= 1
+    damaged.write_bytes(data)
+    assert [problem.file for problem in repair_dataset(shared)] == ["rewards/c.0"]
+    own = version_folder(MINI, "1.0.0")
+    assert own == datasets_folder() / MINI / "1.0.0"
+    assert orlog.verify_store(own)[1] == []
+    assert damaged.read_bytes() == data
+    assert asked() == [f"/{MINI}/1.0.0/rewards/c.0"]
+
+
+@pytest.mark.usefixtures("shared")
+def test_no_version_is_recorded_or_saved_that_a_shared_home_has():
+    ds = orlog.load_dataset(MINI)
+    with pytest.raises(VersionExistsError, match="group"):
+        orlog.save_dataset(ds[:2], MINI, version="1.0.0")
+    with pytest.raises(VersionExistsError, match="group"):
+        orlog.DatasetWriter(MINI, observation_space=ds.observation_space, action_space=ds.action_space)
+    saved = orlog.save_dataset(ds[:2], MINI, version="2.0.0")
+    assert saved.is_relative_to(datasets_folder())
+    assert orlog.load_dataset(MINI).version == "2.0.0"

@@ -63,7 +63,6 @@ def test_a_card_says_what_the_data_are():
         "| steps | 8 |",
         "3 to 5; mean 4, median 4, standard deviation 1 |",
         "| ends of episodes | 1 by termination, 0 by truncation, 1 without a flag |",
-        "| use of actions | 3 of 4 actions taken |",
         dataset.digest,
         "| behavior policy | a script |",
         'dataset = orlog.load_dataset("lab/arm-v1@1.0.0")',

@@ -1,18 +1,21 @@
 """Publishing into folders, memory, S3 and the Hub: whole, once, or an error, also killed at any instant."""
 
-import errno
+import functools
 import os
 import shutil
-import signal
 import sys
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import fsspec
 import numpy as np
 import pytest
 
 import orlog
-from orlog import OrlogError, download_dataset, publish_dataset
+from orlog import download_dataset, publish_dataset
+from orlog.datasets.download import sources
+from orlog.datasets.download.sources import find_source
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish import targets
 from orlog.errors import (
@@ -25,30 +28,28 @@ from orlog.errors import (
 )
 from orlog.manifests.index import index_from_json
 from orlog.manifests.manifest import read_manifest
+from orlog.manifests.names import parse_name
+from orlog.manifests.signatures import public_key
 from tests.hub_server import READ_TOKEN, WRITE_TOKEN, HubServer
+from tests.kills import killed_at
 from tests.levels import THOROUGH
-from tests.publishing import MINI, OWN_PLACE, PLACE, SOME, assert_signed, ending, in_child, index_of, tree
+from tests.publishing import MINI, OWN_PLACE, PLACE, SOME, assert_signed, at_once, index_of, tree
 
 pytest_plugins = ["tests.publishing_fixtures", "tests.s3_fixtures"]
 # huggingface_hub 2.4.0 says it to its own client for HTTP.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
-KILLS = 45
+KILLS = 20
 EACH = 1 if THOROUGH else 3  # of the instants, so many are one kill
 HUB = "hf://datasets/lab/data"
 
 
-class Place:
-    """A place to publish into.
+class Place(NamedTuple):
+    """A place to publish into: its address, what it holds by path, and what removes a file."""
 
-    Attributes:
-        url: Its address.
-        held: Returns what it holds, by path.
-        remove: Removes a file.
-    """
-
-    def __init__(self, url, held, remove):
-        self.url, self.held, self.remove = url, held, remove
+    url: str
+    held: Callable
+    remove: Callable
 
 
 @pytest.fixture(params=["folder", "memory", "s3", "hub"])
@@ -62,7 +63,11 @@ def place(request, registry):
         def remove(path):
             server.add_commit({name: data for name, data in server.files.items() if name != path})
 
-        return Place(HUB, lambda: _of_datasets(server.files), remove)
+        def held():
+            beside = ("README.md", "card.svg", ".gitattributes", ".gitignore")
+            return {path: data for path, data in server.files.items() if not path.endswith(beside)}
+
+        return Place(HUB, held, remove)
     system, root = fsspec.filesystem("memory"), "/registry"
     if request.param == "s3":
         system, root = request.getfixturevalue("bucket"), "data/lab"
@@ -75,15 +80,6 @@ def place(request, registry):
 
     url = "s3://data/lab" if request.param == "s3" else "memory://registry"
     return Place(url, held, lambda path: system.rm_file(f"{root}/{path}"))
-
-
-def _of_datasets(files):
-    """Return the files of a repository but for cards and settings."""
-    return {
-        path: data
-        for path, data in files.items()
-        if not path.endswith(("README.md", "card.svg", ".gitattributes", ".gitignore"))
-    }
 
 
 @pytest.fixture
@@ -106,17 +102,17 @@ def server(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def calls(monkeypatch):
-    """Return a list that every request to S3 is put in: its method and path."""
-    seen = []
-    call = targets.BucketTarget._call
+def sent(monkeypatch):
+    """Return a list that the path of every object that is sent to a bucket is put in."""
+    paths = []
+    put = targets.Target.put
 
-    def record(self, method, path, **arguments):
-        seen.append((method, path))
-        return call(self, method, path, **arguments)
+    def record(self, path, item, source, **options):
+        paths.append(path)
+        return put(self, path, item, source, **options)
 
-    monkeypatch.setattr(targets.BucketTarget, "_call", record)
-    return seen
+    monkeypatch.setattr(targets.Target, "put", record)
+    return paths
 
 
 # --- what holds for every place -------------------------------------------------------------------
@@ -224,18 +220,7 @@ def test_what_is_there_is_believed_only_by_its_content(built_mini, registry):
     assert kept.stat().st_mtime_ns == before
 
 
-def test_errors_of_the_disk_are_said(built_mini, registry, monkeypatch):
-    def full(_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(StorageError, match=r"No space left.*the disk is full") as caught:
-            publish_dataset(built_mini, str(registry))
-    assert caught.value.errno == errno.ENOSPC
-    assert not any("unfinished" in path for path in tree(registry))
-    publish_dataset(built_mini, str(registry))
-    registry.rename(registry.with_name("kept"))
+def test_errors_of_the_disk_are_said(built_mini, registry):
     registry.write_bytes(b"a file")
     with pytest.raises(StorageError, match="Not a directory"):
         publish_dataset(built_mini, str(registry))
@@ -260,71 +245,70 @@ def test_targets_that_nothing_writes(built_mini, monkeypatch):
 
 
 @pytest.mark.scaled
-def test_killed_at_any_instant_it_goes_on_and_nobody_sees_a_half(built_mini, tmp_path, registry, sign, monkeypatch):
-    def work():
-        return publish_dataset(built_mini, str(registry), sign=sign, jobs=1)
-
-    read_end, write_end = os.pipe()
-    assert ending(in_child(work, -write_end)) == 0
-    instants = int(os.read(read_end, 100))
-    os.close(read_end)
-    os.close(write_end)
-    whole = tree(registry)
-    shutil.rmtree(registry)
+def test_killed_at_any_instant_it_goes_on_and_readers_see_all_of_each_version(
+    built_mini, variant, registry, sign, key_file, monkeypatch
+):
+    """A second, signed version: all of it, or the first one alone, whose signatures stay valid."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    rng = np.random.default_rng(7)
-    last = range(instants - 24, instants + 1)
-    chosen = sorted({*rng.choice(instants - 25, KILLS - 20, replace=False) + 1, *last})
-    assert len(chosen) >= KILLS
-    seen = {"nothing": 0, "version": 0, "listed": 0, "half": 0}
+    monkeypatch.setattr(sources, "PAUSE", 0)
+    publish_dataset(built_mini, str(registry), sign=sign)
+    first = shutil.copytree(registry, registry.with_name("first"))
+    second = variant("second", version="1.0.9")
+
+    def work(_step=None):
+        publish_dataset(second, str(registry), sign=sign, jobs=1)
+
+    def again():
+        shutil.rmtree(registry)
+        shutil.copytree(first, registry)
+
+    _, instants = killed_at(work, 0, registry)
+    whole = tree(registry)
+    new = {path: data for path, data in whole.items() if path.startswith(OWN_PLACE)}
+    last = range(instants - 40, instants + 1)
+    chosen = sorted({*np.random.default_rng(7).choice(instants - 41, KILLS, replace=False) + 1, *last})
+    seen = {"first": 0, "second": 0}
     for instant in chosen[::-EACH]:
-        assert ending(in_child(work, int(instant))) == -signal.SIGKILL
+        again()
+        assert killed_at(work, int(instant), registry)[0]
         there = tree(registry)
-        if f"{PLACE}/manifest.json" in there:
-            seen["version"] += 1
-            assert {path: there[path] for path in whole if path.startswith(PLACE)} == {
-                path: data for path, data in whole.items() if path.startswith(PLACE)
-            }
-        else:
-            seen["nothing"] += 1
-            monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "reader"))
-            with pytest.raises(OrlogError):
-                orlog.load_dataset(f"file://{registry}/{PLACE}")
-        seen["half"] += any(path.endswith(".unfinished") and there[path] for path in there)
-        if "index.json" in there:
-            seen["listed"] += 1
-            assert there["index.json"] == whole["index.json"]
-            assert f"{PLACE}/manifest.json" in there
+        if f"{OWN_PLACE}/manifest.json" in there:
+            assert {path: there[path] for path in new} == new
+        # A home that has seen the new index would rightly refuse the old one.
+        monkeypatch.setenv("ORLOG_HOME", str(registry.with_name(f"home{instant}")))
+        add_registry("lab", str(registry), keys=[public_key(key_file)])
+        assert find_source(parse_name(f"{MINI}@1.0.0")).signed_by == public_key(key_file)
+        try:
+            assert find_source(parse_name(f"{MINI}@1.0.9")).signed_by == public_key(key_file)
+            assert f"{OWN_PLACE}/manifest.json" in there
+            seen["second"] += 1
+        except NotFoundError:
+            seen["first"] += 1
         work()
         assert tree(registry) == whole
-        shutil.rmtree(registry)
     assert min(seen.values()) > 0, seen
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 def test_of_two_with_other_bytes_one_wins(own, other, registry):
     wholes = {}
     for folder in (own, other):
         publish_dataset(folder, str(registry), audit=False)
         wholes[folder] = tree(registry)
         shutil.rmtree(registry)
-    for turn in range(2):
-        folders = (own, other) if turn % 2 else (other, own)
-        children = [
-            in_child(lambda folder=folder: publish_dataset(folder, str(registry), audit=False)) for folder in folders
-        ]
-        endings = [ending(child) for child in children]
+    for folders in ((other, own), (own, other)):
+        works = [functools.partial(publish_dataset, folder, str(registry), audit=False) for folder in folders]
+        endings = at_once(*works)
         assert sorted(endings) == [0, 17]
         assert tree(registry) == wholes[folders[endings.index(0)]]
         shutil.rmtree(registry)
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 def test_all_that_publish_at_once_are_listed(variant, registry):
     folders = [variant(f"copy{number}", name=f"lab/d{number}-v1") for number in range(4)]
-    children = [
-        in_child(lambda folder=folder: publish_dataset(folder, str(registry), audit=False))
-        for folder in [*folders, *folders]
-    ]
-    assert {ending(child) for child in children} == {0}
+    works = [functools.partial(publish_dataset, folder, str(registry), audit=False) for folder in folders * 2]
+    assert {*at_once(*works)} == {0}
     assert index_of(registry).serial == 4
     assert sorted(index_of(registry).datasets) == [f"lab/d{number}-v1" for number in range(4)]
 
@@ -337,7 +321,7 @@ def bucket_tree(bucket):
     return {path.removeprefix("data/lab/"): bucket.cat(path) for path in bucket.find("data/lab")}
 
 
-def test_s3_goes_on_from_what_it_can_vouch_for(built_mini, bucket, calls):
+def test_s3_goes_on_from_what_it_can_vouch_for(built_mini, bucket, sent):
     def stop(done, total):
         if done > total // 2:
             raise KeyboardInterrupt
@@ -347,37 +331,16 @@ def test_s3_goes_on_from_what_it_can_vouch_for(built_mini, bucket, calls):
     held = bucket_tree(bucket)
     assert f"{PLACE}/.publishing" in held
     assert f"{PLACE}/manifest.json" not in held
-    sent = sorted(path for path in held if not path.endswith(".publishing"))
-    altered, unchecked = sent[:2]
-    wrong = bytes(len(held[altered]))
-    bucket.call_s3("put_object", Bucket="data", Key=f"lab/{altered}", Body=wrong, **targets._checksum(wrong))
+    there = sorted(path for path in held if not path.endswith(".publishing"))
+    altered, unchecked = there[:2]
+    bucket.pipe_file(f"data/lab/{altered}", bytes(len(held[altered])))
     bucket.pipe_file(f"data/lab/{unchecked}", held[unchecked])
-    calls.clear()
+    sent.clear()
     publish_dataset(built_mini, "s3://data/lab")
-    again = {path for method, path in calls if method == "put_object" and path in sent}
-    assert again == {altered, unchecked}
+    assert {*sent} & {*there} == {altered, unchecked}
     files = bucket_tree(bucket)
     assert files.pop("index.json")
     assert files == {f"{PLACE}/{path}": data for path, data in tree(built_mini).items()}
-
-
-def test_large_objects_go_in_parts_and_are_known_again(variant, replace_object, bucket, calls, monkeypatch):
-    monkeypatch.setattr(targets, "PART_BYTES", 5 * 2**20)
-    folder = variant("large", version="1.0.9")
-    data = np.random.default_rng(1).bytes(11 * 2**20)
-    replace_object(folder, SOME, data)
-    (folder / SOME).write_bytes(data[:-1] + b"\0")
-    with pytest.raises(IntegrityError):
-        publish_dataset(folder, "s3://data/lab", hashes=False)
-    assert f"{OWN_PLACE}/{SOME}" not in bucket_tree(bucket)
-    assert ("abort_multipart_upload", f"{OWN_PLACE}/{SOME}") in calls
-    (folder / SOME).write_bytes(data)
-    publish_dataset(folder, "s3://data/lab", hashes=False)
-    assert bucket_tree(bucket)[f"{OWN_PLACE}/{SOME}"] == data
-    bucket.rm_file(f"data/lab/{OWN_PLACE}/manifest.json")
-    calls.clear()
-    publish_dataset(folder, "s3://data/lab", hashes=False)
-    assert not any(method == "upload_part" for method, _ in calls)
 
 
 def test_s3_never_overwrites_a_manifest(own, other, bucket):

@@ -1,23 +1,18 @@
 """Signed registries: at each instant a reader with the key reads, and only known entries are signed."""
 
 import functools
-import os
-import shutil
-import signal
 
 import pytest
 
 from orlog import publish_dataset
-from orlog.datasets.download import sources
 from orlog.datasets.download.sources import find_source
 from orlog.datasets.home.registries import add_registry
-from orlog.errors import NotFoundError, SignatureError
+from orlog.errors import SignatureError
 from orlog.manifests import signatures
 from orlog.manifests.index import IndexEntry
 from orlog.manifests.names import parse_name
 from orlog.manifests.signatures import check_signature, new_key, public_key
-from tests.levels import THOROUGH
-from tests.publishing import MINI, PLACE, assert_signed, ending, in_child, index_of, tree
+from tests.publishing import MINI, PLACE, assert_signed, index_of, tree
 
 pytest_plugins = ["tests.publishing_fixtures"]
 
@@ -94,41 +89,3 @@ def test_two_who_trust_each_other_sign_one_registry(built_mini, next_one, regist
     for key in (ours, theirs):
         path = f"{PLACE}/manifest.json"
         assert check_signature(files[path], "manifest", files[f"{path}.sig"], [key], path) == key
-
-
-@pytest.mark.scaled
-def test_killed_at_each_access_of_a_second_publish_the_first_version_is_there(
-    built_mini, variant, registry, sign, key_file, monkeypatch
-):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(sources, "PAUSE", 0)
-    publish_dataset(built_mini, str(registry), sign=sign)
-    first = shutil.copytree(registry, registry.with_name("first"))
-    # Without objects, since this is about what comes after them.
-    second = variant("second", version="1.1.0", objects=[])
-
-    def work():
-        return publish_dataset(second, str(registry), sign=sign)
-
-    read_end, write_end = os.pipe()
-    assert ending(in_child(work, -write_end)) == 0
-    instants = int(os.read(read_end, 100))
-    os.close(read_end)
-    os.close(write_end)
-    seen = {"first": 0, "second": 0}
-    for instant in range(1, instants + 1, 1 if THOROUGH else 3):
-        shutil.rmtree(registry)
-        shutil.copytree(first, registry)
-        assert ending(in_child(work, instant)) == -signal.SIGKILL
-        # A home that has seen the new index would rightly refuse the old one.
-        monkeypatch.setenv("ORLOG_HOME", str(registry.with_name(f"home{instant}")))
-        add_registry("lab", str(registry), keys=[public_key(key_file)])
-        assert find_source(parse_name(f"{MINI}@1.0.0")).signed_by == public_key(key_file)
-        try:
-            find_source(parse_name(f"{MINI}@1.1.0"))
-            seen["second"] += 1
-        except NotFoundError:
-            seen["first"] += 1
-    assert min(seen.values()) > 0, seen
-    work()
-    assert find_source(parse_name(f"{MINI}@1.1.0")).signed_by == public_key(key_file)

@@ -9,24 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zarr
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from gymnasium import spaces
-from zarr.codecs import BloscCodec, Crc32cCodec
 
 import orlog
 from orlog import OrlogError
 from orlog.datasets.store.verify import check_values
 from orlog.datasets.store.version import StoredVersion
-from orlog.datasets.store.zarr_codec import DifferenceCodec
 from orlog.manifests.signatures import new_key, sign
-from tests.datasets.store.independent_reader import Store, parse
+from tests.datasets.store.independent_reader import Store
 from tests.datasets.store.independent_rules import check_columns, positions, signed_message, view_digest
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[2] / "docs/store-format-1.md"
 FROZEN = sorted(path.parent for path in (HERE / "frozen").glob("*/manifest.json"))
-OLD_SIDES = "infos/nothing"  # a row of no numbers, whose chunks had a side of 0
 
 
 @pytest.fixture
@@ -90,45 +86,6 @@ def test_every_frozen_store_is_read_as_orlog_reads_it(folder):
         assert (values.dtype, values.shape) == (expected.dtype, expected.shape)
         assert values.tobytes() == expected.tobytes()
     assert check_values(stored) == []
-
-
-@pytest.mark.parametrize("folder", FROZEN, ids=lambda folder: folder.name)
-def test_zarr_writes_the_bytes_of_every_frozen_array(folder, tmp_path):
-    if folder.name == "format-1-hdf5":
-        return
-    store = Store(folder)
-    others = {one for one in store.sums if one.startswith("chunk_hashes/")}
-    pipeline = {"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"}
-    with zarr.config.set(pipeline):
-        for number in range(len(store.manifest["parts"])):
-            prefix = f"parts/{number}/" if number else ""
-            group = zarr.open_group(tmp_path / prefix, mode="w-", zarr_format=3, attributes={"orlog_format": 1})
-            for name in store.columns:
-                path = f"{prefix}{name}"
-                metadata = parse(store.bytes_of(f"{path}/zarr.json"))
-                sharding = metadata["codecs"][0]["configuration"]
-                if name == OLD_SIDES:
-                    others |= {one for one in store.sums if one.startswith(f"{path}/")}
-                    continue
-                blosc, axes = (
-                    [one["configuration"] for one in sharding["codecs"] if one["name"] == codec]
-                    for codec in ("blosc", "orlog.difference")
-                )
-                array = group.create_array(
-                    name,
-                    shape=metadata["shape"],
-                    dtype=metadata["data_type"],
-                    chunks=sharding["chunk_shape"],
-                    shards=metadata["chunk_grid"]["configuration"]["chunk_shape"],
-                    chunk_key_encoding={"name": "default", "separator": "."},
-                    compressors=[*(BloscCodec(**one) for one in blosc), Crc32cCodec()],
-                    filters=[DifferenceCodec(**one) for one in axes] or None,
-                    config={"write_empty_chunks": True},
-                )
-                array[...] = store.parts[number][name]
-    for path in {*store.sums} - others:
-        assert (tmp_path / path).read_bytes() == store.bytes_of(path), path
-    assert len(others) in (0, 4)  # hashes of chunks, and the old sides
 
 
 def test_damage_to_any_file_is_refused(tiny):

@@ -68,10 +68,7 @@ def facts_of(manifest: Manifest, dataset: Dataset | None) -> Iterator[tuple[str,
 
 
 def columns_of(manifest: Manifest, dataset: Dataset | None) -> list[dict[str, Any]]:
-    """Return name, type, shape and rows of each column of a version, or of `dataset`, which may be a view of it.
-
-    In a view, the rows of columns with values of any length are None.
-    """
+    """Return name, type, shape and rows of each column of a version, or of `dataset`, which may be a view of it."""
     is_view = dataset is not None and dataset.operation is not None
     found = []
     for column in manifest.columns:
@@ -87,10 +84,7 @@ def columns_of(manifest: Manifest, dataset: Dataset | None) -> list[dict[str, An
 
 
 def versions_of(name: str, known: Mapping[str, tuple[Manifest, Path | None]]) -> list[dict[str, Any]]:
-    """Return what is to be shown of versions, which are `known_versions(name)`, in their order.
-
-    Errors: `read_history`.
-    """
+    """Return what is to be shown of versions, which are `known_versions(name)`, in their order."""
     history = read_history(name)
     found = []
     for version, (manifest, folder) in known.items():
