@@ -11,7 +11,6 @@ between them and `cql.py`, and records of runs hold the name `cql`.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -22,6 +21,8 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, overload
+
+import msgspec
 
 from orlog.base.files import absolute_path
 from orlog.errors import AlgorithmError, OrlogError, SchemaError
@@ -64,14 +65,14 @@ class Algorithm(Protocol):
     """The interface of an algorithm; one with memory also has `actor` (see `Actor`).
 
     Attributes:
-        CONFIG: Frozen dataclass of its settings.
-        FROM_RUN: Settings that are taken from the run: any of `steps` and `seed`.
+        CONFIG: Frozen `msgspec.Struct` of its settings, with the range of each (`orlog.algos.settings`); `steps` and
+            `seed`, where it has them, are those of the run.
         OBSERVATIONS: Kinds of observations that it takes, out of those in `training/policy.py`.
         ACTIONS: Kinds of actions that it takes, out of those in `training/policy.py`.
         REWARDS: Optional; False for one that learns without rewards, which is then given data whose
             rewards are all 0. Those for goals are given them too.
-        STATE: Attributes that training changes, which checkpoints save.
-        CONSTANTS: Its other attributes.
+        CONSTANTS: May be left out if they are `config` and `scaling`. Attributes that its arguments determine;
+            checkpoints save all others.
         TITLE: How people write its name; may be left out if it is that of the class.
         TITLE_WITH: May be left out. A setting, and how people write its name where that is not None.
         TITLE_BY: May be left out. A setting that is a number, and how people write its name with that number.
@@ -92,11 +93,8 @@ class Algorithm(Protocol):
     """
 
     CONFIG: ClassVar[type[Any]]
-    FROM_RUN: ClassVar[tuple[str, ...]]
     OBSERVATIONS: ClassVar[tuple[str, ...]]
     ACTIONS: ClassVar[tuple[str, ...]]
-    STATE: ClassVar[tuple[str, ...]]
-    CONSTANTS: ClassVar[tuple[str, ...]]
 
     @staticmethod
     def loader(config: Any) -> tuple[str, dict[str, Any]]:
@@ -117,7 +115,7 @@ class Algorithm(Protocol):
     # `random_steps` (`training/runs.py`, `OnlineRecord`).
 
 
-_DECLARED = ("CONFIG", "FROM_RUN", "OBSERVATIONS", "ACTIONS", "STATE", "CONSTANTS", "loader", "update", "act")
+_DECLARED = ("CONFIG", "OBSERVATIONS", "ACTIONS", "loader", "update", "act")
 
 
 class _Algorithms(Mapping[str, type[Any]]):
@@ -294,9 +292,9 @@ def _check_class(algorithm: AlgorithmLike, kind: Any) -> None:
     if missing:
         raise AlgorithmError(f"{kind.__name__} does not declare {', '.join(missing)}; {_SEE}.")
     config: Any = getattr(kind, "CONFIG")  # noqa: B009 (that it is there was just checked)
-    if not dataclasses.is_dataclass(config):
+    if not (isinstance(config, type) and issubclass(config, msgspec.Struct)):
         found = getattr(config, "__name__", repr(config))
-        raise AlgorithmError(f"{kind.__name__}.CONFIG must be a dataclass, found {found}; {_SEE}.")
+        raise AlgorithmError(f"{kind.__name__}.CONFIG must be a msgspec.Struct, found {found}; {_SEE}.")
     observations = ["observations", "goals"] if takes_goals(kind) else ["observations"]
     for name, arguments, options in (
         ("loader", ["config"], []),

@@ -36,45 +36,27 @@ transitions of the dataset are used (CORL reads D4RL's Q-learning view, without 
 from __future__ import annotations
 
 import copy
-import dataclasses
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.gaussians import gaussian_log_likelihood
 from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Positive, Valued, Widths
 from orlog.loaders.batch import Batch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AWACConfig:
+class AWACConfig(Valued, frozen=True, kw_only=True):
     """Settings of advantage-weighted actor-critic."""
 
-    hidden: tuple[int, ...] = (256, 256, 256)
-    """Widths of the hidden layers of policy and critics."""
-    learning_rate: float = 3e-4
-    """Step size of Adam for policy and critics."""
-    batch_size: int = 256
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next step's value, in (0, 1]."""
-    target_rate: float = 0.005
-    """Fraction by which the target critics move towards the critics in each step, in (0, 1]."""
-    temperature: float = 1.0
+    hidden: Widths = (256, 256, 256)
+    temperature: Positive = 1.0
     """Divisor lambda of the advantage in the policy's weights, > 0; large is behavior cloning."""
-    max_weight: float = 100.0
+    max_weight: Positive = 100.0
     """Upper bound of the policy's weights."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def advantage_weights(
@@ -88,20 +70,8 @@ class AWAC:
     """Advantage-weighted actor-critic for continuous actions."""
 
     CONFIG = AWACConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = (
-        "encoder",
-        "critic",
-        "target_critic",
-        "policy",
-        "log_std",
-        "critic_optimizer",
-        "policy_optimizer",
-        "generator",
-    )
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: AWACConfig) -> tuple[str, dict[str, int]]:

@@ -22,36 +22,19 @@ directions; here a policy for any continuous actions is regressed on them, with 
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Common
 from orlog.loaders.batch import Batch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BCConfig:
+class BCConfig(Common, frozen=True, kw_only=True):
     """Settings of behavior cloning."""
-
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    batch_size: int = 256
-    """Transitions in a batch."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def cloning_loss(predicted: Float32[Tensor, "batch act"], actions: Float32[Tensor, "batch act"]) -> Float32[Tensor, ""]:
@@ -63,12 +46,9 @@ class BC:
     """Behavior cloning with a deterministic tanh policy."""
 
     CONFIG = BCConfig
-    FROM_RUN = ()
     REWARDS = False
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = ("encoder", "policy", "optimizer")
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: BCConfig) -> tuple[str, dict[str, int]]:

@@ -20,7 +20,6 @@ What differs from d3rlpy:
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
@@ -28,32 +27,20 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from orlog.algos import discrete
-from orlog.algos.encoders import EncoderKind, encoder_of
+from orlog.algos.encoders import encoder_of
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Common, Count, NotNegative, Positive
 from orlog.loaders.batch import Batch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BCDiscreteConfig:
+class BCDiscreteConfig(Common, frozen=True, kw_only=True):
     """Settings of behavior cloning of discrete actions."""
 
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers."""
-    learning_rate: float = 1e-3
-    """Step size of Adam."""
-    batch_size: int = 100
-    """Transitions in a batch."""
-    log_penalty: float = 0.5
+    learning_rate: Positive = 1e-3
+    batch_size: Count = 100
+    log_penalty: NotNegative = 0.5
     """Weight of the squared logarithms of the likelihoods, >= 0."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def cloning_loss(
@@ -68,12 +55,9 @@ class BCDiscrete:
     """Behavior cloning with a softmax over discrete actions."""
 
     CONFIG = BCDiscreteConfig
-    FROM_RUN = ()
     REWARDS = False
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("discrete",)
-    STATE = ("encoder", "policy", "optimizer")
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: BCDiscreteConfig) -> tuple[str, dict[str, int]]:

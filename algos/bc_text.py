@@ -16,7 +16,6 @@ What differs from that code:
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
@@ -40,8 +39,7 @@ from orlog.algos.token_policies import (
 from orlog.loaders.batch import TokenBatch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BCTextConfig(TokenSettings):
+class BCTextConfig(TokenSettings, frozen=True, kw_only=True):
     """Settings of behavior cloning in words."""
 
 
@@ -49,13 +47,11 @@ class BCText:
     """Behavior cloning with a language model."""
 
     CONFIG = BCTextConfig
-    FROM_RUN = ()
     REPLAYS = False
     FROM_DATA = ("tokenizer", "spoken")
     REWARDS = False
     OBSERVATIONS = ("text",)
     ACTIONS = ("text", "discrete")
-    STATE = ("policy", "optimizer")
     CONSTANTS = ("config", "scaling", "words")
 
     @staticmethod

@@ -39,7 +39,6 @@ its returns of online steps are 0; here they are those of the episodes, as the a
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from typing import Any
 
@@ -48,44 +47,26 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from orlog.algos import conservative
-from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import descend, frozen, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import ActorCritic, AnyNumber, Count, NotNegative, Positive, Widths
 from orlog.loaders.batch import Batch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CalQLConfig:
+class CalQLConfig(ActorCritic, frozen=True, kw_only=True):
     """Settings of calibrated Q-learning."""
 
-    hidden: tuple[int, ...] = (256, 256, 256)
-    """Widths of the hidden layers of policy and critics."""
-    policy_learning_rate: float = 1e-4
-    """Step size of Adam for the policy and for the entropy temperature."""
-    critic_learning_rate: float = 3e-4
-    """Step size of Adam for the critics and for the Lagrange multiplier."""
-    batch_size: int = 256
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next step's value, in (0, 1]."""
-    target_rate: float = 0.005
-    """Fraction by which the target critics move towards the critics in each step, in (0, 1]."""
-    conservative_weight: float = 5.0
+    hidden: Widths = (256, 256, 256)
+    policy_learning_rate: Positive = 1e-4
+    conservative_weight: NotNegative = 5.0
     """Factor alpha_cql of the conservative term, >= 0; 0 is soft actor-critic."""
-    sampled_actions: int = 10
+    sampled_actions: Count = 10
     """Actions drawn per state from each of the three proposals."""
-    target_gap: float | None = 0.8
+    target_gap: AnyNumber | None = 0.8
     """Gap that the Lagrange multiplier aims at; none keeps the weight fixed."""
-    smallest_gap: float = -200.0
+    smallest_gap: AnyNumber = -200.0
     """Bound below which the gap of a transition counts no more."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def calibrated_gaps(
@@ -112,19 +93,8 @@ class CalQL:
 
     TITLE = "Cal-QL"
     CONFIG = CalQLConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = (
-        "encoder",
-        "critic",
-        "target_critic",
-        "policy",
-        "log_temperature",
-        "log_multiplier",
-        "optimizer",
-        "generator",
-    )
     CONSTANTS = ("config", "scaling", "action_dim")
 
     @staticmethod

@@ -29,79 +29,72 @@ whose authors are the paper's:
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Annotated
 
 import torch
 from jaxtyping import Float32, Int64
+from msgspec import Meta
 from torch import Tensor, nn
 
 from orlog.algos.costs import COST, best_return_within, costs_of, one_over_largest_cost, one_over_largest_return
 from orlog.algos.dt import DTActor
-from orlog.algos.encoders import EncoderKind, Observations, encode_windows, encoder_of
+from orlog.algos.encoders import Observations, encode_windows, encoder_of
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.optimizers import parameters_of
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import AnyNumber, Count, FrameSettings, NotNegative, Positive
 from orlog.algos.transformer import DecisionTransformer, make_dropout
 from orlog.loaders.batch import SequenceBatch
 
 _LOG_STDS = (-20.0, 2.0)  # OSRL's have no bounds
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CDTConfig:
+class CDTConfig(FrameSettings, frozen=True, kw_only=True):
     """Settings of Constrained Decision Transformer."""
 
-    cost_limit: float = 10.0
+    cost_limit: NotNegative = 10.0
     """Cost of an episode to ask for, >= 0."""
-    length: int = 10
+    length: Count = 10
     """Steps that it sees at once."""
-    width: int = 128
+    width: Count = 128
     """Width of the embedding; hidden layers are four times as wide."""
-    layers: int = 3
+    layers: Count = 3
     """Layers of attention."""
-    heads: int = 8
+    heads: Count = 8
     """Heads of attention, a divisor of `width`."""
-    dropout: float = 0.1
+    dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     """Fraction that dropout sets to 0, in [0, 1)."""
-    longest_episode: int = 300
+    longest_episode: Count = 300
     """Steps of an episode that have an embedding of their own."""
-    target_return: float | None = None
+    target_return: AnyNumber | None = None
     """Return of an episode to ask for; by default the mean of the best tenth of those within the limit."""
-    return_scale: float | None = None
+    return_scale: Positive | None = None
     """Factor of returns in the network; by default 1 / the dataset's largest absolute return."""
-    cost_scale: float | None = None
+    cost_scale: Positive | None = None
     """Factor of costs in the network; by default 1 / the dataset's largest cost of an episode."""
-    costliest: float | None = 50.0
+    costliest: NotNegative | None = 50.0
     """Cost from which on episodes are not drawn, the others the more often the cheaper; none draws all alike."""
-    cost_prediction_weight: float = 0.02
+    cost_prediction_weight: NotNegative = 0.02
     """Factor of the loss of predicting whether a step costs, >= 0."""
-    initial_temperature: float = 0.1
+    initial_temperature: Positive = 0.1
     """Factor of the entropy at the start, > 0."""
-    learning_rate: float = 1e-4
+    learning_rate: Positive = 1e-4
     """Step size of AdamW after the warm-up."""
-    temperature_learning_rate: float = 1e-4
+    temperature_learning_rate: Positive = 1e-4
     """Step size of Adam for the temperature."""
-    warmup_steps: int = 500
+    warmup_steps: Count = 500
     """Gradient steps over which the learning rate rises."""
-    weight_decay: float = 1e-4
+    weight_decay: NotNegative = 1e-4
     """Weight decay of AdamW."""
-    max_gradient_norm: float = 0.25
+    max_gradient_norm: Positive = 0.25
     """Norm at which the gradient of all parameters is clipped."""
-    batch_size: int = 2048
+    batch_size: Count = 2048
     """Windows in a batch."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
         if self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, found {self.width} and {self.heads}.")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), found {self.dropout}.")
 
 
 class CostTransformer(DecisionTransformer):
@@ -114,7 +107,6 @@ class CDT:
     """Constrained Decision Transformer for continuous actions."""
 
     CONFIG = CDTConfig
-    FROM_RUN = ()
     REPLAYS = False
     FROM_DATA = {  # noqa: RUF012  # it is a constant
         "target_return": (
@@ -126,16 +118,6 @@ class CDT:
     }
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = (
-        "encoder",
-        "policy",
-        "cost_head",
-        "log_temperature",
-        "optimizer",
-        "temperature_optimizer",
-        "generator",
-        "step",
-    )
     CONSTANTS = ("config", "scaling", "target_return", "scales")
 
     @staticmethod

@@ -27,46 +27,34 @@ What differs from ACT: no variational autoencoder, no Transformer, and no averag
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.encoders import EncoderKind, Observations, encode_windows, encoder_of
+from orlog.algos.encoders import Observations, encode_windows, encoder_of
 from orlog.algos.flows import ChunkActor, flow_actions, flow_errors
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Common, Count, Widths
 from orlog.loaders.batch import WindowBatch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ChunkedFlowConfig:
+class ChunkedFlowConfig(Common, frozen=True, kw_only=True):
     """Settings of the flow policy over windows and chunks."""
 
-    seen: int = 2
+    seen: Count = 2
     """Observations that it sees: the present one and those before."""
-    planned: int = 16
+    planned: Count = 16
     """Actions that it plans at once, from the present one on."""
-    executed: int = 8
+    executed: Count = 8
     """Actions of a plan that it takes before it looks again, at most `planned`."""
-    hidden: tuple[int, ...] = (512, 512, 512)
-    """Widths of the hidden layers."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    batch_size: int = 256
-    """Windows in a batch."""
-    flow_steps: int = 10
+    hidden: Widths = (512, 512, 512)
+    flow_steps: Count = 10
     """Euler steps from noise to a chunk."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
         if self.executed > self.planned:
             raise ValueError(f"executed must be at most planned, found {self.executed} of {self.planned}.")
 
@@ -75,11 +63,9 @@ class ChunkedFlow:
     """A flow policy over windows of observations and chunks of continuous actions."""
 
     CONFIG = ChunkedFlowConfig
-    FROM_RUN = ()
     REWARDS = False
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = ("encoder", "flow", "optimizer", "generator")
     CONSTANTS = ("config", "scaling", "seed")
 
     @staticmethod

@@ -40,7 +40,6 @@ its factor 0.1 of rewards. The authors' code is not public. What differs from OS
 from __future__ import annotations
 
 import copy
-import dataclasses
 from typing import ClassVar
 
 import torch
@@ -48,11 +47,11 @@ from jaxtyping import Bool, Float32
 from torch import Tensor, nn
 
 from orlog.algos.costs import COST, costs_of, discounted_limit
-from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.gaussians import sample_squashed, squashed_log_density, squashed_samples
 from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, frozen, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import ActorCritic, Count, Natural, NotNegative, Positive
 from orlog.loaders.batch import Batch
 
 _LOG_STDS = (-20.0, 2.0)
@@ -61,52 +60,35 @@ _LOG_ALPHA = 5.0
 _UNSEEN = 0.95  # quantile of divergences from which on actions count as unseen
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CPQConfig:
+class CPQConfig(ActorCritic, frozen=True, kw_only=True):
     """Settings of Constraints Penalized Q-learning."""
 
-    cost_limit: float = 10.0
+    cost_limit: NotNegative = 10.0
     """Cost that an episode may have on average, >= 0."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of policy and critics."""
-    autoencoder_width: int = 400
+    autoencoder_width: Count = 400
     """Width of the two hidden layers of encoder and decoder of actions."""
-    policy_learning_rate: float = 1e-4
-    """Step size of Adam for the policy."""
-    critic_learning_rate: float = 1e-3
-    """Step size of Adam for critics and autoencoder."""
-    multiplier_learning_rate: float = 1e-4
+    policy_learning_rate: Positive = 1e-4
+    critic_learning_rate: Positive = 1e-3
+    multiplier_learning_rate: Positive = 1e-4
     """Step size of the multiplier of unseen actions."""
-    batch_size: int = 512
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next step's value and cost, in (0, 1]."""
-    target_rate: float = 0.005
-    """Fraction by which target critics move towards critics in each step, in (0, 1]."""
-    sampled_actions: int = 10
+    batch_size: Count = 512
+    sampled_actions: Count = 10
     """Actions drawn per state, of which the least usual ones are to cost."""
-    divergence_weight: float = 0.5
+    divergence_weight: NotNegative = 0.5
     """Factor of the divergence in the autoencoder's loss, >= 0."""
-    unseen_factor: float = 1.5
+    unseen_factor: NotNegative = 1.5
     """What unseen actions are to cost, in units of the limit, >= 0."""
-    cloning_steps: int = 0
+    cloning_steps: Natural = 0
     """First steps in which the policy imitates the data instead of following the critics."""
-    unsafe_weight: float = 0.0
+    unsafe_weight: NotNegative = 0.0
     """Factor of the cost of the policy's unsafe actions in its loss, >= 0; with 0 nothing moves them."""
     bounded_costs: bool = False
     """Whether costs of unseen actions count up to what they are to be, so that the multiplier never falls."""
-    episode_length: float | None = None
+    episode_length: Positive | None = None
     """Steps of an episode, over which the limit is spread; by default the mean of the data."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     RECORDED_BEFORE: ClassVar[dict[str, object]] = {"bounded_costs": True}
     """What runs and baselines did whose records do not name the setting."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 class Autoencoder(nn.Module):
@@ -148,24 +130,9 @@ class CPQ:
     """Constraints Penalized Q-learning for continuous actions."""
 
     CONFIG = CPQConfig
-    FROM_RUN = ()
     FROM_DATA = ("episode_length",)
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = (
-        "encoder",
-        "autoencoder",
-        "critic",
-        "target_critic",
-        "cost_critic",
-        "target_cost_critic",
-        "policy",
-        "log_multiplier",
-        "optimizer",
-        "policy_optimizer",
-        "generator",
-        "step",
-    )
     CONSTANTS = ("config", "scaling", "limit")
 
     @staticmethod

@@ -41,7 +41,6 @@ What differs from d3rlpy:
 from __future__ import annotations
 
 import copy
-import dataclasses
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -49,43 +48,31 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from orlog.algos import discrete
-from orlog.algos.encoders import EncoderKind, encoder_of
+from orlog.algos.encoders import encoder_of
 from orlog.algos.networks import Scaling, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Common, Count, Fraction, NotNegative, Positive
 from orlog.loaders.batch import Batch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CQLDiscreteConfig:
+class CQLDiscreteConfig(Common, frozen=True, kw_only=True):
     """Settings of conservative Q-learning for discrete actions."""
 
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers."""
-    learning_rate: float = 6.25e-5
-    """Step size of Adam."""
-    adam_epsilon: float = 1e-8
+    learning_rate: Positive = 6.25e-5
+    adam_epsilon: Positive = 1e-8
     """Added to the denominator of Adam, > 0."""
-    batch_size: int = 32
-    """Transitions in a batch."""
-    discount: float = 0.99
+    batch_size: Count = 32
+    discount: Fraction = 0.99
     """Weight of the next step's value, in (0, 1]."""
-    conservative_weight: float = 1.0
+    conservative_weight: NotNegative = 1.0
     """Factor of the conservative term, >= 0; 0 is double DQN."""
     bellman_loss: Literal["square", "huber"] = "square"
     """Loss of values: `square`, with which they are means, or d3rlpy's `huber`."""
-    target_interval: int = 8000
+    target_interval: Count = 8000
     """Updates between two copies into the target network."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     RECORDED_BEFORE: ClassVar[dict[str, object]] = {"bellman_loss": "huber"}
     """What runs and baselines did whose records do not name the setting."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def conservative_gap(values: Float[Tensor, "batch actions"], data_values: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
@@ -106,11 +93,8 @@ class CQLDiscrete:
     """Conservative Q-learning for discrete actions."""
 
     CONFIG = CQLDiscreteConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("discrete",)
-    STATE = ("encoder", "critic", "target_encoder", "target_critic", "optimizer", "step")
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: CQLDiscreteConfig) -> tuple[str, dict[str, int]]:

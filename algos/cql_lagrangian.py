@@ -29,7 +29,6 @@ What differs from OSRL's BCQ-Lag (liuzuxin/OSRL at 03a4586, `osrl/algorithms/bcq
 from __future__ import annotations
 
 import copy
-import dataclasses
 
 import torch
 from jaxtyping import Float32
@@ -38,53 +37,33 @@ from torch import Tensor, nn
 from orlog.algos import conservative
 from orlog.algos.costs import COST, costs_of, discounted_limit
 from orlog.algos.cql import conservative_gaps
-from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.gaussians import squashed_log_density
 from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import descend, frozen, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import ActorCritic, Count, Natural, NotNegative, Positive, Widths
 from orlog.loaders.batch import Batch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CQLLagrangianConfig:
+class CQLLagrangianConfig(ActorCritic, frozen=True, kw_only=True):
     """Settings of CQL with a Lagrange multiplier on costs."""
 
-    cost_limit: float = 10.0
+    cost_limit: NotNegative = 10.0
     """Cost that an episode may have on average, >= 0."""
-    hidden: tuple[int, ...] = (256, 256, 256)
-    """Widths of the hidden layers of policy and critics."""
-    policy_learning_rate: float = 1e-4
-    """Step size of Adam for the policy and for the entropy temperature."""
-    critic_learning_rate: float = 3e-4
-    """Step size of Adam for the critics."""
-    batch_size: int = 256
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next step's value and cost, in (0, 1]."""
-    target_rate: float = 0.005
-    """Fraction by which target critics move towards critics in each step, in (0, 1]."""
-    conservative_weight: float = 5.0
+    hidden: Widths = (256, 256, 256)
+    policy_learning_rate: Positive = 1e-4
+    conservative_weight: NotNegative = 5.0
     """Factor of the conservative term of rewards, >= 0."""
-    cost_weight: float = 5.0
+    cost_weight: NotNegative = 5.0
     """Factor of the conservative term of costs, >= 0."""
-    sampled_actions: int = 10
+    sampled_actions: Count = 10
     """Actions drawn per state from each of the three proposals."""
-    cloning_steps: int = 40_000
+    cloning_steps: Natural = 40_000
     """First steps in which the policy imitates the data instead of following the critics."""
-    controller: tuple[float, float, float] = (0.1, 0.003, 0.001)
+    controller: tuple[NotNegative, NotNegative, NotNegative] = (0.1, 0.003, 0.001)
     """Gains of the multiplier: of the error, of its sum over steps, and of its growth, >= 0."""
-    episode_length: float | None = None
+    episode_length: Positive | None = None
     """Steps of an episode, over which the limit is spread; by default the mean of the data."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        if min(self.controller) < 0:
-            raise ValueError(f"controller must have gains >= 0, found {self.controller}.")
 
 
 class Controller(nn.Module):
@@ -110,23 +89,9 @@ class CQLLagrangian:
 
     TITLE = "CQL-Lag"
     CONFIG = CQLLagrangianConfig
-    FROM_RUN = ()
     FROM_DATA = ("episode_length",)
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = (
-        "encoder",
-        "critic",
-        "target_critic",
-        "cost_critic",
-        "target_cost_critic",
-        "policy",
-        "log_temperature",
-        "controller",
-        "optimizer",
-        "generator",
-        "step",
-    )
     CONSTANTS = ("config", "scaling", "action_dim", "limit")
 
     @staticmethod

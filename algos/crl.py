@@ -34,7 +34,6 @@ What differs from OGBench's code:
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -42,7 +41,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.encoders import EncoderKind, Observations
+from orlog.algos.encoders import Observations
 from orlog.algos.goal_networks import (
     GoalEncoder,
     act_for_goals,
@@ -53,37 +52,28 @@ from orlog.algos.goal_networks import (
 )
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend_both, parameters_of
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Common, Count, Fraction, Goals, NotNegative, Widths, check_goals
 from orlog.loaders.batch import GoalBatch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CRLConfig:
+class CRLConfig(Common, frozen=True, kw_only=True):
     """Settings of contrastive RL."""
 
-    hidden: tuple[int, ...] = (512, 512, 512)
-    """Widths of the hidden layers of policy and representations."""
-    representation: int = 512
+    hidden: Widths = (512, 512, 512)
+    representation: Count = 512
     """Numbers d in a representation."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    batch_size: int = 1024
-    """Transitions in a batch; each is compared with the goals of all."""
-    discount: float = 0.99
+    batch_size: Count = 1024
+    discount: Fraction = 0.99
     """Discount of the distances to the critics' goals, in (0, 1)."""
-    cloning_weight: float = 0.1
+    cloning_weight: NotNegative = 0.1
     """Weight w of the log-likelihood of the data's actions in the policy's loss, >= 0."""
-    value_goals: tuple[float, float, float] = (0.0, 1.0, 0.0)
+    value_goals: Goals = (0.0, 1.0, 0.0)
     """Probability that the critics' goal is the state itself, a later one, or a random one."""
-    policy_goals: tuple[float, float, float] = (0.0, 1.0, 0.0)
+    policy_goals: Goals = (0.0, 1.0, 0.0)
     """Probability that the policy's goal is the state itself, a later one, or a random one."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        check_goals(value_goals=self.value_goals, policy_goals=self.policy_goals)
 
 
 def contrastive_loss(logits: Float32[Tensor, "critics batch batch"]) -> Float32[Tensor, ""]:
@@ -132,12 +122,9 @@ class CRL:
     """Contrastive RL for continuous actions."""
 
     CONFIG = CRLConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     GOALS = True
-    STATE = ("encoder", "critic", "policy", "optimizer")
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: CRLConfig) -> tuple[str, dict[str, Any]]:

@@ -8,14 +8,12 @@ Equations, defaults and differences from the papers are those of `ips`.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
 
 from orlog.algos.ips import IPS, IPSConfig
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DRConfig(IPSConfig):
+class DRConfig(IPSConfig, frozen=True, kw_only=True):
     """Settings of doubly robust learning from logged choices."""
 
     objective: Literal["ips", "direct", "dr"] = "dr"

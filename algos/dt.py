@@ -30,62 +30,54 @@ What differs from CORL (`dt.py`):
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float32, Int64
+from msgspec import Meta
 from torch import Tensor, nn
 
-from orlog.algos.encoders import EncoderKind, Observations, encode_windows, encoder_of
+from orlog.algos.encoders import Observations, encode_windows, encoder_of
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.optimizers import parameters_of
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import AnyNumber, Count, FrameSettings, NotNegative, Positive
 from orlog.algos.transformer import DecisionTransformer, make_dropout
 from orlog.loaders.batch import SequenceBatch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DTConfig:
+class DTConfig(FrameSettings, frozen=True, kw_only=True):
     """Settings of Decision Transformer."""
 
-    length: int = 20
+    length: Count = 20
     """Steps that it sees at once."""
-    width: int = 128
+    width: Count = 128
     """Width of the embedding; hidden layers are four times as wide."""
-    layers: int = 3
+    layers: Count = 3
     """Layers of attention."""
-    heads: int = 1
+    heads: Count = 1
     """Heads of attention, a divisor of `width`."""
-    dropout: float = 0.1
+    dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     """Fraction that dropout sets to 0, in [0, 1)."""
-    longest_episode: int = 1000
+    longest_episode: Count = 1000
     """Steps of an episode that have an embedding of their own."""
-    target_return: float | None = None
+    target_return: AnyNumber | None = None
     """Return of an episode to ask for; by default the mean of the dataset's best tenth."""
-    return_scale: float | None = None
+    return_scale: Positive | None = None
     """Factor of returns in the network; by default 1 / the dataset's largest absolute return."""
-    learning_rate: float = 1e-4
+    learning_rate: Positive = 1e-4
     """Step size of AdamW after the warm-up."""
-    warmup_steps: int = 10_000
+    warmup_steps: Count = 10_000
     """Gradient steps over which the learning rate rises."""
-    weight_decay: float = 1e-4
+    weight_decay: NotNegative = 1e-4
     """Weight decay of AdamW."""
-    max_gradient_norm: float = 0.25
+    max_gradient_norm: Positive = 0.25
     """Norm at which the gradient of all parameters is clipped."""
-    batch_size: int = 64
+    batch_size: Count = 64
     """Windows in a batch."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
         if self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, found {self.width} and {self.heads}.")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), found {self.dropout}.")
 
 
 def masked_square(
@@ -101,12 +93,10 @@ class DT:
     """Decision Transformer for continuous actions."""
 
     CONFIG = DTConfig
-    FROM_RUN = ()
     REPLAYS = False
     FROM_DATA = ("target_return", "return_scale")
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = ("encoder", "policy", "optimizer", "generator", "step")
     CONSTANTS = ("config", "scaling", "return_scale", "target_return")
 
     @staticmethod

@@ -43,53 +43,33 @@ ours differ from them by 2e-14.
 from __future__ import annotations
 
 import copy
-import dataclasses
+from typing import Annotated
 
 import torch
 from jaxtyping import Float32
+from msgspec import Meta
 from torch import Tensor, nn
 
-from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.gaussians import sample_squashed
 from orlog.algos.networks import Critics, Scaling, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import ActorCritic, NotNegative, Positive, Widths
 from orlog.loaders.batch import Batch
 
 LOG_STDS = (-5.0, 2.0)  # bounds of the policy's log standard deviation
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EDACConfig:
+class EDACConfig(ActorCritic, frozen=True, kw_only=True):
     """Settings of EDAC and SAC-N."""
 
-    hidden: tuple[int, ...] = (256, 256, 256)
-    """Widths of the hidden layers of policy and critics."""
-    policy_learning_rate: float = 3e-4
-    """Step size of Adam for the policy."""
-    critic_learning_rate: float = 3e-4
-    """Step size of Adam for the critics."""
-    temperature_learning_rate: float = 3e-4
+    hidden: Widths = (256, 256, 256)
+    temperature_learning_rate: Positive = 3e-4
     """Step size of Adam for the entropy temperature."""
-    batch_size: int = 256
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next step's value, in (0, 1]."""
-    target_rate: float = 0.005
-    """Fraction by which the target critics move towards the critics in each step, in (0, 1]."""
-    critics: int = 10
+    critics: Annotated[int, Meta(ge=2)] = 10
     """Number N of critics, >= 2."""
-    diversity: float = 1.0
+    diversity: NotNegative = 1.0
     """Weight eta of the similarity of the critics' gradients, >= 0; 0 is SAC-N."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        if self.critics < 2:
-            raise ValueError(f"critics must be >= 2, found {self.critics}.")
 
 
 def similarity(gradients: Float32[Tensor, "critics batch act"]) -> Float32[Tensor, ""]:
@@ -104,20 +84,8 @@ class EDAC:
     """EDAC for continuous actions."""
 
     CONFIG = EDACConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = (
-        "encoder",
-        "critic",
-        "target_critic",
-        "policy",
-        "log_temperature",
-        "critic_optimizer",
-        "policy_optimizer",
-        "temperature_optimizer",
-        "generator",
-    )
     CONSTANTS = ("config", "scaling", "action_dim")
 
     @staticmethod

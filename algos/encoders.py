@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from gymnasium import spaces
@@ -38,11 +38,9 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor, nn
 
 from orlog.algos.networks import Scaling
+from orlog.algos.settings import EncoderKind, FrameSettings
 from orlog.errors import SchemaError
 from orlog.manifests.spaces import leaf_spaces, space_leaves
-
-EncoderKind: TypeAlias = Literal["nature", "impala"]
-"""The convolutions that frames pass."""
 
 Observations: TypeAlias = Tensor | dict[str, Tensor]
 """What a batch holds: a tensor, or one for each part of a mixture."""
@@ -50,18 +48,6 @@ Observations: TypeAlias = Tensor | dict[str, Tensor]
 _NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # filters, size, step
 _IMPALA = (16, 32, 32)
 _SMALLEST = 36  # pixels on a side, so that the last filter of the Nature network fits
-
-
-class FrameSettings(Protocol):
-    """The settings of an algorithm that are about frames."""
-
-    @property
-    def encoder(self) -> EncoderKind:
-        """Convolutions for frames."""
-
-    @property
-    def random_shift(self) -> int:
-        """Pixels by which frames are moved at random in training, at most."""
 
 
 class Encoder(nn.Module):

@@ -22,48 +22,44 @@ and expectations are exact; in a Box it returns actions, and one action stands f
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+import msgspec
 import torch
 from gymnasium import spaces
 from jaxtyping import Float32
 from torch import Tensor, nn
 
 from orlog.algos.discrete import action_count, actions_to_indices, chosen_values
-from orlog.algos.encoders import EncoderKind, Observations, make_encoder
+from orlog.algos.encoders import Observations, make_encoder
 from orlog.algos.networks import Scaling, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Count, EncoderKind, Fraction, Positive, Widths
 from orlog.errors import DivergedError
 
 TargetPolicy: TypeAlias = Callable[[Observations], Tensor]
 """Probabilities [batch, actions] of Discrete actions, or actions [batch, act] in the environment's unit."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FQESettings:
+class FQESettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of fitted Q evaluation."""
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Widths = (256, 256)
     """Widths of the hidden layers."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Step size of Adam."""
-    batch_size: int = 256
+    batch_size: Count = 256
     """Transitions in a batch."""
-    target_rate: float = 0.05
-    """Fraction by which the target network moves towards Q in each step, in (0, 1]."""
-    steps: int = 4_000
+    target_rate: Fraction = 0.05
+    """Fraction by which the target network moves towards Q in each step."""
+    steps: Count = 4_000
     """Gradient steps of each fit."""
-    fits: int = 5
+    fits: Count = 5
     """Fits, each with a seed of its own and, if there are several, a resample of the episodes."""
     encoder: EncoderKind = "nature"
     """Convolutions for frames: `nature` or `impala`."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 class EvaluatedQ(nn.Module):

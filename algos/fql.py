@@ -39,50 +39,32 @@ As in their code, target networks move towards the critics as they were before t
 from __future__ import annotations
 
 import copy
-import dataclasses
 from typing import Literal
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.flows import NoisyActor, flow_actions, flow_errors
 from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend_both, parameters_of, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Count, NotNegative, Valued, Widths
 from orlog.loaders.batch import Batch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FQLConfig:
+class FQLConfig(Valued, frozen=True, kw_only=True):
     """Settings of flow Q-learning."""
 
-    hidden: tuple[int, ...] = (512, 512, 512, 512)
-    """Widths of the hidden layers of flow, policy and critics."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    batch_size: int = 256
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next step's value, in (0, 1]."""
-    target_rate: float = 0.005
-    """Fraction by which the target critics move towards the critics in each step, in (0, 1]."""
+    hidden: Widths = (512, 512, 512, 512)
     target: Literal["mean", "smallest"] = "mean"
     """Which of the two target critics' values counts."""
-    distillation_weight: float = 10.0
+    distillation_weight: NotNegative = 10.0
     """Weight of the distance to the flow's action in the policy's loss, >= 0."""
     normalize_values: bool = False
     """Whether values in the policy's loss are divided by their mean absolute size."""
-    flow_steps: int = 10
+    flow_steps: Count = 10
     """Euler steps from noise to an action of the flow."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def policy_loss(
@@ -112,10 +94,8 @@ class FQL:
     """Flow Q-learning for continuous actions."""
 
     CONFIG = FQLConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = ("encoder", "critic", "target_critic", "flow", "policy", "optimizer", "generator", "acting")
     CONSTANTS = ("config", "scaling", "seed")
 
     @staticmethod

@@ -29,52 +29,39 @@ What differs from OGBench's code:
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.encoders import EncoderKind, Observations
+from orlog.algos.encoders import Observations
 from orlog.algos.goal_networks import GoalEncoder, act_for_goals, log_likelihood, make_goal_policy, policy_means
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.optimizers import Adam, descend, parameters_of
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Common, Count, Goals, Widths, check_goals
 from orlog.loaders.batch import GoalBatch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GCBCConfig:
+class GCBCConfig(Common, frozen=True, kw_only=True):
     """Settings of goal-conditioned behavior cloning."""
 
-    hidden: tuple[int, ...] = (512, 512, 512)
-    """Widths of the hidden layers."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    batch_size: int = 1024
-    """Transitions in a batch."""
-    policy_goals: tuple[float, float, float] = (0.0, 1.0, 0.0)
+    hidden: Widths = (512, 512, 512)
+    batch_size: Count = 1024
+    policy_goals: Goals = (0.0, 1.0, 0.0)
     """Probability that a goal is the state itself, a later one of its episode, or a random one."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        check_goals(policy_goals=self.policy_goals)
 
 
 class GCBC:
     """Goal-conditioned behavior cloning with a Gaussian policy of fixed standard deviation."""
 
     CONFIG = GCBCConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     GOALS = True
-    STATE = ("encoder", "policy", "optimizer")
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: GCBCConfig) -> tuple[str, dict[str, Any]]:

@@ -38,14 +38,13 @@ What differs from OGBench's code:
 from __future__ import annotations
 
 import copy
-import dataclasses
 from typing import Any
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.encoders import EncoderKind, Observations
+from orlog.algos.encoders import Observations
 from orlog.algos.goal_networks import (
     GoalEncoder,
     act_for_goals,
@@ -58,51 +57,35 @@ from orlog.algos.goal_networks import (
 )
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend_both, parameters_of, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Count, Goals, Inside, NotNegative, Valued, Widths, check_goals
 from orlog.loaders.batch import GoalBatch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GCIQLConfig:
+class GCIQLConfig(Valued, frozen=True, kw_only=True):
     """Settings of goal-conditioned implicit Q-learning."""
 
-    hidden: tuple[int, ...] = (512, 512, 512)
-    """Widths of the hidden layers of policy, value and critics."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    batch_size: int = 1024
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next state's value, and discount of the distances to value goals, in (0, 1)."""
-    target_rate: float = 0.005
-    """Fraction by which the target critics move towards the critics in each step, in (0, 1]."""
-    expectile: float = 0.9
+    hidden: Widths = (512, 512, 512)
+    batch_size: Count = 1024
+    expectile: Inside = 0.9
     """Expectile tau of the value loss, in (0, 1); 0.5 is the mean, 1 would be the maximum."""
-    cloning_weight: float = 0.3
+    cloning_weight: NotNegative = 0.3
     """Weight alpha of the log-likelihood of the data's actions in the policy's loss, >= 0."""
-    value_goals: tuple[float, float, float] = (0.2, 0.5, 0.3)
+    value_goals: Goals = (0.2, 0.5, 0.3)
     """Probability that the values' goal is the state itself, a later one, or a random one."""
-    policy_goals: tuple[float, float, float] = (0.0, 1.0, 0.0)
+    policy_goals: Goals = (0.0, 1.0, 0.0)
     """Probability that the policy's goal is the state itself, a later one, or a random one."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        check_goals(value_goals=self.value_goals, policy_goals=self.policy_goals)
 
 
 class GCIQL:
     """Goal-conditioned implicit Q-learning for continuous actions."""
 
     CONFIG = GCIQLConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     GOALS = True
-    STATE = ("encoder", "critic", "target_critic", "value", "policy", "optimizer")
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: GCIQLConfig) -> tuple[str, dict[str, Any]]:

@@ -40,7 +40,6 @@ What differs from OGBench's code:
 from __future__ import annotations
 
 import copy
-import dataclasses
 from typing import Any
 
 import torch
@@ -48,7 +47,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from orlog.algos import iql
-from orlog.algos.encoders import EncoderKind, Observations
+from orlog.algos.encoders import Observations
 from orlog.algos.goal_networks import (
     GoalEncoder,
     act_for_goals,
@@ -60,53 +59,37 @@ from orlog.algos.goal_networks import (
 )
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Count, Goals, Inside, NotNegative, Positive, Valued, Widths, check_goals
 from orlog.loaders.batch import GoalBatch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GCIVLConfig:
+class GCIVLConfig(Valued, frozen=True, kw_only=True):
     """Settings of goal-conditioned implicit value learning."""
 
-    hidden: tuple[int, ...] = (512, 512, 512)
-    """Widths of the hidden layers of policy and values."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    batch_size: int = 1024
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next state's value, and discount of the distances to value goals, in (0, 1)."""
-    target_rate: float = 0.005
-    """Fraction by which the target values move towards the values in each step, in (0, 1]."""
-    expectile: float = 0.9
+    hidden: Widths = (512, 512, 512)
+    batch_size: Count = 1024
+    expectile: Inside = 0.9
     """Expectile tau of the value loss, in (0, 1); 0.5 is the mean, 1 would be the maximum."""
-    inverse_temperature: float = 10.0
+    inverse_temperature: NotNegative = 10.0
     """Factor alpha of the advantage in the policy's weights, >= 0; 0 is behavior cloning."""
-    max_weight: float = 100.0
+    max_weight: Positive = 100.0
     """Upper bound of the policy's weights."""
-    value_goals: tuple[float, float, float] = (0.2, 0.5, 0.3)
+    value_goals: Goals = (0.2, 0.5, 0.3)
     """Probability that the values' goal is the state itself, a later one, or a random one."""
-    policy_goals: tuple[float, float, float] = (0.0, 1.0, 0.0)
+    policy_goals: Goals = (0.0, 1.0, 0.0)
     """Probability that the policy's goal is the state itself, a later one, or a random one."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        check_goals(value_goals=self.value_goals, policy_goals=self.policy_goals)
 
 
 class GCIVL:
     """Goal-conditioned implicit value learning for continuous actions."""
 
     CONFIG = GCIVLConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     GOALS = True
-    STATE = ("encoder", "value", "target_value", "policy", "optimizer")
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: GCIVLConfig) -> tuple[str, dict[str, Any]]:

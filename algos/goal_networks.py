@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.encoders import Encoder, EncoderKind, Observations, make_encoder
+from orlog.algos.encoders import Encoder, Observations, make_encoder
 from orlog.algos.networks import Scaling, TwinCritic, make_network
+from orlog.algos.settings import EncoderKind
 from orlog.loaders.batch import GoalBatch
 
 _STATES = ("observations", "next_observations", "subgoal_observations")

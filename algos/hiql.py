@@ -40,7 +40,6 @@ What differs from OGBench's code:
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from typing import Any
 
@@ -49,51 +48,38 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from orlog.algos import iql
-from orlog.algos.encoders import EncoderKind, Observations
+from orlog.algos.encoders import Observations
 from orlog.algos.goal_networks import GoalEncoder, expectile_loss, log_likelihood, make_mean_network
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Count, Goals, Inside, NotNegative, Positive, Valued, Widths, check_goals
 from orlog.loaders.batch import GoalBatch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HIQLConfig:
+class HIQLConfig(Valued, frozen=True, kw_only=True):
     """Settings of hierarchical implicit Q-learning."""
 
-    hidden: tuple[int, ...] = (512, 512, 512)
-    """Widths of the hidden layers of policies, values and representation."""
-    representation: int = 10
+    hidden: Widths = (512, 512, 512)
+    representation: Count = 10
     """Numbers d in a representation."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    batch_size: int = 1024
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next state's value, and discount of the distances to value goals, in (0, 1)."""
-    target_rate: float = 0.005
-    """Fraction by which the target networks move in each step, in (0, 1]."""
-    expectile: float = 0.7
+    batch_size: Count = 1024
+    expectile: Inside = 0.7
     """Expectile tau of the value loss, in (0, 1)."""
-    low_inverse_temperature: float = 3.0
+    low_inverse_temperature: NotNegative = 3.0
     """Factor beta_low of the advantage in the lower policy's weights, >= 0."""
-    high_inverse_temperature: float = 3.0
+    high_inverse_temperature: NotNegative = 3.0
     """Factor beta_high of the advantage in the upper policy's weights, >= 0."""
-    max_weight: float = 100.0
+    max_weight: Positive = 100.0
     """Upper bound of the policies' weights."""
-    subgoal_steps: int = 25
+    subgoal_steps: Count = 25
     """Steps k to a subgoal."""
-    value_goals: tuple[float, float, float] = (0.2, 0.5, 0.3)
+    value_goals: Goals = (0.2, 0.5, 0.3)
     """Probability that the values' goal is the state itself, a later one, or a random one."""
-    policy_goals: tuple[float, float, float] = (0.0, 1.0, 0.0)
+    policy_goals: Goals = (0.0, 1.0, 0.0)
     """Probability that the upper policy's goal is the state itself, a later one, or a random one."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        check_goals(value_goals=self.value_goals, policy_goals=self.policy_goals)
 
 
 def to_length(vectors: Float32[Tensor, "batch d"]) -> Float32[Tensor, "batch d"]:
@@ -106,12 +92,9 @@ class HIQL:
     """Hierarchical implicit Q-learning for continuous actions."""
 
     CONFIG = HIQLConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     GOALS = True
-    STATE = ("encoder", "representation", "value", "target_value", "low_policy", "high_policy", "optimizer")
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: HIQLConfig) -> tuple[str, dict[str, Any]]:

@@ -36,48 +36,30 @@ As in their code, target networks move towards the critics as they were before t
 from __future__ import annotations
 
 import copy
-import dataclasses
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.flows import NoisyActor, flow_actions, flow_errors
 from orlog.algos.iql import expectile_loss
 from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Count, Inside, Valued, Widths
 from orlog.loaders.batch import Batch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class IFQLConfig:
+class IFQLConfig(Valued, frozen=True, kw_only=True):
     """Settings of implicit flow Q-learning."""
 
-    hidden: tuple[int, ...] = (512, 512, 512, 512)
-    """Widths of the hidden layers of policy, value and critics."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    batch_size: int = 256
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next step's value, in (0, 1]."""
-    target_rate: float = 0.005
-    """Fraction by which the target critics move towards the critics in each step, in (0, 1]."""
-    expectile: float = 0.9
+    hidden: Widths = (512, 512, 512, 512)
+    expectile: Inside = 0.9
     """Expectile tau of the value loss, in (0, 1); 0.5 is the mean, 1 would be the maximum."""
-    sampled_actions: int = 32
+    sampled_actions: Count = 32
     """Actions of the flow out of which the policy takes the best."""
-    flow_steps: int = 10
+    flow_steps: Count = 10
     """Euler steps from noise to an action of the flow."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def best_actions(
@@ -92,10 +74,8 @@ class IFQL:
     """Implicit flow Q-learning for continuous actions."""
 
     CONFIG = IFQLConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = ("encoder", "critic", "target_critic", "value", "policy", "optimizer", "generator", "acting")
     CONSTANTS = ("config", "scaling", "seed")
 
     @staticmethod

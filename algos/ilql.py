@@ -39,7 +39,6 @@ What differs from the paper and that code:
 from __future__ import annotations
 
 import copy
-import dataclasses
 from typing import Any
 
 import torch
@@ -49,6 +48,7 @@ from torch.nn import functional
 
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import descend, update_target
+from orlog.algos.settings import Fraction, Inside, NotNegative
 from orlog.algos.token_policies import (
     LanguageModel,
     Speaker,
@@ -64,23 +64,22 @@ from orlog.algos.token_policies import (
 from orlog.loaders.batch import TokenBatch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ILQLConfig(TokenSettings):
+class ILQLConfig(TokenSettings, frozen=True, kw_only=True):
     """Settings of Implicit Language Q-Learning."""
 
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """Discount from step to step."""
-    expectile: float = 0.7
+    expectile: Inside = 0.7
     """Expectile of the value function."""
-    target_rate: float = 0.005
+    target_rate: Fraction = 0.005
     """Rate of the Polyak average of target networks."""
-    conservative_weight: float = 1e-4
+    conservative_weight: NotNegative = 1e-4
     """Weight of what pulls up the values of what the data say."""
-    advantage_weight: float = 16.0
+    advantage_weight: NotNegative = 16.0
     """Weight of advantages beside the log-likelihoods of the data, when it speaks; 0 speaks as the data do."""
-    sampling_temperature: float = 0.0
+    sampling_temperature: NotNegative = 0.0
     """How much chance decides what is said; 0 for none."""
-    weight_decay: float = 0.0
+    weight_decay: NotNegative = 0.0
     """Weight decay of AdamW."""
 
 
@@ -110,12 +109,10 @@ class ILQL:
     """Implicit Language Q-Learning."""
 
     CONFIG = ILQLConfig
-    FROM_RUN = ()
     REPLAYS = False
     FROM_DATA = ("tokenizer", "spoken")
     OBSERVATIONS = ("text",)
     ACTIONS = ("text", "discrete")
-    STATE = ("policy", "value", "critics", "target_critics", "optimizer")
     CONSTANTS = ("config", "scaling", "words")
 
     @staticmethod

@@ -24,7 +24,6 @@ bounds their variance; and actions have all been possible, so that b > 0 is not 
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Literal
 
 import torch
@@ -32,38 +31,24 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from orlog.algos import discrete
-from orlog.algos.encoders import EncoderKind, encoder_of
+from orlog.algos.encoders import encoder_of
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import AnyNumber, Common, NotNegative, Positive
 from orlog.loaders.batch import Batch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class IPSConfig:
+class IPSConfig(Common, frozen=True, kw_only=True):
     """Settings of off-policy learning from logged choices."""
 
     objective: Literal["ips", "direct", "dr"] = "ips"
     """The estimate that is maximized: `ips`, `direct`, or doubly robust, `dr`."""
-    baseline: float = 0.0
+    baseline: AnyNumber = 0.0
     """Taken from rewards in `ips`; near their mean, weights do not grow for the sake of their sum."""
-    max_weight: float = 100.0
+    max_weight: Positive = 100.0
     """Upper bound of the ratio of probabilities."""
-    entropy_weight: float = 0.0
+    entropy_weight: NotNegative = 0.0
     """Factor of the policy's entropy, >= 0."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of policy and regression."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    batch_size: int = 256
-    """Choices in a batch."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def estimated_rewards(
@@ -89,11 +74,8 @@ class IPS:
     """A softmax policy that maximizes an estimate of its mean reward from logged choices."""
 
     CONFIG = IPSConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("discrete",)
-    STATE = ("encoder", "policy", "regression", "optimizer")
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: IPSConfig) -> tuple[str, dict[str, Any]]:

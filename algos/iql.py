@@ -42,49 +42,30 @@ What differs from CORL (`iql.py`), apart from rewards, which it too may scale:
 from __future__ import annotations
 
 import copy
-import dataclasses
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.gaussians import gaussian_log_likelihood
 from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, set_cosine_rate, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Count, Inside, NotNegative, Positive, Valued
 from orlog.loaders.batch import Batch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class IQLConfig:
+class IQLConfig(Valued, frozen=True, kw_only=True):
     """Settings of implicit Q-learning."""
 
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of policy, value and critics."""
-    learning_rate: float = 3e-4
-    """Step size of Adam for value and critics, and the policy's at the start."""
-    batch_size: int = 256
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next step's value, in (0, 1]."""
-    target_rate: float = 0.005
-    """Fraction by which the target critics move towards the critics in each step, in (0, 1]."""
-    expectile: float = 0.7
+    expectile: Inside = 0.7
     """Expectile tau of the value loss, in (0, 1); 0.5 is the mean, 1 would be the maximum."""
-    inverse_temperature: float = 3.0
+    inverse_temperature: NotNegative = 3.0
     """Factor beta of the advantage in the policy's weights, >= 0; 0 is behavior cloning."""
-    max_weight: float = 100.0
+    max_weight: Positive = 100.0
     """Upper bound of the policy's weights."""
-    steps: int | None = 1_000_000
+    steps: Count | None = 1_000_000
     """Gradient steps over which the policy's learning rate falls to 0; none keeps it constant."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def expectile_loss(advantages: Float32[Tensor, " batch"], expectile: float) -> Float32[Tensor, ""]:
@@ -108,11 +89,8 @@ class IQL:
     """Implicit Q-learning for continuous actions."""
 
     CONFIG = IQLConfig
-    FROM_RUN = ("steps",)
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = ("encoder", "critic", "target_critic", "value", "policy", "log_std", "optimizer", "step")
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: IQLConfig) -> tuple[str, dict[str, int]]:

@@ -25,7 +25,6 @@ from the networks before the step.
 from __future__ import annotations
 
 import copy
-import dataclasses
 from typing import Any
 
 import torch
@@ -33,54 +32,33 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from orlog.algos import discrete
-from orlog.algos.encoders import EncoderKind, encoder_of
+from orlog.algos.encoders import encoder_of
 from orlog.algos.iql import expectile_loss, policy_loss
 from orlog.algos.networks import Scaling, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, set_cosine_rate, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Count, Inside, NotNegative, Positive, Valued
 from orlog.loaders.batch import Batch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class IQLDiscreteConfig:
+class IQLDiscreteConfig(Valued, frozen=True, kw_only=True):
     """Settings of implicit Q-learning for discrete actions."""
 
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of policy, value and critics."""
-    learning_rate: float = 3e-4
-    """Step size of Adam for value and critics, and the policy's at the start."""
-    batch_size: int = 256
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next step's value, in (0, 1]."""
-    target_rate: float = 0.005
-    """Fraction by which the target critics move towards the critics in each step, in (0, 1]."""
-    expectile: float = 0.7
+    expectile: Inside = 0.7
     """Expectile tau of the value loss, in (0, 1); 0.5 is the mean, 1 would be the maximum."""
-    inverse_temperature: float = 3.0
+    inverse_temperature: NotNegative = 3.0
     """Factor beta of the advantage in the policy's weights, >= 0; 0 is behavior cloning."""
-    max_weight: float = 100.0
+    max_weight: Positive = 100.0
     """Upper bound of the policy's weights."""
-    steps: int = 1_000_000
+    steps: Count = 1_000_000
     """Gradient steps over which the policy's learning rate falls to 0."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 class IQLDiscrete:
     """Implicit Q-learning for discrete actions."""
 
     CONFIG = IQLDiscreteConfig
-    FROM_RUN = ("steps",)
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("discrete",)
-    STATE = ("encoder", "critics", "target_critics", "value", "policy", "optimizer", "step")
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: IQLDiscreteConfig) -> tuple[str, dict[str, int]]:

@@ -35,8 +35,8 @@ What differs from OG-MARL's code (instadeepai/og-marl at f4eb8f0, `tf2_systems/o
 from __future__ import annotations
 
 import copy
-import dataclasses
 
+import msgspec
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
@@ -44,35 +44,29 @@ from torch import Tensor, nn
 from orlog.algos import discrete
 from orlog.algos.networks import Scaling, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Count, Fraction, Positive, Share, Widths
 from orlog.loaders.batch import AgentBatch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MABCQConfig:
+class MABCQConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of multi-agent batch-constrained Q-learning."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Widths = (64, 64)
     """Widths of the hidden layers of values and of the imitation."""
-    mixer_width: int = 32
+    mixer_width: Count = 32
     """Width of the mixer's hidden layer."""
-    hyper_width: int = 64
+    hyper_width: Count = 64
     """Width of the hidden layers of the networks that give the mixer's weights."""
-    learning_rate: float = 3e-4
+    learning_rate: Positive = 3e-4
     """Step size of Adam."""
-    batch_size: int = 256
+    batch_size: Count = 256
     """Steps of the team in a batch."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """Weight of the next step's value, in (0, 1]."""
-    threshold: float = 0.4
+    threshold: Share = 0.4
     """Actions count as those of the data from this share of the likeliest one's probability, in [0, 1]."""
-    target_interval: int = 200
+    target_interval: Count = 200
     """Updates between two copies into the target networks."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold must lie in [0, 1], found {self.threshold}.")
 
 
 class Mixer(nn.Module):
@@ -126,11 +120,9 @@ class MABCQ:
     """Multi-agent batch-constrained Q-learning."""
 
     CONFIG = MABCQConfig
-    FROM_RUN = ()
     AGENTS = True
     OBSERVATIONS = ("vector",)
     ACTIONS = ("discrete",)
-    STATE = ("values", "target_values", "imitation", "mixer", "target_mixer", "optimizer", "step")
     CONSTANTS = ("config", "scaling", "which")
 
     @staticmethod

@@ -20,19 +20,20 @@ reports 10, 25, 40 and 100 %.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from orlog.algos.bc import BC, BCConfig
+from orlog.algos.settings import NotNegative
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PercentBCConfig(BCConfig):
+class PercentBCConfig(BCConfig, frozen=True, kw_only=True):
     """Settings of behavior cloning of the best episodes."""
 
-    percent: float = 10.0
+    percent: Annotated[float, Meta(ge=1, le=100)] = 10.0
     """Percentage of the episodes, by return, that are imitated, in [1, 100]."""
-    cost_limit: float | None = None
+    cost_limit: NotNegative | None = None
     """Cost of an episode up to which it may be imitated; none asks for no costs."""
 
 

@@ -8,19 +8,21 @@ form of `bc`, d3rlpy's, which has no choice of episodes.
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Annotated
+
+from msgspec import Meta
 
 from orlog.algos.bc_discrete import BCDiscrete, BCDiscreteConfig
 from orlog.algos.percent_bc import PercentBC
+from orlog.algos.settings import NotNegative
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PercentBCDiscreteConfig(BCDiscreteConfig):
+class PercentBCDiscreteConfig(BCDiscreteConfig, frozen=True, kw_only=True):
     """Settings of behavior cloning of the best episodes, for discrete actions."""
 
-    percent: float = 10.0
+    percent: Annotated[float, Meta(ge=1, le=100)] = 10.0
     """Percentage of the episodes, by return, that are imitated, in [1, 100]."""
-    cost_limit: float | None = None
+    cost_limit: NotNegative | None = None
     """Cost of an episode up to which it may be imitated; none asks for no costs."""
 
 

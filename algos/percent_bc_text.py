@@ -8,17 +8,17 @@ Snell and others 2022 (https://arxiv.org/abs/2206.11871) filter by the return to
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from orlog.algos.bc_text import BCText, BCTextConfig
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PercentBCTextConfig(BCTextConfig):
+class PercentBCTextConfig(BCTextConfig, frozen=True, kw_only=True):
     """Settings of behavior cloning of the best episodes, in words."""
 
-    percent: float = 10.0
+    percent: Annotated[float, Meta(ge=1, le=100)] = 10.0
     """Percentage of the episodes, by return, that are imitated, in [1, 100]."""
 
 

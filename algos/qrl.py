@@ -41,14 +41,13 @@ What differs from OGBench's code:
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.encoders import EncoderKind, Observations
+from orlog.algos.encoders import Observations
 from orlog.algos.goal_networks import (
     GoalEncoder,
     act_for_goals,
@@ -59,43 +58,34 @@ from orlog.algos.goal_networks import (
 )
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend_both
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Common, Count, Fraction, Goals, NotNegative, Positive, Widths, check_goals
 from orlog.loaders.batch import GoalBatch
 
 _GROUP = 8  # numbers of a representation whose intervals are united
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class QRLConfig:
+class QRLConfig(Common, frozen=True, kw_only=True):
     """Settings of quasimetric RL."""
 
-    hidden: tuple[int, ...] = (512, 512, 512)
-    """Widths of the hidden layers of policy, representation and model."""
-    representation: int = 512
+    hidden: Widths = (512, 512, 512)
+    representation: Count = 512
     """Numbers in a representation, a multiple of 8."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    batch_size: int = 1024
-    """Transitions in a batch."""
-    discount: float = 0.99
+    batch_size: Count = 1024
+    discount: Fraction = 0.99
     """Discount of the distances to value goals that are later states, in (0, 1)."""
-    local_cost: float = 0.05
+    local_cost: Positive = 0.05
     """Cost epsilon of the data's steps that the multiplier tolerates, > 0."""
-    cloning_weight: float = 0.003
+    cloning_weight: NotNegative = 0.003
     """Weight w of the log-likelihood of the data's actions in the policy's loss, >= 0."""
-    value_goals: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    value_goals: Goals = (0.0, 0.0, 1.0)
     """Probability that the distance's goal is the state itself, a later one, or a random one."""
-    policy_goals: tuple[float, float, float] = (0.0, 1.0, 0.0)
+    policy_goals: Goals = (0.0, 1.0, 0.0)
     """Probability that the policy's goal is the state itself, a later one, or a random one."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
         if self.representation % _GROUP:
             raise ValueError(f"representation must be a positive multiple of {_GROUP}, found {self.representation}.")
+        check_goals(value_goals=self.value_goals, policy_goals=self.policy_goals)
 
 
 def far_loss(distances: Float32[Tensor, " batch"]) -> Float32[Tensor, ""]:
@@ -149,12 +139,9 @@ class QRL:
     """Quasimetric RL for continuous actions."""
 
     CONFIG = QRLConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     GOALS = True
-    STATE = ("encoder", "distance", "model", "policy", "log_multiplier", "optimizer")
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: QRLConfig) -> tuple[str, dict[str, Any]]:

@@ -38,52 +38,35 @@ CORL (`rebrac.py`) is the same code. `tests/algos/recorded` holds parameters aft
 from __future__ import annotations
 
 import copy
-import dataclasses
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, frozen, parameters_of, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import ActorCritic, Count, NotNegative, Positive, Widths
 from orlog.loaders.batch import Batch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReBRACConfig:
+class ReBRACConfig(ActorCritic, frozen=True, kw_only=True):
     """Settings of ReBRAC."""
 
-    hidden: tuple[int, ...] = (256, 256, 256)
-    """Widths of the hidden layers of policy and critics."""
-    policy_learning_rate: float = 1e-3
-    """Step size of Adam for the policy."""
-    critic_learning_rate: float = 1e-3
-    """Step size of Adam for the critics."""
-    batch_size: int = 1024
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next step's value, in (0, 1]."""
-    target_rate: float = 0.005
-    """Fraction by which target networks move in each update of the policy, in (0, 1]."""
-    policy_penalty: float = 0.01
+    hidden: Widths = (256, 256, 256)
+    policy_learning_rate: Positive = 1e-3
+    critic_learning_rate: Positive = 1e-3
+    batch_size: Count = 1024
+    policy_penalty: NotNegative = 0.01
     """Weight beta_1 of the distance to the data's action in the policy's loss, >= 0."""
-    critic_penalty: float = 0.01
+    critic_penalty: NotNegative = 0.01
     """Weight beta_2 of the distance to the data's next action in the targets, >= 0."""
-    policy_interval: int = 2
+    policy_interval: Count = 2
     """Updates of the critics for each update of the policy and of the target networks."""
-    target_noise: float = 0.2
+    target_noise: NotNegative = 0.2
     """Standard deviation of the noise on the target policy's actions, in the unit of [-1, 1]."""
-    noise_clip: float = 0.5
+    noise_clip: NotNegative = 0.5
     """Bound of that noise."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def penalized_values(
@@ -113,22 +96,8 @@ class ReBRAC:
     """ReBRAC for continuous actions."""
 
     CONFIG = ReBRACConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = (
-        "encoder",
-        "critic",
-        "target_critic",
-        "policy",
-        "target_policy",
-        "critic_optimizer",
-        "policy_optimizer",
-        "policy_metrics",
-        "generator",
-        "step",
-    )
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: ReBRACConfig) -> tuple[str, dict[str, int]]:

@@ -37,85 +37,52 @@ What differs from the authors' code (ikostrikov/rlpd, `rlpd/agents/sac/sac_learn
 from __future__ import annotations
 
 import copy
-import dataclasses
 from typing import Any
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.gaussians import sample_squashed
 from orlog.algos.networks import Critics, Scaling, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import ActorCritic, Count, Natural, Positive, Share
 from orlog.loaders.batch import Batch
 
 LOG_STDS = (-20.0, 2.0)  # bounds of the policy's log standard deviation
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RLPDConfig:
+class RLPDConfig(ActorCritic, frozen=True, kw_only=True):
     """Settings of RLPD."""
 
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of policy and critics."""
-    policy_learning_rate: float = 3e-4
-    """Step size of Adam for the policy."""
-    critic_learning_rate: float = 3e-4
-    """Step size of Adam for the critics."""
-    temperature_learning_rate: float = 3e-4
+    temperature_learning_rate: Positive = 3e-4
     """Step size of Adam for the entropy temperature."""
-    batch_size: int = 256
-    """Transitions in the batch of one update of the critics."""
-    updates: int = 20
+    updates: Count = 20
     """Updates of the critics for each step in the environment."""
-    discount: float = 0.99
-    """Weight of the next step's value, in (0, 1]."""
-    target_rate: float = 0.005
-    """Fraction by which the target critics move towards the critics in each update, in (0, 1]."""
-    critics: int = 10
+    critics: Count = 10
     """Number of critics."""
-    smallest_of: int = 2
+    smallest_of: Count = 2
     """Critics drawn for a target, of which the smallest counts."""
     backup_entropy: bool = True
     """Whether targets hold the entropy of the next action."""
-    prior: float = 0.5
+    prior: Share = 0.5
     """Share of the dataset in each batch, in [0, 1]."""
-    random_steps: int = 5_000
+    random_steps: Natural = 5_000
     """First steps in the environment, with uniform actions and without updates."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
         if not 1 <= self.smallest_of <= self.critics:
             raise ValueError(f"smallest_of must lie in [1, critics], found {self.smallest_of} of {self.critics}.")
-        if not 0 <= self.prior <= 1:
-            raise ValueError(f"prior must lie in [0, 1], found {self.prior}.")
 
 
 class RLPD:
     """RLPD for continuous actions."""
 
     CONFIG = RLPDConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     ONLINE = True
-    STATE = (
-        "encoder",
-        "critic",
-        "target_critic",
-        "policy",
-        "log_temperature",
-        "critic_optimizer",
-        "policy_optimizer",
-        "temperature_optimizer",
-        "generator",
-    )
     CONSTANTS = ("config", "scaling", "action_dim")
 
     @staticmethod

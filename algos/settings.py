@@ -1,93 +1,84 @@
-"""Makes the settings of algorithms from text or JSON, and checks those that algorithms share."""
+"""Settings of algorithms: the types and ranges that they share, and how text or JSON becomes settings.
+
+The settings of an algorithm are a frozen `msgspec.Struct`, whose annotations say the range of each. What nearly
+all have is in `Common` or `ActorCritic`; a page names what it adds, and what has another default there.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta, inspect
 
 from orlog.algos.algorithms import ALGORITHMS, AlgorithmLike, algorithm_forms, algorithm_name, find_algorithm
+from orlog.manifests.names import did_you_mean
 
-_AT_LEAST_1 = (
-    "batch_size",
-    "steps",
-    "fits",
-    "sampled_actions",
-    "policy_interval",
-    "target_interval",
-    "critics",
-    "updates",
-    "flow_steps",
-    "chunk_length",
-    "seen",
-    "planned",
-    "executed",
-    "subgoal_steps",
-    "representation",
-    "length",
-    "width",
-    "mixer_width",
-    "hyper_width",
-    "layers",
-    "heads",
-    "longest_episode",
-    "warmup_steps",
-    "vocabulary",
-    "longest_answer",
-    "least_count",
-    "autoencoder_width",
-)
-_AT_LEAST_0 = (
-    "random_shift",
-    "random_steps",
-    "cloning_steps",
-    "cloning_weight",
-    "conservative_weight",
-    "distillation_weight",
-    "value_weight",
-    "inverse_temperature",
-    "low_inverse_temperature",
-    "high_inverse_temperature",
-    "policy_penalty",
-    "critic_penalty",
-    "log_penalty",
-    "cost_limit",
-    "cost_weight",
-    "cost_prediction_weight",
-    "costliest",
-    "unseen_factor",
-    "unsafe_weight",
-    "divergence_weight",
-    "target_noise",
-    "noise_clip",
-    "diversity",
-    "weight_decay",
-    "advantage_weight",
-    "sampling_temperature",
-    "lower_bound",
-    "entropy_weight",
-)
-_ABOVE_0 = (
-    "temperature",
-    "max_weight",
-    "local_cost",
-    "adam_epsilon",
-    "return_scale",
-    "cost_scale",
-    "initial_temperature",
-    "episode_length",
-    "max_gradient_norm",
-)
-
-_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", type(None): "none"}
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+AnyNumber = Annotated[float, Meta(title="any")]
+Fraction = Annotated[float, Meta(gt=0, le=1)]
+Inside = Annotated[float, Meta(gt=0, lt=1)]
+Count = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+Widths = Annotated[tuple[Count, ...], Meta(min_length=1)]
+Goals = tuple[Share, Share, Share]
+"""Probabilities that a goal is the state itself, a later one of its episode, or a random one; they sum to 1."""
+EncoderKind = Literal["nature", "impala"]
+"""The convolutions that frames pass."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AgentSettings:
+class FrameSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is set about frames."""
+
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: Natural = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
+
+
+class NetworkSettings(FrameSettings, frozen=True, kw_only=True):
+    """What is set where networks learn from batches."""
+
+    hidden: Widths = (256, 256)
+    """Widths of the hidden layers of each network."""
+    batch_size: Count = 256
+    """Items in a batch."""
+
+
+class Common(NetworkSettings, frozen=True, kw_only=True):
+    """What is set where one optimizer trains all."""
+
+    learning_rate: Positive = 3e-4
+    """Step size of Adam."""
+
+
+class Valued(Common, frozen=True, kw_only=True):
+    """What is set where values are learned besides, by one optimizer or by several with one rate."""
+
+    discount: Fraction = 0.99
+    """Weight of the next step's value."""
+    target_rate: Fraction = 0.005
+    """Fraction by which target networks move towards their networks in each update."""
+
+
+class ActorCritic(NetworkSettings, frozen=True, kw_only=True):
+    """What is set where policy and critics have rates of their own."""
+
+    policy_learning_rate: Positive = 3e-4
+    """Step size of Adam for the policy."""
+    critic_learning_rate: Positive = 3e-4
+    """Step size of Adam for the critics."""
+    discount: Fraction = 0.99
+    """Weight of the next step's value."""
+    target_rate: Fraction = 0.005
+    """Fraction by which target networks move towards their networks in each update."""
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of an algorithm for one agent where it learns from several (`training/agents.py`)."""
 
     agents: Literal["shared", "separate"] = "shared"
@@ -96,46 +87,57 @@ class AgentSettings:
     """Whether an agent is rewarded with its own reward or with the team's."""
 
 
+def setting_names(config: type[Any]) -> tuple[str, ...]:
+    """Return the names of the settings of a configuration."""
+    return tuple(field.name for field in msgspec.structs.fields(config))
+
+
+def check_goals(**goals: tuple[float, float, float]) -> None:
+    """Refuse probabilities of goals that do not sum to 1."""
+    for name, value in goals.items():
+        if not math.isclose(sum(value), 1):
+            raise ValueError(f"{name} must be three probabilities that sum to 1, found {value}.")
+
+
+def of_run(kind: type[Any]) -> list[str]:
+    """Return the settings of an algorithm that are those of the run: `steps` and `seed`, if it has them."""
+    return [name for name in ("steps", "seed") if name in setting_names(kind.CONFIG)]
+
+
 def make_config(algorithm: AlgorithmLike, settings: Mapping[str, object]) -> Any:
     """Return the configuration of an algorithm with some settings changed.
 
     Text is read as the type that the setting has (`"0.9"`, `"64,64"`, `"[64, 64]"`, `"none"`).
     """
-    config, label = find_algorithm(algorithm).CONFIG, algorithm_name(algorithm)
-    known = [field.name for field in dataclasses.fields(config)]
-    for name in settings:
-        if name not in known:
-            raise ValueError(_unknown(algorithm, label, name, known))
-    return read_config(config, label, settings)
+    return read_config(find_algorithm(algorithm).CONFIG, algorithm_name(algorithm), settings)
 
 
 def setting_types(algorithm: AlgorithmLike) -> dict[str, Any]:
     """Return the settings that any form of an algorithm has, each with its type."""
     forms = [*(form.CONFIG for form in algorithm_forms(algorithm)), AgentSettings]
-    return {name: kind for form in forms for name, kind in get_type_hints(form).items()}
+    return {field.name: field.type for form in forms for field in msgspec.structs.fields(form)}
 
 
 def read_config(config: type[Any], label: str, settings: Mapping[str, object]) -> Any:
     """Return a configuration with some of its settings changed; errors begin with the label."""
-    types = get_type_hints(config)
-    read = {name: _read(label, name, value, types[name]) for name, value in settings.items()}
+    types = {field.name: field.type for field in msgspec.structs.fields(config)}
+    read: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in types:
+            raise ValueError(
+                f"{label} has no setting {name!r}" + (did_you_mean(name, types) or f"; it has {', '.join(types)}.")
+            )
+        try:
+            read[name] = _converted(value, types[name])
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{label}: {name} must be {_allowed(types[name], name)}, found {value}.") from error
+        numbers = read[name] if isinstance(read[name], tuple) else (read[name],)
+        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+            raise ValueError(f"{label}: {name} must be finite, found {value}.")
     try:
         return config(**read)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{label}: {error}") from error
-
-
-def _unknown(algorithm: AlgorithmLike, label: str, name: str, known: list[str]) -> str:
-    """Return why there is no such setting, and which one may be meant."""
-    there = f"it has {', '.join(known)}."
-    kind = find_algorithm(algorithm)
-    others = [one for one in algorithm_forms(label) if one is not kind] if label in ALGORITHMS else []
-    if any(name in [field.name for field in dataclasses.fields(one.CONFIG)] for one in others):
-        actions = " or ".join(kind.ACTIONS)
-        return f"{label} has no setting {name!r} for {actions} actions; {there}"
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]}?" if close else there
-    return f"{label} has no setting {name!r}; {hint}"
 
 
 def check_for_any_form(algorithm: AlgorithmLike, settings: Mapping[str, object]) -> None:
@@ -143,13 +145,13 @@ def check_for_any_form(algorithm: AlgorithmLike, settings: Mapping[str, object])
 
     Those that it has on data of several agents are taken, too.
     """
-    own, refused = [one.name for one in dataclasses.fields(AgentSettings)], []
-    of_agents = {name: value for name, value in settings.items() if name in own}
+    of_agents = {name: value for name, value in settings.items() if name in setting_names(AgentSettings)}
     read_config(AgentSettings, algorithm_name(algorithm), of_agents)
-    settings = {name: value for name, value in settings.items() if name not in own}
+    own = {name: value for name, value in settings.items() if name not in of_agents}
+    refused = []
     for form in algorithm_forms(algorithm):
         try:
-            make_config(form, settings)
+            make_config(form, own)
         except ValueError as error:
             refused.append(error)
         else:
@@ -174,64 +176,41 @@ def complete_config(algorithm: str, recorded: Mapping[str, object]) -> dict[str,
     return dict(recorded)
 
 
-def _read(label: str, name: str, value: object, kind: Any) -> object:
-    """Return the value of one setting, which may be given as text."""
-    is_list = get_origin(kind) is tuple
-    parsed = value
+def _converted(value: object, kind: Any) -> object:
+    """Return a value as a type, also where it is given as text: `none`, `64,64`, `[64, 64]`."""
+    if not isinstance(value, str):
+        return msgspec.convert(value, kind, strict=False)
     try:
-        if isinstance(value, str) and value.startswith("["):
-            parsed = msgspec.json.decode(value)
-        elif isinstance(value, str) and is_list and "," in value:
-            parsed = [item.strip() for item in value.rstrip(", ").split(",")]
-        elif isinstance(value, str) and value.lower() in ("none", "null"):
-            parsed = None
-        return msgspec.convert(parsed, kind, strict=False)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        if get_origin(kind) is Literal:
-            choices = " or ".join(map(str, get_args(kind)))
-            raise ValueError(f"{label}: {name} must be {choices}, found {value!r}.") from error
-        example = f"; write a list as {name}=64,64 and a single number as {name}=[64]"
-        raise ValueError(f"{label}: {name}={value}: expected {_in_words(kind)}{example if is_list else ''}.") from error
+        return msgspec.convert(None if value.lower() == "none" else value, kind, strict=False)
+    except msgspec.ValidationError:
+        items = value.strip("[]").rstrip(", ").split(",")
+        if not value.startswith("[") and "," not in value:
+            raise
+        return msgspec.convert([item.strip() for item in items if item.strip()], kind, strict=False)
 
 
-def _in_words(kind: Any) -> str:
+def _allowed(kind: Any, name: str) -> str:
     """Return what values a type has, as a part of a sentence."""
-    parts = get_args(kind)
-    if get_origin(kind) is tuple:
-        count = "" if parts[-1] is Ellipsis else f"{len(parts)} "
-        return f"a list of {count}{_WORDS[parts[0]].removeprefix('a ')}s"
-    return " or ".join(_WORDS.get(one, str(one)) for one in parts or (kind,))
-
-
-def check_settings(config: Any) -> None:
-    """Refuse settings with which no run can work; the name of a setting decides its check."""
-    types = get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        name, value = field.name, getattr(config, field.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name} must be finite, found {value}.")
-        if value is None and type(None) in get_args(types[name]):
-            continue
-        if (name in _ABOVE_0 or name.endswith("learning_rate")) and value <= 0:
-            raise ValueError(f"{name} must be > 0, found {value}.")
-        if name in _AT_LEAST_0 and value < 0:
-            raise ValueError(f"{name} must be >= 0, found {value}.")
-        if name in _AT_LEAST_1 and value < 1:
-            raise ValueError(f"{name} must be >= 1, found {value}.")
-        if name in ("discount", "target_rate") and not 0 < value <= 1:
-            raise ValueError(f"{name} must lie in (0, 1], found {value}.")
-        if name == "expectile" and not 0 < value < 1:
-            raise ValueError(f"{name} must lie in (0, 1), found {value}.")
-        if name == "percent" and not 1 <= value <= 100:
-            meant = f"; for {100 * value:g} % give {100 * value:g}" if 0 < value < 1 else ""
-            raise ValueError(f"{name} must lie in [1, 100], found {value}{meant}.")
-        choices = get_args(types[name]) if get_origin(types[name]) is Literal else (value,)
-        if value not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, found {value}.")
-        if name.endswith("_goals") and not (all(0 <= one <= 1 for one in value) and math.isclose(sum(value), 1)):
-            raise ValueError(
-                f"{name} must be three probabilities that sum to 1 (of the state itself, a later one "
-                f"of its episode, and a random one), found {value}."
-            )
-        if name == "hidden" and (not value or min(value) < 1):
-            raise ValueError(f"{name} must name at least one layer of at least one unit, found {value}.")
+    match inspect.type_info(kind) if not isinstance(kind, inspect.Type) else kind:
+        case inspect.IntType() | inspect.FloatType() as number:
+            limits = ((">", number.gt), (">=", number.ge), ("<", number.lt), ("<=", number.le))
+            ranges = " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
+            word = "a whole number" if isinstance(number, inspect.IntType) else "a number"
+            return f"{word} {ranges}".rstrip()
+        case inspect.LiteralType(values=values):
+            return " or ".join(map(str, values))
+        case inspect.UnionType(types=types):
+            return " or ".join(_allowed(one, name) for one in types)
+        case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
+            return f"a list, such as {name}=64,64 or {name}=[64], each {_allowed(item, name)}"
+        case inspect.TupleType(item_types=items):
+            return f"a list of {len(items)}, each {_allowed(items[0], name)}"
+        case inspect.Metadata(type=inner):
+            return _allowed(inner, name)
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.NoneType():
+            return "none"
+        case inspect.StrType():
+            return "a text"
+    return str(kind)

@@ -33,52 +33,31 @@ does. `tests/algos/recorded` holds parameters after 100 of its updates.
 from __future__ import annotations
 
 import copy
-import dataclasses
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, frozen, parameters_of, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import ActorCritic, Count, NotNegative
 from orlog.loaders.batch import Batch
 
 EXPLORATION_NOISE = 0.1  # as in TD3 (Fujimoto, van Hoof and Meger 2018)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TD3BCConfig:
+class TD3BCConfig(ActorCritic, frozen=True, kw_only=True):
     """Settings of TD3+BC."""
 
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of policy and critics."""
-    policy_learning_rate: float = 3e-4
-    """Step size of Adam for the policy."""
-    critic_learning_rate: float = 3e-4
-    """Step size of Adam for the critics."""
-    batch_size: int = 256
-    """Transitions in a batch."""
-    discount: float = 0.99
-    """Weight of the next step's value, in (0, 1]."""
-    target_rate: float = 0.005
-    """Fraction by which target networks move in each update of the policy, in (0, 1]."""
-    value_weight: float = 2.5
+    value_weight: NotNegative = 2.5
     """Weight alpha of the normalized value against imitation, >= 0; 0 is behavior cloning."""
-    policy_interval: int = 2
+    policy_interval: Count = 2
     """Updates of the critics for each update of the policy and of the target networks."""
-    target_noise: float = 0.2
+    target_noise: NotNegative = 0.2
     """Standard deviation of the noise on the target policy's actions, in the unit of [-1, 1]."""
-    noise_clip: float = 0.5
+    noise_clip: NotNegative = 0.5
     """Bound of that noise."""
-    encoder: EncoderKind = "nature"
-    """Convolutions for frames: `nature` or `impala`."""
-    random_shift: int = 0
-    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def smoothed_actions(
@@ -104,22 +83,8 @@ class TD3BC:
 
     TITLE = "TD3+BC"
     CONFIG = TD3BCConfig
-    FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = (
-        "encoder",
-        "critic",
-        "target_critic",
-        "policy",
-        "target_policy",
-        "critic_optimizer",
-        "policy_optimizer",
-        "policy_metrics",
-        "generator",
-        "step",
-    )
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: TD3BCConfig) -> tuple[str, dict[str, int]]:

@@ -11,9 +11,9 @@ by a generator whose stream is always the same; at a temperature of 0 the best o
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import torch
 from gymnasium.spaces import Discrete
@@ -22,46 +22,44 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from orlog.algos.networks import Scaling, make_generator
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Count, Natural, NotNegative, Positive
 from orlog.algos.transformer import CausalTransformer, make_linear, recency
 from orlog.datasets.columns.vocabulary import OutsideVocabularyError, read_vocabulary
 from orlog.errors import SchemaError
 from orlog.loaders.batch import TokenBatch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TokenSettings:
+class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a transformer of tokens, and of how it speaks."""
 
     tokenizer: str | None = None
     """Path of a tokenizer.json; by default one that is trained on the texts of the dataset. Runs name its digest."""
-    vocabulary: int = 1536
+    vocabulary: Count = 1536
     """Tokens at most of a tokenizer that is trained."""
-    spoken: tuple[int, ...] | None = None
+    spoken: tuple[Natural, ...] | None = None
     """Tokens that may be said; by default those of the actions of the dataset."""
     speaker: str | None = None
     """Whose actions are the agent's, where a column has the role `speaker`; by default all are."""
-    length: int = 512
+    length: Count = 512
     """Tokens that it sees at once."""
-    width: int = 64
+    width: Count = 64
     """Width of the embedding; hidden layers are four times as wide."""
-    layers: int = 2
+    layers: Count = 2
     """Layers of attention."""
-    heads: int = 4
+    heads: Count = 4
     """Heads of attention, a divisor of `width`."""
-    longest_answer: int = 16
+    longest_answer: Count = 16
     """Tokens of an answer, at most."""
-    sampling_temperature: float = 1.0
+    sampling_temperature: NotNegative = 1.0
     """How much chance decides what is said; 0 for none."""
-    learning_rate: float = 1e-4
+    learning_rate: Positive = 1e-4
     """Step size of AdamW."""
-    weight_decay: float = 0.01
+    weight_decay: NotNegative = 0.01
     """Weight decay of AdamW."""
-    batch_size: int = 64
+    batch_size: Count = 64
     """Sequences in a batch."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
         if self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, found {self.width} and {self.heads}.")
         if self.longest_answer > self.length - 2:

@@ -25,8 +25,7 @@ discount times as large. There is no randomness, so all seeds are alike.
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
@@ -34,27 +33,21 @@ from torch import Tensor, nn
 from orlog.algos import discrete
 from orlog.algos.encoders import make_encoder
 from orlog.algos.networks import Linear, Scaling, make_generator
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Count, Inside, NotNegative
 from orlog.loaders.batch import CountBatch
 
 _NEVER = -torch.inf
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ValueIterationConfig:
+class ValueIterationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of value iteration on counts."""
 
-    discount: float = 0.99
+    discount: Inside = 0.99
     """Weight of the next step's value, in (0, 1)."""
-    lower_bound: float = 0.0
+    lower_bound: NotNegative = 0.0
     """Factor of 1 / sqrt(count), which is taken from values, >= 0."""
-    least_count: int = 1
+    least_count: Count = 1
     """Steps of an action in a state from which on it may be chosen there."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        if self.discount == 1:
-            raise ValueError("discount must lie in (0, 1), found 1.")
 
 
 def best_values(
@@ -86,11 +79,9 @@ class ValueIteration:
 
     TITLE = "Value iteration"
     CONFIG = ValueIterationConfig
-    FROM_RUN = ()
     REPLAYS = False
     OBSERVATIONS = ("numbered",)
     ACTIONS = ("discrete",)
-    STATE = ("critic", "counts")
     CONSTANTS = ("config", "scaling", "encoder")
 
     @staticmethod

@@ -22,7 +22,6 @@ What differs from the authors' code (runamu/compositional-conservatism):
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -31,43 +30,39 @@ from torch import Tensor, nn
 
 from orlog.algos.cql import CQL, CQLConfig
 from orlog.algos.networks import Scaling, make_generator, make_network
+from orlog.algos.settings import Count, Natural, NotNegative, Positive, Widths
 from orlog.loaders.batch import Batch
 
 Find: TypeAlias = Callable[[Tensor], Tensor]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class COCOAConfig(CQLConfig):
+class COCOAConfig(CQLConfig, frozen=True, kw_only=True):
     """Settings of CQL, and of the anchors."""
 
-    horizon: int = 1
+    horizon: Count = 1
     """Steps from a state to its anchor."""
-    embedding: int = 32
+    embedding: Count = 32
     """Products that are summed to each feature."""
-    anchor_hidden: tuple[int, ...] = (100, 100)
+    anchor_hidden: Widths = (100, 100)
     """Widths of the hidden layers of the policy that leads to anchors."""
-    model_hidden: tuple[int, ...] = (200, 200, 200, 200)
+    model_hidden: Widths = (200, 200, 200, 200)
     """Widths of the hidden layers of the models of the dynamics."""
-    model_steps: int = 50_000
+    model_steps: Natural = 50_000
     """First gradient steps, which train the models."""
-    anchor_steps: int = 50_000
+    anchor_steps: Natural = 50_000
     """Gradient steps after that, which train the policy that leads to anchors."""
-    reverse_length: int = 5
+    reverse_length: Count = 5
     """Steps of a reverse rollout."""
-    action_scale: float = 0.8
+    action_scale: Positive = 0.8
     """Factor of the data's action that gives a reverse rollout its direction."""
-    action_noise: float = 0.1
+    action_noise: NotNegative = 0.1
     """Standard deviation of the noise on each action of a reverse rollout."""
-    anchor_learning_rate: float = 1e-3
+    anchor_learning_rate: Positive = 1e-3
     """Step size of Adam for the models and for the policy that leads to anchors."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.horizon, self.embedding, self.reverse_length) < 1 or self.target_gap:
-            raise ValueError(
-                "horizon, embedding and reverse_length must be >= 1 and target_gap none, found "
-                f"{self.horizon}, {self.embedding}, {self.reverse_length} and {self.target_gap}."
-            )
+        if self.target_gap is not None:
+            raise ValueError(f"target_gap must be none, found {self.target_gap}.")
 
 
 class Anchors(nn.Module):
@@ -168,7 +163,6 @@ class COCOA(CQL):
     """CQL whose policy and critics see anchors and differences."""
 
     CONFIG = COCOAConfig
-    STATE: Any = (*CQL.STATE, "anchors", "anchor_optimizer", "prepared")
     config: Any
     policy: Any
     critic: Any

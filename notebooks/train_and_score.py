@@ -7,16 +7,17 @@
 # `pip install "orlog[plots]"`
 
 # %%
-import dataclasses
 import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import msgspec
 import numpy as np
 import torch
 
 import orlog
 from orlog.algos.networks import make_generator, make_network
+from orlog.algos.settings import Count, Positive, Widths
 from orlog.normalize.statistics import compare_methods
 
 ds = orlog.load_dataset("classic/pendulum-mixed-v1", build=True)
@@ -67,18 +68,16 @@ for caveat in result.caveats:
 
 
 # %%
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MineConfig:
-    hidden: tuple[int, ...] = (64, 64)
-    learning_rate: float = 1e-3
-    batch_size: int = 256
-    temperature: float = 4.0  # a reward that is higher by as much counts 2.7 times as much
+class MineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    hidden: Widths = (64, 64)
+    learning_rate: Positive = 1e-3
+    batch_size: Count = 256
+    temperature: Positive = 4.0  # a reward that is higher by as much counts 2.7 times as much
 
 
 class Mine:
-    CONFIG, FROM_RUN = MineConfig, ()
+    CONFIG = MineConfig
     OBSERVATIONS, ACTIONS = ("vector",), ("continuous",)
-    STATE, CONSTANTS = ("policy", "optimizer"), ("config", "scaling")
 
     @staticmethod
     def loader(config):

@@ -14,44 +14,39 @@ policy as SAC's. A policy that keeps a balance which any noise upsets returns li
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 from jaxtyping import Float64
 
+from orlog.algos.settings import Count, Positive
 from orlog.datasets.worlds.behavior_policies import Layers
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ARSConfig:
+class ARSConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of ARS."""
 
-    directions: int = 8
+    directions: Count = 8
     """Directions drawn for a step."""
-    kept: int = 4
+    kept: Count = 4
     """Best directions that a step follows."""
-    step: float = 0.02
+    step: Positive = 0.02
     """Size of a step."""
-    noise: float = 0.03
+    noise: Positive = 0.03
     """How far the policy moves along a direction to try it."""
     alive_bonus: float = 0.0
     """Part of each reward that does not count while searching. Without the bonus for not falling, 1 for
     hopper and walker2d, there is no reward for standing still."""
-    deviation: float = 0.05
+    deviation: Positive = 0.05
     """Standard deviation of the noise on actions, before the tanh."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.kept <= self.directions:
             raise ValueError(f"kept must lie in [1, directions], found {self.kept} of {self.directions}.")
-        if not math.isfinite(self.alive_bonus):
-            raise ValueError(f"alive_bonus must be finite, found {self.alive_bonus}.")
-        for name in ("step", "noise", "deviation"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be > 0, found {getattr(self, name)}.")
 
 
 def ars(env: gymnasium.Env[Any, Any], config: ARSConfig, *, seed: int, every: int) -> Iterator[tuple[int, Layers]]:

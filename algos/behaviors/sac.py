@@ -14,11 +14,11 @@ updates take nearly all of the time. Truncations bootstrap, terminations do not.
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -26,38 +26,31 @@ from torch import Tensor, nn
 from orlog.algos.gaussians import sample_squashed
 from orlog.algos.networks import TwinCritic, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, update_target
-from orlog.algos.settings import check_settings
+from orlog.algos.settings import Count, Fraction, Natural, Positive, Widths
 from orlog.datasets.worlds.behavior_policies import LOG_DEVIATIONS, BehaviorPolicy, Layers
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SACConfig:
+class SACConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of SAC."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Widths = (64, 64)
     """Widths of the hidden layers of policy and critics."""
-    batch_size: int = 256
+    batch_size: Count = 256
     """Transitions in a batch."""
-    critic_learning_rate: float = 1e-3
+    critic_learning_rate: Positive = 1e-3
     """Step size of Adam for the critics."""
-    policy_learning_rate: float = 1e-3
+    policy_learning_rate: Positive = 1e-3
     """Step size of Adam for policy and temperature."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """Weight of the next step's value."""
-    target_rate: float = 0.005
+    target_rate: Fraction = 0.005
     """Fraction by which the target critics move towards the critics in each update."""
-    random_steps: int = 5_000
+    random_steps: Natural = 5_000
     """First steps, with uniform actions and without updates."""
-    steps_per_update: int = 2
+    steps_per_update: Count = 2
     """Steps in the environment for each update of the critics."""
-    capacity: int = 1_000_000
+    capacity: Count = 1_000_000
     """Newest transitions that batches are drawn from."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        for name in ("steps_per_update", "capacity"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, found {getattr(self, name)}.")
 
 
 def sac(env: gymnasium.Env[Any, Any], config: SACConfig, *, seed: int, every: int) -> Iterator[tuple[int, Layers]]:

@@ -18,12 +18,12 @@ one agent, and says how many there are.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -33,6 +33,7 @@ from torch import Tensor
 from orlog.algos.algorithms import AlgorithmLike, algorithm_name, find_algorithm, for_teams, takes_goals
 from orlog.algos.networks import Scaling
 from orlog.algos.settings import AgentSettings
+from orlog.algos.training.checkpoint import state_names
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.agent_transitions import load_agents
@@ -65,7 +66,7 @@ class OverAgents:
         keep("config", config)
         keep("scaling", scaling)
         keep("learners", learners)
-        names = self.KIND.STATE
+        names = tuple(state_names(learners[0]))
         if len(learners) > 1:
             names = tuple(f"{name}.{place}" for place in range(len(learners)) for name in names)
         keep("STATE", names)
@@ -125,20 +126,18 @@ def _place(made: OverAgents, name: str) -> tuple[Any, str] | None:
 @functools.cache
 def over_agents(kind: type[Any]) -> type[Any]:
     """Return the class that learns for several agents with an algorithm for one."""
-    config = dataclasses.make_dataclass(
-        kind.CONFIG.__name__, [], bases=(kind.CONFIG, AgentSettings), frozen=True, kw_only=True
-    )
-    config.__module__ = kind.CONFIG.__module__
+    more = [(field.name, field.type, field.default) for field in msgspec.structs.fields(AgentSettings)]
+    name, module = kind.CONFIG.__name__, kind.CONFIG.__module__
+    config = msgspec.defstruct(name, more, bases=(kind.CONFIG,), module=module, kw_only=True)
     declared = {
         name: getattr(kind, name)
-        for name in ("FROM_RUN", "OBSERVATIONS", "ACTIONS", "REWARDS", "FROM_DATA", "TITLE")
+        for name in ("OBSERVATIONS", "ACTIONS", "REWARDS", "FROM_DATA", "TITLE")
         if hasattr(kind, name)
     }
     body = {
         **declared,
         "KIND": kind,
         "CONFIG": config,
-        "STATE": kind.STATE,
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,

@@ -1,11 +1,10 @@
-"""Checkpoints: an algorithm's declared state in one safetensors file, written completely or not.
+"""Checkpoints: an algorithm's state in one safetensors file, written completely or not.
 
-An algorithm's class names each of its attributes in one of two tuples:
+All attributes of an algorithm are saved but its constants, which its arguments determine:
 
-    STATE = ("policy", "optimizer", "generator", "step")      what training changes: saved
-    CONSTANTS = ("config", "scaling")                         made from its arguments: not saved
+    CONSTANTS = ("config", "scaling")      of an algorithm whose class does not name them
 
-An attribute in neither is refused, so that no checkpoint loses one. State may be networks, tensors,
+State may be networks, tensors,
 optimizers with their groups, schedulers, generators of torch and numpy, plain values (numbers,
 text, None, lists and dicts of them), and lists and dicts of all these.
 
@@ -205,17 +204,16 @@ class _Part:
     replace: Callable[[Any], object]
 
 
+def state_names(algorithm: Any) -> list[str]:
+    """Return the attributes that are saved: those that `STATE` names, or all but the constants."""
+    constants = getattr(algorithm, "CONSTANTS", ("config", "scaling"))
+    return [*getattr(algorithm, "STATE", (name for name in vars(algorithm) if name not in constants))]
+
+
 def _parts(algorithm: Any) -> Iterator[_Part]:
-    """Yield the pieces of the declared state."""
+    """Yield the pieces of the state."""
     kind = type(algorithm).__name__
-    state, constants = getattr(algorithm, "STATE", ()), getattr(algorithm, "CONSTANTS", ())
-    undeclared = sorted({*vars(algorithm)} - {*state} - {*constants})
-    if undeclared:
-        raise AlgorithmError(
-            f"{kind}.{undeclared[0]}: checkpoints would not save it; name it in {kind}.STATE if "
-            f"training changes it, or in {kind}.CONSTANTS if {kind}'s arguments determine it."
-        )
-    for name in state:
+    for name in state_names(algorithm):
         value = getattr(algorithm, name)
         yield from _inside(kind, name, value, functools.partial(setattr, algorithm, name))
 
@@ -229,7 +227,10 @@ def _inside(kind: str, name: str, value: Any, replace: Callable[[Any], object]) 
             setter = functools.partial(value.__setitem__, key)
             yield from _inside(kind, f"{name}/{key}", item, setter)
     else:
-        raise AlgorithmError(f"{kind}.{name}: checkpoints cannot save a {type(value).__name__}.")
+        raise AlgorithmError(
+            f"{kind}.{name}: checkpoints cannot save a {type(value).__name__}; name it in {kind}.CONSTANTS if "
+            f"{kind}'s arguments determine it."
+        )
 
 
 def _is_plain(value: Any) -> bool:

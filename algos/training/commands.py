@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from orlog.algos.algorithms import Algorithm
 from orlog.algos.presets import recipe_for
@@ -141,7 +142,7 @@ def _word_of(algorithm: str) -> str:
 
 def usual_rates(algorithm: Algorithm, record: RunRecord, dataset: Dataset) -> dict[str, float]:
     """Return the numbers that the run's preset, or else the algorithm, has for its settings."""
-    fields = dataclasses.fields(type(algorithm).CONFIG)
+    fields = msgspec.structs.fields(type(algorithm).CONFIG)
     found: dict[str, Any] = {field.name: field.default for field in fields}
     with contextlib.suppress(ValueError):  # the preset of a run may be from another orlog
         found |= recipe_for(record.algorithm, dataset, preset=record.preset).settings

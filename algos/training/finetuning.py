@@ -10,7 +10,8 @@ import msgspec
 import torch
 
 from orlog.algos.algorithms import Algorithm, AlgorithmLike
-from orlog.algos.settings import make_config
+from orlog.algos.settings import make_config, of_run
+from orlog.algos.training.checkpoint import state_names
 from orlog.algos.training.commands import FINETUNED
 from orlog.algos.training.devices import device_versions, find_device, put_arrays
 from orlog.algos.training.evaluating import find_run, scoring_protocol
@@ -149,7 +150,7 @@ def finetune_run(
 
 def _groups(algorithm: Algorithm) -> list[dict[str, Any]]:
     """Return the groups of parameters of all optimizers."""
-    parts = [getattr(algorithm, name) for name in algorithm.STATE]
+    parts = [getattr(algorithm, name) for name in state_names(algorithm)]
     optimizers = [one for one in parts if isinstance(one, torch.optim.Optimizer)]
     return [group for one in optimizers for group in one.param_groups]
 
@@ -157,10 +158,10 @@ def _groups(algorithm: Algorithm) -> list[dict[str, Any]]:
 def _config(kind: type[Any], old: RunRecord, settings: Mapping[str, object]) -> dict[str, Any]:
     """Return a run's settings with some changed, and without a horizon of its steps."""
     for name in settings:
-        if name in kind.FROM_RUN:
+        if name in of_run(kind):
             raise ValueError(f"{name} is that of the run and cannot be set here.")
     # A rate that has fallen to 0 along the run's steps would learn nothing more.
-    constant = {"steps": None} if "steps" in kind.FROM_RUN else {}
+    constant = {"steps": None} if "steps" in of_run(kind) else {}
     config = make_config(kind, {**old.config, **settings, **constant})
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
     return found

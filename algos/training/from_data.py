@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from orlog.algos.algorithms import ALGORITHMS, takes_goals
@@ -60,7 +60,7 @@ def settings_from_data(kind: type[Any], config: Any, data: RunData) -> tuple[Any
     """
     if getattr(config, "tokenizer", None) is not None:
         digest = read_vocabulary(config.tokenizer).digest
-        config = dataclasses.replace(config, tokenizer=digest)
+        config = msgspec.structs.replace(config, tokenizer=digest)
     named = getattr(kind, "FROM_DATA", ())
     missing = [name for name in named if getattr(config, name) is None]
     lines = []
@@ -73,7 +73,7 @@ def settings_from_data(kind: type[Any], config: Any, data: RunData) -> tuple[Any
         else:
             about, source = SOURCES[name]
             value = source(config, data)
-        config = dataclasses.replace(config, **{name: value})
+        config = msgspec.structs.replace(config, **{name: value})
         lines.append(f"{name}={_shown(value)}: {about}")
     return config, lines
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from orlog.algos.algorithms import Algorithm, AlgorithmLike, algorithm_name, is_own
 from orlog.algos.presets import recipe_for
 from orlog.algos.relu_networks import Precision, has_fast_bf16, no_fast_bf16
-from orlog.algos.settings import make_config
+from orlog.algos.settings import make_config, of_run
 from orlog.algos.training.checkpoint import check_state, first_difference, first_not_finite
 from orlog.algos.training.commands import diverged, usual_rates
 from orlog.algos.training.devices import device_versions, find_device, keep_freed_memory, put_arrays
@@ -209,9 +209,9 @@ def train_run(
 def run_config(kind: type[Any], settings: Mapping[str, object], *, steps: int, seed: int) -> Any:
     """Return the configuration of an algorithm for a run, before settings are taken from data."""
     chosen = dict(settings)
-    of_run = {"steps": steps, "seed": seed}
-    for setting in kind.FROM_RUN:
-        if chosen.setdefault(setting, of_run[setting]) != of_run[setting]:
+    given = {"steps": steps, "seed": seed}
+    for setting in of_run(kind):
+        if chosen.setdefault(setting, given[setting]) != given[setting]:
             raise ValueError(f"{setting} is an option of its own, not one of the settings: use {setting}=.")
     return make_config(kind, chosen)
 

@@ -399,8 +399,7 @@ def settings(recorded):
 def tensors_of(algorithm):
     """Return all parameters in the state of an algorithm, by name."""
     found = {}
-    for name in algorithm.STATE:
-        value = getattr(algorithm, name)
+    for name, value in vars(algorithm).items():
         if isinstance(value, nn.Module):
             found |= {f"{name}/{key}": one.detach() for key, one in value.named_parameters()}
         elif isinstance(value, nn.Parameter):

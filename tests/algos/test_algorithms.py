@@ -1,7 +1,7 @@
-import dataclasses
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from gymnasium import spaces
 
@@ -44,7 +44,7 @@ def test_settings_are_read_as_their_types(name, value, expected):
     found = getattr(config, name)
     assert found == expected
     assert type(found) is type(expected)
-    changed = dataclasses.replace(config, **{name: getattr(make_config("iql", {}), name)})
+    changed = msgspec.structs.replace(config, **{name: getattr(make_config("iql", {}), name)})
     assert changed == make_config("iql", {})
 
 
@@ -53,25 +53,26 @@ def test_settings_are_read_as_their_types(name, value, expected):
 )
 def test_a_setting_that_may_be_left_out_is_read_as_a_number_or_none(value, expected):
     found = make_config("cql", {"target_gap": value})
-    assert found == dataclasses.replace(make_config("cql", {}), target_gap=expected)
+    assert found == msgspec.structs.replace(make_config("cql", {}), target_gap=expected)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        *(("hidden", one, "a list of whole numbers") for one in ("64", "[64", "64,x", "[1.5]")),
-        ("expectile", "high", "a number."),
-        *(("batch_size", one, "a whole number.") for one in ("1.5", True)),
-        ("learning_rate", [1], "a number."),
-        ("policy_goals", "1,0", "a list of 3 numbers; write a list as policy_goals=64,64"),
+        *(
+            ("hidden", one, "a list, such as hidden=64,64 or hidden=[64], each a whole number >= 1")
+            for one in ("64", "64,x", "[1.5]")
+        ),
+        ("expectile", "high", "a number > 0 and < 1"),
+        *(("batch_size", one, "a whole number >= 1") for one in ("1.5", True)),
+        ("learning_rate", [1], "a number > 0"),
+        ("policy_goals", "1,0", "a list of 3, each a number >= 0 and <= 1"),
     ],
 )
 def test_a_value_of_another_type_names_setting_and_value_and_what_it_takes(name, value, expected):
     kind = "hiql" if name == "policy_goals" else "iql"
-    words = f"{kind}: {name}={value}: expected {expected}"
-    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+    with pytest.raises(ValueError, match=re.escape(f"{kind}: {name} must be {expected}, found {value}.")):
         make_config(kind, {name: value})
-    assert (f"write a list as {name}=64,64" in str(caught.value)) == ("list" in expected)
 
 
 @pytest.mark.parametrize(
@@ -88,16 +89,10 @@ def test_an_unknown_setting_names_the_nearest(wrong, nearest):
         make_config("iql", {wrong: 1})
 
 
-def test_a_setting_of_another_form_is_said_to_be_of_other_actions():
+def test_a_setting_that_resembles_none_lists_those_of_the_form():
     discrete = find_algorithm("cql", action_space=spaces.Discrete(3))
-    expected = r"cql has no setting 'cloning_steps' for discrete actions; it has hidden"
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(ValueError, match="cql has no setting 'cloning_steps'; it has encoder"):
         make_config(discrete, {"cloning_steps": 3})
-
-
-def test_a_setting_that_resembles_none_lists_them():
-    with pytest.raises(ValueError, match="it has hidden, learning_rate, batch_size"):
-        make_config("bc", {"xyzzy": 1})
 
 
 def test_an_unknown_algorithm_lists_what_there_is():

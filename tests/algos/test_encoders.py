@@ -160,9 +160,6 @@ def moved(algorithm, before):
 
 
 class Saved:
-    STATE = ("encoder",)
-    CONSTANTS = ()
-
     def __init__(self, seed):
         self.encoder = make_encoder(scaling_of(FRAMES), generator=make_generator(seed, 0), random_shift=4)
 
@@ -205,7 +202,7 @@ GOAL_KINDS = [kind for kind in KINDS if takes_goals(kind)]
 VALUE_KINDS = [
     kind
     for kind in KINDS
-    if "critic" in kind.STATE
+    if "discount" in kind.CONFIG.__struct_fields__
     and kind not in GOAL_KINDS
     and "discrete" not in kind.ACTIONS
     and not hasattr(kind.CONFIG, "cost_limit")  # they need a column of costs beside frames
@@ -267,7 +264,7 @@ def test_an_update_trains_the_encoder_by_the_critics_alone(kind):
 
 def networks_of(algorithm):
     """Return all networks but the encoder."""
-    found = {name: getattr(algorithm, name) for name in algorithm.STATE if name != "encoder"}
+    found = {name: getattr(algorithm, name) for name in vars(algorithm) if name != "encoder"}
     return {name: one for name, one in found.items() if isinstance(one, torch.nn.Module)}
 
 

@@ -68,7 +68,7 @@ def test_updates_on_a_gpu(form, make, batches_of, tmp_path):
 
 @pytest.mark.parametrize("form", [one for one in FORMS if getattr(one, "REPLAYS", True)])
 def test_recorded_updates_have_the_bits_of_those_one_by_one(form, make, batches_of):
-    known = form.CONFIG.__dataclass_fields__
+    known = form.CONFIG.__struct_fields__
     settings = {name: value for name, value in SETTINGS.items() if name in known}
     plain = make(form, device="cuda", **settings)
     repeated = make(form, device="cuda", **settings)

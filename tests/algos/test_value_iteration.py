@@ -92,9 +92,9 @@ def test_a_checkpoint_holds_values_and_counts_and_what_is_unset_is_refused(tmp_p
     np.testing.assert_array_equal(other.q_values, one.q_values)
     assert torch.equal(other.act(torch.arange(1, 5)), one.act(torch.arange(1, 5)))
     for wrong, message in (
-        ({"discount": 1.0}, r"discount must lie in \(0, 1\), found 1"),
-        ({"lower_bound": -1.0}, "lower_bound must be >= 0"),
-        ({"least_count": 0}, "least_count must be >= 1"),
+        ({"discount": 1.0}, "discount must be a number > 0 and < 1, found 1"),
+        ({"lower_bound": -1.0}, "lower_bound must be a number >= 0"),
+        ({"least_count": 0}, "least_count must be a whole number >= 1"),
     ):
         with pytest.raises(ValueError, match=message):
             made(**wrong)

@@ -294,8 +294,8 @@ def test_train_evaluate_and_reproduce_by_hand(mini_folder, tmp_path):
     ("setting", "message"),
     [
         ("expectil=0.8", "did you mean expectile?"),
-        ("expectile=2", "must lie in (0, 1)"),
-        ("expectile=high", "expectile=high: expected a number."),
+        ("expectile=2", "expectile must be a number > 0 and < 1, found 2."),
+        ("expectile=high", "expectile must be a number > 0 and < 1, found high."),
         ("expectile", "--set takes name=value"),
     ],
 )

@@ -24,28 +24,24 @@ SOURCE = '''
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import torch
 
 from orlog.algos.networks import Scaling, make_generator, make_network
+from orlog.algos.settings import Count, Widths
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DiscreteBCConfig:
-    hidden: tuple[int, ...] = (8,)
-    batch_size: int = 16
-    n_steps: int = 3
+class DiscreteBCConfig(msgspec.Struct, frozen=True, kw_only=True):
+    hidden: Widths = (8,)
+    batch_size: Count = 16
+    n_steps: Count = 3
     seed: int = 0
 
 
 class DiscreteBC:
     CONFIG = DiscreteBCConfig
-    FROM_RUN = ("seed",)
     OBSERVATIONS = ("vector",)
     ACTIONS = ("discrete",)
-    STATE = ("policy", "optimizer", "seen")
-    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config):
@@ -177,7 +173,7 @@ def test_a_class_that_declares_too_little_is_refused():
     class Method:
         CONFIG = object
 
-    with pytest.raises(TypeError, match=r"Method does not declare FROM_RUN, .*, act; see"):
+    with pytest.raises(TypeError, match=r"Method does not declare OBSERVATIONS, .*, act; see"):
         find_algorithm(Method)
     with pytest.raises(TypeError, match="must be a class, found function"):
         find_algorithm("orlog.algos.bc:cloning_loss")

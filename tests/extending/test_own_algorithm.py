@@ -169,7 +169,7 @@ BROKEN = {
     ),
     "declarations that are missing": (
         lambda text: text.replace("class COCOA(CQL):", "class COCOA:"),
-        r"COCOA does not declare FROM_RUN, OBSERVATIONS, ACTIONS, CONSTANTS, loader, act; see",
+        r"COCOA does not declare OBSERVATIONS, ACTIONS, loader, act; see",
     ),
     "another constructor": (
         lambda text: text.replace("scaling: Scaling, *, seed: int,", "scaling: Scaling, *,"),
@@ -185,11 +185,11 @@ BROKEN = {
     ),
     "settings that are no dataclass": (
         lambda text: text.replace("CONFIG = COCOAConfig", "CONFIG = dict"),
-        r"COCOA\.CONFIG must be a dataclass, found dict; see",
+        r"COCOA\.CONFIG must be a msgspec\.Struct, found dict; see",
     ),
     "an attribute that no checkpoint would save": (
-        lambda text: text.replace(', "prepared")', ")"),
-        r"COCOA\.prepared: checkpoints would not save it; name it in COCOA\.STATE",
+        lambda text: text.replace("self.prepared = 0", "self.prepared, self.find = 0, find"),
+        r"COCOA\.find: checkpoints cannot save a method; name it in COCOA\.CONSTANTS",
     ),
 }
 
@@ -220,23 +220,21 @@ def test_a_file_without_its_class_is_answered_with_the_classes_that_it_has(empty
 
 
 RAW = """
-import dataclasses
 import random
 
+import msgspec
 import numpy as np
 import torch
 from torch import nn
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RawConfig:
+class RawConfig(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int = 8
 
 
 class Raw:
-    CONFIG, FROM_RUN = RawConfig, ()
+    CONFIG = RawConfig
     OBSERVATIONS, ACTIONS = ("vector",), ("continuous",)
-    STATE, CONSTANTS = ("policy", "optimizer"), ("config",)
 
     @staticmethod
     def loader(config):
@@ -261,8 +259,6 @@ class Raw:
 
 
 class Elsewhere(Raw):
-    STATE = (*Raw.STATE, "chosen")
-
     def __init__(self, config, scaling, *, seed, device="cpu"):
         super().__init__(config, scaling, seed=seed, device=device)
         self.chosen = float(np.random.default_rng().normal())

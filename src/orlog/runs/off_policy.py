@@ -18,6 +18,7 @@ import numpy as np
 
 from orlog.algos.algorithms import Algorithm, AlgorithmLike, action_kind, takes_goals
 from orlog.algos.fitted_q_evaluation import FQESettings
+from orlog.algos.settings import read_config
 from orlog.algos.training.evaluating import exact_values, find_run, run_protocol, scoring_protocol
 from orlog.algos.training.policy import make_from_record, make_policy
 from orlog.algos.training.runs import PathLike, as_path, kept_checkpoints, load_state, one_thread
@@ -202,7 +203,7 @@ def evaluate_off_policy(
         on=None if other is None else other.name,
         on_digest=None if other is None else other.digest,
         discount=discount,
-        settings=settings or FQESettings(),
+        settings=read_config(FQESettings, "settings", msgspec.structs.asdict(settings or FQESettings())),
         policies=[],
         quality={},
         left_out={},

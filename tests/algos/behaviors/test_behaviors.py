@@ -128,7 +128,7 @@ def test_wrong_arguments_are_refused(tmp_path):
         train_behavior("Pendulum-v1", tmp_path / "a.safetensors", ONE_STEP)
     for settings, message in (
         ({"algorithm": "dqn"}, "ars or sac, found 'dqn'"),
-        ({"settings": {"stpe": 1}}, "ars has no setting 'stpe'; it has directions"),
+        ({"settings": {"stpe": 1}}, "ars has no setting 'stpe'; did you mean step"),
         ({"settings": {"kept": "9"}}, r"ars: kept must lie in \[1, directions\], found 9 of 8"),
         ({"settings": {"alive_bonus": "nan"}}, "ars: alive_bonus must be finite, found nan"),
         ({"steps": 0}, "steps and every must be >= 1"),

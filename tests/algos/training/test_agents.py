@@ -9,6 +9,7 @@ from gymnasium import spaces
 import orlog
 from orlog.algos.mabcq import MABCQ, MABCQConfig, may_do
 from orlog.algos.networks import Scaling
+from orlog.algos.training.checkpoint import state_names
 from orlog.algos.training.policy import fitting_form, make_from_record, make_policy
 from orlog.algos.training.runs import read_run
 from orlog.datasets.worlds.agents import Team
@@ -159,7 +160,7 @@ def test_separate_agents_share_no_weight_and_learn_from_their_own_steps(doors, t
     made = make_from_record(read_run(tmp_path / "run"), doors)
     left, right = made.learners
     assert not torch.equal(left.policy[0].weight, right.policy[0].weight)
-    assert tuple(f"{name}.{n}" for n in (0, 1) for name in left.STATE) == made.STATE
+    assert tuple(f"{name}.{n}" for n in (0, 1) for name in state_names(left)) == made.STATE
     arrays = member_arrays(load_agents(doors))
     path, arguments = made.loader(made.config)
     assert path == "orlog.loaders.members:separately"
@@ -327,7 +328,7 @@ def test_an_algorithm_for_teams_refuses_data_of_one_agent(mini, poles):
 
 
 def test_settings_of_agents_are_for_several_alone(doors, poles, tmp_path):
-    with pytest.raises(ValueError, match="bc: agents must be shared or separate, found 'none'"):
+    with pytest.raises(ValueError, match="bc: agents must be separate or shared, found none"):
         train_run("bc", doors, tmp_path / "a", settings={"agents": "none"}, seed=0, steps=1)
     with pytest.raises(ValueError, match="bc has no setting 'agents'"):
         train_run("bc", poles, tmp_path / "b", settings={"agents": "shared"}, seed=0, steps=1)

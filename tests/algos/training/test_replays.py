@@ -33,7 +33,7 @@ def updated(algorithm, batch):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_repeated_updates_are_those_one_by_one(form, make, batches_of):
-    known = form.CONFIG.__dataclass_fields__
+    known = form.CONFIG.__struct_fields__
     settings = {name: value for name, value in SETTINGS.items() if name in known}
     plain, repeated = make(form, **settings), make(form, **settings)
     batches = batches_of(make(form, **settings), STEPS)
