@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orlog.base.png import png_bytes
-from orlog.datasets.looking.leaves import first_frames, maze_of, paths_of
+from orlog.datasets.looking.leaves import first_frames, maze_of, paths_of, png_bytes
 from orlog.datasets.looking.sparklines import histogram, parts_between
 from orlog.manifests.names import counted, size_text
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import struct
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 LEAST_SIDE = 8  # of a frame
 MOST_CELLS = 256  # of a side of a maze
+PNG_COLORS = {1: 0, 3: 2, 4: 6}  # channels, and PNG's number of their meaning
 MOST_CHANNELS = 16  # an array whose smallest side is longer is no image
 
 
@@ -117,6 +120,18 @@ def as_picture(frame: np.ndarray, ends: tuple[float, float] | None = None) -> np
     with np.errstate(invalid="ignore"):
         scaled = (values - low) * (255 / (high - low) if high > low else 0)
     return np.nan_to_num(scaled, nan=0, posinf=255, neginf=0).clip(0, 255).astype(np.uint8)
+
+
+def png_bytes(pixels: np.ndarray) -> bytes:
+    """Return an image, uint8 [height, width, 1, 3 or 4], as a PNG file that is not compressed."""
+    height, width, channels = pixels.shape
+    rows = np.zeros((height, 1 + width * channels), np.uint8)  # each begins with its filter: none
+    rows[:, 1:] = pixels.reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 8, PNG_COLORS[channels], 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 0)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
+    )
 
 
 def first_frames(dataset: Dataset, count: int) -> list[np.ndarray]:

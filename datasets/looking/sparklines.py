@@ -27,21 +27,6 @@ def course(values: np.ndarray, width: int) -> str:
     return _drawn(numbers)
 
 
-def spread(values: np.ndarray, width: int) -> str:
-    """Return a histogram of finite numbers as one line, from the least to the most.
-
-    Bins without a number are blank, and any number in one shows.
-    """
-    finite = values[np.isfinite(values)].astype(np.float64)
-    if not len(finite):
-        return ""
-    if finite.min() == finite.max():
-        return LEVELS[-1]
-    counts = counts_between(finite, float(finite.min()), float(finite.max()), width)
-    levels = np.ceil(counts * (len(LEVELS) / counts.max())).astype(int)
-    return "".join(LEVELS[level - 1] if level else " " for level in levels)
-
-
 class Histogram(NamedTuple):
     """How numbers are spread: how many lie in each of equal bins.
 

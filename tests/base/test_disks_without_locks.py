@@ -13,7 +13,6 @@ from orlog.base.files import hold_folder, is_held, sole_access
 from orlog.datasets.download import download
 from orlog.datasets.home.folders import unless_deleted
 from orlog.errors import NotFoundError, StorageError
-from orlog.manifests.names import did_you_mean
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
@@ -32,15 +31,6 @@ def test_where_a_disk_cannot_lock_work_goes_on_and_it_is_said_once(number, tmp_p
     assert any("cannot lock files" in text for text in texts)
 
 
-def test_other_errors_of_locks_are_errors(tmp_path, monkeypatch):
-    def flock(_file, _operation):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(StorageError, match="Input/output"), sole_access(tmp_path / "version"):
-        pass
-
-
 def test_a_repair_beside_a_deletion_says_that_the_version_was_deleted(mini_folder, monkeypatch):
     def gone(folder, _mirrors):
         shutil.rmtree(folder)
@@ -54,8 +44,3 @@ def test_a_repair_beside_a_deletion_says_that_the_version_was_deleted(mini_folde
 def test_a_full_disk_is_no_deletion(tmp_path):
     with pytest.raises(StorageError, match="free some space"), unless_deleted(tmp_path):
         raise StorageError("free some space.", errno=errno.ENOSPC)
-
-
-def test_a_name_is_not_advised_to_be_itself():
-    assert did_you_mean("lab/small-v1", ["lab/small-v1"]) == ""
-    assert "lab/small-v2" in did_you_mean("lab/small-v1", ["lab/small-v1", "lab/small-v2"])

@@ -67,19 +67,6 @@ def test_few_results_wait_for_an_early_job_that_takes_long():
     assert [*results] == [*range(2, 2000, 2)]
 
 
-def test_jobs_are_taken_when_there_is_room_for_them():
-    taken = []
-
-    def jobs():
-        for number in range(50):
-            taken.append(number)
-            yield number
-
-    results = do_jobs(double, jobs(), execute=with_room(3, min))
-    for done, _ in enumerate(results, 1):
-        assert len(taken) <= done + 3
-
-
 def kill_once(job):
     """Kill the process of job 3 the first time, and of job 5 each time if it is asked to."""
     folder, number = job
@@ -128,18 +115,3 @@ def test_an_executor_that_forgets_jobs_is_an_error():
     for executor in (forgets, lambda *_args, **_named: iter(())):
         with pytest.raises(WorkerDiedError, match=r"ended after \d jobs without doing the others"):
             [*do_jobs(double, range(4), execute=executor)]
-
-
-def test_who_stops_early_ends_the_executor():
-    ended = []
-
-    def execute(function, jobs, **_):
-        try:
-            yield from ((index, function(job)) for index, job in enumerate(jobs))
-        finally:
-            ended.append(True)
-
-    results = do_jobs(double, range(9), execute=execute)
-    assert next(results) == 0
-    del results
-    assert ended == [True]

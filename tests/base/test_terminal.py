@@ -8,15 +8,12 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 
 import pytest
 from rich.console import ConsoleDimensions
-from rich.text import Text
 
 from orlog.base import terminal
-from orlog.base.terminal import ago, console, errors, print_json, progress_bar, progress_bars, show_table, table
-from tests.clocks import Clock
+from orlog.base.terminal import console, errors, print_json, progress_bar, progress_bars, show_table, table
 from tests.command_line import orlog
 from tests.programs import run_program
 from tests.viewer.made import write_robot
@@ -65,13 +62,6 @@ def in_a_terminal(*arguments, **environment):
     return text.decode()
 
 
-def test_a_terminal_still_gets_lines_of_its_width():
-    code = f"from orlog.base.terminal import console; console.print({LONG!r})"
-    widths = [len(line) for line in in_a_terminal("-c", code).splitlines()]
-    assert len(widths) > 3
-    assert max(widths) <= 100
-
-
 @pytest.mark.slow
 def test_frames_are_drawn_only_where_colors_are_wanted():
     write_robot(episodes=1, steps=4)
@@ -89,31 +79,6 @@ def test_json_is_one_document_that_any_reader_takes(capsys):
     assert "\x1b" not in found.out
     with pytest.raises(ValueError, match=r"."):
         print_json({"score": float("nan")})
-
-
-@pytest.mark.parametrize("one", [console, errors])
-def test_a_file_and_its_class_are_printed_as_they_are(one):
-    with one.capture() as printed:
-        one.print("error: ./mine.py:X: must be a class")
-        one.print(table(["algorithm"], [["./mine.py:X: and :smile:"]]))
-    assert "./mine.py:X: must" in printed.get()
-    assert "./mine.py:X: and :smile:" in printed.get()
-
-
-def test_a_line_break_of_a_cell_is_escaped_and_a_text_keeps_its_own(capsys):
-    show_table(("space", "told"), [("Text(1, 5, charset=\n\r a)", Text("one\ntwo"))])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split("  ")[0] == r"Text(1, 5, charset=\n\r a)"
-    assert [line.split()[-1] for line in lines] == ["told", "one", "two"]
-
-
-def test_notes_of_an_import_stand_one_below_another(tmp_path):
-    (tmp_path / "a.csv").write_text("n,o,a\n0,1,2\n0,2,3\n1,1,2\n1,5,6\n")
-    mapped = ("--map", "observation=o", "--map", "action=a", "--episode", "n")
-    shown = orlog("import", str(tmp_path / "a.csv"), "lab/a-v1", *mapped, "--dry-run").stdout
-    _, _, notes = shown.partition("\nnotes ")
-    begun = [" ".join(line.split()[:2]) for line in notes.splitlines()[:3]]
-    assert begun == ["No column", "Nothing says", "2 last"]
 
 
 def test_columns_without_text_and_those_a_window_lacks_are_left_out(monkeypatch, capsys):
@@ -169,22 +134,3 @@ def test_long_work_without_a_terminal_prints_a_line_now_and_then(monkeypatch, ca
         "steps: 0 of 1,000",
         "download: 2.5 of 5.0 MB",
     ]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0, "just now"), (59, "just now"), (60, "1 minute ago"), (7300, "2 hours ago")]
-)
-def test_times_are_said_as_people_do(seconds, said, monkeypatch):
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now)
-    assert ago(now - seconds) == said
-
-
-def test_a_line_of_progress_says_what_time_is_left(monkeypatch, capsys):
-    clock = Clock()
-    monkeypatch.setattr(terminal, "time", clock)
-    with progress_bar("steps") as update:
-        for done in (0, 20, 100):
-            update(done, 100)
-            clock.sleep(61)
-    assert capsys.readouterr().err == "steps: 20 of 100, 0:04:04 left\nsteps: 100 of 100\n"

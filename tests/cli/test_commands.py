@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 import typer
 
-import orlog as orlog_package
 from orlog import cli
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.algos.training.runs import read_run
 from orlog.base import terminal
 from orlog.cli import app
-from orlog.errors import InvalidNameError
 from orlog.manifests.shipped import recorded_folder
 from tests.command_line import orlog
 from tests.programs import run_program
@@ -58,34 +56,11 @@ def test_there_are_few_commands_and_each_option_is_explained_once():
     assert {text for text, names in texts.items() if len(names) > 1} == set()
 
 
-def test_lines_of_help_end_where_the_terminal_or_a_sentence_does(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "180")
-    lines = [line.strip() for line in orlog("verify", "--help").stdout.splitlines()]
-    (line,) = (line for line in lines if line.startswith("The place it was downloaded from"))
-    assert len(line) > 150
-
-
-def test_no_private_name_of_typer_is_used():
-    code = "".join(file.read_text("utf-8") for file in FOLDER.glob("*.py"))
-    assert re.findall(r"\b(?:typer|click)\.(?:core|main|models|_\w+)|__mro__", code) == []
-
-
 def test_a_wrong_option_is_a_usage_error():
     found = orlog("verify", "--nothing")
     assert (found.returncode, found.stdout) == (2, "")
     assert "Usage: orlog verify [OPTIONS]" in found.stderr
     assert found.stderr.endswith("error: No such option: --nothing.\n")
-
-
-def test_usage_errors_are_not_wrapped_in_a_pipe(monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
-    long = "7" * 200 + "x"
-    found = run_program([sys.executable, "-m", "orlog.cli", "cache", "gc", "--max-size", long])
-    assert found.returncode == 2
-    lines = found.stderr.splitlines()
-    assert len(lines) == 3
-    assert lines[1] == "For help, run: orlog cache gc --help"
-    assert f"'{long}'" in lines[2]
 
 
 @pytest.mark.parametrize(
@@ -95,13 +70,6 @@ def test_a_process_of_its_own_does_the_same(arguments):
     found, expected = started(*arguments), orlog(*arguments)
     assert (found.returncode, found.stdout) == (expected.returncode, expected.stdout)
     assert found.stderr.splitlines()[-1:] == expected.stderr.splitlines()[-1:]
-
-
-def test_a_process_of_its_own_ends_with_the_exit_code_of_damage(mini_folder):
-    (mini_folder / "zarr.json").unlink()
-    found = started("verify", MINI)
-    assert found.returncode == 3
-    assert "zarr.json: missing" in found.stderr
 
 
 @pytest.mark.parametrize(
@@ -127,24 +95,6 @@ def test_bad_input_gives_one_clear_line(arguments, message):
     assert len(found.stderr.splitlines()) == 1
 
 
-def test_debug_shows_where_an_error_came_from():
-    found = orlog("--debug", "verify", MINI)
-    assert "Traceback" in found.stderr
-    assert "NotFoundError" in found.stderr
-
-
-def test_list_and_show_tell_what_is_here(mini_folder):
-    listed = orlog("list")
-    assert listed.returncode == 0
-    assert f"{MINI}" in listed.stdout
-    assert "not here" in listed.stdout
-    assert "orlog build NAME" in listed.stderr
-    shown = orlog("show", MINI)
-    assert shown.returncode == 0
-    for text in ("sha256:", "observations/achieved_goal", "CC0-1.0", "mujoco", str(mini_folder)):
-        assert text in shown.stdout
-
-
 def test_verify_names_a_flipped_bit_a_cut_file_and_a_missing_file(mini_folder):
     assert orlog("verify", MINI).returncode == 0
     values = orlog("verify", MINI, "--values")
@@ -164,45 +114,6 @@ def test_verify_names_a_flipped_bit_a_cut_file_and_a_missing_file(mini_folder):
         assert f"orlog build {MINI} --replace" in found.stderr
 
 
-def test_verify_prints_one_json_object_for_scripts(mini_folder):
-    found = orlog("verify", MINI, "--json", "--values")
-    good = json.loads(found.stdout)
-    assert (found.returncode, found.stderr, good["problems"]) == (0, "", [])
-    shard = mini_folder / "rewards" / "c.0"
-    size = shard.stat().st_size
-    shard.write_bytes(shard.read_bytes()[:-1])
-    (mini_folder / "\u00fc\x1b[1m").write_text("x")
-    found = orlog("verify", MINI, "--json", "--values", "--quick")
-    assert (found.returncode, found.stderr) == (3, "")
-    last = json.loads((recorded_folder(MINI) / "1.0.0.json").read_text("utf-8"))["total_episodes"] - 1
-    assert json.loads(found.stdout) == good | {
-        "problems": [
-            {
-                "file": "rewards/c.0",
-                "kind": "wrong size",
-                "expected": f"{size} bytes",
-                "found": f"{size - 1} bytes",
-                "column": "rewards",
-                "episodes": [0, last],
-            },
-            {
-                "file": "\u00fc\x1b[1m",
-                "kind": "not in the manifest",
-                "expected": "no such file",
-                "found": "1 bytes",
-                "column": None,
-                "episodes": None,
-            },
-        ]
-    }
-    assert good["name"] == MINI
-    assert good["version"] == "1.0.0"
-    assert good["digest"].startswith("sha256:")
-    assert good["folder"] == str(mini_folder)
-    assert good["bytes"] > 10**5
-    assert good["objects"] > 10
-
-
 def test_verify_names_column_and_episodes_and_prints_no_control_characters(mini_folder):
     (mini_folder / "rewards" / "c.0").unlink()
     (mini_folder / "\x1b[1m").write_text("x")
@@ -210,26 +121,6 @@ def test_verify_names_column_and_episodes_and_prints_no_control_characters(mini_
     assert found.returncode == 3
     assert "it holds column rewards, episodes 0 to " in found.stderr
     assert "\x1b" not in found.stderr
-
-
-def test_a_quick_verification_says_that_it_was_one(mini_folder):
-    assert orlog("verify", MINI).returncode == 0
-    found = orlog("verify", MINI, "--quick")
-    assert found.returncode == 0
-    assert "did not change since they were hashed were not read" in found.stdout
-    (mini_folder / "rewards" / "c.0").unlink()
-    found = orlog("verify", MINI, "--quick")
-    assert found.returncode == 3
-    assert "rewards/c.0: missing" in found.stderr
-
-
-def test_an_edited_manifest_is_an_integrity_error(mini_folder):
-    path = mini_folder / "manifest.json"
-    path.write_text(path.read_text("utf-8").replace("CC0-1.0", "MIT-0"), "utf-8")
-    for command in ("verify", "show"):
-        found = orlog(command, MINI)
-        assert found.returncode == 3
-        assert "edited or damaged" in found.stderr
 
 
 def test_a_damaged_copy_in_a_folder_is_not_said_to_be_repaired_by_building(mini_folder, tmp_path):
@@ -249,45 +140,6 @@ def test_a_name_pinned_to_the_recorded_digest_is_built(home):
     built = orlog("build", f"{MINI}@{digest[:20]}", "--workers", "1")
     # Another processor may give other bytes, which must not pass for the ones that were asked for.
     assert built.returncode == (0 if digest in orlog("show", MINI).stdout.replace("\n", "") else 3)
-
-
-def test_replacing_a_damaged_dataset_restores_it(mini_folder):
-    digest = orlog("verify", MINI).stdout.splitlines()[-1]
-    shutil.rmtree(mini_folder / "actions")
-    assert orlog("verify", MINI).returncode == 3
-    assert orlog("build", MINI, "--replace", "--workers", "1").returncode == 0
-    assert orlog("verify", MINI).stdout.splitlines()[-1] == digest
-
-
-def test_train_evaluate_and_reproduce_by_hand(mini_folder, tmp_path):
-    assert mini_folder.is_dir()
-    trained = orlog(
-        "train",
-        "iql",
-        MINI,
-        "--steps",
-        "20",
-        "--set",
-        "expectile=0.8",
-        "--evaluations",
-        "1",
-        "--curve-episodes",
-        "1",
-        cwd=tmp_path,
-    )
-    assert trained.returncode == 0, trained.stderr
-    run = tmp_path / "runs" / "iql" / MINI / "seed-0"
-    assert '"expectile": 0.8' in (run / "run.json").read_text("utf-8")
-    evaluated = orlog("evaluate", str(run), "--episodes", "3")
-    assert evaluated.returncode == 0, evaluated.stderr
-    assert "step 20 of 20: score " in evaluated.stdout
-    again = orlog("train", "iql", MINI, "--steps", "20", cwd=tmp_path)
-    assert again.returncode == 1
-    assert "continue (--resume), replace it (--overwrite)" in again.stderr
-    for seeds in ([], ["--seeds", "2"]):
-        few = ("--steps", "20", "--evaluations", "1", "--curve-episodes", "1", "--overwrite")
-        again = orlog("train", "iql", MINI, *few, *seeds, cwd=tmp_path)
-        assert again.returncode == 0, again.stderr
 
 
 @pytest.mark.parametrize(
@@ -334,15 +186,6 @@ def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(start, tmp_pat
         assert [line for line in again.stdout.splitlines() if "IQL" in line] == scores
 
 
-def test_a_quickstart_never_writes_into_a_folder_that_is_there(tmp_path, monkeypatch):
-    chosen = []
-    monkeypatch.setattr("orlog.runs.quickstart.quickstart", lambda folder, **_: chosen.append(folder))
-    for number in range(3):
-        assert orlog("quickstart", "--smoke", cwd=tmp_path).returncode == 0
-        (tmp_path / chosen[number]).mkdir()
-    assert list(map(str, chosen)) == ["orlog-quickstart", "orlog-quickstart-2", "orlog-quickstart-3"]
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -366,28 +209,6 @@ def test_every_command_answers_a_bare_name_with_the_nearest(command):
     found = orlog(*(word.replace("NAME", "hopper-medium-v2") for word in command))
     assert found.returncode == (2 if command[0] == "reproduce" else 1)
     assert "d4rl/hopper-medium-v2" in found.stderr
-
-
-def test_python_answers_a_bare_name_with_the_nearest():
-    with pytest.raises(InvalidNameError, match="mean pointmaze/umaze-v1"):
-        orlog_package.load_dataset("umaze-v1")
-    for name in ("lerobot/pusht_new", "lerobot/pusht"):  # one that is not listed, and one that is
-        found = orlog("download", name)
-        line = f"hf download --repo-type dataset {name} --local-dir {name[8:]} && orlog import"
-        assert line in found.stderr
-    assert "orlog list --remote --search pusht" in orlog("show", "somebody/pusht").stderr
-    assert "orlog list --remote --search drawer" in orlog("show", "somebody/drawer").stderr
-
-
-def test_a_name_to_store_under_is_answered_with_one_that_is_a_name(mini, tmp_path):
-    view = mini[range(2)].save(tmp_path / "good.json")
-    for given, meant in (("lab/good@1.0.0", "lab/good-v1@1.0.0"), ("lab/Good-v2", "lab/good-v2")):
-        refused = orlog("save", str(view), given)
-        assert refused.returncode == 1
-        assert f"Did you mean {meant}?" in refused.stderr
-        assert "ogmarl" not in refused.stderr
-    assert orlog("save", str(view), "lab/good-v1@1.0.0").returncode == 0
-    assert "Did you mean lab/good-v1?" in orlog("show", "lab/good").stderr
 
 
 @pytest.mark.usefixtures("jobs_run_here")
@@ -425,16 +246,6 @@ def test_a_misspelt_option_is_answered_with_the_nearest_option_or_setting(words,
     assert near in found.stderr
     assert "--set" not in orlog("show", MINI, "--batch-size", "64").stderr
     assert "--batch-size takes a value" in orlog("train", "iql", MINI, "--batch-size").stderr
-
-
-@pytest.mark.usefixtures("mini")
-def test_a_view_of_nothing_is_written_only_if_asked(tmp_path):
-    path = tmp_path / "none.json"
-    command = ("save", MINI, str(path), "--where", "returns > 1e9")
-    assert orlog(*command).returncode == 1
-    assert not path.exists()
-    assert orlog(*command, "--allow-empty").returncode == 0
-    assert orlog_package.load_dataset(path).total_episodes == 0
 
 
 @pytest.mark.parametrize(("name", "text"), [("notes.txt", "hello"), ("notes.json", "{}")])

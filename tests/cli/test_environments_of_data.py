@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from orlog.cli import app
-from orlog.datasets.worlds.environments import own_arguments
 from orlog.errors import NotFoundError, SimulatorError
 from tests.episodes import record_episodes, whole_episode
 
@@ -83,17 +82,3 @@ def test_arguments_from_elsewhere_are_used_with_consent_only(elsewhere, tmp_path
     with pytest.raises(SimulatorError, match="trust_environment=True"):
         command("reproduce", "bc", data, "--steps", "2", "--out", str(tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
-
-
-def test_what_was_recorded_here_is_trained_and_scored_without_asking(tmp_path):
-    with gymnasium.make("Pendulum-v1", g=5.0) as env:
-        pendulum(env)
-    run = str(tmp_path / "run")
-    command("train", "bc", NAME, "--steps", "2", "--evaluations", "1", "--out", run)
-    command("evaluate", run, "--episodes", "1")
-
-
-def test_an_argument_with_the_name_of_a_tuples_mark_is_an_argument():
-    """A manifest may hold any names; this one marks tuples inside arguments."""
-    assert own_arguments("CartPole-v1", {"__tuple__": [1]}) == {"__tuple__": [1]}
-    assert own_arguments("CartPole-v1", {"size": {"__tuple__": [1]}}) == {"size": (1,)}

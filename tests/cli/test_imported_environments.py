@@ -98,15 +98,6 @@ def test_an_export_takes_the_module_of_the_environment_that_it_writes(here):
     gymnasium.make(spec).reset()
 
 
-def test_an_environment_variable_says_the_same(here, monkeypatch):
-    monkeypatch.setenv("ORLOG_IMPORT", "my_envs")
-    orlog.import_dataset(here / "data.npz", "lab/grid-v1", environment="lab/Grid-v0")
-    monkeypatch.chdir("/")
-    gymnasium.registry.pop("lab/Grid-v0")
-    del sys.modules["my_envs"]
-    assert orlog.load_dataset("lab/grid-v1").recover_environment().spec is not None
-
-
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
@@ -122,22 +113,6 @@ def test_a_module_that_fails_says_why(text, kind, message):
         import_modules(["bad_envs"])
     with pytest.raises(NotFoundError, match="no_such"):
         import_modules(["no_such"])
-
-
-def test_runs_without_an_evaluation_are_left_out_and_named(here):
-    data = orlog.import_dataset(here / "data.npz", "lab/pen-v1", environment="Pendulum-v1")
-    for seed in range(3):
-        orlog.train("bc", data, seed=seed, out=f"runs/{seed}", steps=1, evaluations=0)
-    missing = command("compare", "runs")
-    assert missing.returncode == 1
-    assert "orlog evaluate runs" in missing.stderr
-    orlog.evaluate("runs/0", episodes=2)
-    orlog.evaluate("runs/1", episodes=2)
-    found = command("compare", "runs")
-    assert found.returncode == 0, found.stderr
-    assert "runs/2: has no score yet" in found.stdout
-    every = command("evaluate", "runs", "--episodes", "2", "--json")
-    assert [one["seed"] for one in json.loads(every.stdout)["runs"]] == [0, 1, 2]
 
 
 def test_one_message_names_all_that_a_download_needs(monkeypatch):

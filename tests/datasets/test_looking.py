@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 import orlog
 from orlog.datasets.looking.leaves import as_picture, dimensions_of, is_frame
-from orlog.datasets.looking.sparklines import LEVELS, MISSING, counts_between, course, histogram, spread
+from orlog.datasets.looking.sparklines import LEVELS, MISSING, counts_between, course, histogram
 from tests.command_line import orlog as run_orlog
 from tests.episodes import whole_episode
 
@@ -25,14 +25,12 @@ def test_any_numbers_become_one_line(values, width):
     assert {*drawn} <= {*LEVELS, MISSING}
     if len(values) <= width:
         assert [one == MISSING for one in drawn] == (~np.isfinite(values)).tolist()
-    assert len(spread(values, width)) in (0, 1, width)
 
 
 def test_a_course_rises_and_falls_as_its_numbers_do():
     assert course(np.arange(8.0), 8) == LEVELS
     assert course(np.repeat(np.arange(8.0), 5), 8) == LEVELS
     assert course(np.array([2.0, np.nan, 2.0]), 9) == f"{LEVELS[0]}{MISSING}{LEVELS[0]}"
-    assert spread(np.array([0.0, 0.1, 0.2, 1.0]), 4) == f"{LEVELS[-1]}  {LEVELS[2]}"
 
 
 @given(
@@ -44,7 +42,6 @@ def test_numbers_that_differ_in_the_last_digit_are_all_counted(largest, below, b
     values = np.array([largest + one * np.spacing(np.nextafter(largest, 0)) for one in below])
     low, high = float(values.min()), float(values.max())
     assert counts_between(values, low, high, bins).sum() == len(values)
-    assert len(spread(values, bins)) in (1, bins)
 
 
 @given(

@@ -41,16 +41,3 @@ def test_a_newcomer_writes_a_file_and_a_second_home_confirms_it(tmp_path, monkey
     page = (DOCS / "results.md").read_text("utf-8")
     table = page.partition("## What a file says")[2].partition("\n## ")[0]
     assert all(f"`{name}`" in table for name in body)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("empty", "mini_folder", "jobs_run_here")
-def test_a_method_of_ones_own_is_written_and_run_again():
-    lesson = (DOCS / "algorithm-in-30-lines.md").read_text("utf-8")
-    Path("mine.py").write_text(lesson.partition("```python\n")[2].partition("```")[0])
-    name = "./mine.py:Mine"
-    data = next(words for words in commands("results.md") if words[0] == "build")[1]
-    follow("build", data)
-    follow("train", name, data, "--steps", "200", "--out", "own")
-    follow("evaluate", "own", "--algorithm", name, "--out", "own.json")
-    assert follow("reproduce", "own.json", "--algorithm", name).startswith("confirms: identical")

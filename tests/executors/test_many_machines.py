@@ -7,13 +7,12 @@ import pytest
 
 import orlog
 from orlog import publish_dataset
-from orlog.algos.fitted_q_evaluation import FQESettings
 from orlog.base import jobs
 from orlog.datasets.audit import audit as audits
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.reading.dataset import episode_ranges
 from orlog.datasets.recording.saving import convert_dataset
-from orlog.errors import MissingExtraError, SchemaError
+from orlog.errors import SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats import test_lerobot
 from tests.datasets.formats.test_shared_reading import write_aloha
@@ -48,37 +47,10 @@ def test_an_audit_finds_the_same_with_two_workers_and_where_one_is_killed(mini, 
     assert steps[-1] == mini.total_steps
 
 
-@pytest.mark.thorough
-@pytest.mark.usefixtures("small_jobs")
-def test_an_audit_of_a_view_with_three_workers(mini):
-    view = mini.filter_episodes("lengths > 20")[::-1]
-    assert orlog.audit(view, workers=3) == orlog.audit(view)
-
-
-@pytest.mark.thorough
-def test_checkpoints_are_judged_by_jobs_as_here(mini, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    small = {"hidden": [4], "batch_size": 8}
-    options = {"steps": 20, "evaluations": 2, "keep_checkpoints": True, "settings": small}
-    run_of = orlog.train("bc", mini, **options)
-    settings = FQESettings(hidden=(4,), batch_size=8, steps=5, fits=2)
-    judge = functools.partial(orlog.evaluate_off_policy, [run_of.folder], episodes=1, settings=settings)
-    done = []
-    expected = judge().to_json()
-    assert judge(workers=2, progress=lambda now, of: done.append((now, of))).to_json() == expected
-    assert done == [(10, 20), (20, 20)]
-
-
 def test_commands_take_executors_and_refuse_what_does_not_fit():
     assert run("build", "x/y-v1", "--executor", "nonsense").returncode == 1
     shown = run("build", "x/y-v1", "--executor", "processes", "--executor-option", "time=1")
     assert "the executor processes has no option 'time'; it has none" in shown.stderr
-
-
-def test_what_hands_over_to_ray_names_its_extra(mini, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r'pip install "ray\[data\]"'):
-        mini.to_ray()
 
 
 RAY = """
@@ -159,21 +131,6 @@ assert len(digests) == 1, digests
 cluster.shutdown()
 """
 
-SUBMITIT = """
-import os, sys
-
-import orlog
-from orlog.runs.jobs import find_executor
-
-execute = find_executor("slurm", cluster="local")
-digests = set()
-for how in ({}, {"execute": execute, "workers": 2}):
-    os.environ["ORLOG_HOME"] = os.path.abspath(f"home-{len(how)}")
-    made = orlog.import_dataset(sys.argv[1], "lab/seen-v1", **how)
-    digests.add(orlog.load_dataset(made).digest)
-assert len(digests) == 1
-"""
-
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("home")
@@ -192,12 +149,6 @@ def test_a_cluster_of_ray_imports_and_reads_what_is_elsewhere(mini, tmp_path, tm
         test_lerobot.write(tmp_path / "frames", "v2.1")
         words = (mini.name, url, other, files, tmp_path / "frames")
         run_tool(tool_python("ray==2.60.0"), RAY, *words, folder=tmp_path)
-
-
-@pytest.mark.thorough
-def test_submitit_imports_as_one_process_does(tmp_path):
-    test_lerobot.write(tmp_path / "frames", "v2.1")
-    run_tool(tool_python("submitit==1.5.4"), SUBMITIT, tmp_path / "frames", folder=tmp_path)
 
 
 def test_an_empty_view_is_not_handed_over(mini, monkeypatch):

@@ -49,10 +49,6 @@ def test_no_two_packages_that_extras_install_write_the_same_file():
     assert {tuple(sorted(names)) for names in owners.values() if len(names) > 1} == set()
 
 
-def test_all_that_one_installs_leaves_out_what_is_heavy_or_abandoned():
-    assert not {"gym", "spacy", "textworld"} & {*packages_of(["all"])}
-
-
 def test_every_extra_that_code_and_docs_name_is_there():
     named = defaultdict(set)
     folders = ("algos", "datasets", "docs", "examples", "loaders", "manifests", "normalize")

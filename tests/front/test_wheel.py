@@ -104,19 +104,3 @@ def test_the_wheel_holds_what_is_in_the_checkout_and_gives_the_same_bytes_withou
         ),
     ]
     assert told[0] == told[1]
-
-
-@pytest.mark.thorough
-def test_an_editable_install_needs_no_flag_and_is_a_plain_path(tmp_path):
-    venv.create(tmp_path / "user", symlinks=True)
-    python = tmp_path / "user" / "bin" / "python"
-    source = tmp_path / "source"
-    run("git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", source)
-    theirs = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "user")}))
-    (theirs / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n", "utf-8")
-    options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation")
-    run(*PIP, "--python", python, "install", *options, "--editable", source)
-    (path,) = theirs.glob("__editable__*.pth")
-    assert path.read_text("utf-8").strip() == str(source / "src")
-    found = run(python, "-c", "import orlog.datasets.loading as it; print(it.__file__)")
-    assert found.strip() == str(source / "src/orlog/datasets/loading.py")

@@ -16,7 +16,7 @@ from orlog.algos.fitted_q_evaluation import FQESettings
 from orlog.algos.networks import TwinCritic, make_generator
 from orlog.algos.training.evaluating import FIRST_SEED
 from orlog.algos.training.runs import kept_checkpoints
-from orlog.cli import scoring
+from orlog.cli import evaluating
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from orlog.runs.off_policy import _check_policy
 from orlog.runs.policy_values import why_no_critic
@@ -122,7 +122,7 @@ def test_a_note_says_how_far_more_steps_would_move_fqe(data):
 
 
 def test_the_default_takes_few_enough_steps_for_two_minutes():
-    asked = inspect.signature(scoring.ope).parameters["fqe_steps"].default
+    asked = inspect.signature(evaluating.ope).parameters["fqe_steps"].default
     assert asked * FQESettings().fits == FQESettings().steps * FQESettings().fits <= 20_000
 
 

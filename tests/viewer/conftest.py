@@ -12,8 +12,8 @@ import urllib.parse
 import pytest
 import uvicorn
 
-from orlog.viewer.opened import open_all
 from orlog.viewer.server import Viewer, application, listen
+from orlog.viewer.shown import open_all
 
 LONGEST_S = 300  # whatever hangs is not waited for; a busy machine may do nothing for a while
 

@@ -11,7 +11,7 @@ import pytest
 import orlog
 from tests.pendulum import pendulum
 from tests.viewer.conftest import LONGEST_S
-from tests.viewer.made import SCRIPT, record_cartpole, write_numbers, write_robot
+from tests.viewer.made import SCRIPT, write_numbers, write_robot
 
 pytestmark = pytest.mark.slow
 
@@ -176,16 +176,6 @@ def test_damage_and_deletion_are_said_in_their_place(serve, browse):
     page.wait_for_selector("text=deleted")
 
 
-def test_the_dataset_is_drawn_and_findings_lead_to_their_step(serve, browse):
-    write_numbers(episodes=60)
-    page = browse(f"{serve('lab/numbers-v1').address}#/0/dataset")
-    page.wait_for_selector("text=Coverage")
-    assert page.locator(".picture rect.bar-fill").count() > 30
-    page.click("text=Audit the data")
-    page.locator("td a").first.click()
-    page.wait_for_selector(".episode h2")
-
-
 def test_two_episodes_stand_side_by_side_at_the_same_step(serve, browse):
     write_robot()
     write_numbers(episodes=3, steps=60)
@@ -208,102 +198,7 @@ def test_two_episodes_stand_side_by_side_at_the_same_step(serve, browse):
 TITLES = "[...document.querySelectorAll('.episode h2')].map((one) => one.textContent).join()"
 
 
-def test_side_by_side_begins_with_two_episodes(serve, browse):
-    write_numbers(episodes=4)
-    page = browse(serve("lab/numbers-v1").address)
-    title_is(page, 0)
-    page.click("text=Side by side")
-    wait_for(page, f"{TITLES} === 'Episode 0,Episode 1'")
-    page.goto(page.url.split("#")[0] + "#/0/episodes/3")
-    title_is(page, 3)
-    page.click("text=Side by side")
-    wait_for(page, f"{TITLES} === 'Episode 3,Episode 2'")
-
-
-@pytest.mark.parametrize("width", [1280, 400])
-def test_no_number_of_the_list_is_cut(serve, browse, width):
-    write_robot()
-    page = browse(serve("lab/robot-v1").address, viewport={"width": width, "height": 800})
-    title_is(page, 0)
-    for right in (0, 60, 10_000):
-        page.locator(".list").evaluate(f"(box) => {{ box.scrollLeft = {right}; }}")
-        page.wait_for_timeout(200)
-        assert page.evaluate(CUT) == []
-        assert page.locator(".layer .row").first.locator("span:not(.cut)").count() > 1
-
-
-def test_the_header_is_one_line_on_a_phone(serve, browse, tmp_path):
-    write_robot(episodes=2)
-    write_numbers(episodes=2)
-    (tmp_path / "report.html").write_text("<p>scores</p>")
-    served = serve("lab/robot-v1", "lab/numbers-v1", tmp_path / "report.html")
-    page = browse(served.address, viewport={"width": 400, "height": 800})
-    for tab in ("Report", "Differences", "Side by side"):
-        page.click(f"nav >> text={tab}")
-        header = page.locator("header").bounding_box()
-        assert header["height"] < 50
-        link = page.locator("nav [aria-current]").bounding_box()
-        assert header["x"] <= link["x"]
-        assert link["x"] + link["width"] <= 400
-
-
-def test_pictures_of_scores_have_one_scale_and_a_group_one_color(serve, browse, tmp_path):
-    ds = pendulum(episodes=3)
-    for name in ("bc", "td3bc"):
-        out = tmp_path / "runs" / name
-        orlog.train(name, ds, settings={"hidden": [8]}, steps=4, evaluations=2, out=out)
-    orlog.evaluate(tmp_path / "runs" / "td3bc", episodes=2)
-    page = browse(serve(tmp_path / "runs").address)
-    page.locator(".scores").nth(1).wait_for()
-    scales = {tuple(page.locator(f".scores >> nth={at} >> .faint").evaluate_all(PLACES)) for at in (0, 1)}
-    assert len(scales) == 1
-    legend = dict(
-        zip(
-            page.locator("figcaption span:has(.swatch)").all_inner_texts(),
-            page.locator("figcaption .swatch").evaluate_all(COLORS.format("backgroundColor")),
-            strict=True,
-        )
-    )
-    drawn = {
-        (text, color)
-        for at in (0, 1)
-        for text, color in zip(
-            page.locator(f".scores >> nth={at} >> svg text:not(.faint):first-of-type").all_text_contents(),
-            page.locator(f".scores >> nth={at} >> .dot").evaluate_all(COLORS.format("fill")),
-            strict=True,
-        )
-    }
-    assert drawn == {(text.partition(" (")[0], color) for text, color in legend.items()}
-
-
 # Cells of the list that are only partly in sight and not blank.
-CUT = """() => {
-  const box = document.querySelector('.list');
-  const [left, right] = [box.getBoundingClientRect().left, box.getBoundingClientRect().left + box.clientWidth];
-  return [...document.querySelectorAll('.list .row > span')].filter((one) => {
-    const { left: from, right: to } = one.getBoundingClientRect();
-    return from < right && to > left && (from < left - 9 || to > right + 9) && getComputedStyle(one).opacity === '1';
-  }).map((one) => one.textContent);
-}"""
-PLACES = "(all) => all.map((one) => `${one.textContent} at ${one.getAttribute('x')}`)"
-COLORS = "(all) => all.map((one) => getComputedStyle(one).{})"
-
-
-def test_states_are_rendered_and_marked_so(serve, browse):
-    pytest.importorskip("pygame", reason="CartPole is drawn with pygame: pip install pygame")
-    record_cartpole()
-    page = browse(serve("lab/cartpole-v1").address)
-    page.click("text=Render from recorded states")
-    page.wait_for_selector("canvas[data-step='0']")
-    assert "it was not recorded" in page.locator(".rendered").inner_text()
-
-
-def test_a_report_is_framed_and_its_script_does_not_run(serve, browse, tmp_path):
-    page_of_report = tmp_path / "report.html"
-    page_of_report.write_text("<p id=a>scores</p><script>a.textContent = 'run'</script>")
-    page = browse("about:blank")
-    page.goto(serve(page_of_report).address)
-    assert page.frame_locator("iframe").locator("#a").inner_text() == "scores"
 
 
 def test_videos_of_a_run_play_beside_episodes_of_the_data(serve, browse, tmp_path):
@@ -381,62 +276,6 @@ def test_who_entered_may_load_again_and_open_more_tabs(serve, browse, tmp_path):
     assert other.locator("nav").count() == 0
 
 
-def test_frames_of_imported_videos_are_shown(serve, browse, tmp_path):
-    pytest.importorskip("av")
-    pytest.importorskip("PIL")
-    from tests.datasets.formats.test_lerobot import write
-
-    write(tmp_path / "arm")
-    ds = orlog.load_dataset(orlog.import_dataset(tmp_path / "arm", "lab/arm-v1"))
-    page = browse(f"{serve('lab/arm-v1').address}#/0/episodes/1?step=3")
-    side = page.locator(".frame", has_text="side").locator("canvas[data-step='3']")
-    side.wait_for()
-    pixel = side.evaluate("(one) => [...one.getContext('2d').getImageData(9, 9, 1, 1).data]")
-    (name,) = (name for name in ds[1].observations if "side" in name)
-    assert pixel[:3] == ds[1].observations[name][3, 9, 9].tolist()
-
-
-def test_two_of_several_versions_are_chosen_to_be_compared(serve, browse, tmp_path):
-    write_robot(episodes=2)
-    view = write_numbers(episodes=4)[:2].save(tmp_path / "good.json")
-    with orlog.DatasetWriter.append("lab/numbers-v1") as writer:
-        writer.add_episode(orlog.load_dataset("lab/numbers-v1")[0])
-    names = ("lab/robot-v1", view, "lab/numbers-v1@1.0.0", "lab/numbers-v1")
-    page = browse(f"{serve(*names).address}#/differences")
-    page.wait_for_selector("text=From lab/numbers-v1@1.0.0 to lab/numbers-v1")
-    page.wait_for_selector("text=good.json: a view is not compared here")
-    page.locator("td a").first.click()
-    title_is(page, 4)
-    page.goto(page.url.split("#")[0] + "#/3/dataset")
-    page.click("text=all differences")
-    page.locator("[aria-label='Compared dataset 2']").select_option("lab/robot-v1")
-    page.wait_for_selector("text=From lab/numbers-v1@1.0.0 to lab/robot-v1")
-
-
-def test_cells_are_read_by_keyboard_and_hidden_columns_are_announced(serve, browse):
-    write_robot()
-    page = browse(serve("lab/robot-v1").address, viewport={"width": 400, "height": 800})
-    more = page.locator(".more")
-    more.wait_for()
-    assert re.fullmatch(r"\d more columns →", more.inner_text())
-    while more.is_visible():
-        more.evaluate("(one) => one.click()")  # also where the last click has hidden it meanwhile
-        page.wait_for_timeout(200)
-    assert page.locator(".row.head span").last.is_visible()
-    page.fill("[aria-label='Filter episodes']", "seeds > 2")
-    page.keyboard.press("Enter")
-    title_is(page, 3)
-    page.wait_for_url("**/#/0/episodes/3")
-    page.goto(page.url.split("#")[0] + "#/0/episodes/1")
-    page.wait_for_selector("text=This episode does not meet the filter")
-    page.goto(page.url.split("#")[0] + "#/0/dataset")
-    correlation = page.locator("figure", has_text="Correlation of numbers")
-    correlation.locator("svg").focus()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowDown")
-    assert re.search(r"actions\[0\], actions\[0\]: 1.000", correlation.inner_text())
-
-
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_texts_can_be_read_in_both_themes_and_on_a_phone(serve, browse, scheme, tmp_path):
     write_robot()
@@ -460,17 +299,6 @@ def test_texts_can_be_read_in_both_themes_and_on_a_phone(serve, browse, scheme, 
             ".filter(one => !(one.textContent.trim() || one.ariaLabel || one.ariaHidden)).length"
         )
         assert unnamed == 0, place
-
-
-def test_colors_change_while_a_view_is_open(serve, browse):
-    write_numbers(episodes=4)  # without a path to be drawn
-    write_robot()
-    page = browse(serve("lab/numbers-v1", "lab/robot-v1").address)
-    for place in ("0/episodes/1", "compare", "1/episodes/1", "0/dataset"):
-        page.goto(f"{page.url.split('#')[0]}#/{place}")
-        for _ in range(2):
-            page.click("#theme")
-            page.wait_for_load_state("networkidle")
 
 
 CONTRASTS = """() => {

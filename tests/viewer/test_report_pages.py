@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from tests.episodes import record_episodes
 from tests.viewer.made import ARM_SPACE, robot_episode, write_robot
 from tests.viewer.test_page import CONTRASTS
 
-STYLES = Path(orlog.__file__).parent / "viewer" / "page"
 HOSTILE = '</text><script>"&'
 
 
@@ -35,12 +33,6 @@ def test_a_page_can_be_read_in_both_themes_and_on_a_phone(browse, tmp_path, sche
     assert shown.evaluate("document.documentElement.scrollWidth") <= 400
     assert shown.evaluate(CONTRASTS) == []
     assert asked == [path.as_uri()]
-
-
-def test_pages_and_the_viewer_have_their_colors_from_one_file():
-    assert (STYLES / "shared.css").read_text("utf-8") in page("One", [])
-    assert "light-dark(" not in (STYLES / "style.css").read_text("utf-8")
-    assert "shared.css" in (STYLES / "index.html").read_text("utf-8")
 
 
 def test_names_are_texts_in_pages_and_pictures():

@@ -19,13 +19,11 @@ from gymnasium import spaces
 from numpy.testing import assert_array_equal
 
 import orlog
-from orlog.cli.open import NEEDED
-from orlog.errors import MissingExtraError, NotFoundError
-from orlog.viewer.opened import open_all
-from orlog.viewer.server import listen
+from orlog.errors import NotFoundError
+from orlog.viewer.shown import open_all
 from tests.episodes import record_episodes, whole_episode
 from tests.viewer.conftest import LONGEST_S, Served, enter, names_of
-from tests.viewer.made import ARM_SPACE, ROBOT_SPACE, SCRIPT, record_cartpole, robot_episode, write_numbers, write_robot
+from tests.viewer.made import ARM_SPACE, ROBOT_SPACE, robot_episode, write_numbers, write_robot
 
 
 def lines_of(head, name):
@@ -123,15 +121,6 @@ def test_places_name_file_chunk_and_checksums(serve):
     assert rewards["offset"] + rewards["size_bytes"] <= len(data)
     end = rewards["offset"] + rewards["size_bytes"]
     assert rewards["checksum"] == f"CRC32C {int.from_bytes(data[end - 4 : end], 'little'):08x}"
-
-
-def test_places_in_hdf5(serve):
-    write_robot("lab/single-v1", container="hdf5", episodes=2)
-    served = serve("lab/single-v1")
-    found = served.get("api/data/0/episode/1/places?step=3")
-    (rewards,) = (one for one in found["columns"] if one["column"] == "rewards")
-    assert rewards["file"] == "data.h5"
-    assert rewards["size_bytes"] > 0
 
 
 def test_a_view_is_saved_once_into_the_folder_of_the_command(serve, tmp_path):
@@ -298,27 +287,11 @@ def test_a_dataset_that_is_deleted_while_open_is_said_to_be(serve):
     assert served.get("api/opened")["datasets"][0]["episodes"] == 6
 
 
-def test_a_view_shows_where_its_episodes_were_stored(serve, tmp_path):
-    ds = write_numbers()
-    path = ds.filter_episodes("returns >= 297").save(tmp_path / "good.json")
-    served = serve(path)
-    page = served.get("api/data/0/episodes")
-    assert page["columns"]["returns"] == [297, 298, 299]
-    head = served.get("api/data/0/episode/1")
-    assert head["stored_as"] == 298
-    assert lines_of(head, "observations")[0][0] == 298
-
-
 def test_what_cannot_be_opened_says_what_to_do(tmp_path):
     with pytest.raises(NotFoundError, match="orlog build"):
         open_all(["pointmaze/umaze-v1"])
     with pytest.raises(NotFoundError, match=r"no dataset .* no run .* no report"):
         open_all([str(tmp_path)])
-
-
-def test_a_port_that_is_taken_is_named():
-    with listen(0) as taken, pytest.raises(OSError, match=r"^port \d+ of 127\.0\.0\.1 .* port=NUMBER"):
-        listen(taken.getsockname()[1])
 
 
 def test_nested_values_are_named_though_not_shown(serve):
@@ -335,12 +308,6 @@ def test_large_seeds_keep_their_last_digit(serve):
     record_episodes("lab/robot-v1", [dataclasses.replace(robot_episode(1, 5), seed=2**62 + 1)], ROBOT_SPACE, ARM_SPACE)
     page = serve("lab/robot-v1").get("api/data/0/episodes")
     assert page["columns"]["seeds"] == [str(2**62 + 1)]
-
-
-def test_states_of_a_simulator_are_known(serve):
-    record_cartpole()
-    head = serve("lab/cartpole-v1").get("api/data/0/episode/0")
-    assert head["renders"] == "states"
 
 
 @pytest.mark.usefixtures("home")
@@ -398,21 +365,3 @@ def test_a_browser_is_given_a_file_that_only_the_user_can_read(tmp_path, home):
     started.send_signal(signal.SIGINT)
     started.communicate(timeout=LONGEST_S)
     assert started.returncode == 0
-
-
-def test_without_its_packages_the_command_says_what_to_install(monkeypatch):
-    from orlog.cli.open import open_viewer
-
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r'pip install "orlog\[open\]"') as error:
-        open_viewer(["lab/numbers-v1"])
-    assert all(name in str(error.value) for name in NEEDED)
-
-
-def test_texts_that_are_scripts_stay_texts(serve):
-    write_robot(text=SCRIPT, description=SCRIPT, behavior_policy=SCRIPT)
-    served = serve("lab/robot-v1")
-    head = served.get("api/data/0/episode/0")
-    assert head["policy"] == SCRIPT
-    _, headers, _ = served.ask("api/data/0/episode/0")
-    assert headers["content-type"] == "application/json"

@@ -63,11 +63,10 @@ class ProcessPool(ThreadPoolExecutor):
         _open_pools.add(self)
 
     def submit(self, function: Callable[..., Result], /, *arguments: Any, **named: Any) -> Future[Result]:
-        """Begin work in a process that has none, or in a new one if there may be more.
-
-        Its future raises WorkerDiedError if the process was killed.
-        """
-        return super().submit(self._work, functools.partial(function, *arguments, **named))
+        """Begin work in a process that has none, or in a new one; its future raises WorkerDiedError if that is killed."""
+        # Pickled here: a process that cannot read what a pool sends it ends without saying why.
+        pickled = pickle.dumps(functools.partial(function, *arguments, **named), pickle.HIGHEST_PROTOCOL)
+        return super().submit(self._work, pickled)
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """End the processes once their work is done; at once after an error."""
@@ -87,30 +86,24 @@ class ProcessPool(ThreadPoolExecutor):
                     process.kill()
         self.shutdown(cancel_futures=True)
 
-    def _work(self, work: Callable[[], Result]) -> Result:
-        # Pickled here: a process that cannot read what a pool sends it ends without saying why.
-        pickled = pickle.dumps(work, pickle.HIGHEST_PROTOCOL)
+    def _work(self, pickled: bytes) -> Any:
+        """Do work in the process of this thread, or in a new one if it was killed."""
+        with self._lock:  # so that `kill` sees every process
+            if self._is_killed:
+                raise WorkerDiedError("the pool was ended.")
+            pool: Any = getattr(self._of_thread, "pool", None)
+            if not pool or pool._broken or not all(process.is_alive() for process in pool._processes.values()):
+                spawning = multiprocessing.get_context("spawn")
+                pool = self._of_thread.pool = ProcessPoolExecutor(1, spawning, _follow_parent)
+                self._started.append(pool)
+            future = pool.submit(_do_pickled, pickled)
         try:
-            result: Result = self._begin(pickled).result()
+            return future.result()
         except BrokenProcessPool:
             raise WorkerDiedError(
                 "its process was killed, often because memory ran out; run the same "
                 "command again with fewer workers, and with resume=True unless it is a sweep."
             ) from None
-        return result
-
-    def _begin(self, pickled: bytes) -> Future[Any]:
-        """Begin work in the process of this thread, or in a new one if it was killed."""
-        with self._lock:  # so that `kill` sees every process
-            if self._is_killed:
-                raise WorkerDiedError("the pool was ended.")
-            pool: Any = getattr(self._of_thread, "pool", None)
-            if not pool or pool._broken or not all(one.is_alive() for one in pool._processes.values()):
-                spawning = multiprocessing.get_context("spawn")
-                pool = self._of_thread.pool = ProcessPoolExecutor(1, spawning, _follow_parent)
-                self._started.append(pool)
-            future: Future[Any] = pool.submit(_do_pickled, pickled)
-            return future
 
 
 _open_pools: set[ProcessPool] = set()

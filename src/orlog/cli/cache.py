@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -17,6 +16,9 @@ from orlog.errors import StorageError
 from orlog.manifests.names import size_text
 
 cache = command_group("cache", "The datasets on this machine, and the space that they take.", "orlog cache list")
+VERSIONS = "name version kind size_bytes shared_bytes came_from=from last_used is_pinned=pinned home"
+PACKS = "name=pack_of versions kind is_view=of_a_view size_bytes last_used folder"
+IN_PLACE = "name=read_in_place version size_bytes=kept whole_bytes=of used=last_opened"
 
 
 @command("orlog cache list", cache, "list")
@@ -36,82 +38,28 @@ def list_versions(as_json: AsJson = False) -> None:
     body = {
         "folder": datasets_folder(),
         "total_bytes": total_bytes(),
-        "versions": [dataclasses.asdict(one) for one in cached_versions()],
+        "versions": [dataclasses.asdict(version) for version in cached_versions()],
         "packs_folder": packs_folder(),
-        "packs_bytes": sum(one.size_bytes for one in packs if one.folder.parent == packs_folder()),
-        "packs": [dataclasses.asdict(one) | {"versions": list(map(str, one.versions))} for one in packs],
+        "packs_bytes": sum(pack.size_bytes for pack in packs if pack.folder.parent == packs_folder()),
+        "packs": [dataclasses.asdict(pack) | {"versions": list(map(str, pack.versions))} for pack in packs],
         "in_place_folder": in_place_folder(),
-        "in_place_bytes": sum(one.size_bytes for one in kept),
+        "in_place_bytes": sum(version.size_bytes for version in kept),
         "in_place_limit": limit_bytes(),
         "in_place": [
             {
-                "name": one.manifest.name,
-                "version": one.manifest.version,
-                "digest": one.manifest.digest,
-                "size_bytes": one.size_bytes,
-                "whole_bytes": one.manifest.size_bytes,
-                "used": dt.datetime.fromtimestamp(one.used, dt.UTC),
+                "name": version.manifest.name,
+                "version": version.manifest.version,
+                "digest": version.manifest.digest,
+                "size_bytes": version.size_bytes,
+                "whole_bytes": version.manifest.size_bytes,
+                "used": dt.datetime.fromtimestamp(version.used, dt.UTC),
             }
-            for one in kept
+            for version in kept
         ],
         "results_folder": results_folder(),
         "results": stored_space()._asdict(),
     }
-    show(body, as_json, _print_space)
-
-
-def _print_space(body: dict[str, Any]) -> None:
-    if body["versions"]:
-        _show_versions(body["versions"])
-        say()
-    say(f"folder: {body['folder']}")
-    say(f"in all: {size_text(body['total_bytes'])}, shared files counted once")
-    if body["packs"]:
-        rows = []
-        for pack in body["packs"]:
-            versions = ", ".join(dict.fromkeys(one.partition("@")[2] for one in pack["versions"]))
-            view = "view of " if pack["is_view"] and versions else ""
-            kind = "" if pack["kind"] == "pack" else pack["kind"]
-            rows.append({**pack, "versions": f"{view}{versions}", "kind": kind})
-        say()
-        show_rows(rows, "name=pack_of versions=version kind=what size_bytes=size last_used folder")
-        say(f"\npacks: {body['packs_folder']}\nin all: {size_text(body['packs_bytes'])}")
-    if body["in_place"]:
-        say()
-        columns = "name=read_in_place version size_bytes=kept whole_bytes=of used=last_opened"
-        show_rows(body["in_place"], columns)
-        limit = f"of at most {size_text(body['in_place_limit'])} (ORLOG_CACHE)"
-        say(f"\nread in place: {body['in_place_folder']}")
-        say(f"in all: {size_text(body['in_place_bytes'])} {limit}")
-    results = body["results"]
-    if results["finished"] or results["begun"]:
-        counts = f"{results['finished']:,} finished, {results['begun']:,} begun"
-        say(f"\nresults: {body['results_folder']}")
-        say(f"in all: {size_text(results['size_bytes'])}; {counts}")
-
-
-def _show_versions(versions: Sequence[dict[str, Any]]) -> None:
-    from orlog.datasets.home.folders import datasets_folder
-
-    rows = [
-        {
-            **one,
-            "kind": "" if one["kind"] == "version" else one["kind"],
-            "shared_bytes": one["shared_bytes"] or None,
-            "came_from": _short(one["came_from"]),
-            "is_pinned": "pinned" if one["is_pinned"] else "",
-            "home": "" if one["home"] == datasets_folder() else one["home"],
-        }
-        for one in versions
-    ]
-    columns = "name version kind=what size_bytes=size shared_bytes=shared came_from=from last_used is_pinned=pin home"
-    show_rows(rows, columns, spare=("shared", "home"))
-
-
-def _short(origin: str) -> str:
-    """Return where something is from; of an address or a path in at most 44 characters, its beginning and its end."""
-    is_short = "/" not in origin or len(origin) <= 44
-    return origin if is_short else f"{origin[:26]}..{origin[-16:]}"
+    show(body, as_json, versions=VERSIONS, packs=PACKS, in_place=IN_PLACE)
 
 
 @command("orlog cache gc --unused 60 --max-size 50G --dry-run", cache)
@@ -135,41 +83,39 @@ def gc(unused: int | None = None, max_size: str | None = None, dry_run: bool = F
     from orlog.datasets.home.garbage import GarbageReport, collect_garbage
     from orlog.loaders.pack_cache import collect_packs
 
+    collectors: dict[str, Any] = {
+        "versions": collect_garbage,
+        "packs": collect_packs,
+        "read in place": collect_in_place,
+    }
     reports: list[GarbageReport] = []
-    left = {"versions": 0, "packs": 0, "read in place": 0}
+    left = dict.fromkeys(collectors, 0)
+    limit = None if max_size is None else read_bytes(max_size, "a size such as 500M or 50G")
 
-    def collect(kind: str, collector: Any, room: int | None) -> None:
-        reports.append(collector(unused_days=unused, max_bytes=room, dry_run=dry_run))
+    def collect(kind: str, *, is_limited: bool) -> None:
+        others = sum(size for other, size in left.items() if other != kind)
+        room = max(0, limit - others) if is_limited and limit is not None else None
+        reports.append(collectors[kind](unused_days=unused, max_bytes=room, dry_run=dry_run))
         left[kind] = reports[-1].left_bytes
 
-    def room_beside(*kinds: str) -> int | None:
-        return None if limit is None else max(0, limit - sum(left[kind] for kind in kinds))
-
-    limit = None if max_size is None else read_bytes(max_size, "a size such as 500M or 50G")
     # First what is removed in any case; what is read in place and packs may use the space that this leaves.
-    collect("versions", collect_garbage, None)
-    collect("packs", collect_packs, None)
-    collect("read in place", collect_in_place, room_beside("versions", "packs"))
+    collect("versions", is_limited=False)
+    collect("packs", is_limited=False)
+    collect("read in place", is_limited=True)
     if limit is not None:
-        collect("packs", collect_packs, room_beside("versions", "read in place"))
-        collect("versions", collect_garbage, room_beside("packs", "read in place"))
+        collect("packs", is_limited=True)
+        collect("versions", is_limited=True)
     # In a dry run both passes report what is removed in any case.
     removed = {gone.path: gone for report in reports for gone in report.removed}
     for gone in removed.values():
-        verb = "would remove" if dry_run else "removed"
-        say(f"{verb} {gone.path} ({size_text(gone.freed_bytes)}): {gone.why}")
+        say(f"{'would remove' if dry_run else 'removed'} {gone.path} ({size_text(gone.freed_bytes)}): {gone.why}")
     for kept in {kept.path: kept for report in reports for kept in report.kept}.values():
         say(f"kept {kept.path}: {kept.why}")
     freed = size_text(sum(gone.freed_bytes for gone in removed.values()))
-    in_place = left["read in place"]
-    say(
-        f"{freed} {'would be freed' if dry_run else 'freed'}; versions take {size_text(left['versions'])}, "
-        f"packs {size_text(left['packs'])}{f', read in place {size_text(in_place)}' if in_place else ''}"
-    )
+    sizes = ", ".join(f"{kind} {size_text(size)}" for kind, size in left.items())
+    say(f"{freed} {'would be freed' if dry_run else 'freed'}; what is left: {sizes}")
     if limit is not None and sum(left.values()) > limit:
-        say(
-            f"that is more than {max_size}, but nothing else may be removed; to see what is left, run: orlog cache list"
-        )
+        say(f"that is more than {max_size}, but nothing else may be removed; see: orlog cache list")
     for failure in (failure for report in reports for failure in report.failures):
         raise failure
 
@@ -212,20 +158,20 @@ def delete(name: Versions, yes: bool = False) -> None:
     from orlog.loaders.pack_cache import delete_pack, packs_of
 
     wanted = own_versions(name, ("version", "partial", "download", "strange", "leftover"))
-    for one in wanted:
-        check_deletable(one.name, one.version)
+    for named in wanted:
+        check_deletable(named.name, named.version)
     versions, freed = plan_deletion(wanted)
     packs = packs_of(wanted)
-    _show_versions([dataclasses.asdict(one) for one in versions])
+    show_rows([dataclasses.asdict(version) for version in versions], VERSIONS)
     say()
     for version in versions:
         if version.kind in ("version", "strange"):
-            origin = _short(version.came_from) or "moved aside by a repair"
+            origin = version.came_from or "moved aside by a repair"
             again = f"to get it again, run: {version.again}"
             say(f"{version.folder}: {again if version.again else f'NO OTHER COPY IS KNOWN ({origin})'}")
-    for there in cached_versions():
-        if there.kind == "recording" and there.name == wanted[0].name:
-            say(f"{there.folder}: an interrupted recording, left alone")
+    for cached in cached_versions():
+        if cached.kind == "recording" and cached.name == wanted[0].name:
+            say(f"{cached.folder}: an interrupted recording, left alone")
     for pack in packs:
         say(f"{pack.folder}: its pack ({size_text(pack.size_bytes)})")
     say(f"this frees {size_text(freed + sum(pack.size_bytes for pack in packs))}")
@@ -233,8 +179,8 @@ def delete(name: Versions, yes: bool = False) -> None:
         if not _is_terminal():
             raise ValueError("delete asks for confirmation, and there is no terminal to answer in; add --yes.")
         typer.confirm("Delete?", abort=True)
-    for one in wanted:
-        say(f"deleted {one} ({size_text(delete_version(one.name, one.version))})")
+    for named in wanted:
+        say(f"deleted {named} ({size_text(delete_version(named.name, named.version))})")
     failures = []
     for pack in packs:
         try:

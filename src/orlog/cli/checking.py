@@ -17,7 +17,7 @@ import orlog
 from orlog.base.terminal import progress_bar, progress_bars, say, show_table, tell
 from orlog.cli.options import AsJson, Imports, Name, Transfer, TrustEnvironment, Workers, command
 from orlog.cli.results import show
-from orlog.errors import NotFoundError
+from orlog.errors import NotFoundError, OrlogError, TransferError
 from orlog.manifests.names import counted, is_url
 
 if TYPE_CHECKING:
@@ -73,13 +73,15 @@ def verify(
         )
     if not repair and (transfer.mirror or transfer.limit_rate):
         raise typer.BadParameter("--mirror and --limit-rate go with it.", param_hint="--repair")
+    from orlog.datasets.reading.finding import folders_to_repair, folders_to_verify
+
     if in_place:
         is_right = _verify_in_place(name, sample, whole_files, as_json)
     elif repair:
-        is_right = _repair(name, transfer.arguments(), as_json)
+        is_right = True
+        for folder in folders_to_repair(name):
+            _repair(folder, transfer.arguments(), as_json)
     else:
-        from orlog.datasets.reading.finding import folders_to_verify
-
         rights = [_verify(folder, name, quick, values, offline, as_json) for folder in folders_to_verify(name)]
         is_right = all(rights)
     if not is_right:
@@ -99,8 +101,7 @@ def _verify(folder: Path, name: str, quick: bool, values: bool, offline: bool, a
     with unless_deleted(folder), _bytes_bar(total) as count:
         manifest, problems = verify_folder(folder, quick=quick, progress=count)
     damaged = len(problems)
-    if not damaged:
-        problems = check_opening(folder, manifest)
+    problems = problems or check_opening(folder, manifest)
     if values and not problems:
         problems = _find_wrong_values(folder)
     origin = confirm_version(folder, manifest, offline=offline)
@@ -127,20 +128,18 @@ def _verify(folder: Path, name: str, quick: bool, values: bool, offline: bool, a
                 f"{damaged} of {len(manifest.objects)} files of {title} are not as in the manifest "
                 f"({folder}); {_how_to_mend(folder, name, manifest)}"
             )
+        elif problems:
+            tell(
+                f"the files of {title} are as in the manifest, but not what it says of them ({folder}): "
+                "try another machine, then ask the author for a new version."
+            )
         else:
             files = counted(len(objects), "file") if is_complete else how_much(folder, manifest)
             how = " (those that did not change since they were hashed were not read)" * quick
-            say(f"{title}: {files}, {body['bytes']:,} bytes, all as in the manifest{how}")
-            say(body["digest"])
+            say(f"{title}: {files}, {body['bytes']:,} bytes, all as in the manifest{how}\n{body['digest']}")
             if body["rebuild"]:
                 say(f"{body['rebuild']}: not the recorded data")
-            if problems:
-                tell(
-                    f"the files of {title} are as in the manifest, but not what it and store format 1 say of "
-                    f"them ({folder}): another program, faulty memory or a faulty codec wrote them so, or reads "
-                    "them now; try another machine, then ask the author for a new version."
-                )
-            elif values:
+            if values:
                 columns = counted(len(manifest.columns), "column")
                 say(f"{columns}, {_value_bytes(manifest):,} bytes of values, all as stated")
         if origin.state == "other":
@@ -152,27 +151,23 @@ def _verify(folder: Path, name: str, quick: bool, values: bool, offline: bool, a
     return not problems and origin.state != "other"
 
 
-def _repair(name: str, transfer: dict[str, Any], as_json: bool) -> bool:
-    """Download again what is damaged or missing of the versions that a name stands for; it raises where it cannot."""
-    from orlog.datasets.reading.finding import folders_to_repair
+def _repair(folder: Path, transfer: dict[str, Any], as_json: bool) -> None:
+    """Download again what is damaged or missing of a version; it raises where it cannot."""
 
-    def text(body: dict[str, Any]) -> None:
+    def text(_: object) -> None:
         for problem in problems:
             say(problem)
         outcome = f"{counted(len(problems), 'problem')}, repaired" if problems else "no damage found"
-        say(f"{body['folder']}: {outcome}.")
+        say(f"{folder}: {outcome}.")
 
-    for folder in folders_to_repair(name):
-        with progress_bars() as update:
-            problems = orlog.repair_dataset(
-                folder,
-                progress=functools.partial(update, "repair", in_bytes=True),
-                on_objects=functools.partial(update, "files"),
-                **transfer,
-            )
-        repaired = [dataclasses.asdict(problem) for problem in problems]
-        show({"folder": folder, "repaired": repaired}, as_json, text)
-    return True
+    with progress_bars() as update:
+        problems = orlog.repair_dataset(
+            folder,
+            progress=functools.partial(update, "repair", in_bytes=True),
+            on_objects=functools.partial(update, "files"),
+            **transfer,
+        )
+    show({"folder": folder, "repaired": [dataclasses.asdict(problem) for problem in problems]}, as_json, text)
 
 
 def _verify_in_place(name: str, sample: str | None, whole_files: bool, as_json: bool) -> bool:
@@ -180,7 +175,11 @@ def _verify_in_place(name: str, sample: str | None, whole_files: bool, as_json: 
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
     from orlog.datasets.store.verify import check_where_it_is
 
-    share = 1.0 if sample is None else _share(sample)
+    share = 0.0
+    with contextlib.suppress(ValueError):
+        share = float((sample or "100").removesuffix("%")) / 100
+    if not 0 < share <= 1:
+        raise typer.BadParameter(f"{sample!r}: expected a percentage such as 1%.", param_hint="--sample")
     version = open_in_place(name, whole_files=whole_files).selection().versions[0]
     manifest = version.manifest
     with progress_bar("files", f"checking {manifest.name}") as update:
@@ -198,24 +197,14 @@ def _verify_in_place(name: str, sample: str | None, whole_files: bool, as_json: 
     def text(body: dict[str, Any]) -> None:
         for problem in checked.problems:
             tell(problem, style="red")
-        damaged = counted(len(checked.problems), "file")
+        outcome = f"{counted(len(checked.problems), 'file')} damaged" if checked.problems else "all right"
         say(
             f"{manifest.name}@{manifest.version}: {checked.chunks:,} of {counted(checked.of_chunks, 'chunk')} "
-            f"fetched and checked by {body['checked_by']}: {f'{damaged} damaged' if checked.problems else 'all right'}"
+            f"fetched and checked by {body['checked_by']}: {outcome}\n{body['digest']}"
         )
-        say(body["digest"])
 
     show(body, as_json, text)
     return not checked.problems
-
-
-def _share(text: str) -> float:
-    """Return the share that a text such as 1% means."""
-    with contextlib.suppress(ValueError):
-        share = float(text.removesuffix("%")) / 100
-        if 0 < share <= 1:
-            return share
-    raise typer.BadParameter(f"{text!r}: expected a percentage such as 1%.", param_hint="--sample")
 
 
 def _how_to_mend(folder: Path, name: str, manifest: Manifest) -> str:
@@ -316,8 +305,6 @@ def audit(
 
 def _opened(name: str) -> Dataset | None:
     """Return what a name or URL stands for; None for a part of a version, or what cannot be opened."""
-    from orlog.errors import OrlogError, TransferError
-
     try:
         return orlog.load_dataset(name, in_place=True if is_url(name) else None)
     except TransferError:
@@ -333,21 +320,14 @@ def _audited(name: str) -> Dataset | str:
 
 
 def _print_audit(audited: Audit) -> None:
-    """Print findings as a table, and what was not checked."""
     from orlog.datasets.audit.findings import place_text
 
     name = f"{audited.name}@{audited.version}" if audited.version else audited.name
     size = f"{counted(audited.episodes, 'episode')}, {counted(audited.steps, 'step')}"
     say(f"{name}: {size}: {audited.summary()}")
     rows: list[list[str | Text]] = [
-        [
-            Text(finding.severity, _COLORS[finding.severity]),
-            finding.check,
-            finding.column,
-            place_text(finding),
-            finding.text,
-        ]
-        for finding in audited.findings
+        [Text(one.severity, _COLORS[one.severity]), one.check, one.column, place_text(one), one.text]
+        for one in audited.findings
     ]
     if rows:
         show_table(["", "check", "column", "first at", "finding"], rows)

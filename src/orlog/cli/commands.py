@@ -8,7 +8,6 @@ import re
 import sys
 import traceback
 import warnings
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -17,28 +16,24 @@ from orlog.base.terminal import tell
 from orlog.cli import (  # noqa: F401 (some only declare commands)
     cache,
     checking,
-    environments,
-    imports,
+    evaluating,
+    exchange,
     open,  # noqa: A004 (the module is named as the command is)
-    registries,
     reproducing,
-    runs,
     scores,
-    scoring,
     showing,
     training,
     versions,
 )
-from orlog.cli.advice import as_settings, in_options, with_line
+from orlog.cli.advice import as_settings, in_options, stopped_by_signals
 from orlog.cli.options import Begun
 from orlog.cli.options import app as app
-from orlog.cli.stopping import stopped_by_signals
-from orlog.errors import InvalidNameError, OrlogError, VersionExistsError
+from orlog.errors import InvalidNameError, OrlogError
 
 # The panels of `orlog --help` with their commands in the order shown, and their groups of commands.
 PANELS: dict[str, tuple[str, list[typer.Typer]]] = {
     "Datasets": ("list show open build verify audit", []),
-    "Download and publish": ("download publish import export", [registries.registries]),
+    "Download and publish": ("download publish import export", [exchange.registries]),
     "Versions and views": ("diff lock mark save", []),
     "Disk space": ("delete", [cache.cache]),
     "Training and scores": ("train finetune evaluate scores ope reproduce sweep compare runs quickstart", []),
@@ -72,7 +67,7 @@ _arrange()
 @stopped_by_signals()
 def run() -> None:
     """Run the command line; known errors become one line and an exit code, as signals do."""
-    warnings.showwarning = _show_warning  # type: ignore[assignment]  # it takes whatever comes
+    warnings.showwarning = lambda message, *_: tell(message, label="warning")
     transfers = logging.getLogger("orlog.download")
     transfers.handlers[:] = [_Telling()]
     transfers.setLevel(logging.INFO)
@@ -80,18 +75,16 @@ def run() -> None:
         code = _run()
     except typer.Abort:
         tell("Aborted.")
-        sys.exit(130)
-    except (OrlogError, ValueError, FloatingPointError, OSError) as error:
-        _fail(error)
-    except Exception as error:  # noqa: BLE001 (a wrong use, or a defect, printed as Python does)
-        # Only what typer raises for a wrong use can format its message; what it prints itself would
-        # be wrapped in pipes too.
-        if hasattr(error, "format_message"):
-            _fail_usage(error)
-        traceback.print_exception(error)
-        sys.exit(_exit_code(error))
-    else:
-        sys.exit(code)
+        code = 130
+    except Exception as error:  # noqa: BLE001 (a defect is printed as Python does)
+        if hasattr(error, "format_message"):  # of a wrong use; typer itself would wrap it in pipes too
+            _tell_usage(error)
+        elif Begun.debug or not isinstance(error, OrlogError | ValueError | FloatingPointError | OSError):
+            traceback.print_exception(error)
+        else:
+            _tell_error(error)
+        code = getattr(error, "exit_code", 1)
+    sys.exit(code)
 
 
 def _run() -> Any:
@@ -102,7 +95,7 @@ def _run() -> Any:
         words = sys.argv[1:]
         context = getattr(error, "ctx", None) if hasattr(error, "option_name") else None
         options = [] if context is None else context.command.get_params(context)
-        if not any("--set" in one.opts for one in options):
+        if not any("--set" in option.opts for option in options):
             raise
         try:
             again = as_settings(options, words)
@@ -121,42 +114,21 @@ class _Telling(logging.Handler):
         tell(record.getMessage())
 
 
-def _show_warning(message: Warning | str, *_: object) -> None:
-    tell(message, label="warning")
+def _tell_error(error: Exception) -> None:
+    text = in_options(str(error))
+    if isinstance(error, InvalidNameError) and error.name:
+        from orlog.datasets.reading.finding import near_names
+
+        text += near_names(error.name)
+    tell(text, label="error")
 
 
-def _fail(error: Exception) -> None:
-    """Print an error, with what to do next, and end with its exit code."""
-    if Begun.debug:
-        traceback.print_exception(error)
-    else:
-        text = in_options(str(error))
-        if isinstance(error, VersionExistsError) and error.free:
-            text = with_line(text, error.free)
-        if isinstance(error, FileNotFoundError) and error.filename is None:
-            try:
-                Path.cwd()
-            except FileNotFoundError:
-                text = "the current folder was deleted; change to one that exists."
-        if isinstance(error, InvalidNameError) and error.name:
-            from orlog.datasets.reading.finding import near_names
-
-            text += near_names(error.name)
-        tell(text, label="error")
-    sys.exit(_exit_code(error))
-
-
-def _exit_code(error: Exception) -> int:
-    return int(getattr(error, "exit_code", 1))
-
-
-def _fail_usage(error: Any) -> None:
+def _tell_usage(error: Any) -> None:
     """Print how the command is used, and what was wrong; without arguments, help was printed."""
     message = error.format_message()
-    if message:
-        if error.ctx is not None:
-            usage = " ".join(error.ctx.get_usage().split())
-            tell(f"{usage}\nFor help, run: {error.ctx.command_path} --help")
-        end = "" if message.endswith((".", "?")) else "."
-        tell(f"{message}{end}", label="error")
-    sys.exit(error.exit_code)
+    if not message:
+        return
+    if error.ctx is not None:
+        usage = " ".join(error.ctx.get_usage().split())
+        tell(f"{usage}\nFor help, run: {error.ctx.command_path} --help")
+    tell(message if message.endswith((".", "?")) else f"{message}.", label="error")

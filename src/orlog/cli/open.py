@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import tempfile
 import threading
@@ -12,10 +11,7 @@ from pathlib import Path
 
 from orlog.base.terminal import say
 from orlog.cli.options import Imports, TrustEnvironment, command
-from orlog.errors import MissingExtraError
-from orlog.manifests.names import counted
-
-NEEDED = ("starlette", "uvicorn")
+from orlog.errors import needing
 
 
 @command("orlog open pointmaze/umaze-v1", name="open")
@@ -38,14 +34,11 @@ def open_viewer(
         port (>= 0, default: a free one): Port on 127.0.0.1.
         browser: Open the page in the browser.
     """
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingExtraError(
-            f"the viewer needs {' and '.join(missing)}, which {'are' if len(missing) > 1 else 'is'} not installed",
-            install="orlog[open]",
-        )
-    from orlog.viewer.opened import count_runs, open_all
+    with needing("the viewer needs Starlette and uvicorn", "orlog[open]"):
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
     from orlog.viewer.server import Viewer, application, listen, serve
+    from orlog.viewer.shown import open_all
 
     opened = open_all(names, trust_environment=trust_environment)
     viewer, listening = Viewer(opened), listen(port)
@@ -56,10 +49,9 @@ def open_viewer(
         with contextlib.suppress(OSError):  # nobody reads what is printed any more
             say(f"A browser entered. For another one:\n{site}{guard.invite(print_next)}")
 
-    counts = {str(folder): counted(count_runs(folder), "run") for folder in opened.runs}
-    shown = [*(one.title for one in opened.datasets), *(f"{one} ({counts[one]})" for one in counts)]
     say(f"{site}{guard.invite(print_next)}")
-    say(f"shows {', '.join([*shown, *map(str, opened.reports)])}\nCtrl-C ends it.")
+    say(f"shows {', '.join(map(str, [*(shown.title for shown in opened.datasets), *opened.runs, *opened.reports]))}")
+    say("Ctrl-C ends it.")
     with contextlib.ExitStack() as stack:
         stack.callback(viewer.close)
         if browser:

@@ -79,17 +79,14 @@ def _greet() -> None:
     """Print what is here and what to do next."""
     from orlog.datasets.listing import listed_here
 
-    listed = listed_here().values()
-    here = [one for one in listed if one.state == "here"]
-    to_build = sum(one.source == "catalogue" for one in listed)
-    size = size_text(sum(one.size_bytes or 0 for one in here))
+    here = [listed for listed in listed_here().values() if listed.state == "here"]
+    size = size_text(sum(listed.size_bytes or 0 for listed in here))
     name = here[0].name if here else "classic/pendulum-mixed-v1"
     first = "" if here else f"orlog build {name}, then "
-    held = f"{counted(len(here), 'dataset')}, {size}; {to_build} more to build: orlog list"
     say(f"orlog {orlog.__version__}: {app.info.help}", style="bold")
     show_facts(
         [
-            ("here", held),
+            ("here", f"{counted(len(here), 'dataset')}, {size}; more to build: orlog list"),
             ("next", f"{first}orlog open {name}, in a terminal orlog show {name} --episode 0"),
             ("find", "orlog list --remote --search hopper"),
             ("try", "orlog quickstart"),
@@ -112,18 +109,22 @@ def command(
 
 def takes_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a function the signature and help that typer makes a command of; the function itself stays as it is."""
-    taken = inspect.signature(function, eval_str=True).parameters
+    taken = _parameters(function)
     about, helps = _help_of(function)
-    parameters = [option for one in taken.values() for option in _options_of(one, helps)]
+    parameters = [option for parameter in taken for option in _options_of(parameter, helps)]
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
-        function(**{name: _gathered(one, given) for name, one in taken.items()})
+        function(**{parameter.name: _gathered(parameter, given) for parameter in taken})
 
     run.__doc__ = about
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _parameters(documented: Any) -> list[inspect.Parameter]:
+    return [*inspect.signature(documented, eval_str=True).parameters.values()]
 
 
 def _help_of(documented: Any) -> tuple[str, dict[str, tuple[str, str]]]:
@@ -137,7 +138,7 @@ def _options_of(parameter: inspect.Parameter, helps: Mapping[str, tuple[str, str
     """Yield a parameter, or in place of one that is a dataclass those that its fields are."""
     kind = parameter.annotation
     if dataclasses.is_dataclass(kind):
-        for field in _fields(parameter).values():
+        for field in _parameters(kind):
             yield from _options_of(field, _help_of(kind)[1])
         return
     if parameter.name in helps:
@@ -146,49 +147,39 @@ def _options_of(parameter: inspect.Parameter, helps: Mapping[str, tuple[str, str
         if kind is bool and parameter.default is False and "--" not in how:
             how = f"--{parameter.name.replace('_', '-')}"  # without a --no- of its own
         is_argument = how.startswith("[") or (is_needed and "--" not in how)
-        kind = Annotated[kind, argument(how, text) if is_argument else option(how, text)]
+        kind = Annotated[kind, option(how, text, typer.Argument if is_argument else typer.Option)]
     yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind)
+
+
+def _gathered(parameter: inspect.Parameter, given: Mapping[str, Any]) -> Any:
+    """Return the value of a parameter, a dataclass made of its fields where it is one."""
+    kind: Any = parameter.annotation
+    if not dataclasses.is_dataclass(kind):
+        return given[parameter.name]
+    return kind(**{field.name: _gathered(field, given) for field in _parameters(kind)})  # type: ignore[operator]
 
 
 def option(how: str, text: str, make: Any = typer.Option, **more: Any) -> Any:
     """Return what typer takes for an option: `how` is what would stand in parentheses in a docstring."""
-    names, parts = _parts(how)
-    return make(*names, help=text.replace("[", r"\["), **parts, **more)  # rich reads brackets
-
-
-def argument(how: str, text: str, **more: Any) -> Any:
-    """Return what typer takes for an argument, as `option` does."""
-    return option(how, text, typer.Argument, **more)
-
-
-def _parts(how: str) -> tuple[list[str], dict[str, Any]]:
-    """Return the names of an option, and what else stands in parentheses under the names that typer has for it."""
-    names: list[str] = []
     how, _, default = how.partition("default: ")
-    parts: dict[str, Any] = {"show_default": default} if default else {}
+    if default:
+        more["show_default"] = default
+    names = []
     for part in filter(None, how.split(", ")):
         if part.startswith("--"):
             name, _, part = part.partition(" ")
             names = [name]
         if part.startswith(">= "):
             number = part.removeprefix(">= ")
-            parts["min"] = int(number) if number.isdecimal() else float(number)
+            more["min"] = int(number) if number.isdecimal() else float(number)
         elif part:
-            parts["metavar"] = part
-    return names, parts
+            more["metavar"] = part
+    return make(*names, help=text.replace("[", r"\["), **more)  # rich reads brackets
 
 
-def _gathered(parameter: inspect.Parameter, given: Mapping[str, Any]) -> Any:
-    """Return the value of a parameter, a dataclass made of its fields where it is one."""
-    if not dataclasses.is_dataclass(parameter.annotation):
-        return given[parameter.name]
-    kind: Any = parameter.annotation
-    fields = _fields(parameter)
-    return kind(**{name: _gathered(fields[name], given) for name in fields})
-
-
-def _fields(parameter: inspect.Parameter) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(parameter.annotation, eval_str=True).parameters
+def argument(how: str, text: str, **more: Any) -> Any:
+    """Return what typer takes for an argument, as `option` does."""
+    return option(how, text, typer.Argument, **more)
 
 
 def read_bytes(text: str, expected: str, *, at_least: int = 0) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from orlog.base.terminal import print_json, progress_bar, progress_bars, say, say_notes, tell
+from orlog.base.terminal import progress_bar, progress_bars, say, say_notes, tell
 from orlog.cli.advice import in_options
 from orlog.cli.options import (
     CORES,
@@ -26,6 +26,7 @@ from orlog.cli.options import (
     TrustEnvironment,
     command,
 )
+from orlog.cli.results import show
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted
 
@@ -151,19 +152,17 @@ def reproduce(
         raise typer.BadParameter("--max-seeds is only for --sequential; add it, or use --seeds.")
     if most is not None and most < len(seeds):
         raise typer.BadParameter(f"--max-seeds {most} is less than --seeds {len(seeds)}.")
-    _check_share(scoring, range(most or 10**6) if given.sequential else seeds)
     make_config(algorithm, {})
     executor = scoring.where.chosen()
     with progress_bars() as update:
         dataset = load_or_make(name, CORES, update)
     if scoring.record:
         _check_recordable(dataset, name)
-    if scoring.require_same or given.sequential:
-        reproducing.check_comparable(algorithm, dataset, scoring.steps)
     baseline = read_baseline(algorithm, dataset.name)
     recorded = [*map(int, baseline.returns)] if baseline is not None else []
-    if not given.sequential:
-        _check_share(scoring, seeds, recorded)
+    _check_share(scoring, range(most or 10**6) if given.sequential else seeds, recorded)
+    if scoring.require_same or given.sequential:
+        reproducing.check_comparable(algorithm, dataset, scoring.steps)
     counts = [len(seeds)]
     if given.sequential:
         counts = look_counts(len(seeds), max(len(seeds), most or len(recorded)))
@@ -185,12 +184,9 @@ def reproduce(
             progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
             on_look=lambda result: tell(f"{counted(len(result.seeds), 'seed')}: {result.verdict}"),
         )
-    if scoring.as_json:
-        print_json(result.to_json())
-    else:
-        show_results([result])
+    show(result.to_json(), scoring.as_json, lambda _: show_results([result]))
     if scoring.record:
-        _record(result, scoring.as_json)
+        _record(result)
     _end_with_verdicts([result], scoring)
 
 
@@ -239,30 +235,25 @@ def sweep(*, scoring: Scoring, given: Sweeping) -> None:
         for failure in planned.failures:
             tell(f"{failure.what}: {in_options(failure.message)}", label="failed")
     results = planned.results()
-    if scoring.as_json:
-        print_json(
-            {
-                "results": [one.to_json() for one in results],
-                "left_out": planned.left_out,
-                "failures": [{"what": one.what, "message": one.message} for one in planned.failures],
-            }
-        )
+    page = given.out / "report.html"
     if results:  # before anything is recorded, which it would be compared with
-        title = f"Sweep of {given.algorithms} on {given.suite or given.datasets}"
-        page = given.out / "report.html"
-        write_sweep_page(planned, results, page, title=title)
-        if scoring.as_json:
-            tell(f"report: {page}")
-        else:
-            show_results(results, page)
+        write_sweep_page(
+            planned, results, page, title=f"Sweep of {given.algorithms} on {given.suite or given.datasets}"
+        )
+    body = {
+        "results": [result.to_json() for result in results],
+        "left_out": planned.left_out,
+        "failures": [{"what": failure.what, "message": failure.message} for failure in planned.failures],
+    }
+    show(body, scoring.as_json, lambda _: show_results(results) if results else None)
+    if results:
+        tell(f"report: {page}")
     for result in results if scoring.record else []:
         if len(result.seeds) == len(seeds):
-            _record(result, scoring.as_json)
+            _record(result)
         else:
-            tell(
-                f"note: {result.record.algorithm} on {result.record.dataset} is not recorded: "
-                f"{len(result.seeds)} of {len(seeds)} seeds are done."
-            )
+            done = f"{len(result.seeds)} of {len(seeds)} seeds are done"
+            tell(f"note: {result.record.algorithm} on {result.record.dataset} is not recorded: {done}.")
     if any(failure.is_damage for failure in planned.failures):
         raise typer.Exit(DAMAGE)
     if planned.failures or not results:
@@ -294,10 +285,8 @@ def _reproduce_file(path: Path, name: str | None, scoring: Scoring, given: Repro
             progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
         )
     outcome = OUTCOMES[verdict.word]
-    if scoring.as_json:
-        print_json({"file": str(path), "outcome": outcome, "verdict": verdict_json(verdict)})
-    else:
-        say(f"{outcome}: {verdict}")
+    body = {"file": str(path), "outcome": outcome, "verdict": verdict_json(verdict)}
+    show(body, scoring.as_json, lambda _: say(f"{outcome}: {verdict}"))
     if outcome != "confirms":
         raise typer.Exit(NOT_CONSISTENT if outcome == "contradicts" else UNSETTLED)
 
@@ -381,11 +370,10 @@ def _check_recordable(dataset: Dataset, given: str) -> None:
         )
 
 
-def _record(result: Reproduction, as_json: bool) -> None:
+def _record(result: Reproduction) -> None:
     from orlog.normalize.baselines import record_baseline
 
-    path = record_baseline(result.as_baseline())
-    (tell if as_json else say)(f"recorded in {path}")
+    tell(f"recorded in {record_baseline(result.as_baseline())}")
 
 
 @command("orlog quickstart")
@@ -400,27 +388,16 @@ def quickstart(*, out: Path | None = None, workers: int = CORES, smoke: bool = F
     """
     from orlog.runs.quickstart import quickstart as run
 
-    folder = out or _free_folder("orlog-quickstart")
+    number, folder = 1, out or Path("orlog-quickstart")
+    while out is None and folder.exists():
+        number += 1
+        folder = Path(f"orlog-quickstart-{number}")
     Begun.more = () if out else ("--out", str(folder))
     # For a script, what people read goes to stderr.
     with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
         done = run(folder, smoke=smoke, workers=workers)
     if as_json:
         dataset, results, page = done
-        print_json(
-            {
-                "dataset": dataset.name,
-                "digest": dataset.digest,
-                "report": str(page),
-                "results": [one.to_json() for one in results],
-            }
-        )
-
-
-def _free_folder(name: str) -> Path:
-    """Return the first of name, name-2, name-3 ... that is not there."""
-    return next(
-        path
-        for number in itertools.count(1)
-        if not (path := Path(name if number == 1 else f"{name}-{number}")).exists()
-    )
+        documents = [result.to_json() for result in results]
+        body = {"dataset": dataset.name, "digest": dataset.digest, "report": str(page), "results": documents}
+        show(body, as_json)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from orlog.algos.algorithms import algorithm_title, known_as
-from orlog.base.terminal import console, print_json, progress_bar, say, show_table, tell
+from orlog.base.terminal import progress_bar, say, show_table
 from orlog.cli.options import AsJson, Imports, OptionalName, TrustEnvironment, command
+from orlog.cli.results import facts, say_caveats, show, show_rows
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
-    from orlog.normalize.published_scores import Disagreement, PublishedScore
+    from orlog.normalize.published_scores import PublishedScore
     from orlog.normalize.references import References
     from orlog.runs.baseline_scores import Section
+
+COLUMNS = 8
+"""Algorithms that a terminal has room for side by side."""
 
 
 @command(
@@ -68,21 +72,16 @@ def scores(
     if (costs or cost_limit is not None) and not returns:
         raise typer.BadParameter("--cost and --cost-limit go with returns.")
     if name is None:
-        assert benchmark is not None
-        _show_benchmark(benchmark, algorithm, as_json=as_json)
+        _show_benchmark(str(benchmark), algorithm, as_json)
     elif expert is not None:
         with progress_bar("episodes") as update:
-            body, before = _measured(name, expert, source, episodes, trust_environment, update)
-        if as_json:
-            print_json(body)
-            return
-        _print_references(body["references"])
-        say(before + f"kept in {body['references']['kept']}")
+            body = _measured(name, expert, source, episodes, trust_environment, update)
+        show(body, as_json, lambda body: _print_references(body["references"]))
     elif returns:
         costing = {"costs": costs or None, "cost_limit": cost_limit}
         _show_scores(name, returns, costing if costs or cost_limit is not None else {}, as_json)
     else:
-        _show_dataset(name, algorithm, as_json=as_json)
+        _show_dataset(name, algorithm, as_json)
 
 
 def _show_scores(name: str, returns: list[float], costing: dict[str, Any], as_json: bool) -> None:
@@ -91,8 +90,7 @@ def _show_scores(name: str, returns: list[float], costing: dict[str, Any], as_js
     from orlog.runs.normalized_scores import normalized_score
     from orlog.runs.references import references
 
-    values = normalized_score(name, returns).tolist()
-    body: dict[str, Any] = {"dataset": name, "returns": returns, "scores": values}
+    body: dict[str, Any] = {"dataset": name, "returns": returns, "scores": normalized_score(name, returns).tolist()}
     if costing:
         safe: Any = normalized_score(name, returns, **costing)
         body |= {"normalized_cost": safe.normalized_cost, "safe": safe.safe}
@@ -105,21 +103,21 @@ def _show_scores(name: str, returns: list[float], costing: dict[str, Any], as_js
         source, caveats = known.source, known.caveats
     except NotFoundError as error:  # of benchmarks that count successes
         source = str(error)
-    body |= {"references": anchors, "source": source, "caveats": caveats}
-    if as_json:
-        print_json(body)
-        return
-    say(", ".join(f"{value:z.1f}" for value in values))
-    if len(values) > 1:
-        say(f"mean {sum(values) / len(values):z.1f}")
-    if costing:
-        verdict = "safe" if body["safe"] else "not safe"
-        cost, limit = body["normalized_cost"], costing["cost_limit"]
-        say(f"normalized cost {cost:z.2f} at the limit {limit:g}: {verdict}")
-    for at, anchor in anchors.items():
-        say(f"{at:>3} = {anchor['return']:z.2f}: {anchor['policy']}")
-    say(f"source: {source}")
-    say_caveats(caveats)
+
+    def text(body: dict[str, Any]) -> None:
+        values = body["scores"]
+        say(", ".join(f"{value:z.1f}" for value in values))
+        if len(values) > 1:
+            say(f"mean {sum(values) / len(values):z.1f}")
+        if costing:
+            verdict = "safe" if body["safe"] else "not safe"
+            say(f"normalized cost {body['normalized_cost']:z.2f} at the limit {costing['cost_limit']:g}: {verdict}")
+        for at, anchor in anchors.items():
+            say(f"{at:>3} = {anchor['return']:z.2f}: {anchor['policy']}")
+        say(f"source: {source}")
+        say_caveats(caveats)
+
+    show(body | {"references": anchors, "source": source, "caveats": caveats}, as_json, text)
 
 
 def _measured(
@@ -129,47 +127,35 @@ def _measured(
     episodes: int | None,
     trust_environment: bool,
     update: Callable[[int, int], None],
-) -> tuple[dict[str, Any], str]:
-    """Measure both references and keep them; return them, and what those before were."""
+) -> dict[str, Any]:
+    """Measure both references and keep them; return them."""
     from orlog.datasets.loading import load_dataset
-    from orlog.errors import ManifestError
     from orlog.runs.measuring import EPISODES, keep_references, measure_references
-    from orlog.runs.references import references_of
 
-    dataset, before = load_dataset(name), ""
-    try:
-        if known := references_of(dataset.manifest):
-            before = f"before: 0 = {known.random.mean:.8g}, 100 = {known.expert.mean:.8g}\n"
-    except ManifestError as error:  # new ones come before a damaged file
-        tell(error, label="warning")
-    count, finished = episodes or EPISODES, 0
+    dataset, count, finished = load_dataset(name), episodes or EPISODES, 0
 
-    def show(done: int) -> None:
+    def progress(done: int) -> None:
         nonlocal finished
         finished = done if done >= finished else count + done
         update(finished, 2 * count)
 
+    try:
+        known_expert: str | float = float(expert)
+    except ValueError:
+        known_expert = expert
     measured = measure_references(
         dataset,
-        expert=_number(expert),
+        expert=known_expert,
         source=source,
         episodes=count,
         trust_environment=trust_environment,
-        progress=show,
+        progress=progress,
     )
     kept = str(keep_references(dataset, measured))
-    return {"dataset": dataset.name, "references": {**_described(measured), "kept": kept}}, before
+    return {"dataset": dataset.name, "references": {**_described(measured), "kept": kept}}
 
 
-def _number(text: str) -> str | float:
-    """Return a number if the text is one."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _show_dataset(name: str, algorithm: str | None, *, as_json: bool) -> None:
+def _show_dataset(name: str, algorithm: str | None, as_json: bool) -> None:
     """Show the references of a dataset, its published scores, and what sources disagree on."""
     import msgspec
 
@@ -191,20 +177,33 @@ def _show_dataset(name: str, algorithm: str | None, *, as_json: bool) -> None:
     except NotFoundError:
         if problem is not None and not disagreements:
             raise
-    if as_json:
-        scores = [_score(score) for score in published]
-        places = [msgspec.structs.asdict(place) for place in disagreements]
-        body = {"dataset": title, "references": anchors, "scores": scores}
-        print_json({**body, "disagreements": places})
-        return
-    if anchors is not None:
-        _print_references(anchors)
-        say(f"to score returns: orlog scores {name} RETURN..")
-    if problem is not None:
-        say(str(problem))
-    for section in in_sections(published):
-        _print_section(section)
-    _print_disagreements(disagreements)
+    body: dict[str, Any] = {
+        "dataset": title,
+        "references": anchors,
+        "scores": list(map(_score, published)),
+        "disagreements": [msgspec.structs.asdict(place) for place in disagreements],
+    }
+
+    def text(_: dict[str, Any]) -> None:
+        if anchors is not None:
+            _print_references(anchors)
+            say(f"to score returns: orlog scores {name} RETURN..")
+        if problem is not None:
+            say(problem)
+        for section in in_sections(published):
+            say()
+            _print_heading(section)
+            rows = [
+                _score(score) | {"algorithm": algorithm_title(score.algorithm), "caveats": "; ".join(score.caveats)}
+                for score in sorted(section.rows, key=lambda score: -score.score)
+            ]
+            show_rows(rows, "algorithm score spread spread_kind=spread_is seeds caveats")
+            _print_sources(section.rows)
+        if disagreements:
+            say("\nSources disagree", style="bold")
+            show_rows(body["disagreements"], "item value_a=says source_a=source value_b=or source_b=of note")
+
+    show(body, as_json, text)
 
 
 def _described(known: References) -> dict[str, Any]:
@@ -215,8 +214,7 @@ def _described(known: References) -> dict[str, Any]:
     if isinstance(protocol, PublishedProtocol):
         how = protocol.description
     else:
-        episodes = counted(protocol.episodes, "episode")
-        how = f"{episodes} of each policy, seeds from {protocol.first_seed}"
+        how = f"{counted(protocol.episodes, 'episode')} of each policy, seeds from {protocol.first_seed}"
     ends = {
         kind: {
             "return": end.mean,
@@ -241,140 +239,59 @@ def _described(known: References) -> dict[str, Any]:
 def _print_references(known: dict[str, Any]) -> None:
     for at, kind in ((0, "random"), (100, "expert")):
         end = known[kind]
-        error = end["standard_error"]
-        shown = "unknown" if error is None else f"{error:.4g}"
-        say(f"{at:>3} = {end['return']:.8g} (standard error {shown}): {end['policy']}")
-    for key in ("source", "protocol", "simulator"):
-        say(f"{key}: {known[key]}")
+        error = "unknown" if end["standard_error"] is None else f"{end['standard_error']:.4g}"
+        say(f"{at:>3} = {end['return']:.8g} (standard error {error}): {end['policy']}")
+    for heading, text in facts(known, "source protocol simulator"):
+        say(f"{heading}: {text}")
+    if "kept" in known:
+        say(f"kept in {known['kept']}")
     say_caveats(known["caveats"])
-
-
-def say_caveats(caveats: Iterable[str], page: str = "docs/scores.md") -> None:
-    """Print what to know before comparing numbers as one line, with the page that says more."""
-    if text := " ".join(caveats):
-        say(f"note: {text} More: {page}")
-
-
-def _print_section(section: Section) -> None:
-    """Print the scores on one dataset that share a protocol and a publication."""
-    say()
-    _print_heading(section)
-    scores = sorted(section.rows, key=lambda score: -score.score)
-    digits = _digits(score.score for score in scores)
-    spreads = [score.spread for score in scores if score.spread is not None]
-    spread_digits = _digits(spreads)
-    rows = [
-        [
-            algorithm_title(score.algorithm),
-            f"{score.score:z.{digits}f}",
-            "unknown" if score.spread is None else f"{score.spread:z.{spread_digits}f}",
-            str(score.seeds or "unknown"),
-            "; ".join(score.caveats),
-        ]
-        for score in scores
-    ]
-    show_table(["algorithm", "score", "spread", "seeds", "caveats"], rows, numbers=(1, 2, 3))
-    if spreads:
-        kinds = {score.spread_kind for score in scores if score.spread is not None}
-        say(f"spread: {', '.join(sorted(kinds))}")
-    _print_sources(scores)
 
 
 def _print_heading(section: Section) -> None:
     mark = ", secondary: someone else's copy of it" if section.rows[0].secondary else ""
     where = f"{section.benchmark} {section.version}".strip()
-    metric = _METRICS.get(section.metric, section.metric)
-    protocol = section.protocol or "protocol not stated"
-    say(f"{protocol} ({where}, {metric}{mark})", label=section.publication)
+    say(f"{section.protocol or 'protocol not stated'} ({where}, {section.metric}{mark})", label=section.publication)
 
 
 def _print_sources(scores: Sequence[PublishedScore]) -> None:
-    sources = dict.fromkeys((score.source, score.source_kind, score.year) for score in scores)
-    for text, kind, year in sources:
+    for text, kind, year in dict.fromkeys((score.source, score.source_kind, score.year) for score in scores):
         say(f"source: {text} ({kind}{f', {year}' if year else ''})")
 
 
-def _print_disagreements(disagreements: Sequence[Disagreement]) -> None:
-    if disagreements:
-        say("\nSources disagree", style="bold")
-    for place in disagreements:
-        values = (
-            f"{value} ({source})" if source else value
-            for value, source in ((place.value_a, place.source_a), (place.value_b, place.source_b))
-        )
-        note = f" Note: {place.note}." if place.note else ""
-        say(f"{place.item}: {' or '.join(values)}.{note}")
-
-
-_METRICS = {
-    "d4rl_normalized_score_x100": "D4RL normalized score",
-    "neorl2_normalized_score_x100": "NeoRL-2 normalized score",
-    "success_rate_percent": "success rate in percent",
-    "dsrl_normalized_reward": "DSRL normalized reward, a hundredth of orlog's score",
-    "dsrl_normalized_cost (cost/limit; safe if <= 1)": "DSRL normalized cost, safe if at most 1",
-}
-
-
-def _digits(values: Iterable[float]) -> int:
-    """Return how many digits after the point the numbers have, up to two."""
-    rounded = [f"{value:z.2f}".rstrip("0").partition(".")[2] for value in values]
-    return max(map(len, rounded), default=0)
-
-
-def _show_benchmark(key: str, algorithm: str | None, *, as_json: bool) -> None:
+def _show_benchmark(key: str, algorithm: str | None, as_json: bool) -> None:
     """Show all published scores of a benchmark, a matrix for each protocol."""
     import msgspec
 
     from orlog.runs.baseline_scores import benchmark_sections
 
     sections = benchmark_sections(key, algorithm=algorithm)
-    if as_json:
-        bodies = msgspec.to_builtins(sections)
-        for section, body in zip(sections, bodies, strict=True):
-            body["scores"] = {
-                name: {title: _score(score) for title, score in row.items()} for name, row in section.scores.items()
-            }
-        print_json({"benchmark": key, "sections": bodies})
-        return
-    for index, section in enumerate(sections):
-        if index:
+    bodies = msgspec.to_builtins(sections)
+    for section, body in zip(sections, bodies, strict=True):
+        body["scores"] = {
+            name: {title: _score(score) for title, score in row.items()} for name, row in section.scores.items()
+        }
+
+    def text(_: dict[str, Any]) -> None:
+        for section in sections:
             say()
-        _print_heading(section)
-        for algorithms in _columns(section):
-            numbers = range(1, len(algorithms) + 1)
-            show_table(["dataset", *algorithms], _matrix(section, algorithms), numbers=numbers)
-        _print_sources(section.rows)
+            _print_heading(section)
+            digits = 1 if max(abs(score.score) for score in section.rows) >= 10 else 2  # of a share of one
+            rows = {name: {title: score.score for title, score in row.items()} for name, row in section.scores.items()}
+            rows |= {f"average of {len(one.datasets)}: {one.group}": one.means for one in section.averages}
+            for first in range(0, len(section.algorithms), COLUMNS):
+                titles = section.algorithms[first : first + COLUMNS]
+                cells = [
+                    [name, *(f"{values[title]:z.{digits}f}" if title in values else "" for title in titles)]
+                    for name, values in rows.items()
+                ]
+                show_table(["dataset", *titles], cells, numbers=range(1, len(titles) + 1))
+            _print_sources(section.rows)
+
+    show({"benchmark": key, "sections": bodies}, as_json, text)
 
 
 def _score(score: PublishedScore) -> dict[str, Any]:
     import msgspec
 
     return {**msgspec.structs.asdict(score), "statistic": score.statistic}
-
-
-def _matrix(section: Section, algorithms: Sequence[str]) -> list[list[str]]:
-    """Return the scores of some algorithms by dataset, then their averages."""
-    # A share of one needs the second digit.
-    digits = 1 if max(abs(score.score) for score in section.rows) >= 10 else 2
-    rows = {name: {title: score.score for title, score in row.items()} for name, row in section.scores.items()}
-    for average in section.averages:
-        rows[f"average of {len(average.datasets)}: {average.group}"] = average.means
-    return [
-        [name, *(f"{values[title]:z.{digits}f}" if title in values else "" for title in algorithms)]
-        for name, values in rows.items()
-    ]
-
-
-def _columns(section: Section) -> Iterator[Sequence[str]]:
-    """Yield the algorithms of a section in parts that fit the width of a terminal."""
-    room = max(console.size.width - max(map(len, section.scores)), 20)
-    part: list[str] = []
-    used = 0
-    for algorithm in section.algorithms:
-        width = max(len(algorithm), 7) + 1
-        if part and used + width > room:
-            yield part
-            part, used = [], 0
-        part.append(algorithm)
-        used += width
-    yield part

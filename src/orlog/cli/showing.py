@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
+from rich.color import Color
+from rich.style import Style
 from rich.text import Text
 
 import orlog
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import print_json, printable, progress_bar, say, show_facts, tell
-from orlog.cli.episodes import show_episode
+from orlog.base.terminal import console, print_json, printable, progress_bar, say, show_facts, show_table, tell
 from orlog.cli.options import AsJson, Name, command
 from orlog.cli.results import facts, in_words, show, show_rows
-from orlog.errors import InvalidNameError, NotFoundError, OrlogError
+from orlog.errors import InvalidNameError, NotFoundError
 from orlog.manifests.names import counted, size_text
 from orlog.manifests.roles import find_family
 
 if TYPE_CHECKING:
+    from orlog.datasets.columns.episode import Episode
     from orlog.datasets.listing import Listed, Offered
     from orlog.datasets.reading.dataset import Dataset
     from orlog.manifests.manifest import Manifest
 
-AUDIT_SKIPPED = "skipped: published without one; after the download run: orlog audit NAME"
 ALARMING = ("audit", "rebuild", "not finite", "outside of their Box")
 NO_CHECKSUM = "no checksum known: the first download is trusted, and kept"
 HASHED = "each chunk is checked against the manifest"
@@ -36,6 +38,14 @@ OF_MANIFEST = (
     *("description", "container", "observation_space", "action_space", "behavior_policy"),
     *("environment", "benchmark", "license", "recipe", "non_finite", "outside_bounds"),
 )
+PIPE_WIDTH = 60  # of a line of characters where the output is no terminal
+MOST_DIMENSIONS, FRAMES, MOST_TEXTS, LONGEST_TEXT = 16, 3, 30, 500
+ENDS = {
+    (True, True): "terminated: the task itself ended",
+    (True, False): "terminated: the task itself ended",
+    (False, True): "truncated: it was cut off",
+    (False, False): "neither terminated nor truncated: the recording stops there",
+}
 
 
 @command("orlog list --remote --benchmark minari --search hopper", name="list")
@@ -72,40 +82,35 @@ def list_datasets(
         raise typer.BadParameter("--here lists this machine alone; leave out --remote and --all.")
     listed = listed_here()
     if here:  # without what the catalogue could build
-        listed = {name: one for name, one in listed.items() if one.source != "catalogue"}
+        listed = {name: known for name, known in listed.items() if known.source != "catalogue"}
     problems: dict[str, str] = {}
     if remote or every:
         offered, problems = listed_elsewhere(listed)
         listed = {**offered, **listed} if every else offered
     chosen = matching(listed, pattern, benchmark, search, family)
     _tell_silent(problems)
-    rows = [dataclasses.asdict(one) for one in chosen]
+    rows = [dataclasses.asdict(known) for known in chosen]
 
     def text(body: dict[str, Any]) -> None:
-        benchmarks = {name.partition("/")[0] for name in listed}
-        if benchmark and benchmark.lower() not in benchmarks:
-            tell(f"no dataset is of {benchmark}; there are {', '.join(sorted(benchmarks))}.")
-        elif not chosen:
+        columns = "name version size license state"
+        if every or not remote:
+            columns = "name version steps size license source=from last_used=used state"
+        spare = ("steps", "used", "license", "from", "size", "version")
+        if not chosen:
             given = {"": pattern, "benchmark ": benchmark, "search ": search, "family ": family}
             asked = ", ".join(f"{name}{value}" for name, value in given.items() if value)
-            more = f"; to search what can be downloaded, run: orlog list --all {pattern}".rstrip()
-            tell(f"no dataset is found for {asked or 'this'}{'' if remote or every else more}")
-        columns = "name version steps size license source=from returns last_used=used state"
-        if remote and not every:
-            columns = "name version size license state"
-        spare = ("steps", "used", "license", "from", "size", "returns", "version")
-        shown = [
-            {**row, "size": _size(one), "returns": _returns(one), "state": _state(one)}
-            for row, one in zip(rows, chosen, strict=True)
-        ]
-        if shown:
-            show_rows(shown, columns, spare=[one for one in spare if one in columns])
-        sources = {one.source for one in chosen}
+            tell(f"no dataset is found for {asked or 'this'}; to search all, run: orlog list --all {pattern}".rstrip())
+        else:
+            shown = [
+                {**row, "size": _size(known), "state": _state(known)} for row, known in zip(rows, chosen, strict=True)
+            ]
+            show_rows(shown, columns, spare=[heading for heading in spare if heading in columns])
+        sources = {known.source for known in chosen}
         if "catalogue" in sources:
             tell("\nto have one that is not here: orlog build NAME, or load_dataset(NAME, build=True)")
         if sources - {"catalogue", None}:
             tell("\nfiles and checksums: orlog show NAME; to get one: orlog download NAME")
-            unknown = sum(_size(one) == "-" and not one.has_checksum for one in chosen)
+            unknown = sum(_size(known) == "-" and not known.has_checksum for known in chosen)
             if unknown:
                 tell(f"{unknown:,} without size and checksum: their first download is trusted.")
         say(f"\n{counted(len(chosen), 'dataset')}; folder: {body['folder']}")
@@ -118,34 +123,19 @@ def _tell_silent(problems: dict[str, str]) -> None:
         tell(f"the registry {registry} does not answer: {problem}.")
 
 
-def _returns(one: Listed) -> str:
-    """Return how the returns of a dataset that is here are spread; nothing where they cannot be read."""
-    from orlog.datasets.looking.sparklines import spread
-    from orlog.datasets.reading.dataset import Dataset
-    from orlog.datasets.reading.finding import find_stored
-
-    if one.state != "here" or one.problem is not None:
-        return ""
-    with contextlib.suppress(OrlogError, OSError):
-        # Not opened as a user would, which marks it as used.
-        dataset = Dataset(*find_stored(f"{one.name}@{one.version}"))
-        return spread(dataset.column("episodes/returns"), 10)
-    return ""
-
-
-def _size(one: Listed) -> str:
+def _size(known: Listed) -> str:
     """Return a size, with a tilde in front where only a rounded one is known."""
-    is_rounded = one.size_bytes is None and one.about_bytes is not None
-    return f"~{size_text(one.about_bytes)}" if is_rounded else size_text(one.size_bytes)
+    is_rounded = known.size_bytes is None and known.about_bytes is not None
+    return f"~{size_text(known.about_bytes)}" if is_rounded else size_text(known.size_bytes)
 
 
-def _state(one: Listed) -> str:
+def _state(known: Listed) -> str:
     """Return whether a dataset is here, and what else is to be known before it is used."""
-    if one.problem is not None and one.source is None:
-        return f"damaged: {one.problem}" if one.state == "damaged" else one.problem
-    unread = "by hf download" if one.format == "lerobot" else "cannot be read"
-    audit = "published without an audit" if one.audit else ""
-    return ", ".join(filter(None, (one.state, one.rebuild, audit, unread if one.problem else "")))
+    if known.problem is not None and known.source is None:
+        return f"damaged: {known.problem}" if known.state == "damaged" else known.problem
+    unread = "by hf download" if known.format == "lerobot" else "cannot be read"
+    audit = "published without an audit" if known.audit else ""
+    return ", ".join(filter(None, (known.state, known.rebuild, audit, unread if known.problem else "")))
 
 
 @command("orlog show pointmaze/umaze-v1 --episode 7", name="show")
@@ -179,7 +169,7 @@ def show_dataset(
         return
     name = as_listed(name)
     if episode is not None:
-        show_episode(name, episode, as_json=as_json)
+        _show_episode(name, episode, as_json=as_json)
         return
     try:
         manifest, dataset, part = _find(name)
@@ -188,10 +178,9 @@ def show_dataset(
         known = _known_elsewhere(name)
         if not known:
             raise
-        show(known, as_json, lambda _: _print_elsewhere(known, name, missing))
+        show(known, as_json, lambda body: _print_elsewhere(body, name, missing))
         return
-    known = _known(manifest, dataset, part)
-    show(known, as_json, lambda _: _print_known(known, manifest, dataset))
+    show(_known(manifest, dataset, part), as_json, lambda body: _print_known(body, manifest, dataset))
 
 
 def _whole_version(name: str) -> Dataset:
@@ -230,12 +219,12 @@ def _known_elsewhere(name: str) -> dict[str, Any]:
     if not offers and benchmark is None:
         return {}
     _tell_silent(problems)
-    facts = {} if benchmark is None else benchmark.facts
+    known = {} if benchmark is None else benchmark.facts
     return {
         "name": name.partition("@")[0] if benchmark is None else benchmark.name,
         "state": "not here",
         "benchmark": None if benchmark is None else benchmark.name,
-        "facts": {column: text for column, text in facts.items() if text},
+        "facts": {column: text for column, text in known.items() if text},
         **(_offered(offers) if offers else {}),
     }
 
@@ -249,11 +238,10 @@ def _offered(offers: list[Offered]) -> dict[str, Any]:
     body = {
         "version": offer.version,
         "source": offer.registry,
-        "others": [{"version": one.version, "source": one.registry} for one in others],
+        "others": [{"version": other.version, "source": other.registry} for other in others],
     }
     if isinstance(entry, IndexEntry):
-        names = ("digest", "size_bytes", "episodes", "steps", "audit")
-        return body | {name: getattr(entry, name) for name in names}
+        return body | {name: getattr(entry, name) for name in ("digest", "size_bytes", "episodes", "steps", "audit")}
     files = [
         {
             "path": file.path if entry.files else file.url.rpartition("/")[2],
@@ -275,21 +263,12 @@ def _offered(offers: list[Offered]) -> dict[str, Any]:
 
 
 def _print_elsewhere(known: dict[str, Any], name: str, missing: str) -> None:
-    from orlog.manifests.benchmarks import find_benchmark_dataset
-
-    benchmark = find_benchmark_dataset(name)
-    lines = [("name", name if "version" in known else known["name"])]
-    lines += facts(known, "version source=from")
-    lines += [("also", f"{one['version']} from {one['source']}") for one in known.get("others", [])]
-    lines += facts(known, "description format")
-    lines += [("license", known["license"] or "not known")] if "license" in known else []
-    lines += facts(known, "digest episodes steps size_bytes=size")
-    if known.get("size_bytes") is None:
-        lines += [("size", f"about {size}") for _, size in facts(known, "about_bytes")]
-    lines += [("audit", AUDIT_SKIPPED)] if known.get("audit") else []
-    if benchmark is not None:
-        lines += [("benchmark", benchmark.benchmark.title), *known["facts"].items()]
-    show_facts(lines, alarming=ALARMING)
+    lines = facts(known, "name version source=from description format license digest episodes steps size_bytes")
+    lines += [("also", f"{other['version']} from {other['source']}") for other in known.get("others", [])]
+    lines += [("size", f"about {size}") for _, size in facts(known, "about_bytes") if not known["size_bytes"]]
+    if known.get("audit"):
+        lines.append(("audit", "skipped: published without one; after the download run: orlog audit NAME"))
+    show_facts([*lines, *known["facts"].items()], alarming=ALARMING)
     for file in known.get("files", []):  # on lines that can be copied, however long they are
         sums = [f"{kind} {file[kind]}" for kind in ("sha256", "md5") if file[kind]]
         doubt = [NOT_EQUAL] if len(file["urls"]) > 1 and not sums else []
@@ -326,10 +305,7 @@ def _find(name: str) -> tuple[Manifest, Dataset | None, Path | None]:
 
 
 def _known(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> dict[str, Any]:
-    """Return all that is known about a dataset.
-
-    `dataset` is None if it is not here; then `part` is the folder with a part of it, if any is here.
-    """
+    """Return all that is known about a dataset; if it is not here, `part` is the folder with a part of it, if any is."""
     import msgspec
 
     from orlog.datasets.home.folders import how_much
@@ -365,9 +341,8 @@ def _known(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
         "lineage": msgspec.to_builtins(shown.lineage),
         "dimension_names": shown.dimension_names,
         "roles": manifest.known_roles if dataset is None else dataset.roles,
-        "reference_returns": None
-        if references is None
-        else {
+        "reference_returns": references
+        and {
             "random": references.random.mean,
             "expert": references.expert.mean,
             "episodes": references.protocol.episodes,
@@ -386,9 +361,8 @@ def _baselines(manifest: Manifest, references: Any) -> list[dict[str, Any]]:
     from orlog.algos.algorithms import ALGORITHMS
     from orlog.normalize.baselines import read_baseline
 
-    recorded = (read_baseline(algorithm, manifest.name) for algorithm in ALGORITHMS)
     known = []
-    for baseline in filter(None, recorded):
+    for baseline in filter(None, (read_baseline(algorithm, manifest.name) for algorithm in ALGORITHMS)):
         means = [float(scores.mean()) for scores in baseline.scores(references).values()]
         known.append(
             {
@@ -407,77 +381,174 @@ def _print_known(known: dict[str, Any], manifest: Manifest, dataset: Dataset | N
     from orlog.datasets.reading.finding import read_installed
     from orlog.manifests.rebuilds import how_to_record
 
-    again = how_to_record(manifest, read_installed(manifest.name))
-    where = f"{known['folder'] or f'not on this machine; {again}'}"
-    if known["state"] not in ("here", "not here"):
-        rest = f"; for the rest run: orlog download {known['name']}@{known['version']}"
-        where += f" ({known['state']}{'' if dataset and dataset.in_place else rest})"
     lines: list[tuple[str, str | Text]] = []
     for name, text in facts_of(manifest, dataset):
-        if name == "description":
-            lines.append(("folder", where))
         is_prose = name in ("description", "behavior policy")  # whose lines stay lines
         lines.append((name, Text(printable(text)) if is_prose else text))
-        if name == "steps":
-            lines += _spreads(dataset)
-        if name == "license" and known["audit"]:
-            lines.append(("audit", f"{known['audit']}: published without one"))
-    references = known["reference_returns"]
-    if references is not None:
-        is_measured = references["episodes"] is not None
-        kind = f"{references['episodes']} episodes" if is_measured else "published"
-        text = f"random {references['random']:z.2f}, expert {references['expert']:z.2f}"
-        lines.append((f"reference returns ({kind})", f"{text}; {references['source']}"))
+    how = known["state"]
+    if how == "not here":
+        how += f"; {how_to_record(manifest, read_installed(manifest.name))}"
+    elif how != "here" and dataset is None:
+        how += f"; for the rest run: orlog download {known['name']}@{known['version']}"
+    lines += [*facts(known, "folder"), ("state", how)]
+    if known["audit"]:
+        lines.append(("audit", f"{known['audit']}: published without one"))
+    lines += facts(known, "reference_returns")
     show_facts(lines, alarming=ALARMING)
     say()
-    rows = [{**column, "shape": str(tuple(column["shape"]))} for column in known["columns"]]
-    show_rows(rows, "name=column dtype=type shape=row rows")
-    _print_versions(known["versions"], known["version"])
-    baselines = known["baselines"]
-    if baselines:
-        rows = [
-            {
-                **one,
-                "algorithm": algorithm_title(one["algorithm"]),
-                "normalized_score": f"{one['normalized_score']:z.1f}",
-                "settings_tried": one["settings_tried"] or "not noted",
-            }
-            for one in baselines
-        ]
+    show_rows(known["columns"], "name=column dtype=type shape=row rows")
+    if len(known["versions"]) > 1 or any(version["status"] != "good" for version in known["versions"]):
         say()
-        show_rows(rows, "algorithm=recorded_baseline normalized_score=score seeds settings_tried")
-        others = sum(not one["is_of_these_data"] for one in baselines)
-        if others:
-            which = "all were" if others == len(rows) else f"{others} of them were"
-            say(f"{which} trained on other data than these: the digests differ.")
+        columns = "version digest episodes state rebuild changes status reason use"
+        versions = [
+            row
+            | {
+                "digest": row["digest"][:19],
+                "version": row["version"] + " (shown)" * (row["version"] == known["version"]),
+            }
+            for row in known["versions"]
+        ]
+        show_rows(versions, columns)
+    if known["baselines"]:
+        say()
+        rows = [row | {"algorithm": algorithm_title(row["algorithm"])} for row in known["baselines"]]
+        columns = (
+            "algorithm=recorded_baseline normalized_score=score seeds settings_tried is_of_these_data=on_these_data"
+        )
+        show_rows(rows, columns)
 
 
-def _spreads(dataset: Dataset | None) -> list[tuple[str, str]]:
-    """Return how returns and lengths of episodes are spread, from the least to the most."""
-    from orlog.datasets.looking.sparklines import spread
+def _show_episode(name: str, number: int, *, as_json: bool) -> None:
+    """Print an episode of a dataset or view; NotFoundError if there is none of this number."""
+    dataset = orlog.load_dataset(name)
+    count = dataset.total_episodes
+    if not -count <= number < count:
+        raise NotFoundError(f"{dataset.name}: there is no episode {number}; its {count:,} are numbered from 0.")
+    episode = dataset[number]
 
-    if dataset is None or not dataset.total_episodes:
-        return []
-    columns = {"returns": dataset.column("episodes/returns"), "lengths": dataset.episode_lengths}
-    lines = []
-    for name, values in columns.items():
-        finite = values[np.isfinite(values)].astype(np.float64)
-        if len(finite):
-            ends = f"{finite.min():,.6g} {spread(values, 24)} {finite.max():,.6g}"
-            lines.append((name, f"{ends}, mean {finite.mean():,.6g}"))
-    return lines
+    def text(body: dict[str, Any]) -> None:
+        policy = dataset.manifest.behavior_policy
+        show_facts(
+            [
+                ("dataset", f"{body['name']}@{body['version']}"),
+                ("episode", f"{body['episode']} of {body['episodes']:,}"),
+                *facts(body, "steps return"),
+                ("end", ENDS[body["terminated"], body["truncated"]]),
+                *([] if episode.seed is None else [("seed of its reset", str(episode.seed))]),
+                *((name, value) for name, value in body["metadata"].items() if value),
+                *([("behavior policy", policy)] if policy else []),
+            ]
+        )
+        say()
+        _show_courses(episode, dataset.dimension_names)
+        _show_texts(episode)
+        _show_frames(episode)
+
+    show(_document(dataset, episode), as_json, text)
 
 
-def _print_versions(versions: list[dict[str, Any]], shown: str) -> None:
-    if len(versions) < 2 and all(one["status"] == "good" for one in versions):
-        return
+def _document(dataset: Dataset, episode: Episode) -> dict[str, Any]:
+    from orlog.datasets.looking.leaves import leaves_of
+
+    columns: dict[str, Any] = {}
+    for name, column in leaves_of(episode):
+        if not isinstance(column, np.ndarray):
+            columns[name] = {"rows": len(column)}
+            continue
+        is_known = column.dtype.kind in "biuf" and np.isfinite(column).any()
+        columns[name] = {
+            "shape": column.shape,
+            "dtype": str(column.dtype),
+            "least": float(np.nanmin(column)) if is_known else None,
+            "most": float(np.nanmax(column)) if is_known else None,
+        }
+    return {
+        "name": dataset.name,
+        "version": dataset.version,
+        "episode": episode.index,
+        "episodes": dataset.total_episodes,
+        "steps": len(episode),
+        "return": float(episode.rewards.sum()),
+        "terminated": bool(episode.terminations[-1:].any()),
+        "truncated": bool(episode.truncations[-1:].any()),
+        "seed": episode.seed,
+        "metadata": {key: str(value) for key, value in episode.metadata.items()},
+        "columns": columns,
+    }
+
+
+def _show_courses(episode: Episode, names: Mapping[str, Sequence[str]]) -> None:
+    """Print a line for each dimension of each column of numbers."""
+    from orlog.datasets.looking.leaves import dimensions_of
+    from orlog.datasets.looking.sparklines import course
+
+    shown: dict[str, list[tuple[str, np.ndarray]]] = {}
+    for name, values in dimensions_of(episode, names):
+        shown.setdefault(name.partition("[")[0], []).append((name, values))
+    width = max(8, min(console.width - 60, 120)) if console.file.isatty() else PIPE_WIDTH
     rows = []
-    for one in versions:
-        note = "; ".join(filter(None, (one["rebuild"], one["changes"])))
-        if one["status"] != "good":
-            use = f"; use {one['use']}" if one["use"] else ""
-            note = f"{one['status']}: {one['reason']}{use}" + (f" ({note})" if note else "")
-        name = f"{one['version']} (shown)" if one["version"] == shown else one["version"]
-        rows.append({**one, "version": name, "digest": one["digest"][:19], "changes": note})
-    say()
-    show_rows(rows, "version digest episodes state changes")
+    for name, values in (line for several in shown.values() for line in several[:MOST_DIMENSIONS]):
+        finite = values[np.isfinite(values)]
+        ends = [f"{float(end(finite)):.5g}" if len(finite) else "-" for end in (np.min, np.max)]
+        rows.append([name, *ends, course(values, width)])
+    show_table(("column", "least", "most", "step by step"), rows, numbers=(1, 2))
+    for column, several in shown.items():
+        if len(several) > MOST_DIMENSIONS:
+            say(f"{column}: {len(several) - MOST_DIMENSIONS} more dimensions, not shown")
+
+
+def _show_texts(episode: Episode) -> None:
+    """Print the texts step by step, those that repeat the one before left out; of choices the numbers too."""
+    from orlog.datasets.looking.leaves import texts_of
+
+    columns = texts_of(episode)
+    actions = episode.actions
+    if columns and isinstance(actions, np.ndarray) and actions.ndim == 1 and actions.dtype.kind in "iu":
+        columns["actions"] = list(map(str, actions.tolist()))
+    changes = [
+        (step, name, text)
+        for name, texts in columns.items()
+        for step, text in enumerate(texts)
+        if step == 0 or text != texts[step - 1]
+    ]
+    changes.sort(key=lambda change: (change[0], change[1] == "actions"))
+    if changes:
+        say("\ntexts", style="bold")
+    for step, name, text in changes[:MOST_TEXTS]:
+        say(f"  step {step}, {name}: {text[:LONGEST_TEXT]}")
+    if len(changes) > MOST_TEXTS:
+        say(f"  and {len(changes) - MOST_TEXTS} more")
+
+
+def _show_frames(episode: Episode) -> None:
+    """Print frames from the first step to the last, where the terminal shows colors."""
+    from orlog.datasets.looking.leaves import as_picture, frames_of
+
+    for name, rows in frames_of(episode).items():
+        chosen = np.linspace(0, len(rows) - 1, min(FRAMES, len(rows))).round().astype(int)
+        say(f"\n{name}, steps {', '.join(map(str, chosen))}", style="bold")
+        if console.color_system is None or console.no_color or not console.file.isatty():
+            say(f"  frames of {'x'.join(map(str, rows.shape[1:]))}; a terminal with colors shows them")
+            continue
+        columns = (console.width - 2) // len(chosen) - 1
+        pictures = [_picture(as_picture(rows[row]), min(columns, 48)) for row in chosen]
+        for lines in zip(*pictures, strict=True):
+            console.print(Text(" ").join(lines), no_wrap=True)
+
+
+def _picture(frame: np.ndarray, columns: int) -> list[Text]:
+    """Return a frame as lines of half blocks, each of which is two pixels on top of each other."""
+    height, width = frame.shape[:2]
+    columns = min(columns, width)
+    lines = max(1, round(height * columns / width / 2))
+    down = np.linspace(0, height - 1, 2 * lines).round().astype(int)
+    across = np.linspace(0, width - 1, columns).round().astype(int)
+    colors = np.broadcast_to(frame[np.ix_(down, across)], (2 * lines, columns, 3)).tolist()
+    styles = [
+        [
+            Style(color=Color.from_rgb(*upper), bgcolor=Color.from_rgb(*lower))
+            for upper, lower in zip(*pair, strict=True)
+        ]
+        for pair in zip(colors[::2], colors[1::2], strict=True)
+    ]
+    return [Text.assemble(*(("▀", style) for style in line)) for line in styles]

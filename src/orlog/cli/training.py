@@ -1,4 +1,4 @@
-"""Trains algorithms on datasets."""
+"""Trains algorithms on datasets, and goes on with trained runs in their environments."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.stopping import StopRequest
-from orlog.base.terminal import print_json, progress_bars, say, show_table, tell
-from orlog.cli.advice import in_options
+from orlog.base.terminal import progress_bars, say, tell
+from orlog.cli.advice import command_to_go_on, in_options
 from orlog.cli.options import (
     CORES,
     Algorithm,
+    AlgorithmOfRun,
     AsJson,
     Begun,
+    DatasetOfRun,
     Device,
     Imports,
     Log,
@@ -32,7 +34,7 @@ from orlog.cli.options import (
     command,
     read_bytes,
 )
-from orlog.cli.stopping import command_to_go_on
+from orlog.cli.results import show, show_rows
 from orlog.errors import StoppedError
 from orlog.manifests.names import counted, is_url, size_text
 
@@ -119,7 +121,7 @@ def train(
     seeds = parse_seeds(given.seeds) if given.seeds else []
     if seeds and given.seed:
         raise typer.BadParameter("--seed is for one seed; name all of them with --seeds.")
-    options, folder, settings = train_options(given), given.out, given.settings or []
+    options, folder, settings = _train_options(given), given.out, given.settings or []
     run = _run_to_resume(algorithm, name) if given.resume else None
     if run is None and name is None:
         raise typer.BadParameter("name a dataset too; with --resume, the folder of a run will do.")
@@ -147,7 +149,7 @@ def train(
     folder = folder or run_folder("runs", algorithm, dataset, options.seed)
     with replacing([folder], given.overwrite, resume=given.resume):
         end = _train_one(algorithm, dataset, folder, options, given, introduce)
-    print_runs([folder], end, as_json=as_json)
+    _print_runs([folder], as_json, lambda _: say(end))
 
 
 def _dataset(name: str, stream: bool | None) -> Dataset:
@@ -195,7 +197,7 @@ def _choose_stream(algorithm: str, dataset: Dataset, options: TrainOptions, aske
     return msgspec.structs.replace(options, stream=stream)
 
 
-def train_options(given: Any) -> TrainOptions:
+def _train_options(given: Any) -> TrainOptions:
     """Return what a run is asked for, from the options of a command that have the same names."""
     from orlog.algos.training.options import TrainOptions
 
@@ -275,17 +277,13 @@ def _introduce(
         tell(f"changed with --set: {', '.join(settings)}")
     for line in taken:
         tell(f"from the data: {line}")
-    others = [
-        "none, which is the algorithm's defaults" if one == DEFAULTS else one
-        for one in preset_names(name, dataset)
-        if one != recipe.preset
-    ]
-    if others:
-        tell(f"other presets: {', '.join(others)} (--preset)")
+    if others := [preset for preset in preset_names(name, dataset) if preset != recipe.preset]:
+        listed = ", ".join(others).replace(DEFAULTS, f"{DEFAULTS}, which is the algorithm's defaults")
+        tell(f"other presets: {listed} (--preset)")
 
 
 @contextlib.contextmanager
-def watched_run(
+def _watched_run(
     label: str,
     dataset: Dataset,
     folder: Path,
@@ -344,7 +342,7 @@ def _train_one(
     from orlog.algos.training.train import train_run
 
     cache = ["--cache", given.cache] if given.cache else []
-    with watched_run(
+    with _watched_run(
         f"{algorithm_title(algorithm)} seed {options.seed}",
         dataset,
         folder,
@@ -362,16 +360,15 @@ def _train_one(
     return f"trained {title} for {counted(record.steps, 'step')}; {advice}"
 
 
-def print_runs(folders: Iterable[Path], end: str, failures: Mapping[int, str] | None = None, *, as_json: bool) -> None:
+def _print_runs(
+    folders: Iterable[Path], as_json: bool, text: Callable[[Any], None], failures: Mapping[int, str] | None = None
+) -> None:
     """Print what was trained, in words or as JSON; `failures` say why by the number of a seed."""
     from orlog.runs.run_folders import find_run_folders
 
-    if not as_json:
-        say(end)
-        return
-    found = [run for one in folders if one.is_dir() for run in find_run_folders(one)]
+    runs = [run.to_json() for folder in folders if folder.is_dir() for run in find_run_folders(folder)]
     failed = [{"seed": seed, "message": message} for seed, message in (failures or {}).items()]
-    print_json({"runs": [run.to_json() for run in found], "failures": failed})
+    show({"runs": runs, "failures": failed}, as_json, text)
 
 
 def _train_several(
@@ -385,8 +382,8 @@ def _train_several(
     noted: set[str] = set()
     with status_lines() as update, request.noted():
 
-        def show(seed: int, status: Status) -> None:
-            for note in filter(lambda note: note not in noted, status.notes):
+        def show_status(seed: int, status: Status) -> None:
+            for note in (note for note in status.notes if note not in noted):
                 noted.add(note)
                 tell(note)
             update(f"{algorithm_title(algorithm)} seed {seed}", status)
@@ -398,14 +395,24 @@ def _train_several(
             options,
             processes=min(given.processes, len(folders)),
             resume=given.resume,
-            show=show,
+            show=show_status,
             stop=lambda: request.signal != 0,
         )
     failures = {seed: in_options(end.message) for seed, end in ends.items() if end.message}
-    if as_json:
-        print_runs(folders.values(), "", failures, as_json=True)
-    else:
-        _print_ends(ends, folders)
+    rows = [
+        {
+            "seed": seed,
+            "state": end.state,
+            "step": end.step,
+            "score": end.score,
+            "speed": end.speed,
+            "folder": folders[seed],
+        }
+        for seed, end in ends.items()
+    ]
+    last = f"last_{'score' if all(end.is_normalized for end in ends.values()) else 'return'}"
+    columns = f"seed state step score={last} speed=updates_a_second folder"
+    _print_runs(folders.values(), as_json, lambda _: show_rows(rows, columns), failures)
     failed: dict[tuple[str, str], list[str]] = {}  # seeds, by what they say: often all the same
     for seed, message in failures.items():
         failed.setdefault((ends[seed].details, message), []).append(str(seed))
@@ -419,12 +426,90 @@ def _train_several(
         raise typer.Exit(128 + request.signal if request.signal else 1)
 
 
-def _print_ends(ends: Mapping[int, Status], folders: Mapping[int, Path]) -> None:
-    is_normalized = all(end.is_normalized for end in ends.values())
-    rows = []
-    for seed, end in ends.items():
-        score = "" if end.score is None else f"{end.score:z.1f}"
-        speed = "" if end.speed is None else f"{end.speed:z,.0f}"
-        rows.append([str(seed), end.state, f"{end.step:,}", score, speed, str(folders[seed])])
-    last = f"last {'score' if is_normalized else 'return'}"
-    show_table(("seed", "state", "step", last, "updates/s", "folder"), rows, numbers=(0, 2, 3, 4))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finetuning:
+    """What a run that goes on in its environment is asked for.
+
+    Options:
+        steps (--steps, >= 1): Steps in the environment; each is followed by an update.
+        settings (--set): A setting that differs from the run's, as name=value.
+        prior: Share of the dataset in each batch, 0 to 1; or even: each step of the dataset and of the environment
+            has the same chance.
+        random_steps (>= 0): Steps with random actions before the first update.
+        noise (>= 0, default: explore as the algorithm does): Deviation of noise on actions, whose bounds count as -1
+            and 1.
+        out (default: runs/finetune/ALGO/NAME/seed-N): Folder of the new run.
+        resume: Continue from the new run's checkpoint.
+        evaluations (>= 0): Points on the learning curve after the start; 0: none.
+    """
+
+    steps: int
+    settings: list[str] | None = None
+    prior: str = "0.5"
+    random_steps: int = 0
+    noise: float | None = None
+    out: Path | None = None
+    resume: bool = False
+    overwrite: Overwrite = False
+    evaluations: int = 5
+    dataset: DatasetOfRun = None
+    algorithm: AlgorithmOfRun = None
+    device: Device = "cpu"
+    log: Log = "none"
+    trust_environment: TrustEnvironment = False
+    imports: Imports = None
+
+
+@command("orlog finetune runs/iql/pointmaze/umaze-v1/seed-0 --steps 50000")
+def finetune(run: Path, *, given: Finetuning, as_json: AsJson = False) -> None:
+    """Go on with a trained run in the environment of its dataset, which stays in the batches.
+
+    Seed, settings and transforms are those of the run, which stays as it is; settings that are given,
+    with --set or as options of their own such as --batch-size 64, take the place of its own.
+    Ctrl-C and SIGTERM save the state at the end of the running episode and print the command that
+    continues from there: a simulator's state cannot be saved within one.
+
+    Options:
+        run: Folder of the run to go on with.
+    """
+    from orlog.algos.training.commands import evaluate_command, resume_command
+    from orlog.algos.training.finetuning import find_finetuned, finetune_run
+    from orlog.algos.training.runs import OnlineRecord, read_run
+    from orlog.runs.progress import check_log
+    from orlog.runs.run_folders import replacing
+
+    options, share, algorithm = _train_options(given), _share_of_data(given.prior), given.algorithm
+    check_log(given.log)
+    old, data, folder = find_finetuned(run, given.out, dataset=given.dataset, algorithm=algorithm)
+    with (
+        replacing([folder], given.overwrite, resume=given.resume),
+        _watched_run(
+            f"{algorithm_title(old.algorithm)} seed {old.seed}",
+            data,
+            folder,
+            given.log,
+            resume=given.resume,
+            again=lambda: resume_command(folder, read_run(folder), data, algorithm or ""),
+        ) as hooks,
+    ):
+        record = finetune_run(
+            run,
+            folder,
+            options,
+            OnlineRecord(prior=share, random_steps=given.random_steps, noise=given.noise),
+            hooks,
+            resume=given.resume,
+            dataset=data,
+            algorithm=algorithm,
+        )[1]
+    line = evaluate_command(folder, record, data, algorithm, given.trust_environment)
+    end = f"fine-tuned {algorithm_title(record.algorithm)} for {counted(record.steps, 'step')}; run: {line}"
+    _print_runs([folder], as_json, lambda _: say(end))
+
+
+def _share_of_data(text: str) -> float | None:
+    """Return the share of a batch that is from the dataset; None for even."""
+    try:
+        return None if text == "even" else float(text)
+    except ValueError:
+        raise ValueError(f"--prior takes a number from 0 to 1, or even; found {text!r}.") from None

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import orlog
-from orlog.base.terminal import progress_bar, say, show_table, tell, waits
+from orlog.base.terminal import progress_bar, say, show_facts, show_table, tell, waits
 from orlog.cli.options import CORES, AsJson, ChunkHashes, Container, Executing, Name, argument, command
-from orlog.cli.results import show
+from orlog.cli.results import facts, show, show_rows
 from orlog.errors import IntegrityError, LockError, NotFoundError, VersionExistsError
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
-    from orlog.datasets.reading.dataset import Dataset
-    from orlog.manifests.diff import DatasetDiff
     from orlog.manifests.lock import LockedDataset
 
 Compared = Annotated[str, argument("", "Dataset, version or path.")]
@@ -45,6 +43,7 @@ def build(
     from orlog.datasets.store.verify import verify_folder
     from orlog.datasets.worlds.build import build_dataset
     from orlog.datasets.worlds.rebuilds import compare_with_recorded, record_statistics
+    from orlog.manifests.lock import find_lock, read_lock
     from orlog.manifests.rebuilds import is_rebuild
     from orlog.manifests.shipped import recorded_folder
 
@@ -75,7 +74,16 @@ def build(
         path.write_text(dataset.manifest.to_json(), "utf-8")
         record_statistics(dataset)
     say(f"{dataset.name}@{dataset.version} is in {folder}\n{dataset.digest}\n{comparison}")
-    _check_pin(dataset)
+    lock_file = find_lock()
+    pin = read_lock(lock_file).get(dataset.name) if lock_file is not None and lock_file.exists() else None
+    if pin is not None and not _is_here(dataset.name, pin):
+        raise LockError(
+            f"{lock_file} pins {dataset.name}@{pin.version} ({pin.digest}), and this is other data; for "
+            f"those: {_how_to_meet(dataset.name, pin)}",
+            file=str(lock_file),
+            expected=pin.digest,
+            found=dataset.digest,
+        )
 
 
 @command('orlog save pointmaze/umaze-v1 good.json --where "returns > 20"')
@@ -170,39 +178,35 @@ def diff(before: Compared, after: Compared, as_json: AsJson = False) -> None:
     from orlog.manifests.diff import diff_datasets
 
     differences = diff_datasets(orlog.load_dataset(before), orlog.load_dataset(after))
-    show(differences.to_json(), as_json, lambda _: _print_differences(differences))
+
+    def text(body: dict[str, Any]) -> None:
+        if body["differences"]:
+            cells = [_short(row) for row in body["differences"]]
+            show_rows(cells, "kind=what name change before after")
+            say()
+        moves = [f"{move.before} -> {move.after}" for move in differences.moved]
+        counts = [("episodes unchanged", f"{differences.unchanged:,}")]
+        for word in ("changed", "added", "removed"):
+            ranges = getattr(differences, word)
+            counts.append((f"episodes {word}", _first(sum(map(len, ranges)), ranges)))
+        counts.append(("episodes moved", _first(sum(len(move.before) for move in differences.moved), moves)))
+        show_facts([*counts, *facts(body, "changed_columns")])
+        if differences.is_append:
+            say("\nthe second is the first with episodes appended")
+
+    show(differences.to_json(), as_json, text)
 
 
-def _print_differences(differences: DatasetDiff) -> None:
-    if differences.differences:
-        rows = [
-            (one.kind, one.name, one.change, _short(one.before), _short(one.after)) for one in differences.differences
-        ]
-        show_table(("what", "name", "change", "before", "after"), rows)
-        say()
-    lines = [("unchanged", f"{differences.unchanged:,}", "")]
-    for word in ("changed", "added", "removed"):
-        ranges = getattr(differences, word)
-        lines.append((word, f"{sum(map(len, ranges)):,}", _first(ranges)))
-    moves = [f"{one.before} -> {one.after}" for one in differences.moved]
-    moved = sum(len(one.before) for one in differences.moved)
-    lines.append(("moved", f"{moved:,}", _first(moves)))
-    show_table(("episodes", "number", "which"), lines, numbers=(1,))
-    if differences.changed_columns:
-        counts = ", ".join(f"{name} in {count}" for name, count in differences.changed_columns.items())
-        say(f"\ncolumns of changed episodes: {counts}")
-    if differences.is_append:
-        say("\nthe second is the first with episodes appended")
+def _short(row: dict[str, Any]) -> dict[str, str]:
+    """Return a difference with texts that fit into a table."""
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in row.items()}
+    return {key: text if len(text) <= 60 else f"{text[:57]}..." for key, text in texts.items()}
 
 
-def _short(value: object) -> str:
-    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _first(ranges: Sequence[object]) -> str:
+def _first(count: int, ranges: Sequence[object]) -> str:
+    """Return a number of episodes, with the first of their ranges."""
     rest = f", and {len(ranges) - SHOWN} more ranges" if len(ranges) > SHOWN else ""
-    return ", ".join(map(str, ranges[:SHOWN])) + rest
+    return f"{count:,}" + (f": {', '.join(map(str, ranges[:SHOWN]))}{rest}" if ranges else "")
 
 
 @command("orlog lock pointmaze/umaze-v1")
@@ -285,46 +289,27 @@ def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
         return
     rows, unmet = [], []
     for name, pin in sorted(pins.items()):
-        version = marked_version(name, pin.version, pin.digest)
         state = "here"
         if not _is_here(name, pin):
             state = "read in place"
             if offered_in_place(DatasetName(name, "", pin.digest)) is None:
                 state = "not here"
-                unmet.append(f"{name}@{version}: {_how_to_meet(name, pin)}")
-        rows.append((name, version, pin.digest[:19], state))
+                unmet.append(f"\n{name}@{pin.version}: {_how_to_meet(name, pin)}")
+        rows.append((name, marked_version(name, pin.version, pin.digest), pin.digest[:19], state))
     show_table(("name", "version", "digest", "state"), rows)
     say(f"\n{path}")
-    for line in unmet:
-        tell(f"\n{line}")
     if unmet:
+        tell("\n".join(unmet))
         raise typer.Exit(3)
-
-
-def _check_pin(dataset: Dataset) -> None:
-    """Raise a LockError that says what would bring the bytes that the lock pins, if they are not here."""
-    from orlog.manifests.lock import find_lock, read_lock
-
-    path = find_lock()
-    pin = read_lock(path).get(dataset.name) if path is not None and path.exists() else None
-    if pin is not None and not _is_here(dataset.name, pin):
-        raise LockError(
-            f"{path} pins {dataset.name}@{pin.version} ({pin.digest}), and this is other data; for "
-            f"those: {_how_to_meet(dataset.name, pin)}",
-            file=str(path),
-            expected=pin.digest,
-            found=dataset.digest,
-        )
 
 
 def _is_here(name: str, pin: LockedDataset) -> bool:
     from orlog.datasets.reading.finding import find_dataset
 
     try:
-        find_dataset(f"{name}@{pin.digest}")
+        return bool(find_dataset(f"{name}@{pin.digest}"))
     except NotFoundError:
         return False
-    return True
 
 
 def _how_to_meet(name: str, pin: LockedDataset) -> str:
@@ -341,8 +326,7 @@ def _how_to_meet(name: str, pin: LockedDataset) -> str:
         return f"run: orlog download {name}@{version}"
     return (
         "only the packages and the processor that made this rebuild give it again; with those "
-        f"run: orlog build {name}@{version}. Or copy it into a home of yours from where it is, or "
-        f"pin the recorded data: orlog lock --update {name}@{plain_version(version)}"
+        f"run: orlog build {name}@{version}. Or pin the recorded data: orlog lock --update {name}@{plain_version(version)}"
     )
 
 

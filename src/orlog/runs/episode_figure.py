@@ -6,8 +6,7 @@ import base64
 
 import numpy as np
 
-from orlog.base.png import png_bytes
-from orlog.datasets.looking.leaves import as_picture, dimensions_of, frames_of, maze_of
+from orlog.datasets.looking.leaves import as_picture, dimensions_of, frames_of, maze_of, png_bytes
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError
 from orlog.runs.pages import figure

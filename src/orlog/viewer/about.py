@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Any
 
@@ -26,7 +27,7 @@ from orlog.runs.references import references_of_dataset
 from orlog.viewer.shown import Shown
 
 LONGEST = 2000  # characters of a fact
-MOST_NODES = 40
+MOST_LINES = 40
 MOST_NAMED = 4
 
 
@@ -44,7 +45,7 @@ def about(shown: Shown) -> dict[str, Any]:
             for column in columns_of(manifest, dataset)
         ],
         "versions": _versions(manifest),
-        "lineage": _Lineage(dataset).nodes,
+        "lineage": _lineage(dataset),
         "references": _references(dataset),
         "scores": _scores(dataset),
     }
@@ -79,75 +80,55 @@ def _difference(before: Manifest, after: Manifest) -> str:
     return f"compared with {before.version}: {'; '.join(words) or 'the same data'}"
 
 
-class _Lineage:
-    """What a dataset was made from, back to recipes and files: nodes, each with the places of its parents."""
+def _lineage(dataset: Dataset) -> list[list[Any]]:
+    """Return what a dataset was made from, back to recipes and files: lines of (depth, how, title, digest or words)."""
+    lines: list[list[Any]] = []
+    here = _manifests_here() if dataset.lineage else {}
 
-    def __init__(self, dataset: Dataset) -> None:
-        self.nodes: list[dict[str, Any]] = []
-        self._places: dict[tuple[str, str], int] = {}
-        self._here = _manifests_here() if dataset.lineage else {}
-        try:
-            self._add_dataset(dataset, [], "", 0)
-        except (OrlogError, OSError) as error:
-            self._add("more cannot be read", str(error), [], "", 1)
+    def add(depth: int, how: str, title: str, text: str) -> bool:
+        is_new = len(lines) < MOST_LINES and [title, text] not in [line[2:] for line in lines]
+        lines.extend([[depth, how, title, text]] if is_new else [])
+        return is_new
 
-    def _add(self, title: str, text: str, children: list[list[Any]], how: str, level: int) -> list[list[Any]] | None:
-        """Add a node, or find it, as one of the parents of what was made so; return its own if it is new."""
-        is_new = (title, text) not in self._places
-        if is_new and len(self.nodes) >= MOST_NODES:
-            return None
-        parents: list[list[Any]] = []
-        place = self._places.setdefault((title, text), len(self.nodes))
-        if is_new:
-            self.nodes.append({"title": title, "text": text, "level": level, "parents": parents})
-        children.append([place, how])
-        return parents if is_new else None
-
-    def _add_dataset(self, dataset: Dataset, of: list[list[Any]], how: str, level: int) -> None:
-        is_view = dataset.operation is not None
-        title = "view" if is_view else f"{dataset.name}@{dataset.version}"
-        parents = self._add(title, dataset.digest, of, how, level)
-        if parents is None:
+    def add_dataset(dataset: Dataset, depth: int, how: str) -> None:
+        title = "view" if dataset.operation is not None else f"{dataset.name}@{dataset.version}"
+        if not add(depth, how, title, dataset.digest):
             return
         if dataset.operation is not None:
-            words = operation_words(dataset.lineage[0].operation)
             for parent in dataset.parents:
-                self._add_dataset(parent, parents, words, level + 1)
+                add_dataset(parent, depth + 1, operation_words(dataset.lineage[0].operation))
             return
-        self._add_origin(dataset.manifest, parents, level + 1)
+        add_origin(dataset.manifest, depth + 1)
         origin = read_origin(dataset.folder)
         if origin is not None and origin.mirrors:
-            place = origin.registry or "a URL"
-            self._add(place, origin.mirrors[0], parents, "downloaded from", level + 1)
+            add(depth + 1, "downloaded from", origin.registry or "a URL", origin.mirrors[0])
 
-    def _add_origin(self, manifest: Manifest, of: list[list[Any]], level: int) -> None:
+    def add_origin(manifest: Manifest, depth: int) -> None:
         recipe = manifest.recipe
         if recipe is not None:
             settings = {"seed": recipe.seed, **recipe.parameters}
-            words = (
-                f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in settings.items()
-            )
-            title = f"recipe {recipe.name} {recipe.version}"
-            self._add(title, ", ".join(words), of, "built by", level)
+            words = ", ".join(f"{name} {value}" for name, value in settings.items())
+            add(depth, "built by", f"recipe {recipe.name} {recipe.version}", words)
         for parent in manifest.lineage:
-            known, how = self._here.get(parent.digest), parent.operation
-            title = "a file" if how.startswith("read ") else "a version that is not here"
+            known = here.get(parent.digest)
+            title = "a file" if parent.operation.startswith("read ") else "a version that is not here"
             title = f"{known.name}@{version_of(known)}" if known else title
-            parents = self._add(title, parent.digest, of, operation_words(how), level)
-            if known and parents is not None:
-                self._add_origin(known, parents, level + 1)
+            if add(depth, operation_words(parent.operation), title, parent.digest) and known:
+                add_origin(known, depth + 1)
+
+    try:
+        add_dataset(dataset, 0, "")
+    except (OrlogError, OSError) as error:
+        add(1, "", "more cannot be read", str(error))
+    return lines
 
 
 def _manifests_here() -> dict[str, Manifest]:
     """Return the manifests of all versions on this machine, by digest."""
     found = {}
     for name in installed_names():
-        try:
-            for manifest, folder in known_versions(name).values():
-                if folder is not None:
-                    found[manifest.digest] = manifest
-        except (OrlogError, OSError):
-            continue
+        with contextlib.suppress(OrlogError, OSError):
+            found |= {manifest.digest: manifest for manifest, folder in known_versions(name).values() if folder}
     return found
 
 

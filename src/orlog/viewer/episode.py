@@ -15,8 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from orlog.base.png import png_bytes
-from orlog.datasets.looking.leaves import as_picture, is_frame, maze_of
+from orlog.datasets.looking.leaves import as_picture, is_frame, maze_of, png_bytes
 from orlog.errors import IntegrityError, NotFoundError, OrlogError
 from orlog.manifests.columns import (
     FLAGS,

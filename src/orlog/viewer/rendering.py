@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from orlog.base.png import png_bytes
 from orlog.datasets.columns.episode import options_from_text
+from orlog.datasets.looking.leaves import png_bytes
 from orlog.datasets.reading.restoring import restore, row_of
 from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import NotFoundError, OrlogError, SimulatorError

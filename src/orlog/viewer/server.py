@@ -39,9 +39,8 @@ from orlog.viewer.about import about
 from orlog.viewer.episode import MOST_NUMBERS, episode_of, frame_png, places_of
 from orlog.viewer.figures import coverage_of, draw_sample, figures_of
 from orlog.viewer.guard import REPORT_POLICY, Guard
-from orlog.viewer.opened import Opened
 from orlog.viewer.rendering import Renderer
-from orlog.viewer.shown import Shown, save_filtered
+from orlog.viewer.shown import Opened, Shown, save_filtered
 
 HOST = "127.0.0.1"
 PAGE = Path(__file__).parent / "page"

@@ -1,7 +1,8 @@
-"""A dataset that is open in the page, and the list of its episodes: pages of columns, in any order, filtered."""
+"""What `orlog open` was given, and nothing else: datasets with their lists of episodes, folders of runs, reports."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Sequence
@@ -10,13 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.finding import as_folder, holds_manifest
 from orlog.datasets.reading.selection import Selection, episode_column
 from orlog.datasets.reading.views import episodes_where
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import NotFoundError, OrlogError, SchemaError, VersionExistsError
 from orlog.manifests.columns import is_part, offsets_column, values_column
 
+REPORT = "report.html"
+RUN_FILE = "run.json"
 ENDS = ("no flag", "terminated", "truncated", "terminated and truncated")
 EPISODE, END = "episode", "end"
 OWN = "episodes/"
@@ -198,3 +203,51 @@ def _cell(value: Any) -> Any:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Opened:
+    """All that one server shows.
+
+    Attributes:
+        datasets: Datasets and views, in the order given.
+        runs: Folders with runs.
+        reports: Pages of reports.
+        folder: Where views are saved: the folder in which orlog was started.
+        trust_environment: Consent to environment arguments that come with the data.
+    """
+
+    datasets: Sequence[Shown]
+    runs: Sequence[Path]
+    reports: Sequence[Path]
+    folder: Path
+    trust_environment: bool = False
+
+
+def open_all(names: Sequence[str], *, trust_environment: bool = False) -> Opened:
+    """Open datasets by name or path, views by their file, folders of runs, and reports.
+
+    With `trust_environment`, environment arguments that come with the data are used to render.
+
+    Raises NotFoundError if something is not here, or a folder holds nothing that can be shown;
+    IntegrityError if a file is missing, cut or altered.
+    """
+    datasets: list[Shown] = []
+    runs: list[Path] = []
+    reports: list[Path] = []
+    for name in names:
+        path = as_folder(name)
+        if path is not None and path.suffix == ".html" and path.is_file():
+            reports.append(path.resolve())
+        elif path is None or not path.is_dir() or holds_manifest(path):
+            datasets.append(Shown(name, load_dataset(name)))
+        elif (path / REPORT).is_file():
+            reports.append((path / REPORT).resolve())
+        elif any(path.rglob(RUN_FILE)):
+            runs.append(path.resolve())
+        else:
+            raise NotFoundError(
+                f"{path}: this folder holds no dataset (manifest.json), no run (run.json) and no report "
+                f"({REPORT}); name a folder or a file that orlog wrote."
+            )
+    return Opened(datasets=datasets, runs=runs, reports=reports, folder=Path.cwd(), trust_environment=trust_environment)

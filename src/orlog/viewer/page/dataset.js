@@ -2,7 +2,7 @@
 
 import { choice, drawn, element, named, number, problem, say, table } from "./dom.js";
 import { getWhenReady } from "./net.js";
-import { cells, graph, ticks } from "./pictures.js";
+import { cells, ticks } from "./pictures.js";
 
 export function datasetView(index, dataset, opened) {
   // Figures first; what is written about the data stands on the right where there is room, and below where there is none.
@@ -49,11 +49,8 @@ function showScores(place, about, opened) {
       element("ul", { class: "note" }, section.scores.map((row) => element("li", {}, `${row.name} ${number(row.value)}${row.interval ? ` (${row.interval.map(number).join(" to ")})` : ""}${row.note && `, ${row.note}`}`)))))));
   if (about.references.length)
     place.append(element("h3", {}, "Reference returns"), table(["score", "return", "policy", "source"], about.references, { numbers: [1], stacked: true }));
-  place.append(element("h3", {}, "Where it comes from"),
-    element("p", { class: "note" }, about.lineage.length > 1 ? "Back to recipes and files." : "It was written here from scratch, or nothing is recorded of what it was made from."), graph(about.lineage));
-  if (about.lineage.length > 1)
-    place.append(element("details", {}, element("summary", {}, "The same in words, with digests and parameters"), element("ul", { class: "breaks" }, about.lineage.map((node) => element("li", {},
-      element("b", {}, node.title), ` (${node.text})`, node.parents.map(([parent, how]) => `; ${how}: ${about.lineage[parent].title}`))))));
+  place.append(element("h3", {}, "Where it comes from"), element("ul", { class: "breaks" }, about.lineage.map(([depth, how, title, text]) => element("li", {},
+    "→ ".repeat(depth), how && `${how}: `, element("b", {}, title), ` (${text})`))));
   if (about.versions.length > 1) showVersions(place, about.versions, opened);
 }
 

@@ -1,4 +1,4 @@
-// Pictures that follow the pointer or fit their texts: cells of two numbers, and boxes with arrows. The server draws the others.
+// Pictures that follow the pointer or fit their texts: cells of two numbers. The server draws the others.
 
 import { drawing, element } from "./dom.js";
 
@@ -71,29 +71,4 @@ export function cells(values, label, told, { side = 288, shade, x, y }) {
     },
   }, shades, drawing("rect", { class: "axis outline", x: left, y: 0.5, width: side, height: side - 1 }), marks, frame);
   return element("div", { class: "wide" }, root);
-}
-
-export function graph(nodes) {
-  // Boxes in columns by level, the dataset on the right, each joined to what it was made from.
-  const [wide, tall, gap] = [190, 52, 108];
-  const levels = [...new Set(nodes.map((node) => node.level))].sort((a, b) => b - a);
-  const rows = levels.map((level) => nodes.filter((node) => node.level === level));
-  const height = Math.max(...rows.map((row) => row.length)) * (tall + 14) + 8;
-  const place = new Map();
-  rows.forEach((row, column) => row.forEach((node, index) => place.set(node, [column * (wide + gap), 4 + index * (tall + 14)])));
-  const lines = nodes.flatMap((node) => node.parents.map(([parent, how]) => {
-    const [[x, y], [toX, toY]] = [place.get(nodes[parent]), place.get(node)];
-    const middle = (x + wide + toX) / 2;
-    return drawing("g", {}, drawing("title", {}, how),
-      drawing("path", { class: "arrow", d: `M${x + wide},${y + tall / 2} C${middle},${y + tall / 2} ${middle},${toY + tall / 2} ${toX - 2},${toY + tall / 2}` }),
-      text(middle, (y + toY + tall) / 2 - 5, fitted(how, gap - 12), { "text-anchor": "middle", class: "faint" }));
-  }));
-  const boxes = nodes.map((node) => {
-    const [x, y] = place.get(node);
-    return drawing("g", {}, drawing("title", {}, `${node.title}\n${node.text}`),
-      drawing("rect", { class: "box", x, y, width: wide, height: tall, rx: 6 }),
-      text(x + 9, y + 21, fitted(node.title, wide - 18, `600 ${PLAIN}`), { class: "strong" }), text(x + 9, y + 39, fitted(node.text, wide - 18), { class: "faint" }));
-  });
-  return element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Where the data come from" },
-    picture(rows.length * (wide + gap) - gap + 4, height, { "aria-label": nodes.map((node) => node.title).join(", from ") }, lines, boxes));
 }
