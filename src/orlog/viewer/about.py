@@ -125,7 +125,7 @@ def _lineage(dataset: Dataset) -> list[list[Any]]:
 
 def _manifests_here() -> dict[str, Manifest]:
     """Return the manifests of all versions on this machine, by digest."""
-    found = {}
+    found: dict[str, Manifest] = {}
     for name in installed_names():
         with contextlib.suppress(OrlogError, OSError):
             found |= {manifest.digest: manifest for manifest, folder in known_versions(name).values() if folder}
