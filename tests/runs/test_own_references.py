@@ -133,7 +133,7 @@ def test_anchors_stay_in_the_home_and_a_number_comes_with_its_source(home):
     assert body["caveats"] == found.caveats
     assert len(found.caveats) == 1
     # Measured again, the new ones take their place.
-    shown = good("scores", "lab/pendulum-v1", *words[:2], "-100", *words[3:])
+    good("scores", "lab/pendulum-v1", *words[:2], "-100", *words[3:])
     assert orlog.references(data).expert.mean == -100
     assert list((home / "references").glob("*.json")) == [file]
 
