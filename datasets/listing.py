@@ -27,7 +27,7 @@ from orlog.errors import IntegrityError, LockError, OrlogError, clause
 from orlog.manifests.index import ForeignEntry, Index, IndexEntry
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.manifests.names import DatasetName, newest_first
-from orlog.manifests.rebuilds import rebuild_text, version_of
+from orlog.manifests.rebuilds import rebuild_text
 from orlog.manifests.roles import find_family, is_of_family
 from orlog.manifests.shipped import SHIPPED, recorded_manifest, shipped_index
 
@@ -168,7 +168,7 @@ def listed_here() -> dict[str, Listed]:
                 manifest = read_manifest(folder / MANIFEST_FILE)
             found[name] = Listed(
                 name=name,
-                version=version_of(manifest),
+                version=manifest.version,
                 steps=manifest.total_steps,
                 size_bytes=manifest.size_bytes,
                 state=how_much(folder, manifest),

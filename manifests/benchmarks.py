@@ -37,44 +37,46 @@ class Benchmark:
         title: What people call it.
         names: Columns that make up a dataset's name.
         alias: Column with another name of a dataset, or nothing.
+        missing: Why a dataset may have no references.
         lowest: Column with the return that has score 0, or nothing if there are no references.
         highest: Column with the return that has score 100.
         lowest_policy: Whose return has score 0.
         highest_policy: Whose return has score 100.
         simulator: What its references were measured in.
-        missing: Why a dataset may have no references.
     """
 
     key: str
     title: str
     names: tuple[str, ...]
     alias: str = ""
+    missing: str = "publishes no reference returns for this dataset"
+    _: dataclasses.KW_ONLY
     lowest: str = ""
     highest: str = ""
     lowest_policy: str = ""
     highest_policy: str = ""
     simulator: str = ""
-    missing: str = "publishes no reference returns for this dataset"
 
 
+_OF_D4RL = {"lowest": "ref_min_return", "highest": "ref_max_return"}
+_OGMARL = ("collection", "env", "scenario", "dataset")
 BENCHMARKS = {
-    one.key: one
-    for one in (
+    benchmark.key: benchmark
+    for benchmark in (
         Benchmark(
-            key="d4rl",
-            title="D4RL",
-            names=("dataset_id",),
-            lowest="ref_min_return",
-            highest="ref_max_return",
+            "d4rl",
+            "D4RL",
+            ("dataset_id",),
+            **_OF_D4RL,
             lowest_policy="random policy, as published by D4RL",
             highest_policy="expert policy, as published by D4RL",
             simulator="mujoco-py and gym of 2020",
         ),
         Benchmark(
-            key="atari",
-            title="Atari",
-            names=("game",),
-            alias="gym_name",
+            "atari",
+            "Atari",
+            ("game",),
+            "gym_name",
             lowest="random_score",
             highest="human_score",
             lowest_policy="random play",
@@ -82,10 +84,10 @@ BENCHMARKS = {
             simulator="Arcade Learning Environment, version not published",
         ),
         Benchmark(
-            key="dsrl",
-            title="DSRL",
-            names=("dataset_id",),
-            alias="short_name",
+            "dsrl",
+            "DSRL",
+            ("dataset_id",),
+            "short_name",
             lowest="min_episode_reward",
             highest="max_episode_reward",
             lowest_policy="the episode of the dataset with the lowest return",
@@ -93,31 +95,25 @@ BENCHMARKS = {
             simulator="the simulator that recorded the dataset, version not published",
         ),
         Benchmark(
-            key="neorl2",
-            title="NeoRL-2",
-            names=("task",),
-            lowest="ref_min_return",
-            highest="ref_max_return",
+            "neorl2",
+            "NeoRL-2",
+            ("task",),
+            **_OF_D4RL,
             lowest_policy="lower reference, as published by NeoRL-2",
             highest_policy="upper reference, as published by NeoRL-2",
             simulator="NeoRL-2's own environments",
         ),
         Benchmark(
-            key="ogbench",
-            title="OGBench",
-            names=("dataset_id",),
+            "ogbench",
+            "OGBench",
+            ("dataset_id",),
             missing="has no reference returns, and reports success rates in percent",
         ),
+        Benchmark("ogmarl", "OG-MARL", _OGMARL, missing="has no reference returns, and reports raw team returns"),
         Benchmark(
-            key="ogmarl",
-            title="OG-MARL",
-            names=("collection", "env", "scenario", "dataset"),
-            missing="has no reference returns, and reports raw team returns",
-        ),
-        Benchmark(
-            key="minari",
-            title="Minari",
-            names=("dataset_id",),
+            "minari",
+            "Minari",
+            ("dataset_id",),
             missing="stores reference scores with some of its datasets, but published none for this one",
         ),
     )

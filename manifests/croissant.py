@@ -11,38 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 from orlog.manifests.manifest import Manifest
-from orlog.manifests.rebuilds import version_of
 
 UNKNOWN = ("rai:dataBiases", "rai:dataSocialImpact", "rai:dataUseCases", "rai:personalSensitiveInformation")
 
-_TERMS = [
-    "citeAs",
-    "column",
-    "equivalentProperty",
-    "extract",
-    "field",
-    "fileProperty",
-    "fileObject",
-    "fileSet",
-    "format",
-    "includes",
-    "isLiveDataset",
-    "jsonPath",
-    "key",
-    "md5",
-    "parentField",
-    "path",
-    "recordSet",
-    "references",
-    "regex",
-    "repeated",
-    "replace",
-    "samplingRate",
-    "separator",
-    "source",
-    "subField",
-    "transform",
-]
+_TERMS = (
+    "citeAs column equivalentProperty extract field fileProperty fileObject fileSet format includes isLiveDataset "
+    "jsonPath key md5 parentField path recordSet references regex repeated replace samplingRate separator source "
+    "subField transform"
+)
 _CONTEXT: dict[str, Any] = {
     "@language": "en",
     "@vocab": "https://schema.org/",
@@ -54,7 +30,7 @@ _CONTEXT: dict[str, Any] = {
     "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
     "examples": {"@id": "cr:examples", "@type": "@json"},
-    **{term: f"cr:{term}" for term in _TERMS},
+    **{term: f"cr:{term}" for term in _TERMS.split()},
 }
 _ENCODINGS = {"json": "application/json", "h5": "application/x-hdf5"}
 
@@ -71,7 +47,7 @@ def croissant(manifest: Manifest, *, url: str = "") -> dict[str, Any]:
         "alternateName": manifest.name,
         "description": manifest.description or f"The dataset {manifest.name}.",
         "conformsTo": ["http://mlcommons.org/croissant/1.0", "http://mlcommons.org/croissant/RAI/1.0"],
-        "version": version_of(manifest),
+        "version": manifest.version,
         "identifier": manifest.digest,
         "keywords": ["offline reinforcement learning", "trajectories"],
         "distribution": [

@@ -19,7 +19,7 @@ import hashlib
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -27,28 +27,12 @@ import numpy as np
 from orlog.manifests.columns import axis_of, little_endian_bytes, offsets_of, path_of_offsets, values_column
 from orlog.manifests.manifest import Column, Manifest, parts_of
 
+if TYPE_CHECKING:
+    from orlog.datasets.reading.dataset import Dataset
+
 BLOCK_BYTES = 2**24
 LENGTHS = "episodes/lengths"
 Change = Literal["added", "removed", "changed"]
-
-
-class Readable(Protocol):
-    """What a comparison needs of a `Dataset`."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """Everything known about the dataset."""
-
-    @property
-    def operation(self) -> object | None:
-        """The operation that made a view; None for a stored version."""
-
-    @property
-    def episode_lengths(self) -> np.ndarray:
-        """Steps of each episode."""
-
-    def column(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Return rows of a column."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +133,7 @@ def diff_manifests(a: Manifest, b: Manifest) -> list[Difference]:
     return [*_compare("metadata", _fields(a), _fields(b)), *_compare("column", *forms), *_compare("values", *values)]
 
 
-def diff_datasets(a: Readable, b: Readable) -> DatasetDiff:
+def diff_datasets(a: Dataset, b: Dataset) -> DatasetDiff:
     """Return what differs between two stored versions, down to episodes.
 
     Memory is bounded by 32 MiB of rows and some 200 bytes per episode.
@@ -239,7 +223,7 @@ def _compare(
 class _Episodes:
     """Reads the rows of single episodes in any column."""
 
-    def __init__(self, source: Readable) -> None:
+    def __init__(self, source: Dataset) -> None:
         self.source, self.manifest = source, source.manifest
         self.total = self.manifest.total_episodes
         episodes = np.arange(self.total + 1)

@@ -24,7 +24,6 @@ from msgspec import Meta
 from orlog.errors import InvalidNameError, LockError
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.names import DatasetName, is_version, parse_name
-from orlog.manifests.rebuilds import marked_version
 
 LOCK_FILE = "orlog.lock"
 
@@ -112,10 +111,9 @@ def check_lock(wanted: DatasetName, path: Path | None = None) -> LockedDataset |
     pin = read_lock(path).get(wanted.name) if path is not None else None
     if pin is None:
         return None
-    version = marked_version(wanted.name, pin.version, pin.digest)
-    if wanted.version in ("", version) and pin.digest.startswith(wanted.digest):
+    if wanted.version in ("", pin.version) and pin.digest.startswith(wanted.digest):
         return pin
-    expected = f"{wanted.name}@{version} ({pin.digest})"
+    expected = f"{wanted.name}@{pin.version} ({pin.digest})"
     option = "--update --rebuild" if "+" in wanted.version else "--update"
     raise LockError(
         f"{wanted} is not what {path} pins: {expected}; to move the pin run: orlog lock {option} {wanted}",

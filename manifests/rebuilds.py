@@ -1,15 +1,11 @@
 """Rebuilds: what a recipe gives where it does not give the recorded bytes.
 
-Other versions of packages, or another processor, change the last bits of physics. What comes out is
-another content, so it never has the recorded version: it is `1.0.0+d0b2cd7c`, a version with build
-metadata (https://semver.org, item 10) that names the recorded version it stands for and, by the start
-of the digest that it would have under that version, its own content. Its lineage names the recorded
-digest, with this operation:
+Other versions of packages, or another processor, change the last bits of physics. What comes out is another content,
+so it never has the recorded version: it is `1.0.0+d0b2cd7c`, a version with build metadata (https://semver.org,
+item 10) that names the recorded version it stands for and, by the start of the digest that it would have under that
+version, its own content. Its lineage names the recorded digest, with this operation:
 
     {"rebuild": {"finding": "statistically equal", "recorded": {"mujoco": "3.3.0", ..}, "version": "1.0.0"}}
-
-Earlier releases kept rebuilds under the recorded version itself. They are told by their digest, and
-`marked_version` calls them as they would be called today.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -26,8 +21,7 @@ from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import plain_version
 from orlog.manifests.shipped import recorded_manifest
 
-LENGTH = 8
-"""Digits of the digest in the version of a rebuild."""
+_DIGITS = 8  # of the digest in the version of a rebuild
 
 
 def recorded_build(name: str, version: str) -> Manifest | None:
@@ -35,22 +29,9 @@ def recorded_build(name: str, version: str) -> Manifest | None:
     return recorded_manifest(name, plain_version(version))
 
 
-def marked_version(name: str, version: str, digest: str) -> str:
-    """Return the version of a dataset, with the mark of a rebuild if it is one."""
-    recorded = recorded_manifest(name, version)
-    if recorded is None or recorded.digest == digest:
-        return version
-    return f"{version}+{digest.removeprefix('sha256:')[:LENGTH]}"
-
-
-def version_of(manifest: Manifest) -> str:
-    """Return the version of a manifest, with the mark of a rebuild if it is one."""
-    return marked_version(manifest.name, manifest.version, manifest.digest)
-
-
 def is_rebuild(manifest: Manifest) -> bool:
     """Return whether a version is a rebuild, or was made from one by appending or converting."""
-    return "+" in version_of(manifest)
+    return "+" in manifest.version
 
 
 def as_rebuild(manifest: Manifest, recorded: Manifest, finding: str) -> Manifest:
@@ -61,7 +42,7 @@ def as_rebuild(manifest: Manifest, recorded: Manifest, finding: str) -> Manifest
     operation = {"rebuild": {"finding": finding, "recorded": _versions(recorded), "version": recorded.version}}
     return msgspec.structs.replace(
         manifest,
-        version=version_of(manifest),
+        version=f"{manifest.version}+{manifest.digest.removeprefix('sha256:')[:_DIGITS]}",
         lineage=[Parent(digest=recorded.digest, operation=canonical_json(operation).decode())],
     )
 
@@ -79,31 +60,29 @@ def rebuild_text(manifest: Manifest) -> str:
     """Return what a rebuild was made with and how it compares, in words; empty if it is none."""
     if not is_rebuild(manifest):
         return ""
-    facts = _facts(manifest)
-    if facts is None:
-        recorded = recorded_manifest(manifest.name, manifest.version)
-        if recorded is None:
-            return "made from a rebuild"
-        facts = {"version": recorded.version, "recorded": _versions(recorded)}
     here = _versions(manifest)
-    other = [
-        f"{package} {here.get(package, 'unknown')} (recorded with {version})"
-        for package, version in facts["recorded"].items()
-        if here.get(package) != version
-    ]
-    made = ", ".join(other) or "the same versions of packages, so on another processor"
-    finding = f", {facts['finding']!s:.60}" if facts.get("finding") else ""
-    return f"a rebuild of {facts['version']} with {made}{finding}"
+    for parent in manifest.lineage:
+        try:
+            stated = json.loads(parent.operation)["rebuild"]
+            recorded, finding = dict(stated["recorded"]), f"{stated['finding']!s:.60}"
+        except (KeyError, RecursionError, TypeError, ValueError):
+            continue
+        other = [
+            f"{package} {here.get(package, 'unknown')} (recorded with {version})"
+            for package, version in recorded.items()
+            if here.get(package) != version
+        ]
+        made = ", ".join(other) or "the same versions of packages, so on another processor"
+        return f"a rebuild of {plain_version(manifest.version)} with {made}, {finding}"
+    return "made from a rebuild"
 
 
 def rebuild_warning(manifest: Manifest) -> str:
     """Return the warning for a name without a version that stands for a rebuild here."""
-    version = version_of(manifest)
-    recorded = recorded_build(manifest.name, version)
+    recorded = recorded_build(manifest.name, manifest.version)
     again = "" if recorded is None else f"; for the recorded bytes {how_to_record(recorded, [manifest])}"
-    return (
-        f"{manifest.name} is not the recorded data here: {manifest.name}@{version} is {rebuild_text(manifest)}{again}."
-    )
+    named = f"{manifest.name}@{manifest.version}"
+    return f"{manifest.name} is not the recorded data here: {named} is {rebuild_text(manifest)}{again}."
 
 
 def how_to_record(recorded: Manifest, built: Iterable[Manifest] = ()) -> str:
@@ -111,33 +90,20 @@ def how_to_record(recorded: Manifest, built: Iterable[Manifest] = ()) -> str:
 
     `built` is what was built on this machine.
     """
-    if any(_versions(one) == _versions(recorded) and is_rebuild(one) for one in built):
+    if any(_versions(manifest) == _versions(recorded) and is_rebuild(manifest) for manifest in built):
         return (
             "copy it from a machine with another processor, or build it there: this one gives other "
             "bytes with the same versions of packages"
         )
     build = f"orlog build {recorded.name}@{recorded.version}"
-    here = {package: _installed(package) for package in _versions(recorded)}
     other = [
-        f"{package}=={version} (here {here[package]})"
+        f"{package}=={version} (here {_installed(package)})"
         for package, version in _versions(recorded).items()
-        if here[package] != version
+        if _installed(package) != version
     ]
     if other:
         return f"install the versions it was recorded with, {', '.join(other)}, then run: {build}"
     return f"run: {build} (the versions of packages here are those it was recorded with)"
-
-
-def _facts(manifest: Manifest) -> dict[str, Any] | None:
-    """Return what the lineage of a rebuild says; None if it does not say it, or not in that form."""
-    for parent in manifest.lineage:
-        try:
-            found = json.loads(parent.operation).get("rebuild")
-        except (AttributeError, RecursionError, ValueError):
-            continue
-        if isinstance(found, dict) and isinstance(found.get("recorded"), dict):
-            return {"version": plain_version(manifest.version), **found}
-    return None
 
 
 def _versions(manifest: Manifest) -> Mapping[str, str]:

@@ -16,16 +16,16 @@ import fnmatch
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from orlog.errors import NotFoundError, SchemaError
-from orlog.manifests.columns import Axis, axis_of, is_part, offsets_column, values_column
+from orlog.manifests.columns import Axis, ColumnSpec, axis_of, is_part, offsets_column, values_column
 from orlog.manifests.names import did_you_mean
 
 if TYPE_CHECKING:
-    from orlog.manifests.manifest import Manifest  # slow to import, as spaces are
+    from orlog.manifests.manifest import Column, Manifest  # slow to import, as spaces are
 
 TEXT, ARRAY, NUMBERS, WHOLE = "text", "array", "biuf", "biu"
 OF_AGENTS = "infos/agents/*/"
@@ -35,27 +35,27 @@ _KINDS = {TEXT: "text", NUMBERS: "numbers", WHOLE: "whole numbers or flags", "f"
 _SHAPES = {(0,): "one in each row", (1,): "a vector in each row", (0, 1): "one or several in a row"}
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Role:
     """One meaning that a column may have.
 
     Attributes:
         name: Its name.
         meaning: A sentence on what such a column holds.
-        family: The family whose datasets have it; empty for no single one.
-        axes: Which columns may have it: those of steps, of observations or of episodes.
-        kind: What its values are: `TEXT`, or the kinds of NumPy's dtypes, such as `NUMBERS`.
-        dimensions: How many dimensions a row may have.
         usual: Names of columns that have it unless a manifest says otherwise; `*` stands for one part of a path.
+        kind: What its values are: `TEXT`, or the kinds of NumPy's dtypes, such as `NUMBERS`.
+        axes: Which columns may have it: those of steps, of observations or of episodes.
+        dimensions: How many dimensions a row may have.
+        family: The family whose datasets have it; empty for no single one.
     """
 
     name: str
     meaning: str
-    family: str = ""
-    axes: tuple[Axis, ...] = ("step",)
-    kind: str = NUMBERS
-    dimensions: tuple[int, ...] = (0,)
     usual: tuple[str, ...] = ()
+    kind: str = NUMBERS
+    axes: tuple[Axis, ...] = ("step",)
+    dimensions: tuple[int, ...] = (0,)
+    family: str = ""
 
     @property
     def expected(self) -> str:
@@ -71,145 +71,79 @@ def _named(*names: str, under: Iterable[str] = _STEP) -> tuple[str, ...]:
 CHOICES, NUMBER, WORDS = "infos/legal_actions", "episodes/task", "episodes/instruction"
 """Usual names that orlog itself gives: to flags of legal choices, to the number of a task, and to its words."""
 
-MASKS = frozenset(
-    [
-        "action_mask",
-        "action_masks",
-        "avail_actions",
-        "available_actions",
-        "legal_action_mask",
-        "legal_actions",
-        "legal_actions_mask",
-        "legal_mask",
-        "legal_moves",
-        "legals",
-        "valid_action_mask",
-        "valid_actions",
-        "valid_moves",
-    ]
+_MASKS = (
+    "action_mask action_masks avail_actions available_actions legal_action_mask legal_actions legal_actions_mask "
+    "legal_mask legal_moves legals valid_action_mask valid_actions valid_moves"
 )
+MASKS = frozenset(_MASKS.split())
 """Usual names of flags of legal choices. In infos, most have a role only where one is given."""
 
-_INSTRUCTIONS = ("task", "instruction", "language_instruction", "natural_language_instruction")
+_ANY: tuple[Axis, ...] = ("step", "observation", "episode")
+_EVERYWHERE = ("infos/", "observations/", "episodes/")
+_TASK_WORDS = _named("task", "instruction", "language_instruction", "natural_language_instruction", under=_EVERYWHERE)
+_SUCCESS = (*_named("success", "is_success", under=("infos/", "episodes/")), "infos/is_episode_successful")
+_SEEN_MASKS = _named("action_mask", under=("observations/", "observations/*/"))
+_LEGAL = (*_named("legals", "legal_actions"), *_SEEN_MASKS)
+_VECTORS = _named("objectives", "reward_vector", "vector_reward")
 
 ROLES = {
-    one.name: one
-    for one in (
+    role.name: role
+    for role in (
         Role(
-            name="behavior_log_prob",
-            meaning="logarithm of the probability, or of its density, with which the action was chosen",
-            kind="f",
-            usual=_named("action_log_probs"),
+            "behavior_log_prob",
+            "logarithm of the probability, or of its density, with which the action was chosen",
+            _named("action_log_probs"),
+            "f",
         ),
         Role(
-            name="cost",
-            meaning="what a step costs, 0 or more, which is to stay below a limit in an episode",
+            "cost",
+            "what a step costs, 0 or more, which is to stay below a limit in an episode",
+            _named("cost"),
             family="safety",
-            usual=_named("cost"),
         ),
         Role(
-            name="acts",
-            meaning="whether an agent takes part in a step",
-            family="agents",
-            kind=WHOLE,
-            usual=_named("acts", under=[OF_AGENTS]),
+            "acts", "whether an agent takes part in a step", _named("acts", under=[OF_AGENTS]), WHOLE, family="agents"
         ),
         Role(
-            name=LEGAL,
-            meaning="which choices may be taken in a step, one flag for each",
+            LEGAL,
+            "which choices may be taken in a step, one flag for each",
+            _LEGAL,
             axes=("step", "observation"),
             dimensions=(1,),
-            usual=(
-                *_named("legals", "legal_actions"),
-                *_named("action_mask", under=("observations/", "observations/*/")),
-            ),
         ),
         Role(
-            name=NEXT_LEGAL,
-            meaning="which choices may be taken in the step after, as an environment's info says",
-            dimensions=(1,),
-            usual=_named("action_mask"),
-        ),
-        Role(
-            name="task",
-            meaning="number of the task",
-            family="tasks",
-            axes=("step", "observation", "episode"),
-            kind=WHOLE,
-            usual=_named("task", "task_index", under=("infos/", "observations/", "episodes/")),
-        ),
-        Role(
-            name="task_words",
-            meaning="the task in words",
-            axes=("step", "observation", "episode"),
-            kind=TEXT,
-            usual=_named(*_INSTRUCTIONS, under=("infos/", "observations/", "episodes/")),
-        ),
-        Role(
-            name="optimal_value",
-            meaning="exact value of a step's state under the best policy",
-            kind="f",
-            usual=_named("optimal_value", under=["infos/"]),
-        ),
-        Role(
-            name="objectives",
-            meaning="reward of each objective",
-            family="objectives",
-            dimensions=(1,),
-            usual=_named("objectives", "reward_vector", "vector_reward"),
-        ),
-        Role(
-            name="weights",
-            meaning="weight of each objective in the rewards",
-            family="objectives",
-            axes=("step", "observation", "episode"),
+            NEXT_LEGAL,
+            "which choices may be taken in the step after, as an environment's info says",
+            _named("action_mask"),
             dimensions=(1,),
         ),
         Role(
-            name="speaker",
-            meaning="who wrote the text of a step, such as user or assistant",
+            "task", "number of the task", _named("task", "task_index", under=_EVERYWHERE), WHOLE, _ANY, family="tasks"
+        ),
+        Role("task_words", "the task in words", _TASK_WORDS, TEXT, _ANY),
+        Role("optimal_value", "exact value of a step's state under the best policy", ("infos/optimal_value",), "f"),
+        Role("objectives", "reward of each objective", _VECTORS, dimensions=(1,), family="objectives"),
+        Role("weights", "weight of each objective in the rewards", axes=_ANY, dimensions=(1,), family="objectives"),
+        Role(
+            "speaker",
+            "who wrote the text of a step, such as user or assistant",
+            _named("speaker"),
+            TEXT,
             family="words",
-            kind=TEXT,
-            usual=_named("speaker"),
         ),
+        Role("success", "whether the task was done, in an episode or at a step", _SUCCESS, axes=("step", "episode")),
         Role(
-            name="success",
-            meaning="whether the task was done, in an episode or at a step",
-            axes=("step", "episode"),
-            usual=(*_named("success", "is_success", under=("infos/", "episodes/")), "infos/is_episode_successful"),
-        ),
-        Role(
-            name="demonstration",
-            meaning="whether an episode is a demonstration",
+            "demonstration",
+            "whether an episode is a demonstration",
+            ("episodes/demonstration",),
+            WHOLE,
+            ("episode",),
             family="demos",
-            axes=("episode",),
-            kind=WHOLE,
-            usual=("episodes/demonstration",),
         ),
-        Role(
-            name="none",
-            meaning="nothing of this table, whatever the column is called",
-            axes=("step", "observation", "episode"),
-        ),
+        Role("none", "nothing of this table, whatever the column is called", axes=_ANY),
     )
 }
 """Every role by name. A new one is one entry here."""
-
-
-class Stored(Protocol):
-    """A stored column: its name, the dtype of its numbers and the shape of one row."""
-
-    @property
-    def name(self) -> str:
-        """Its path, with `@offsets` or `@values` for values of any length."""
-
-    @property
-    def dtype(self) -> Any:
-        """A dtype, or its name."""
-
-    @property
-    def shape(self) -> Any:
-        """Shape of one row."""
 
 
 class Values(NamedTuple):
@@ -219,22 +153,22 @@ class Values(NamedTuple):
     shape: tuple[int, ...]
 
 
-def values_of(stored: Iterable[Stored], variable: Mapping[str, str]) -> dict[str, Values]:
+def values_of(stored: Iterable[Column] | Iterable[ColumnSpec], variable: Mapping[str, str]) -> dict[str, Values]:
     """Return what each column holds, by its path; those whose values have several columns are left out.
 
     `variable` says which columns of infos and episodes hold a text or an array in each row.
     """
-    specs = {one.name: one for one in stored}
-    found = {}
+    specs = {column.name: column for column in stored}
+    held = {}
     for name, spec in specs.items():
         path = name.removesuffix("@values")
         kind = np.dtype(spec.dtype).kind
         if not is_part(name):
-            found[name] = Values(kind, tuple(spec.shape))
+            held[name] = Values(kind, tuple(spec.shape))
         elif name == values_column(path) and not is_part(path) and offsets_column(path) in specs:
             of_space = TEXT if np.dtype(spec.dtype) == np.uint8 and not spec.shape else ARRAY
-            found[path] = Values(variable.get(path, of_space), tuple(spec.shape))
-    return found
+            held[path] = Values(variable.get(path, of_space), tuple(spec.shape))
+    return held
 
 
 def fits(role: Role, column: str, values: Values) -> bool:
@@ -358,7 +292,7 @@ def shown_roles(roles: Mapping[str, str]) -> dict[str, str]:
     return {role: ", ".join(columns) for role, columns in sorted(by_role.items())}
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Family:
     """A family of datasets.
 
@@ -402,58 +336,27 @@ def _has_goals(manifest: Manifest) -> bool:
     return isinstance(space, spaces.Dict) and {"achieved_goal", "desired_goal"} <= {*space}
 
 
+_DEMOS = (
+    "demos/* robomimic/* mimicgen/* libero/* lerobot/* minari/*/human-* rlds/*/human_* d4rl/*-human-* d4rl/*-human-v*"
+)
+_GOALS = ("ogbench/*", "ogbench-local/*", "minari/d4rl/pointmaze/*", "minari/d4rl/antmaze/*")
 FAMILIES = {
-    one.name: one
-    for one in (
+    family.name: family
+    for family in (
+        Family("safety", "each step has a cost, which is to stay below a limit in an episode", ("safety/*", "dsrl/*")),
+        Family("agents", "several agents act at once", ("agents/*", "ogmarl/*")),
+        Family("tasks", "several tasks, told apart by a number or words, and one policy for all", ("tasks/*",)),
+        Family("objectives", "rewards of several objectives, which weights bring together", ("objectives/*",)),
+        Family("words", "observations or actions are texts", ("words/*", "minari/minigrid/babyai*"), _has_texts),
+        Family("demos", "demonstrations, to be imitated or to begin from", tuple(_DEMOS.split())),
         Family(
-            name="safety",
-            about="each step has a cost, which is to stay below a limit in an episode",
-            names=("safety/*", "dsrl/*"),
+            "uncertain",
+            "noise, delays or dropped frames stand between the policy and its world",
+            ("uncertain/*", "neorl2/*"),
         ),
-        Family(name="agents", about="several agents act at once", names=("agents/*", "ogmarl/*")),
-        Family(
-            name="tasks",
-            about="several tasks, told apart by a number or words, and one policy for all",
-            names=("tasks/*",),
-        ),
-        Family(
-            name="objectives",
-            about="rewards of several objectives, which weights bring together",
-            names=("objectives/*",),
-        ),
-        Family(
-            name="words",
-            about="observations or actions are texts",
-            names=("words/*", "minari/minigrid/babyai*"),
-            recognizes=_has_texts,
-        ),
-        Family(
-            name="demos",
-            about="demonstrations, to be imitated or to begin from",
-            names=(
-                *("demos/*", "robomimic/*", "mimicgen/*", "libero/*", "lerobot/*"),
-                *("minari/*/human-*", "rlds/*/human_*"),
-                *("d4rl/*-human-*", "d4rl/*-human-v*"),
-            ),
-        ),
-        Family(
-            name="uncertain",
-            about="noise, delays or dropped frames stand between the policy and its world",
-            names=("uncertain/*", "neorl2/*"),
-        ),
-        Family(
-            name="tabular",
-            about="states and actions are numbered, so that values can be exact",
-            names=("tabular/*",),
-            recognizes=_is_tabular,
-        ),
-        Family(name="bandits", about="each episode is one step", names=("bandits/*",), recognizes=_has_one_step_each),
-        Family(
-            name="goals",
-            about="what is to be reached is observed too",
-            names=("ogbench/*", "ogbench-local/*", "minari/d4rl/pointmaze/*", "minari/d4rl/antmaze/*"),
-            recognizes=_has_goals,
-        ),
+        Family("tabular", "states and actions are numbered, so that values can be exact", ("tabular/*",), _is_tabular),
+        Family("bandits", "each episode is one step", ("bandits/*",), _has_one_step_each),
+        Family("goals", "what is to be reached is observed too", _GOALS, _has_goals),
     )
 }
 """Every family by name. A new one is one entry here."""

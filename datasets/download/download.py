@@ -51,7 +51,6 @@ from orlog.manifests.benchmarks import as_listed
 from orlog.manifests.lock import check_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.manifests.names import DatasetName, is_url, parse_name, plain_version
-from orlog.manifests.rebuilds import version_of
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
@@ -286,7 +285,7 @@ def _named_here(wanted: DatasetName) -> Path | None:
         if plain_version(wanted.version) in ("", plain_version(version)):
             folder = version_folder(wanted.name, version)
             manifest = read_manifest(folder / MANIFEST_FILE)
-            is_meant = wanted.digest or wanted.version == version_of(manifest)
+            is_meant = wanted.digest or wanted.version == manifest.version
             if is_meant and manifest.digest.startswith(wanted.digest):
                 return folder
     return None

@@ -32,7 +32,7 @@ from orlog.errors import FormatVersionError, IntegrityError, NotFoundError, Orlo
 from orlog.manifests.lock import LockedDataset, find_lock, read_lock
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import DatasetName, is_name, is_version, newest_first, parse_name
-from orlog.manifests.rebuilds import is_rebuild, rebuild_text, version_of
+from orlog.manifests.rebuilds import is_rebuild, rebuild_text
 from orlog.manifests.shipped import recorded_manifest
 from orlog.manifests.signatures import SIGNATURE_FILE
 
@@ -261,8 +261,7 @@ def _history_of(item: Holding) -> tuple[str, str]:
     except (IntegrityError, FormatVersionError):
         return "unknown: its manifest cannot be read", ""
     if is_rebuild(manifest):
-        version = version_of(manifest)
-        return f"{'' if version == item.version else f'{version}, '}{rebuild_text(manifest)}", ""
+        return rebuild_text(manifest), ""
     if manifest.recipe is not None:
         is_known = recorded_manifest(item.name, item.version) is not None
         return "built", f"orlog build {item.name}" if is_known else ""
@@ -526,7 +525,7 @@ def _is_meant(wanted: DatasetName, folder: Path) -> bool:
             manifest = read_manifest(place / MANIFEST_FILE)
             if wanted.digest:
                 return manifest.digest.startswith(wanted.digest)
-            return wanted.version in ("", version_of(manifest))
+            return wanted.version in ("", manifest.version)
     return not wanted.digest and wanted.version in ("", folder.name)
 
 

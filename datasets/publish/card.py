@@ -34,7 +34,6 @@ from orlog.datasets.reading.opening import as_dataset
 from orlog.manifests.columns import axis_of, is_part
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import counted
-from orlog.manifests.rebuilds import version_of
 
 MOST_NUMBERS = 8  # of the observations and of the actions whose ranges are shown
 MOST_FINDINGS = 10
@@ -107,7 +106,7 @@ def dataset_card(dataset: Dataset, audit: Audit | None, place: str) -> Card:
 def marker(manifest: Manifest) -> str:
     """Return the line by which orlog knows the cards that it wrote, and of what version one is."""
     return (
-        f"{_MARKER} for {manifest.name}@{version_of(manifest)}, {manifest.digest}. It replaces this file when the "
+        f"{_MARKER} for {manifest.name}@{manifest.version}, {manifest.digest}. It replaces this file when the "
         "next version is published; delete this line to keep what you change here. -->"
     )
 
@@ -167,7 +166,7 @@ def _quality(dataset: Dataset, audit: Audit | None, returns: np.ndarray, lengths
         (name, text) for name, text in facts_of(manifest, dataset) if name not in ("name", "digest", "description")
     ]
     return [
-        ("version", f"{version_of(manifest)}, `{manifest.digest}`"),
+        ("version", f"{manifest.version}, `{manifest.digest}`"),
         *((escaped(name), escaped(text[:LONGEST_FACT]) or "unknown") for name, text in facts),
         ("length of an episode", _spread(lengths)),
         ("return of an episode", _spread(returns)),

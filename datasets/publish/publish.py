@@ -53,7 +53,7 @@ from orlog.manifests.manifest import (
     read_manifest,
 )
 from orlog.manifests.names import newest_first, parse_name
-from orlog.manifests.rebuilds import is_rebuild, rebuild_text, version_of
+from orlog.manifests.rebuilds import is_rebuild, rebuild_text
 from orlog.manifests.signatures import (
     LARGEST_SIGNATURE,
     SIGNATURE_SUFFIX,
@@ -131,7 +131,7 @@ def publish_dataset(
     check_unchanged(manifest)
     if is_rebuild(manifest):
         raise VersionExistsError(
-            f"{manifest.name}@{version_of(manifest)} is {rebuild_text(manifest)}, and in a registry "
+            f"{manifest.name}@{manifest.version} is {rebuild_text(manifest)}, and in a registry "
             f"{manifest.name} means the recorded data; store this under a name of your own (orlog "
             "save), and publish that."
         )

@@ -28,7 +28,6 @@ from orlog.manifests.columns import axis_of
 from orlog.manifests.documents import canonical_json
 from orlog.manifests.manifest import EnvironmentRecord, Manifest, Parent
 from orlog.manifests.names import counted
-from orlog.manifests.rebuilds import version_of
 from orlog.manifests.roles import roles_of
 
 BLOCK_BYTES = 2**24
@@ -164,7 +163,7 @@ class Dataset:
     @property
     def version(self) -> str:
         """Content version, marked for a rebuild; for a view, of the first version it is made from."""
-        return version_of(self.manifest)
+        return self.manifest.version
 
     @property
     def environment(self) -> EnvironmentRecord | None:

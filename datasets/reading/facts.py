@@ -14,7 +14,7 @@ from orlog.datasets.reading.views import operation_words
 from orlog.manifests.columns import expected_rows, offsets_of
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import counted, size_text
-from orlog.manifests.rebuilds import rebuild_text, version_of
+from orlog.manifests.rebuilds import rebuild_text
 from orlog.manifests.roles import shown_roles
 from orlog.manifests.spaces import leaf_spaces, original_type
 
@@ -23,7 +23,7 @@ def facts_of(manifest: Manifest, dataset: Dataset | None) -> Iterator[tuple[str,
     """Yield names and texts of what is known of a version; of a view of it where `dataset` is one, None where none is here."""
     shown = dataset or manifest
     is_view = dataset is not None and dataset.operation is not None
-    name = f"{manifest.name}@{version_of(manifest)}"
+    name = f"{manifest.name}@{manifest.version}"
     yield "name", f"a view of {name}" if is_view else name
     yield "digest", shown.digest
     if rebuild := rebuild_text(manifest):
@@ -91,7 +91,7 @@ def versions_of(name: str, known: Mapping[str, tuple[Manifest, Path | None]]) ->
         status = history.get(version)
         found.append(
             {
-                "version": version_of(manifest),
+                "version": manifest.version,
                 "rebuild": rebuild_text(manifest) or None,
                 "digest": manifest.digest,
                 "episodes": manifest.total_episodes,

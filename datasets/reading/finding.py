@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from orlog.base.files import absolute_path
@@ -26,18 +27,8 @@ from orlog.datasets.reading.views import view_sources
 from orlog.errors import FormatVersionError, IntegrityError, ManifestError, NotFoundError, SchemaError
 from orlog.manifests.lock import check_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, not_a_version, read_manifest
-from orlog.manifests.names import (
-    DatasetName,
-    did_you_mean,
-    either,
-    is_name,
-    mended,
-    nearest,
-    parse_name,
-    plain_version,
-    versioned,
-)
-from orlog.manifests.rebuilds import how_to_record, is_rebuild, rebuild_warning, recorded_build, version_of
+from orlog.manifests.names import DatasetName, did_you_mean, either, is_name, mended, nearest, parse_name, versioned
+from orlog.manifests.rebuilds import how_to_record, is_rebuild, rebuild_warning, recorded_build
 from orlog.manifests.shipped import listed_versions, recorded_manifests, shipped_names
 
 FILES = (".json", ".hdf5", ".h5")
@@ -87,41 +78,31 @@ def find_dataset(name: str | Path) -> Path:
     return find_stored(name)[0]
 
 
-def find_whole_or_part(name: str | Path) -> Path:
-    """Return the folder of a dataset as `find_dataset` does, or of a version downloaded in part."""
+def find_whole_or_part(name: str) -> Path:
+    """Return the folder of a dataset that is on this machine, or of a version downloaded in part."""
     try:
         return find_dataset(name)
     except NotFoundError:
-        part = find_part(parse_name(str(name))) if as_folder(name) is None else None
+        part = find_part(parse_name(name))
         if part is None:
             raise
         return part
 
 
-def stored_folder(name: str | Path) -> Path:
-    """Return the folder of the stored version that a name or folder stands for; `orlog.lock` applies."""
-    return find_dataset(name if as_folder(name) else str(pinned(parse_name(str(name)))))
-
-
-def stored_folders(name: str | Path) -> list[Path]:
-    """Return the folders of the stored versions that a name, folder or view's file stands for.
+def stored_folders(name: str | Path, find: Callable[[str], Path] = find_dataset) -> list[Path]:
+    """Return the folders of the stored versions that a name, folder or view's file stands for; `orlog.lock` applies.
 
     Only a view's file is opened. Raises ManifestError for a view that is malformed.
     """
     path = as_folder(name)
-    if path is not None and is_file(path):
-        return [find_dataset(source) for source in view_sources(path)]
-    return [stored_folder(name)]
+    if path is None:
+        return [find(str(pinned(parse_name(str(name)))))]
+    return [find_dataset(source) for source in (view_sources(path) if is_file(path) else [path])]
 
 
 def folders_to_verify(name: str | Path) -> list[Path]:
     """Return folders as `stored_folders` does, or the folder of a version downloaded in part."""
-    try:
-        return stored_folders(name)
-    except NotFoundError:
-        if as_folder(name) is not None:
-            raise
-        return [find_whole_or_part(str(pinned(parse_name(str(name)))))]
+    return stored_folders(name, find_whole_or_part)
 
 
 def folders_to_repair(name: str) -> list[Path]:
@@ -154,17 +135,14 @@ def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifes
         newest = choose_version(versions, history)
         candidates = versions[:1] if newest is None else [newest]
     else:
-        # Earlier releases kept rebuilds under the recorded version.
-        names = {wanted.version, plain_version(wanted.version)}
-        candidates = [one for one in versions if not wanted.version or one in names]
+        candidates = [version for version in versions if wanted.version in ("", version)]
     for version in candidates:
         folder = version_folder(wanted.name, version)
         try:
             manifest = _read_manifest(folder, opens)
         except NotFoundError:
             continue
-        marked = version_of(manifest)
-        if manifest.name != wanted.name or version not in (manifest.version, marked):
+        if (manifest.name, manifest.version) != (wanted.name, version):
             expected, found = f"{wanted.name}@{version}", f"{manifest.name}@{manifest.version}"
             raise ManifestError(
                 f"{folder}: expected {expected}, found {found}; move the folder away, then run: "
@@ -173,7 +151,7 @@ def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifes
                 expected=expected,
                 found=found,
             )
-        if wanted.version in ("", marked) and manifest.digest.startswith(wanted.digest):
+        if manifest.digest.startswith(wanted.digest):
             message = status_message(wanted.name, version, history)
             if message is not None:
                 warnings.warn(message, stacklevel=4)
@@ -245,9 +223,6 @@ def how_to_fetch(repository: str) -> str:
 def _why_not_here(wanted: DatasetName, versions: list[str], part: Path | None) -> str:
     """Return why a dataset is not found, and what brings it."""
     absent = f"{wanted} is not on this machine"
-    if wanted.name in shipped_names() and not versions:
-        repository = next(iter(listed_versions(wanted.name).values())).hub_folder
-        return f"{absent}. {how_to_fetch(repository)}" if repository else _run("download", wanted)
     if part is not None:
         manifest = read_manifest(part / MANIFEST_FILE)
         here = len(present_objects(part, manifest))
@@ -255,43 +230,36 @@ def _why_not_here(wanted: DatasetName, versions: list[str], part: Path | None) -
             f"only a part of {wanted} is on this machine ({here} of {len(manifest.objects)} "
             f"files); run: orlog download {wanted} (or name the episodes or columns)."
         )
+    recorded = recorded_build(wanted.name, wanted.version)
+    if recorded is not None and (recorded.recipe is None or not recorded.digest.startswith(wanted.digest)):
+        recorded = None
+    if recorded is not None and wanted.version not in ("", recorded.version):
+        recorded = None
     if versions:
-        installed = read_installed(wanted.name)
-        names = [version_of(manifest) for manifest in installed]  # rebuilds are marked as such
-        recorded = recorded_build(wanted.name, wanted.version)
-        if recorded is not None and _matches(recorded, wanted):
-            return (
-                f"{wanted} is the recorded build, which is not on this machine; for it "
-                f"{how_to_record(recorded, installed)}. What is here is other data: "
-                f"{', '.join(f'{wanted.name}@{version}' for version in names)}."
-            )
-        return f"{absent}; its versions here are: {', '.join(names)}."
+        others = ", ".join(f"{wanted.name}@{version}" for version in versions)
+        if recorded is None:
+            return f"{absent}; its versions here are: {others}."
+        how = how_to_record(recorded, read_installed(wanted.name))
+        return f"{absent}; for the recorded build {how}. What is here is other data: {others}."
+    listed = listed_versions(wanted.name)
+    repository = next(iter(listed.values())).hub_folder if listed else ""
+    if repository:
+        return f"{absent}. {how_to_fetch(repository)}"
+    if listed or recorded is not None:
+        what = "download" if listed else "build"
+        return f'{absent} yet; run: orlog {what} {wanted} (or in Python: orlog.load_dataset("{wanted}", {what}=True)).'
     recordings = sorted((datasets_folder() / wanted.name).glob(".*.recording/journal.json"))
     if recordings:
         return (
             f"{wanted} is not finished: its recording in {recordings[0].parent} still runs or was "
             "interrupted. Ending it makes the version; orlog.record(.., resume=True) or the writer goes on."
         )
-    built = {one.name: one for one in recorded_manifests() if one.recipe is not None}
-    entry = built.get(wanted.name)
-    if entry is not None:
-        if _matches(entry, wanted):
-            return _run("build", wanted)
-        return f"{wanted} is not known; the recipe of this orlog builds version {entry.version}."
+    newest = recorded_build(wanted.name, "")
+    if newest is not None and newest.recipe is not None:
+        return f"{wanted} is not known; the recipe of this orlog builds version {newest.version}."
     names = [registry.name for registry in read_registries()]
     why = f"{wanted.name} is not {'on this machine' if names else 'known'}"
     why += did_you_mean(wanted.name, known_names()) or "."
     if names:
         why += f" If it is in a registry of yours ({', '.join(names)}), run: orlog download {wanted}."
     return f"{why} To see all, run: orlog list"
-
-
-def _run(what: str, wanted: DatasetName) -> str:
-    return (
-        f"{wanted} is not on this machine yet; run: orlog {what} {wanted} "
-        f'(or in Python: orlog.load_dataset("{wanted}", {what}=True)).'
-    )
-
-
-def _matches(manifest: Manifest, wanted: DatasetName) -> bool:
-    return wanted.version in ("", manifest.version) and manifest.digest.startswith(wanted.digest)

@@ -8,8 +8,8 @@
 
 Acknowledged rows are on disk: also after a power cut. Each journal replaces the one before in one step, and N is its
 number. Blocks wait for no disk: what a process has written survives its own end, but not that of the machine. A block
-holds some steps of an episode, or the row of the episode that ends with it, or both; an empty one drops the steps of
-the open episode. Anything else in the folder is ignored.
+holds some steps of an episode, or the row of the episode that ends with it, or both. Anything else in the folder is
+ignored.
 """
 
 from __future__ import annotations
@@ -48,13 +48,7 @@ _DIGEST_BYTES = 32
 
 
 class CrashLog:
-    """What a recording has acknowledged, and the blocks since.
-
-    Attributes:
-        episodes: Number of acknowledged episodes.
-        is_due: Whether the next end of an episode must be acknowledged to be kept: blocks are wanted, but there
-            is no journal that they could continue, or they are many.
-    """
+    """What a recording has acknowledged, `episodes` of them, and the blocks since."""
 
     def __init__(self, folder: Path, *, keeps_blocks: bool) -> None:
         """Read the journal in the folder of a recording, if there is one.
@@ -70,7 +64,7 @@ class CrashLog:
 
     @property
     def is_due(self) -> bool:
-        """Whether the next end of an episode must be acknowledged to be kept."""
+        """Whether the next end of an episode must be acknowledged: no journal precedes its blocks, or they are many."""
         return self._keeps_blocks and (self._file is None or self._bytes > LARGEST_BLOCKS)
 
     def acknowledge(self, header: Mapping[str, Any], writer: EpisodeWriter, rows: Mapping[str, int]) -> None:
@@ -136,21 +130,18 @@ class CrashLog:
             )
         writer.schema = _schema_from_json(writer.schema, body["schema"])
         path = self._folder / f"pending-{body['pending']}"
-        if not path.is_file():
-            raise IntegrityError(
-                f"{path}: the acknowledged rows are gone; discard=True drops the recording.", file=path.name
-            )
-        specs = writer.schema.columns()
-        with path.open("rb") as file:
-            for name, state in body["columns"].items():
-                data = file.read(state["bytes"])
-                if hashlib.sha256(data).hexdigest() != state["sha256"]:
-                    raise IntegrityError(
-                        f"{self._folder}: the acknowledged rows of column {name} are damaged; discard=True "
-                        "drops the recording.",
-                        file=name,
-                    )
-                self._restore_column(writer.container.add_column(specs[name]), state, data)
+        data = path.read_bytes() if path.is_file() else b""
+        specs, first = writer.schema.columns(), 0
+        for name, state in body["columns"].items():
+            rows = data[first : first + state["bytes"]]
+            first += state["bytes"]
+            if hashlib.sha256(rows).hexdigest() != state["sha256"]:
+                raise IntegrityError(
+                    f"{path}: the acknowledged rows of column {name} are gone or damaged; discard=True drops the "
+                    "recording.",
+                    file=name,
+                )
+            self._restore_column(writer.container.add_column(specs[name]), state, rows)
         writer.episodes, writer.steps = body["episodes"], body["steps"]
         for blocks in _whole_episodes(self._folder / f"episodes-{body['pending']}"):
             for block in blocks:
@@ -159,15 +150,10 @@ class CrashLog:
 
     def _restore_column(self, column: ColumnWriter, state: Mapping[str, Any], data: bytes) -> None:
         spec, encoding = column.spec, Encoding(**state["encoding"])
-        given = dataclasses.asdict(column.encoding)
-        if not column.frames_decide and state["encoding"] != given:
-            changed = [
-                f"{name.replace('_', ' ')} {value}, not {given[name]}"
-                for name, value in state["encoding"].items()
-                if value != given[name]
-            ]
+        if not column.frames_decide and encoding != column.encoding:
             raise SchemaError(
-                f"{self._folder}: column {spec.name} was recorded with {', '.join(changed)}; give the same encodings."
+                f"{self._folder}: column {spec.name} was recorded with {encoding}, not {column.encoding}; give the "
+                "same encodings."
             )
         column.encoding = encoding
         full, rest = divmod(state["rows"], encoding.shard_rows)
@@ -273,18 +259,13 @@ def _whole_episodes(path: Path) -> Iterator[list[Block]]:
             body = file.read(min(size, largest))
             if not body or len(body) < size or blake3(body).digest() != digest:
                 return
-            block = _block_of(body)
-            held = [*held, block] if block else []
+            start = 4 + int.from_bytes(body[:4], "little")
+            block: Block = {}
+            for name, dtype, shape in msgspec.json.decode(body[4:start]):
+                values = np.frombuffer(body, dtype, math.prod(shape), start)
+                block[name] = values.reshape(shape)
+                start += values.nbytes
+            held.append(block)
             if "episodes/lengths" in block:
                 yield held
                 held = []
-
-
-def _block_of(body: bytes) -> Block:
-    start = 4 + int.from_bytes(body[:4], "little")
-    block: Block = {}
-    for name, dtype, shape in msgspec.json.decode(body[4:start]):
-        values = np.frombuffer(body, dtype, math.prod(shape), start)
-        block[name] = values.reshape(shape)
-        start += values.nbytes
-    return block

@@ -19,8 +19,6 @@ from orlog.manifests.columns import FLAGS, axis_of, offsets_of
 from orlog.manifests.manifest import Part, PartColumn
 from orlog.manifests.names import did_you_mean
 
-REWARDS_IN_MEMORY = 2**21
-
 
 class EpisodeWriter:
     """Streams episodes into a new folder in the Zarr container, in bounded memory.
@@ -46,8 +44,7 @@ class EpisodeWriter:
         """Create the folder for the columns of a schema; `name` is the dataset's name in errors.
 
         The first episode may add columns if it decides. If `strict`, numbers outside their Box are refused,
-        which are otherwise counted. `log` is called with the rows of each column once they were added, and with
-        none when the open episode is dropped.
+        which are otherwise counted. `log` is called with the rows of each column once they were added.
         """
         schema.check(name)
         self.schema = schema
@@ -106,7 +103,7 @@ class EpisodeWriter:
         self.schema = schema
         self._append(block)
         self._open_steps += count
-        self._add_rewards(block["rewards"])
+        self._open_rewards.append(block["rewards"].copy())  # summed at once, as in a whole episode
         self._at_end = any(bool(block[name][-1]) for name in FLAGS)
 
     def end_episode(self, seed: int | None, metadata: Mapping[str, Any]) -> None:
@@ -118,7 +115,7 @@ class EpisodeWriter:
         if not self.inside_episode:
             raise SchemaError(f"{where}: has no steps.")
         schema = self._schema_with({}, metadata)
-        total = self._open_return + return_of(np.concatenate(self._open_rewards))
+        total = return_of(np.concatenate(self._open_rewards))
         rows = schema.episode_rows(where, self._open_steps, total, seed, metadata)
         self._check_encodings(schema)
         self.schema = schema
@@ -126,24 +123,6 @@ class EpisodeWriter:
         self.episodes += 1
         self.steps += self._open_steps
         self._close_open()
-
-    def discard_open(self, ended: Mapping[str, int]) -> bool:
-        """Drop the open episode's rows from memory; return False if some are on disk already.
-
-        `ended` holds the number of rows of each column when the last episode ended. Raises SchemaError if no
-        episode is open.
-        """
-        if not self.inside_episode:
-            raise SchemaError(f"{self._where()}: has no steps to discard.")
-        columns = self.container.columns
-        # A first episode may have added columns, which must then be removed too.
-        if self.episodes == 0 or any(column.handed_rows > ended.get(name, 0) for name, column in columns.items()):
-            return False
-        for name, column in columns.items():
-            column.drop_from(ended.get(name, 0))
-        self._close_open()
-        self._log({})
-        return True
 
     def add_block(self, block: Block, lengths: np.ndarray) -> None:
         """Write whole episodes, as a block that fits the schema, and their lengths."""
@@ -201,18 +180,9 @@ class EpisodeWriter:
         self._log(block)
 
     def _close_open(self) -> None:
-        self._open_steps, self._open_return = 0, 0.0
+        self._open_steps = 0
         self._open_rewards: list[np.ndarray] = []
-        self._held_rewards = 0
         self._at_end = False
-
-    def _add_rewards(self, rewards: np.ndarray) -> None:
-        """Keep rewards, up to a limit, so that they are summed at once as in a whole episode."""
-        self._open_rewards.append(rewards.copy())
-        self._held_rewards += len(rewards)
-        if self._held_rewards > REWARDS_IN_MEMORY:
-            self._open_return += return_of(np.concatenate(self._open_rewards))
-            self._open_rewards, self._held_rewards = [rewards[:0]], 0
 
     def _check_encodings(self, schema: Schema) -> None:
         unknown = sorted(self._encoded - schema.columns().keys()) if self.episodes == 0 else []

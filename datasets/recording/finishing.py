@@ -81,8 +81,16 @@ def finish_version(
         if share:
             share_objects(store, share, among)
         sync_folders(store)
-        if decode:
-            _check_decoding(store, manifest)
+        problems = check_values(StoredVersion(store)) if decode else []
+        if problems:
+            raise IntegrityError(
+                f"{manifest.name}@{manifest.version}: the written files do not decode to the values "
+                f"they were made from: {problems[0]}; the memory or a codec is at fault. Nothing was "
+                "kept; run the same command again.",
+                file=problems[0].file,
+                expected=problems[0].expected,
+                found=problems[0].found,
+            )
         accept(manifest)
         put = put_in_place if replace else put_new
         put(store, destination)
@@ -92,19 +100,6 @@ def refuse_existing(place: Path, destination: Path) -> None:
     """Refuse a destination if something is at a place."""
     if place.exists() or place.is_symlink():
         raise VersionExistsError(f"{destination} exists already; versions are never overwritten: choose another one.")
-
-
-def _check_decoding(store: Path, manifest: Manifest) -> None:
-    problems = check_values(StoredVersion(store))
-    if problems:
-        raise IntegrityError(
-            f"{manifest.name}@{manifest.version}: the written files do not decode to the values "
-            f"they were made from: {problems[0]}; the memory or a codec is at fault. Nothing was "
-            "kept; run the same command again.",
-            file=problems[0].file,
-            expected=problems[0].expected,
-            found=problems[0].found,
-        )
 
 
 def refuse_chunk_hashes(container: Container, wanted: str) -> None:
@@ -182,7 +177,16 @@ def make_manifest(
         behavior_policy=facts.get("behavior_policy", ""),
         recipe=facts.get("recipe"),
         lineage=[*facts.get("lineage", ())],
-        columns=_columns(schema, parts),
+        columns=[
+            Column(
+                name=name,
+                dtype=spec.dtype.name,
+                shape=list(spec.shape),
+                rows=sum(part.columns[name].rows for part in parts),
+                blake3=combined_blake3([part.columns[name].blake3 for part in parts]),
+            )
+            for name, spec in sorted(schema.columns().items())
+        ],
         objects=in_order(objects),
         parts=list(parts) if len(parts) > 1 else [],
         variable_columns=dict(schema.variable),
@@ -244,7 +248,6 @@ def lay_out_version(
 
 
 def _link_objects(source: Path, target: Path, objects: Iterable[StoredObject]) -> None:
-    """Link objects into another folder, or copy them where links are not possible."""
     for item in objects:
         link_or_copy(source / item.path, target / item.path)
 
@@ -252,17 +255,3 @@ def _link_objects(source: Path, target: Path, objects: Iterable[StoredObject]) -
 def in_order(objects: Iterable[StoredObject]) -> list[StoredObject]:
     """Return objects as a manifest lists them: by their paths."""
     return sorted(objects, key=lambda item: item.path)
-
-
-def _columns(schema: Schema, parts: Sequence[Part]) -> list[Column]:
-    """Return the columns of a version that consists of these parts, sorted by name."""
-    return [
-        Column(
-            name=name,
-            dtype=spec.dtype.name,
-            shape=list(spec.shape),
-            rows=sum(part.columns[name].rows for part in parts),
-            blake3=combined_blake3([part.columns[name].blake3 for part in parts]),
-        )
-        for name, spec in sorted(schema.columns().items())
-    ]

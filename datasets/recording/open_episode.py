@@ -33,15 +33,8 @@ InfoLists: TypeAlias = dict[str, list[Any]]
 class Recorded:
     """What is recorded of each step of an environment.
 
-    Attributes:
-        observation_space: Space of its observations.
-        action_space: Space of its actions.
-        infos: Names in the info of each step that are kept.
-        action_log_probs: Whether each action comes with its log-probability.
-        keeps_options: Whether the options of resets are kept.
-        block_steps: How many steps are held before they are written.
-        fill_infos: Completes the infos of an episode, given as a list of values by name, before they become
-            columns of a schema.
+    `infos` are names in the info of each step; `block_steps` how many steps are held before they are written;
+    `fill_infos` completes the infos of an episode before they become columns of a schema.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -57,10 +50,8 @@ class OpenEpisode:
     """The steps of an episode that the writer does not have yet.
 
     A step is `before` the environment takes it, `after` that, and then `keep`; each of the first two refuses
-    what does not fit, and a step is only there once it is kept.
-
-    Attributes:
-        writer: The writer of the version.
+    what does not fit, and a step is only there once it is kept. All raise SchemaError for what does not fit, and
+    those that write StorageError if the disk is full; finished episodes are kept.
     """
 
     def __init__(
@@ -68,18 +59,15 @@ class OpenEpisode:
     ) -> None:
         """Hold nothing yet.
 
-        `simulated` is the environment whose states are recorded, if any; `environment` which one of a vector the
-        episode is of, for errors.
+        `simulated` is the environment whose states are recorded, if any; `environment` which of a vector's it is,
+        for errors.
         """
         self.writer, self._recorded = writer, recorded
         self._simulated, self._environment = simulated, environment
         self._simulator: Simulator | None = None
         self._names, self._block_steps = tuple(recorded.infos), recorded.block_steps
-        self._copied_observation = _copier(
-            recorded.observation_space, self._misfit("observation", recorded.observation_space)
-        )
-        advice = "; convert it before the step, for example with .astype"
-        self._copied_action = _copier(recorded.action_space, self._misfit("action", recorded.action_space, advice))
+        self._copied_observation = _copier(recorded.observation_space, self._misfit("observation"))
+        self._copied_action = _copier(recorded.action_space, self._misfit("action"))
         self._seed: int | None = None
         self._options = ""
         self._written = 0
@@ -89,10 +77,7 @@ class OpenEpisode:
         self._after: tuple[Any, ...] = ()
 
     def start(self, observation: Any, seed: int | None = None, options: Mapping[str, Any] | None = None) -> None:
-        """Start from the observation of a reset; an earlier episode must have ended.
-
-        Raises SchemaError if something does not fit or cannot be kept.
-        """
+        """Start from the observation of a reset; an earlier episode must have ended."""
         if self._simulated is not None:
             self._simulator = simulator_of(self._simulated)
         text = options_to_text(options)
@@ -105,67 +90,48 @@ class OpenEpisode:
         self._steps, self._seed, self._options = [], seed, text
 
     def before(self, action: Any, log_prob: float | None = None) -> None:
-        """Take the action of the next step, and the state that it meets.
-
-        Raises SchemaError if the action does not fit, or its log-probability is missing or is not recorded.
-        """
+        """Take the action of the next step, and the state that it meets."""
         kept = self._copied_action(action)
         if (log_prob is None) is self._recorded.action_log_probs:
             text = "action_log_prob is recorded only with action_log_probs=True"
             if log_prob is None:
                 text = "step needs action_log_prob=.., since this recording has action_log_probs=True"
             raise SchemaError(f"{self.where()}: {text}.")
-        state = None if self._simulator is None else self._simulator.read()
-        self._before = kept, log_prob, state
+        self._before = kept, log_prob, None if self._simulator is None else self._simulator.read()
 
     def after(self, result: Any) -> None:
-        """Take what `step` of the environment returned.
-
-        Raises SchemaError if something does not fit.
-        """
+        """Take what `step` of the environment returned."""
         if not isinstance(result, tuple) or len(result) != 5:
-            raise self.wrong_result(result)
+            raise self.wrong_result("step", result, _RESULT)
         observation, reward, terminated, truncated, info = result
         copied = self._copied_observation(observation)
         if type(reward) not in _FLOATS:
             reward = self.checked_reward(reward)
         if type(terminated) not in _FLAGS or type(truncated) not in _FLAGS:
             self.check_flags(terminated, truncated)
-        picked = self._picked(info) if self._names else ()
-        self._after = copied, reward, terminated, truncated, picked
+        self._after = copied, reward, terminated, truncated, self._picked(info) if self._names else ()
 
     def keep(self, *, ends: bool = False) -> bool:
-        """Keep the step; end the episode if a flag says so or it `ends`, and return whether it did.
-
-        Raises SchemaError if the steps do not fit those of earlier episodes; StorageError if the disk is
-        full; finished episodes are kept.
-        """
+        """Keep the step; end the episode if a flag says so or it `ends`, and return whether it did."""
         self._steps.append(self._before + self._after)  # one step whole, or none, if interrupted
         _, _, terminated, truncated, _ = self._after
         if ends or terminated or truncated:
             self.end()
             return True
         if len(self._steps) >= self._block_steps:
-            self.write_steps()
+            self._write_steps()
         return False
 
     def end(self) -> None:
-        """Write the steps and end the episode; an episode without steps is forgotten. Raises as `keep` does."""
+        """Write the steps and end the episode; an episode without steps is forgotten."""
         metadata = {"options": self._options} if self._recorded.keeps_options else {}
         if self._written == 0:
             if self._steps:
                 self.writer.add_episode(Episode(seed=self._seed, metadata=metadata, **self._take_columns()))
             return
-        self.write_steps()
+        self._write_steps()
         self._written = 0
         self.writer.end_episode(seed=self._seed, metadata=metadata)
-
-    def write_steps(self) -> None:
-        """Write the steps so far; the writer then waits for the rest. Raises as `keep` does."""
-        steps = len(self._steps)
-        if steps > 0:
-            self.writer.add_steps(**self._take_columns())
-            self._written += steps
 
     def where(self) -> str:
         """Return dataset, episode and the next step in words."""
@@ -174,44 +140,45 @@ class OpenEpisode:
             return f"{self.writer.name}, environment {self._environment}, step {step} of its episode"
         return f"{self.writer.name}, episode {self.writer.total_episodes}, step {step}"
 
-    def wrong_result(self, result: Any, *, of_reset: bool = False) -> SchemaError:
-        """Return the error for a result that Gymnasium does not know."""
-        names = _RESULT[::4] if of_reset else _RESULT
+    def wrong_result(self, method: str, result: Any, names: Sequence[str] = _RESULT[::4]) -> SchemaError:
+        """Return the error for a result that Gymnasium does not know, of a reset by default."""
         return SchemaError(
-            f"{self.where()}: {'reset' if of_reset else 'step'} returned {summary(result)}; expected a tuple "
-            f"({', '.join(names)}); wrap an environment of the older Gym, or correct it."
+            f"{self.where()}: {method} returned {summary(result)}; expected a tuple ({', '.join(names)}); wrap an "
+            "environment of the older Gym, or correct it."
         )
 
     def check_flags(self, terminated: Any, truncated: Any, *, agent: object = None) -> None:
-        """Refuse flags that are no number or NaN, which is no end and no step that goes on either.
-
-        Raises SchemaError; it names the agent where there are several.
-        """
-        if _is_flag(terminated) and _is_flag(truncated):
-            return
-        shown = [summary(flag) if np.ndim(flag) else flag for flag in (terminated, truncated)]
-        raise SchemaError(
-            f"{self.where()}{_of_agent(agent)}: terminated is {shown[0]} and truncated is {shown[1]}; "
-            "expected true or false; correct the environment."
-        )
+        """Refuse flags that are no number or NaN, which is no end and no step that goes on either."""
+        for flag in (terminated, truncated):
+            value = np.asarray(flag)
+            if value.size != 1 or value.dtype.kind not in "biuf" or (value != value).any():
+                shown = [summary(each) if np.ndim(each) else each for each in (terminated, truncated)]
+                raise SchemaError(
+                    f"{self.where()}{_of_agent(agent)}: terminated is {shown[0]} and truncated is {shown[1]}; "
+                    "expected true or false; correct the environment."
+                )
 
     def checked_reward(self, reward: Any, *, agent: object = None) -> Any:
-        """Return a reward as a number; errors name the agent where there are several.
-
-        Raises SchemaError if it is not one number, or a number that float64 does not hold.
-        """
+        """Return a reward as a number that float64 holds exactly."""
         number = reward[()] if isinstance(reward, np.ndarray) and reward.ndim == 0 else reward
         if isinstance(number, float | np.floating):
             is_held = np.float64(number) == number or number != number
         else:
             is_integer = isinstance(number, int | np.integer) and not isinstance(number, bool)
             is_held = is_integer and -_LARGEST_INTEGER <= number <= _LARGEST_INTEGER
-        if is_held:
-            return number
-        raise SchemaError(
-            f"{self.where()}{_of_agent(agent)}: the reward is {summary(reward)}; expected one number "
-            "that float64 holds exactly; correct the environment, or convert it, for example with float()."
-        )
+        if not is_held:
+            raise SchemaError(
+                f"{self.where()}{_of_agent(agent)}: the reward is {summary(reward)}; expected one number "
+                "that float64 holds exactly; correct the environment, or convert it, for example with float()."
+            )
+        return number
+
+    def _write_steps(self) -> None:
+        """Write the steps so far; the writer then waits for the rest."""
+        steps = len(self._steps)
+        if steps > 0:
+            self.writer.add_steps(**self._take_columns())
+            self._written += steps
 
     def _take_columns(self) -> dict[str, Any]:
         """Return the steps as columns; they are forgotten, so that an error is not met twice."""
@@ -226,21 +193,18 @@ class OpenEpisode:
             columns[STATE + name] = [state[name] for state in states]
         if self._recorded.action_log_probs:
             columns[LOG_PROBS] = [*map(float, log_probs)]
+        try:
+            taken = {name: _column(name, values) for name, values in columns.items()}
+        except SchemaError as error:
+            raise SchemaError(f"{self.where().rpartition(', step ')[0]}, {clause(error)}.") from error
         return {
             "observations": _stack(self._recorded.observation_space, [*first, *observations]),
             "actions": _stack(self._recorded.action_space, [*actions]),
             "rewards": _column("rewards", [*rewards]),
             "terminations": terminations,
             "truncations": truncations,
-            "infos": {name: self._info_column(name, values) for name, values in columns.items()},
+            "infos": taken,
         }
-
-    def _info_column(self, name: str, values: list[Any]) -> Columns:
-        try:
-            return _column(name, values)
-        except SchemaError as error:
-            where = self.where().rpartition(", step ")[0]
-            raise SchemaError(f"{where}, {clause(error)}.") from error
 
     def _picked(self, info: Any) -> list[Any]:
         """Return what is recorded of an info, in the order of the names."""
@@ -255,16 +219,10 @@ class OpenEpisode:
             ) from None
         return [value.copy() if isinstance(value, np.ndarray) else value for value in values]
 
-    def _misfit(self, what: str, space: gymnasium.Space[Any], advice: str = "") -> Callable[[SchemaError], SchemaError]:
-        """Return a function that says where a value does not fit."""
-        return lambda error: SchemaError(
-            f"{self.where()}: the {what} does not fit its space {space}: {clause(error)}{advice}."
-        )
-
-
-def _is_flag(value: Any) -> bool:
-    flag = np.asarray(value)
-    return flag.size == 1 and flag.dtype.kind in "biuf" and bool((flag == flag).all())
+    def _misfit(self, what: str) -> Callable[[SchemaError], SchemaError]:
+        """Return a function that says where an observation or action does not fit."""
+        space = getattr(self._recorded, f"{what}_space")
+        return lambda error: SchemaError(f"{self.where()}: the {what} does not fit its space {space}: {clause(error)}.")
 
 
 def _of_agent(agent: object) -> str:
@@ -283,12 +241,12 @@ def _copier(space: gymnasium.Space[Any], misfit: Callable[[SchemaError], SchemaE
         except SchemaError as error:
             raise misfit(error) from error
 
-    array = np.ndarray
+    copied: Callable[[Any], Any]
     match space:
         case spaces.Box(dtype=dtype, shape=shape):
             # The bytes of an array are quicker to take and to join than copies of it.
             def copied(value: Any) -> Any:
-                if type(value) is array and value.dtype is dtype and value.shape == shape:
+                if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
                     return value.tobytes()
                 return checked(value)["value"].tobytes()
 

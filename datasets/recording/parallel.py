@@ -82,9 +82,8 @@ def record_parallel(
         action_log_probs=action_log_probs,
         fill_infos=blanks.fill_infos,
     )
-    simulated = [env] if state else [None]
-    episodes = start_version(name, recorded, None, simulated, append=append, options=options)
-    return ParallelRecorder(env, episodes, agents, infos, blanks)
+    episodes = start_version(name, recorded, None, [env if state else None], append, options)
+    return ParallelRecorder(env, episodes[0], infos, blanks)
 
 
 class ParallelRecorder(Recording):
@@ -95,18 +94,11 @@ class ParallelRecorder(Recording):
         writer: The writer of the version, which knows its name, folder and totals.
     """
 
-    def __init__(
-        self,
-        env: Any,
-        episodes: Sequence[OpenEpisode],
-        agents: Mapping[str, Any],
-        infos: Sequence[str],
-        blanks: _Blanks,
-    ) -> None:
+    def __init__(self, env: Any, episode: OpenEpisode, infos: Sequence[str], blanks: _Blanks) -> None:
         """Wrap an environment; `record_parallel` has made the rest."""
         self.env = env
-        self._hold(episodes)
-        self._agents, self._infos, self._blanks = agents, infos, blanks
+        self._hold([episode])
+        self._agents, self._infos, self._blanks = blanks.agents, infos, blanks
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the environment."""
@@ -125,11 +117,7 @@ class ParallelRecorder(Recording):
         self._end_episodes(self._episodes)
         observations, infos = self.env.reset(seed=seed, options=options)
         self._blanks.note_reset(infos)
-        self._episodes[0].start(
-            {key: observations.get(agent, self._blanks.observations[key]) for key, agent in self._agents.items()},
-            seed,
-            options,
-        )
+        self._episodes[0].start(self._of_all(observations, self._blanks.observations), seed, options)
         self._is_running = True
         return observations, infos
 
@@ -150,65 +138,48 @@ class ParallelRecorder(Recording):
             if missing:
                 raise SchemaError(f"{episode.where()}: action_log_probs lacks agent {missing[0]!r}, which acts.")
             log_probs = {key: float(action_log_probs[agent]) for key, agent in acting.items()}
-        action = {key: actions.get(agent, self._blanks.actions[key]) for key, agent in self._agents.items()}
-        episode.before(action, None if action_log_probs is None else sum(log_probs.values()))
+        together = None if action_log_probs is None else sum(log_probs.values())
+        episode.before(self._of_all(actions, self._blanks.actions), together)
         self._is_running = False
         result = self.env.step(actions)
         observations, rewards, terminations, truncations, infos = result
-        observation: dict[str, Any] = {}
         columns: dict[str, Any] = {}
         total, terminated, truncated = 0.0, False, False
         for key, agent in self._agents.items():
-            values: dict[str, Any] = {**dict.fromkeys(_COLUMNS, False), "rewards": 0.0}
+            own = (False, 0.0, False, False)
             if key in acting:
                 reward = float(episode.checked_reward(rewards[agent], agent=agent))
                 episode.check_flags(terminations[agent], truncations[agent], agent=agent)
-                flags = bool(terminations[agent]), bool(truncations[agent])
-                values = dict(zip(_COLUMNS, (True, reward, *flags), strict=True))
+                own = (True, reward, bool(terminations[agent]), bool(truncations[agent]))
                 total += reward
-                terminated |= flags[0]
-                truncated |= flags[1]
-            ends = values["terminations"] or values["truncations"] or not values["acts"]
-            is_told = values["acts"] or agent in self.env.agents
-            info = (infos.get(agent) or {}) if is_told else {}
-            values |= self._chosen_infos(key, info, values, ends=ends)
+                terminated |= own[2]
+                truncated |= own[3]
+            info = (infos.get(agent) or {}) if own[0] or agent in self.env.agents else {}
+            for name in self._infos:
+                # Flags of what is legal may be missing at its end, and all in the step before it comes.
+                if name not in info and own[0] and not (any(own[2:]) and name in MASKS):
+                    raise SchemaError(
+                        f"{episode.where()}, agent {key!r}: its info has no {name!r}, only {sorted(info)}; what is "
+                        "recorded must be in the info of every step of an agent."
+                    )
+            values = dict(zip(_COLUMNS, own, strict=True)) | {name: info.get(name, _BLANK) for name in self._infos}
             values[LOG_PROBS] = log_probs.get(key, 0.0)
             columns |= {f"agents/{key}/{column}": value for column, value in values.items()}
-            observation[key] = observations.get(agent, self._blanks.observations[key])
         ended = not self.env.agents
-        episode.after((observation, total, ended and terminated, ended and truncated, columns))
+        seen = self._of_all(observations, self._blanks.observations)
+        episode.after((seen, total, ended and terminated, ended and truncated, columns))
         self._is_running = not episode.keep(ends=ended)
         return observations, rewards, terminations, truncations, infos
 
-    def _chosen_infos(
-        self, key: str, info: Mapping[str, Any], values: Mapping[str, Any], *, ends: bool
-    ) -> dict[str, Any]:
-        """Return the recorded infos of an agent: if it acts in this step or in the next one.
-
-        Raises SchemaError if an agent that acts lacks one. Flags of what is legal may be missing at its end, as
-        all may in the step before it comes.
-        """
-        for name in self._infos:
-            if name not in info and values["acts"] and not (ends and name in MASKS):
-                raise SchemaError(
-                    f"{self._episodes[0].where()}, agent {key!r}: its info has no {name!r}, only "
-                    f"{sorted(info)}; what is recorded must be in the info of every step of an agent."
-                )
-        return {name: info.get(name, _BLANK) for name in self._infos}
+    def _of_all(self, values: Mapping[Any, Any], blanks: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: values.get(agent, blanks[key]) for key, agent in self._agents.items()}
 
 
 class _Blanks:
-    """What stands for the values of agents that take no part.
-
-    Attributes:
-        observation_space: That of all agents together.
-        action_space: The same of actions.
-        observations: A blank observation of each agent.
-        actions: A blank action of each agent.
-    """
+    """What stands for the values of agents that take no part; `observations` and `actions` are blank ones of each."""
 
     def __init__(self, name: str, env: Any, agents: Mapping[str, Any], infos: Sequence[str]) -> None:
-        self._name, self._agents, self._infos = name, agents, infos
+        self._name, self.agents, self._infos = name, agents, infos
         self.observation_space = spaces.Dict({key: env.observation_space(agent) for key, agent in agents.items()})
         self.action_space = spaces.Dict({key: env.action_space(agent) for key, agent in agents.items()})
         self.observations, self.actions = (
@@ -219,7 +190,7 @@ class _Blanks:
 
     def note_reset(self, infos: Mapping[Any, Any]) -> None:
         """Note the form of what a reset tells agents."""
-        for key, agent in self._agents.items():
+        for key, agent in self.agents.items():
             info = infos.get(agent) or {}
             self._at_reset |= {
                 f"agents/{key}/{name}": _blank_like([info[name]]) for name in self._infos if name in info
@@ -227,20 +198,20 @@ class _Blanks:
 
     def fill_infos(self, infos: InfoLists, schema: Schema) -> InfoLists:
         """Put blanks where agents have no info: in the form of earlier episodes, else of its other values."""
+        known = {name: [value for value in values if value is not _BLANK] for name, values in infos.items()}
         filled: InfoLists = {}
-        for name in sorted(infos, key=lambda name: all(value is _BLANK for value in infos[name])):
-            known = [value for value in infos[name] if value is not _BLANK]
-            filled[name] = known
-            if len(known) < len(infos[name]):
-                blank = self._blank_info(name, known, filled, schema)
-                filled[name] = [blank if value is _BLANK else value for value in infos[name]]
-        return {name: filled[name] for name in infos}
+        for name, values in infos.items():
+            filled[name] = values
+            if len(known[name]) < len(values):
+                blank = self._blank_info(name, known, schema)
+                filled[name] = [blank if value is _BLANK else value for value in values]
+        return filled
 
-    def _blank_info(self, column: str, known: list[Any], filled: InfoLists, schema: Schema) -> Any:
+    def _blank_info(self, column: str, known: InfoLists, schema: Schema) -> Any:
         """Return a blank info of an agent.
 
-        One that no step has told anything yet has it as the reset did, or as the other agents have theirs. Flags
-        of what is legal are as many as its choices, if so they are of the others. Raises SchemaError if the
+        It has the form of earlier episodes, of what the agent was told, or of what other agents were told. Flags of
+        what is legal are as many as the agent's choices, if so they are of the others. Raises SchemaError if the
         others' infos differ in their forms.
         """
         spec = schema.extras.get(f"infos/{column}")
@@ -248,17 +219,14 @@ class _Blanks:
             kind = schema.variable.get(f"infos/{column}")
             array = np.zeros((0, *spec.shape) if kind else spec.shape, spec.dtype)
             return "" if kind == "text" else array[()]
-        if known:
-            return _blank_like(known)
-        if column in self._at_reset:
-            return self._at_reset[column]
         _, agent, info = column.split("/", 2)
-        others = {key: f"agents/{key}/{info}" for key in self._agents}
-        blanks = {
-            key: _blank_like(filled[other]) if filled.get(other) else self._at_reset[other]
-            for key, other in others.items()
-            if filled.get(other) or other in self._at_reset
-        }
+        blanks = {}
+        for key in self.agents:
+            other = f"agents/{key}/{info}"
+            if known[other] or other in self._at_reset:
+                blanks[key] = _blank_like(known[other]) if known[other] else self._at_reset[other]
+        if agent in blanks:
+            return blanks[agent]
         choices = {key: (getattr(space, "n", 0),) for key, space in self.action_space.items()}
         if info in MASKS and all(np.shape(blank) == choices[key] for key, blank in blanks.items()):
             return np.zeros(choices[agent], np.result_type(*(blanks.values() or [np.int8(0)])))

@@ -12,6 +12,7 @@ What `step` of a vector returns for an environment after its episode's last step
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from gymnasium.vector.utils import iterate
 
 from orlog.datasets.columns.episode import summary
 from orlog.datasets.columns.values import space_columns
+from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import as_dataset
 from orlog.datasets.reading.restoring import STATE
 from orlog.datasets.recording.open_episode import LOG_PROBS, OpenEpisode, Recorded
@@ -82,9 +84,7 @@ def record(
         action_log_probs=action_log_probs,
         block_steps=_steps_in_memory(env),
     )
-    simulated = [env] if state else [None]
-    episodes = start_version(name, recorded, env.spec, simulated, append=append, options=options)
-    return Recorder(env, episodes)
+    return Recorder(env, start_version(name, recorded, env.spec, [env if state else None], append, options))
 
 
 def record_vector(
@@ -127,8 +127,7 @@ def record_vector(
         action_log_probs=action_log_probs,
     )
     spec = _spec_of(envs.unwrapped)
-    episodes = start_version(name, recorded, spec, simulated, append=append, options=options, numbered=True)
-    return VectorRecorder(envs, episodes)
+    return VectorRecorder(envs, start_version(name, recorded, spec, simulated, append, options, numbered=True))
 
 
 class Recording:
@@ -141,7 +140,6 @@ class Recording:
     env: Any
     writer: DatasetWriter
     _episodes: Sequence[OpenEpisode] = ()
-    _name_of_env = "env"
     # After an error, nobody knows which actions were taken: all episodes end before them.
     _is_running = False
     _is_closed = False
@@ -158,12 +156,10 @@ class Recording:
         try:
             if not self._is_closed:
                 self._is_closed = True
-                try:
+                with contextlib.closing(self.writer):
                     self._end_episodes(self._episodes)
                     if self.writer.total_episodes > 0:
                         self.writer.finish()
-                finally:
-                    self.writer.close()
         finally:
             self.env.close(**options)
 
@@ -195,9 +191,7 @@ class Recording:
 
     def _check_running(self) -> None:
         if not self._is_running:
-            raise SchemaError(
-                f"{self._episodes[0].where()}: no episode is running; call {self._name_of_env}.reset() first."
-            )
+            raise SchemaError(f"{self._episodes[0].where()}: no episode is running; call reset() first.")
 
 
 class Recorder(Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -220,7 +214,7 @@ class Recorder(Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
         self._end_episodes([episode])
         result: Any = self.env.reset(seed=seed, options=options)
         if not isinstance(result, tuple) or len(result) != 2:
-            raise episode.wrong_result(result, of_reset=True)
+            raise episode.wrong_result("reset", result)
         observation, info = result
         episode.start(observation, seed, options)
         self._is_running = True
@@ -249,7 +243,6 @@ class VectorRecorder(Recording, VectorWrapper):
     """A vector environment that records what happens; `orlog.record_vector` returns one."""
 
     env: VectorEnv[Any, Any, Any]
-    _name_of_env = "envs"
 
     def __init__(self, envs: VectorEnv[Any, Any, Any], episodes: Sequence[OpenEpisode]) -> None:
         """Wrap a vector environment; `record_vector` has made the rest."""
@@ -267,8 +260,7 @@ class VectorRecorder(Recording, VectorWrapper):
         """
         # Gymnasium takes the mask out of the given options.
         kept = {**(options or {})}
-        mask = kept.pop("reset_mask", None)
-        chosen = np.ones(self.num_envs, np.bool_) if mask is None else np.array(mask)
+        chosen = np.array(kept.pop("reset_mask", np.ones(self.num_envs, np.bool_)))
         running = self._is_running or bool(chosen.all())
         self._end_episodes(self._episodes[index] for index in np.flatnonzero(chosen).tolist())
         result = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type] # lists too
@@ -305,8 +297,9 @@ class VectorRecorder(Recording, VectorWrapper):
             self._episodes[index].before(given[index], log_probs[index])
         self._is_running = False
         result = self.env.step(actions)
-        for index, own_result in self._own_results(result, ~self._ended):
-            self._episodes[index].after(own_result)
+        self._check_lengths(*result[1:4])
+        for index, observation in self._observations(result[0], ~self._ended):
+            self._episodes[index].after(self._own_result(index, observation, *result[1:]))
         ended = np.zeros(self.num_envs, np.bool_)
         for index in acting:  # after all were checked, so that a refused step is kept of none
             ended[index] = self._episodes[index].keep()
@@ -320,37 +313,39 @@ class VectorRecorder(Recording, VectorWrapper):
     def _observations(self, observations: Any, chosen: np.ndarray) -> Iterator[tuple[int, Any]]:
         """Yield the observations of the chosen environments, with their positions."""
         if chosen.any():
-            for index, observation in enumerate(iterate(self.env.observation_space, observations)):
-                if chosen[index]:
-                    yield index, observation
+            several = enumerate(iterate(self.env.observation_space, observations))
+            yield from ((index, observation) for index, observation in several if chosen[index])
 
-    def _own_results(self, result: tuple[Any, ...], acting: np.ndarray) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        """Yield what the own step of each environment that acts returned.
-
-        Raises SchemaError if there is not one reward and flag for each environment, or the last observation of
-        an episode is not known.
-        """
-        observations, rewards, terminations, truncations, infos = result
-        named = {"rewards": rewards, "terminations": terminations, "truncations": truncations}
-        for name, values in named.items():
+    def _check_lengths(self, *several: Any) -> None:
+        """Refuse rewards and flags that are not as many as the environments."""
+        for name, values in zip(("rewards", "terminations", "truncations"), several, strict=True):
             if np.ndim(values) == 0 or len(values) != self.num_envs:
                 raise SchemaError(
                     f"{self._episodes[0].where()}: expected {name} of {self.num_envs} environments, "
                     f"found {summary(values)}; correct the vector environment."
                 )
-        for index, observation in self._observations(observations, acting):
-            info = infos
-            flags = terminations[index], truncations[index]
-            if any(flags) and self._mode is AutoresetMode.SAME_STEP:
-                self._episodes[index].check_flags(*flags)
-                if infos.get("final_obs") is None or infos["final_obs"][index] is None:
-                    raise SchemaError(
-                        f"{self._episodes[index].where()}: infos has no final_obs for it, so its last "
-                        "observation is not known; use another autoreset mode."
-                    )
-                observation = infos["final_obs"][index]
-                info = infos.get("final_info", {})
-            yield index, (observation, rewards[index], *flags, _info_of(info, index))
+
+    def _own_result(
+        self, index: int, observation: Any, rewards: Any, terminations: Any, truncations: Any, infos: Any
+    ) -> tuple[Any, ...]:
+        """Return what the own step of an environment gave; refuse it where its last observation is not known."""
+        flags = terminations[index], truncations[index]
+        if any(flags) and self._mode is AutoresetMode.SAME_STEP:
+            episode = self._episodes[index]
+            episode.check_flags(*flags)
+            if infos.get("final_obs") is None or infos["final_obs"][index] is None:
+                raise SchemaError(
+                    f"{episode.where()}: infos has no final_obs for it, so its last observation is not known; use "
+                    "another autoreset mode."
+                )
+            observation, infos = infos["final_obs"][index], infos.get("final_info", {})
+        # Of an info, `_NAME` tells which environments said NAME.
+        own = {
+            name: values[index]
+            for name, values in infos.items()
+            if f"_{name}" in infos and not isinstance(values, dict) and infos[f"_{name}"][index]
+        }
+        return observation, rewards[index], *flags, own
 
 
 def start_version(
@@ -358,9 +353,9 @@ def start_version(
     recorded: Recorded,
     environment: EnvSpec | None,
     simulated: Sequence[Any],
-    *,
     append: bool,
     options: Mapping[str, Any],
+    *,
     numbered: bool = False,
 ) -> list[OpenEpisode]:
     """Start a version, or resume or append to one; return an episode for each environment.
@@ -371,28 +366,19 @@ def start_version(
     infos = recorded.infos
     if isinstance(infos, str) or not all(isinstance(item, str) for item in infos):
         raise wrong_type("infos", "a list of names", infos)
-    recorded = dataclasses.replace(
-        recorded,
-        observation_space=storable_space(recorded.observation_space),
-        action_space=storable_space(recorded.action_space),
-    )
+    observation_space, action_space = map(storable_space, (recorded.observation_space, recorded.action_space))
+    recorded = dataclasses.replace(recorded, observation_space=observation_space, action_space=action_space)
     if append:
         base = as_dataset(name)
         _check_same(recorded, simulated[0] is not None, base)
-        keeps_options = "episodes/options" in base.schema.extras
-        recorded = dataclasses.replace(recorded, keeps_options=keeps_options)
+        recorded = dataclasses.replace(recorded, keeps_options="episodes/options" in base.schema.extras)
         writer = DatasetWriter.append(base, keep_every_episode=True, **options)
     else:
-        if has_choices(recorded.action_space):
+        if has_choices(action_space):
             options = {**options, "roles": _with_masks(infos, options.get("roles") or {})}
+        options = {"environment": environment, "observation_space": observation_space, **options}
         try:
-            writer = DatasetWriter(
-                name,
-                observation_space=recorded.observation_space,
-                action_space=recorded.action_space,
-                keep_every_episode=True,
-                **{"environment": environment, **options},
-            )
+            writer = DatasetWriter(name, action_space=action_space, keep_every_episode=True, **options)
         except VersionExistsError as error:
             raise VersionExistsError(
                 f"{clause(error)}; or give append=True, which adds episodes to the newest version."
@@ -403,7 +389,7 @@ def start_version(
     ]
 
 
-def _check_same(recorded: Recorded, has_states: bool, base: Any) -> None:
+def _check_same(recorded: Recorded, has_states: bool, base: Dataset) -> None:
     """Refuse to append what has other columns than the version that is appended to."""
     known = {name.removeprefix("infos/") for name in base.schema.extras if "infos/" in name}
     states = {name for name in known if name.startswith(STATE)}
@@ -431,25 +417,14 @@ def _with_masks(infos: Sequence[str], roles: Mapping[str, str]) -> Mapping[str, 
 
 def _steps_in_memory(env: gymnasium.Env[Any, Any]) -> int:
     """Return how many steps are held before they are written."""
-    step_bytes = sum(
-        spec.dtype.itemsize * math.prod(spec.shape)
-        for path, space in (("observations", env.observation_space), ("actions", env.action_space))
-        for spec in space_columns(storable_space(space), path)
-    )
+    spaces = {"observations": env.observation_space, "actions": env.action_space}
+    specs = [spec for path, space in spaces.items() for spec in space_columns(storable_space(space), path)]
+    step_bytes = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in specs)
     return max(1, min(BLOCK_STEPS, BLOCK_BYTES // max(1, step_bytes)))
 
 
-def _info_of(infos: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """Return what one environment's step said; `_NAME` tells which environments said NAME."""
-    return {
-        name: values[index]
-        for name, values in infos.items()
-        if f"_{name}" in infos and not isinstance(values, dict) and infos[f"_{name}"][index]
-    }
-
-
 def _spec_of(envs: VectorEnv[Any, Any, Any]) -> EnvSpec | None:
-    """Return the spec of one of the environments."""
+    """Return the spec of the environments that a vector holds."""
     if hasattr(envs, "envs"):
         return cast("EnvSpec | None", envs.envs[0].spec)
     if isinstance(envs, AsyncVectorEnv):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from orlog.base.files import absolute_path, hash_file, link_or_copy, make_folder, storage_errors, unfinished_folder
+from orlog.base.files import absolute_path, link_or_copy, make_folder, storage_errors, unfinished_folder
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.records import check_unchanged, check_unused, known_manifests
 from orlog.datasets.reading.dataset import Dataset
@@ -24,11 +25,21 @@ from orlog.datasets.recording.finishing import (
     with_chunk_hashes,
 )
 from orlog.datasets.store.chunk_hashes import has_chunk_hashes
+from orlog.datasets.store.objects import check_object, mismatch
 from orlog.datasets.store.zarr_writer import WrittenPart, ZarrWriter
-from orlog.errors import IntegrityError, SchemaError
+from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec
-from orlog.manifests.manifest import MANIFEST_FILE, Container, Parent, Part, StoredObject, part_folder, parts_of
-from orlog.manifests.names import DatasetName, parse_name, version_parts
+from orlog.manifests.manifest import (
+    MANIFEST_FILE,
+    Container,
+    Manifest,
+    Parent,
+    Part,
+    StoredObject,
+    part_folder,
+    parts_of,
+)
+from orlog.manifests.names import parse_name, version_parts
 
 
 def save_dataset(
@@ -88,6 +99,7 @@ def save_dataset(
 
             objects = write_hdf5(part, store, written)
         sources = [stored.manifest for stored in dataset.selection().versions]
+        is_view = dataset.operation is not None
         manifest = make_manifest(
             written.schema,
             [written.part],
@@ -95,15 +107,11 @@ def save_dataset(
             name=wanted.name,
             version=wanted.version,
             container=container,
-            description=_joined("\n", [source.description for source in sources])
-            if description is None
-            else description,
-            license=_joined(" AND ", [source.license for source in sources]) if license is None else license,
+            description=_joined("\n", sources, "description") if description is None else description,
+            license=_joined(" AND ", sources, "license") if license is None else license,
             environment=dataset.environment,
-            behavior_policy=_joined("; ", [source.behavior_policy for source in sources]),
-            lineage=dataset.lineage
-            if dataset.operation is not None
-            else [Parent(digest=dataset.digest, operation="copy")],
+            behavior_policy=_joined("; ", sources, "behavior_policy"),
+            lineage=dataset.lineage if is_view else [Parent(digest=dataset.digest, operation="copy")],
             non_finite=written.non_finite,
             outside=written.outside,
             changes=changes,
@@ -120,19 +128,17 @@ def save_dataset(
 def _copy_episodes(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> WrittenPart:
     done = 0
     progress(done, dataset.total_steps)
-    writer = EpisodeWriter(folder, dataset.schema, dataset.name)
-    try:
+    with contextlib.closing(EpisodeWriter(folder, dataset.schema, dataset.name)) as writer:
         for block, lengths in dataset.blocks():
             writer.add_block(block, lengths)
             done += int(lengths.sum())
             progress(done, dataset.total_steps)
         return writer.finish()
-    finally:
-        writer.close()
 
 
-def _joined(separator: str, texts: list[str]) -> str:
-    """Join the distinct texts that are not empty, in order."""
+def _joined(separator: str, manifests: list[Manifest], field: str) -> str:
+    """Join the distinct texts of a field that are not empty, in order."""
+    texts = [getattr(manifest, field) for manifest in manifests]
     return separator.join(dict.fromkeys(text for text in texts if text))
 
 
@@ -188,72 +194,51 @@ def convert_dataset(
         raise ValueError(f"{source} is in the {container} container{also}.")
     if chunk_hashes:
         refuse_chunk_hashes(container, source)
-    wanted = _name_of_converted(dataset, container, name, version, chunk_hashes)
     destination = absolute_path(target)
     refuse_existing(destination, destination)
     with unfinished_folder(destination) as folder, storage_errors(folder):
         refuse_existing(destination, destination)
         store = folder / "store"
-        if same:
-            objects = _take_files(dataset, store)
-        else:
-            objects = _convert_parts(dataset, store, container, progress)
-        how = "with hashes of chunks" if same else f"in the {container} container"
+        objects = _take_files(dataset, store) if same else _convert_parts(dataset, store, container, progress)
         converted = msgspec.structs.replace(
             manifest,
-            name=wanted.name,
-            version=wanted.version,
-            changes=f"{source} {how}",
+            changes=f"{source} {'with hashes of chunks' if same else f'in the {container} container'}",
             container=container,
             objects=in_order(objects),
             lineage=[*manifest.lineage, Parent(digest=dataset.digest, operation="convert")],
         )
         if chunk_hashes:
             converted = with_chunk_hashes(store, converted)
+        converted = _named(converted, dataset.version, name or manifest.name, version)
         finish_version(store, converted, destination, accept=check_unchanged)
     return destination
 
 
-def _name_of_converted(
-    dataset: Dataset, container: Container, name: str | None, version: str | None, chunk_hashes: bool
-) -> DatasetName:
-    """Return the name and version of a version's conversion to another container."""
-    step = Parent(digest=dataset.digest, operation="convert")
-
-    def is_free(wanted: DatasetName) -> bool:
-        """Return whether a version is free, or is an earlier result of this same conversion."""
-        return all(
-            known.container == container and known.lineage[-1:] == [step] and has_chunk_hashes(known) == chunk_hashes
-            for _, known in known_manifests(wanted.name, wanted.version)
-        )
-
-    name = dataset.name if name is None else name
-    if version is None and name != dataset.name:
-        version = "1.0.0"
-    if version is not None:
-        wanted = parse_name(f"{name}@{version}")
-        if not is_free(wanted):
+def _named(converted: Manifest, old: str, name: str, version: str | None) -> Manifest:
+    """Return the manifest of a conversion under its name and version: by default the next that is free."""
+    (major, minor, patch), rebuild = version_parts(old)
+    is_given = version is not None or name != converted.name
+    for number in itertools.count(patch + 1):
+        wanted = parse_name(f"{name}@{version or '1.0.0' if is_given else f'{major}.{minor}.{number}{rebuild}'}")
+        named = msgspec.structs.replace(converted, name=wanted.name, version=wanted.version)
+        known = known_manifests(wanted.name, wanted.version)
+        # What was converted before in the same way is no other content.
+        if all(manifest.digest == named.digest for _, manifest in known):
+            return named
+        if is_given:
             check_unused(wanted.name, wanted.version)
-        return wanted
-    (major, minor, patch), rebuild = version_parts(dataset.version)
-    versions = (f"{major}.{minor}.{number}{rebuild}" for number in itertools.count(patch + 1))
-    return next(filter(is_free, (parse_name(f"{name}@{version}") for version in versions)))
+    raise AssertionError("numbers end nowhere")
 
 
 def _take_files(dataset: Dataset, store: Path) -> list[StoredObject]:
     """Link or copy the files of a version into a store, after checking them; return them as objects."""
     for item in dataset.manifest.objects:
-        path = dataset.folder / item.path
-        sha256 = hash_file(path)
-        if sha256 != item.sha256:
-            raise IntegrityError(
-                f"{path}: sha256 expected {item.sha256}, found {sha256}; run: orlog verify {dataset.folder}",
-                file=item.path,
-                expected=item.sha256,
-                found=sha256,
-            )
+        problem = check_object(dataset.folder, item)
+        if problem is not None:
+            advice = f"run: orlog verify {dataset.folder}"
+            raise mismatch(f"{dataset.folder / item.path}", item.path, problem.expected, problem.found, advice)
         make_folder((store / item.path).parent)
-        link_or_copy(path, store / item.path)
+        link_or_copy(dataset.folder / item.path, store / item.path)
     return list(dataset.manifest.objects)
 
 
@@ -264,12 +249,8 @@ def _convert_parts(
     from orlog.datasets.store.hdf5 import write_hdf5
 
     specs = dataset.schema.columns()
-    parts = parts_of(dataset.manifest)
-    total = sum(
-        column.rows * specs[name].dtype.itemsize * math.prod(specs[name].shape)
-        for part in parts
-        for name, column in part.columns.items()
-    )
+    columns = dataset.manifest.columns
+    total = sum(column.rows * specs[column.name].dtype.itemsize * math.prod(column.shape) for column in columns)
     done = 0
 
     def add(count: int) -> None:
@@ -279,7 +260,7 @@ def _convert_parts(
 
     add(0)
     objects: list[StoredObject] = []
-    for number, part in enumerate(parts):
+    for number, part in enumerate(parts_of(dataset.manifest)):
         prefix = part_folder(number)
         here, there = dataset.folder / prefix, store / prefix
         if container == "hdf5":
@@ -304,8 +285,7 @@ def _write_zarr(
     from orlog.datasets.store.hdf5 import Hdf5Reader
 
     reader = Hdf5Reader(source, rows)
-    writer = ZarrWriter(target)
-    try:
+    with contextlib.closing(ZarrWriter(target)) as writer:
         for spec, count in rows.items():
             step = writer.add_column(spec).encoding.shard_rows
             for start in range(0, count, step):
@@ -313,17 +293,10 @@ def _write_zarr(
                 writer.append({spec.name: values})
                 progress(values.nbytes)
         columns, objects = writer.finish()
-    finally:
-        writer.close()
     for column in columns:
-        expected = part.columns[column.spec.name].blake3
+        name, expected = column.spec.name, part.columns[column.spec.name].blake3
         if column.blake3 != expected:
-            raise IntegrityError(
-                f"{source}: column {column.spec.name}: blake3 expected {expected}, found "
-                f"{column.blake3}; run orlog verify on the dataset.",
-                file=column.spec.name,
-                expected=expected,
-                found=column.blake3,
-            )
+            where, advice = f"{source}: column {name}: blake3", "run orlog verify on the dataset"
+            raise mismatch(where, name, expected, column.blake3, advice)
         objects += column.objects
     return objects

@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -48,17 +48,6 @@ from orlog.manifests.roles import check_masks, check_roles, spread_roles
 from orlog.manifests.spaces import has_choices, storable_space
 
 CHECKPOINT_SECONDS = 60.0
-
-
-class _How(NamedTuple):
-    """How a version is recorded, as `DatasetWriter` takes it."""
-
-    encodings: Mapping[str, Encoding] | None
-    resume: bool
-    discard: bool
-    checkpoint_seconds: float
-    keep_every_episode: bool
-    strict: bool
 
 
 class DatasetWriter:
@@ -147,8 +136,18 @@ class DatasetWriter:
             changes=changes,
             roles=roles or {},
         )
-        how = _How(encodings, resume, discard, checkpoint_seconds, keep_every_episode, strict)
-        self._start(schema, facts, container, None, how)
+        self._start(
+            schema,
+            facts,
+            container,
+            None,
+            encodings=encodings,
+            resume=resume,
+            discard=discard,
+            checkpoint_seconds=checkpoint_seconds,
+            keep_every_episode=keep_every_episode,
+            strict=strict,
+        )
         if record is not None:
             note_environment(record)
 
@@ -160,18 +159,13 @@ class DatasetWriter:
         version: str | None = None,
         changes: str = "",
         roles: Mapping[str, str] | None = None,
-        encodings: Mapping[str, Encoding] | None = None,
-        resume: bool = False,
-        discard: bool = False,
-        checkpoint_seconds: float = CHECKPOINT_SECONDS,
-        keep_every_episode: bool = False,
-        strict: bool = False,
+        **options: Any,
     ) -> DatasetWriter:
         """Start a version that holds everything in `dataset`, followed by new episodes.
 
         The files of `dataset` are shared, not copied. Without a `version`, the minor number grows
         by one. `roles` are given besides those of `dataset`. Other arguments and errors are those of
-        `DatasetWriter`.
+        `DatasetWriter`: `encodings`, `resume`, `discard`, `checkpoint_seconds`, `keep_every_episode`, `strict`.
         """
         dataset = as_dataset(dataset)
         if dataset.operation is not None:
@@ -191,12 +185,24 @@ class DatasetWriter:
             changes=changes,
             lineage=[Parent(digest=dataset.digest, operation="append")],
         )
-        how = _How(encodings, resume, discard, checkpoint_seconds, keep_every_episode, strict)
         writer = cls.__new__(cls)
-        writer._start(dataset.schema, facts, base.container, dataset, how)
+        writer._start(dataset.schema, facts, base.container, dataset, **options)
         return writer
 
-    def _start(self, schema: Schema, facts: Facts, container: Container, base: Dataset | None, how: _How) -> None:
+    def _start(
+        self,
+        schema: Schema,
+        facts: Facts,
+        container: Container,
+        base: Dataset | None,
+        *,
+        encodings: Mapping[str, Encoding] | None = None,
+        resume: bool = False,
+        discard: bool = False,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        keep_every_episode: bool = False,
+        strict: bool = False,
+    ) -> None:
         name, version = facts["name"], facts["version"]
         if not isinstance(name, str):
             raise wrong_type("name", "a text such as 'lab/arm-v1'", name)
@@ -206,8 +212,8 @@ class DatasetWriter:
         self.name, self.version = wanted.name, wanted.version
         self.folder = datasets_folder() / wanted.name / version
         self._recording = self.folder.with_name(f".{version}.recording")
-        self._schema, self._facts, self._container = schema, facts, container
-        self._base, self._how = base, how
+        self._schema, self._facts, self._container, self._base = schema, facts, container, base
+        self._encodings, self._strict, self._checkpoint_seconds = encodings, strict, checkpoint_seconds
         self._header = {
             "name": self.name,
             "version": self.version,
@@ -224,7 +230,7 @@ class DatasetWriter:
                 f"{self.folder}: another process is writing this version; wait for it, or choose another version."
             ) from None
         try:
-            if how.discard:
+            if discard:
                 with storage_errors(self._recording):
                     shutil.rmtree(self._recording, ignore_errors=True)
             self._refuse_existing_version()
@@ -233,8 +239,8 @@ class DatasetWriter:
                 from orlog.datasets.store.hdf5 import import_h5py
 
                 import_h5py()
-            self._log = CrashLog(self._recording, keeps_blocks=how.keep_every_episode)
-            if self._log.episodes and not how.resume:
+            self._log = CrashLog(self._recording, keeps_blocks=keep_every_episode)
+            if self._log.episodes and not resume:
                 raise StorageError(  # noqa: TRY301 (the lock is released below)
                     f"{self._recording}: an interrupted recording of {wanted} is here, with "
                     f"{counted(self._log.episodes, 'episode')} acknowledged; resume=True continues it, "
@@ -244,7 +250,7 @@ class DatasetWriter:
         except BaseException:
             self._lock.release()
             raise
-        self._next_checkpoint = time.monotonic() + how.checkpoint_seconds
+        self._next_checkpoint = time.monotonic() + checkpoint_seconds
 
     def _start_part(self) -> None:
         """Write into a new part, after the episodes that the crash log has."""
@@ -254,9 +260,9 @@ class DatasetWriter:
             self._recording / "part",
             self._schema,
             str(self._wanted),
-            encodings=self._how.encodings,
+            encodings=self._encodings,
             first_decides=self._base is None,
-            strict=self._how.strict,
+            strict=self._strict,
             log=self._log.write,
         )
         self._ended = self._log.restore(self._header, self._writer, str(self._wanted))
@@ -352,18 +358,18 @@ class DatasetWriter:
     def discard_episode(self) -> None:
         """Drop the steps of the open episode, for example of a robot's failed run.
 
-        This is free while the episode has not filled a shard; otherwise earlier episodes are read
-        back from disk.
+        Earlier episodes are acknowledged and read back from disk.
 
         Raises:
             SchemaError: no episode is open.
             StorageError: the disk is full; what was acknowledged is kept.
         """
         self._check_open()
-        if not self._writer.discard_open(self._ended):
-            self.checkpoint()
-            self._writer.close()
-            self._start_part()
+        if not self._writer.inside_episode:
+            raise SchemaError(f"{self._wanted}, episode {self.total_episodes}: has no steps to discard.")
+        self.checkpoint()
+        self._writer.close()
+        self._start_part()
 
     def checkpoint(self) -> int:
         """Acknowledge: make every whole episode durable, and return their number.
@@ -377,7 +383,7 @@ class DatasetWriter:
         self._writer.container.flush()
         if self._writer.episodes > 0:
             self._log.acknowledge(self._header, self._writer, self._ended)
-        self._next_checkpoint = time.monotonic() + self._how.checkpoint_seconds
+        self._next_checkpoint = time.monotonic() + self._checkpoint_seconds
         return self._log.episodes
 
     def finish(self) -> Path:
@@ -442,7 +448,7 @@ class DatasetWriter:
     def _check_facts(self) -> None:
         """Refuse at the start what would make the manifest invalid at the end."""
         wanted, roles = str(self._wanted), self._facts.get("roles", {})
-        self._refuse_masks(self._schema, roles)
+        self._refuse_masks(self._schema)
         nothing = PartColumn(rows=0, blake3="0" * 64)
         columns = dict.fromkeys(self._schema.columns(), nothing)
         part = Part(episodes=0, steps=0, columns=columns)
@@ -459,20 +465,19 @@ class DatasetWriter:
         if self._are_roles_checked:
             return
         held = self.schema.held()
-        roles = spread_roles(self._facts.get("roles", {}), held)
         try:
-            self._refuse_masks(self.schema, roles)
-            check_roles(roles, held, str(self._wanted))
+            self._refuse_masks(self.schema)
+            check_roles(spread_roles(self._facts.get("roles", {}), held), held, str(self._wanted))
         except SchemaError:
             self.checkpoint()
             raise
         self._are_roles_checked = True
 
-    def _refuse_masks(self, schema: Schema, roles: Mapping[str, str]) -> None:
+    def _refuse_masks(self, schema: Schema) -> None:
         """Refuse columns called as flags of legal choices are, if they limit none of the choices that there are."""
         if has_choices(schema.action_space):
             held = schema.held()
-            check_masks(spread_roles(roles, held), held, str(self._wanted))
+            check_masks(spread_roles(self._facts.get("roles", {}), held), held, str(self._wanted))
 
     def _refuse_existing_version(self) -> None:
         """Refuse a version that is installed, or that was known with other content."""

@@ -246,10 +246,6 @@ class ColumnWriter:
         sha256 = hashlib.sha256(data).hexdigest()
         return values[:rows], StoredObject(path=name, size_bytes=len(data), sha256=sha256)
 
-    def drop_from(self, row: int) -> None:
-        """Drop this row and all after it, none of which may have been handed over."""
-        self._filled = min(self._filled, row - self.handed_rows)
-
     def append(self, rows: np.ndarray) -> None:
         """Append rows; full shards are handed to the threads."""
         spec = self.spec

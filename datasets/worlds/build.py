@@ -29,14 +29,7 @@ from orlog.datasets.worlds.recipe import CatalogueEntry, Recipe, catalogue, part
 from orlog.errors import FormatVersionError, IntegrityError, NotFoundError
 from orlog.manifests.manifest import MANIFEST_FILE, EnvironmentRecord, Manifest, RecipeRecord, read_manifest
 from orlog.manifests.names import DatasetName, did_you_mean, parse_name, plain_version
-from orlog.manifests.rebuilds import (
-    how_to_record,
-    is_rebuild,
-    rebuild_text,
-    rebuild_warning,
-    recorded_build,
-    version_of,
-)
+from orlog.manifests.rebuilds import how_to_record, is_rebuild, rebuild_text, rebuild_warning, recorded_build
 from orlog.manifests.shipped import recorded_manifest
 
 if TYPE_CHECKING:
@@ -109,7 +102,7 @@ def build_dataset(
                 store, manifest = _build(folder, wanted.name, entry, workers, execute, progress)
                 here = _put(store, manifest, destination)
     built = read_manifest(here / MANIFEST_FILE)
-    version = version_of(built)
+    version = built.version
     recorded = recorded_build(wanted.name, entry.version)
     if wanted.version not in ("", version) or not built.digest.startswith(wanted.digest):
         again = f"; for the recorded bytes {how_to_record(recorded, [built])}" if recorded else ""
@@ -141,8 +134,7 @@ def _find_built(wanted: DatasetName, entry: CatalogueEntry) -> Path | None:
             if version == entry.version:
                 return folder
             continue
-        marked = version_of(manifest)
-        if marked == (wanted.version or entry.version):
+        if manifest.version == (wanted.version or entry.version):
             return folder
         environment = manifest.environment
         is_alike = (
@@ -164,21 +156,12 @@ def _read(folder: Path) -> Manifest | None:
 
 
 def _put(store: Path, manifest: Manifest, destination: Path) -> Path:
-    """Put a build in its place, and return its folder: a rebuild has a version of its own.
-
-    One that an earlier release kept under the recorded version stays there until the recorded one
-    comes, and then moves to where its version would be today.
-    """
-    old = _read(destination)
-    if old is None or old.digest != manifest.digest:
-        manifest = accepted(store, manifest)
+    """Put a build in its place, and return its folder: a rebuild has a version of its own."""
+    manifest = accepted(store, manifest)
 
     def accept(built: Manifest) -> None:
         if built != recorded_manifest(built.name, built.version):
             check_unchanged(built, shipped=False)
-        elif old is not None and old.digest != built.digest:
-            version = version_of(old)
-            destination.rename(destination.with_name(version))
 
     place = destination.with_name(manifest.version)
     with contextlib.ExitStack() as stack:

@@ -95,7 +95,7 @@ def _verify(folder: Path, name: str, quick: bool, values: bool, offline: bool, a
     from orlog.datasets.home.records import was_downloaded
     from orlog.datasets.store.verify import check_opening, verify_folder
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
-    from orlog.manifests.rebuilds import rebuild_text, version_of
+    from orlog.manifests.rebuilds import rebuild_text
 
     total = _bytes_of(present_objects(folder, read_manifest(folder / MANIFEST_FILE)))
     with unless_deleted(folder), _bytes_bar(total) as count:
@@ -108,7 +108,7 @@ def _verify(folder: Path, name: str, quick: bool, values: bool, offline: bool, a
     objects, is_complete = present_objects(folder, manifest), is_whole(folder, manifest)
     body = {
         "name": manifest.name,
-        "version": version_of(manifest),
+        "version": manifest.version,
         "rebuild": rebuild_text(manifest) or None,
         "digest": manifest.digest,
         "folder": folder,

@@ -114,13 +114,10 @@ def publish(
         no_hashes: Publish a version without hashes of its chunks, which is meant for downloads.
         jobs (>= 1): Files to transfer at once.
     """
-    from orlog.datasets.reading.finding import stored_folder
-
     signer = signing.signer()
-    folder = stored_folder(name)
     with progress_bars() as update:
         url = orlog.publish_dataset(
-            folder,
+            name,
             target,
             sign=signer,
             trusted=signing.trust or (),

@@ -313,7 +313,7 @@ def _known(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     from orlog.datasets.listing import audit_of
     from orlog.datasets.reading.facts import columns_of, versions_of
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
-    from orlog.manifests.rebuilds import rebuild_text, version_of
+    from orlog.manifests.rebuilds import rebuild_text
     from orlog.runs.references import references_of
 
     shown = dataset or manifest
@@ -327,7 +327,7 @@ def _known(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     references = references_of(manifest)
     return {
         "name": manifest.name,
-        "version": version_of(manifest),
+        "version": manifest.version,
         "rebuild": rebuild_text(manifest) or None,
         "digest": shown.digest,
         "folder": folder,

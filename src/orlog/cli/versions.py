@@ -254,7 +254,7 @@ def _pin_of(name: str, rebuild: bool) -> LockedDataset:
     from orlog.manifests.lock import LockedDataset
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
     from orlog.manifests.names import parse_name, plain_version
-    from orlog.manifests.rebuilds import rebuild_text, version_of
+    from orlog.manifests.rebuilds import rebuild_text
     from orlog.manifests.shipped import recorded_manifest
 
     wanted = parse_name(name)
@@ -268,7 +268,7 @@ def _pin_of(name: str, rebuild: bool) -> LockedDataset:
             manifest = offered.manifest
         else:
             raise
-    version = version_of(manifest)
+    version = manifest.version
     if "+" in version and not rebuild:
         raise LockError(
             f"{wanted.name}@{version} is {rebuild_text(manifest)}: other machines may not be able to "
@@ -282,7 +282,6 @@ def _pin_of(name: str, rebuild: bool) -> LockedDataset:
 def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
     from orlog.datasets.loading import offered_in_place
     from orlog.manifests.names import DatasetName
-    from orlog.manifests.rebuilds import marked_version
 
     if not pins:
         say(f"{path} pins nothing; run: orlog lock NAME")
@@ -295,7 +294,7 @@ def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
             if offered_in_place(DatasetName(name, "", pin.digest)) is None:
                 state = "not here"
                 unmet.append(f"\n{name}@{pin.version}: {_how_to_meet(name, pin)}")
-        rows.append((name, marked_version(name, pin.version, pin.digest), pin.digest[:19], state))
+        rows.append((name, pin.version, pin.digest[:19], state))
     show_table(("name", "version", "digest", "state"), rows)
     say(f"\n{path}")
     if unmet:
@@ -316,17 +315,16 @@ def _how_to_meet(name: str, pin: LockedDataset) -> str:
     """Return what would bring the pinned bytes of a dataset to this machine."""
     from orlog.datasets.reading.finding import read_installed
     from orlog.manifests.names import plain_version
-    from orlog.manifests.rebuilds import how_to_record, marked_version, recorded_build
+    from orlog.manifests.rebuilds import how_to_record, recorded_build
 
-    version = marked_version(name, pin.version, pin.digest)
     recorded = recorded_build(name, pin.version)
     if recorded is not None and recorded.digest == pin.digest:
         return how_to_record(recorded, read_installed(name))
-    if "+" not in version:
-        return f"run: orlog download {name}@{version}"
+    if "+" not in pin.version:
+        return f"run: orlog download {name}@{pin.version}"
     return (
         "only the packages and the processor that made this rebuild give it again; with those "
-        f"run: orlog build {name}@{version}. Or pin the recorded data: orlog lock --update {name}@{plain_version(version)}"
+        f"run: orlog build {name}@{pin.version}. Or pin the recorded data: orlog lock --update {name}@{plain_version(pin.version)}"
     )
 
 

@@ -18,7 +18,6 @@ from orlog.errors import NotFoundError, OrlogError
 from orlog.manifests.diff import diff_manifests
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import counted
-from orlog.manifests.rebuilds import version_of
 from orlog.normalize.published_scores import PublishedScore
 from orlog.normalize.statistics import mean_interval
 from orlog.runs.baseline_scores import baselines, in_sections, score_is_raw
@@ -112,7 +111,7 @@ def _lineage(dataset: Dataset) -> list[list[Any]]:
         for parent in manifest.lineage:
             known = here.get(parent.digest)
             title = "a file" if parent.operation.startswith("read ") else "a version that is not here"
-            title = f"{known.name}@{version_of(known)}" if known else title
+            title = f"{known.name}@{known.version}" if known else title
             if add(depth, operation_words(parent.operation), title, parent.digest) and known:
                 add_origin(known, depth + 1)
 

@@ -29,7 +29,6 @@ from orlog.manifests.columns import (
     values_column,
 )
 from orlog.manifests.names import counted
-from orlog.manifests.rebuilds import version_of
 from orlog.manifests.spaces import leaf_spaces
 from orlog.viewer.rendering import source_of
 from orlog.viewer.shown import Shown
@@ -61,7 +60,7 @@ def episode_of(shown: Shown, episode: int, steps: slice, numbers: int) -> dict[s
         "length": length,
         "window": {"first": steps.start, "last": min(length, steps.stop or length)},
         "policy": stored.manifest.behavior_policy,
-        "version": f"{stored.manifest.name}@{version_of(stored.manifest)}",
+        "version": f"{stored.manifest.name}@{stored.manifest.version}",
         "stored_as": position,
         "series": list(_series(shown, episode, steps, numbers)),
         "texts": list(_texts(shown, episode)),

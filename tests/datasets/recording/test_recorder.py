@@ -170,7 +170,7 @@ def test_log_probabilities_come_with_the_actions():
 
 def test_what_does_not_fit_is_refused_before_the_step_and_nothing_is_lost():
     with orlog.record(gymnasium.make("Pendulum-v1"), NAME) as env:
-        with pytest.raises(SchemaError, match=r"no episode is running; call env.reset\(\) first"):
+        with pytest.raises(SchemaError, match=r"no episode is running; call reset\(\) first"):
             env.step(np.zeros(1, np.float32))
         env.reset(seed=0)
         env.step(np.zeros(1, np.float32))

@@ -137,7 +137,7 @@ def test_states_log_probabilities_and_options():
 
 def test_what_is_refused():
     with orlog.record_vector(make(AutoresetMode.DISABLED, count=1), NAME) as envs:
-        with pytest.raises(SchemaError, match=r"call envs.reset\(\) first"):
+        with pytest.raises(SchemaError, match=r"call reset\(\) first"):
             envs.step(np.zeros((1, 1), np.float32))
         envs.reset(seed=0)
         for _ in range(2):

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog import Dataset
 from orlog.algos.training.options import TrainOptions
 from orlog.base import terminal
 from orlog.datasets.home.folders import datasets_folder
@@ -96,15 +95,6 @@ def change_the_simulator(monkeypatch):
         return iter(made(dataclasses.replace(recipe, seed=99), first, last))
 
     monkeypatch.setattr(kind, "episodes", episodes)
-
-
-@pytest.fixture
-def old_style(rebuilt):
-    """Return the rebuild as earlier releases kept it: under the recorded version."""
-    plain = msgspec.structs.replace(rebuilt.manifest, version="1.0.0", lineage=[])
-    folder = rebuilt.folder.rename(rebuilt.folder.with_name("1.0.0"))
-    (folder / "manifest.json").write_text(plain.to_json())
-    return Dataset(folder)
 
 
 def run(*arguments, cwd, code=0):
@@ -234,13 +224,11 @@ def test_an_unmet_pin_says_what_would_meet_it(rebuilt, recorded, tmp_path, monke
 
 def test_the_pin_of_a_rebuild_does_not_ask_to_build_the_recorded_one(rebuilt, tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "third"))
-    plain = msgspec.structs.replace(rebuilt.manifest, version="1.0.0", lineage=[])
-    for pin in (rebuilt.manifest, plain):  # as it is written today, and as earlier releases did
-        write_lock(tmp_path / "orlog.lock", {NAME: LockedDataset(version=pin.version, digest=pin.digest)})
-        told = run("lock", cwd=tmp_path, code=3)
-        assert f"{NAME}@{rebuilt.version}" in told
-        assert f"orlog lock --update {NAME}@1.0.0" in told
-        assert "orlog lock --update" in run("build", NAME, "--workers", "1", cwd=tmp_path, code=3)
+    write_lock(tmp_path / "orlog.lock", {NAME: LockedDataset(version=rebuilt.version, digest=rebuilt.digest)})
+    told = run("lock", cwd=tmp_path, code=3)
+    assert f"{NAME}@{rebuilt.version}" in told
+    assert f"orlog lock --update {NAME}@1.0.0" in told
+    assert "orlog lock --update" in run("build", NAME, "--workers", "1", cwd=tmp_path, code=3)
     run("lock", "--update", f"{NAME}@1.0.0", cwd=tmp_path)
     run("lock", cwd=tmp_path)
 
@@ -255,41 +243,6 @@ def test_on_another_processor_the_packages_are_not_blamed(recorded, monkeypatch,
         told = run(command, f"{NAME}@1.0.0", cwd=tmp_path, code=code)
         assert "another processor" in told
         assert "run: orlog build" not in told
-
-
-def test_rebuilds_of_earlier_releases_are_recognized(old_style, tmp_path):
-    version = f"1.0.0+{old_style.digest[7:15]}"
-    assert old_style.version == version
-    with pytest.warns(UserWarning, match="is not the recorded data here"):
-        assert orlog.load_dataset(NAME).version == version
-    assert orlog.load_dataset(f"{NAME}@{version}").digest == old_style.digest
-    with pytest.raises(NotFoundError, match=f"gymnasium=={OLD}"):
-        orlog.load_dataset(f"{NAME}@1.0.0")
-    for command in (["show", NAME], ["list", "tiny"], ["verify", NAME], ["cache", "list"]):
-        assert "a rebuild of 1.0.0" in run(*command, cwd=tmp_path)
-    run("lock", NAME, cwd=tmp_path, code=3)
-    assert orlog.build_dataset(NAME) == old_style.folder
-    assert version in run("cache", "list", cwd=tmp_path)
-    run("delete", f"{NAME}@1.0.0", "--yes", cwd=tmp_path, code=1)
-    run("delete", f"{NAME}@{version}", "--yes", cwd=tmp_path)
-    assert not old_style.folder.exists()
-
-
-def test_the_recorded_build_takes_the_place_of_an_earlier_rebuild(old_style, recorded):
-    folder = orlog.build_dataset(NAME, replace=True)
-    assert Dataset(folder).digest == recorded.digest
-    kept = orlog.load_dataset(f"{NAME}@{old_style.version}")
-    assert (kept.digest, kept.folder.name) == (old_style.digest, old_style.version)
-    assert orlog.verify_store(kept.folder)[1] == []
-
-
-def test_a_damaged_rebuild_of_an_earlier_release_is_built_again_in_its_place(old_style, monkeypatch):
-    shard = old_style.folder / "rewards/c.0"
-    shard.write_bytes(b"")
-    change_the_simulator(monkeypatch)
-    assert orlog.build_dataset(NAME, replace=True) == old_style.folder
-    assert orlog.verify_store(old_style.folder)[1] == []
-    assert Dataset(old_style.folder).digest == old_style.digest
 
 
 def test_what_is_made_from_a_rebuild_keeps_its_mark(rebuilt, tmp_path):
