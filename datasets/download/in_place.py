@@ -467,7 +467,7 @@ def _read_range(url: str, start: int, stop: int, size: int, patience: Patience) 
             left -= len(block)
     if left:
         raise Failure(f"sent {stop - start - left} of {stop - start} bytes from {start} on")
-    return b"".join(blocks)
+    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
 @functools.lru_cache(64)

@@ -15,10 +15,11 @@ them gets an error.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from orlog.datasets.audit.audit import audit as audit_dataset
 from orlog.datasets.audit.findings import Audit, place_text
@@ -307,7 +308,8 @@ def _manifest_changes(registry: Target, place: str, manifest: Manifest, seal: _S
     return changes
 
 
-class _IndexThere(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _IndexThere:
     """The existing index, its signatures, and whether one of them is by a trusted key."""
 
     index: Index
