@@ -77,7 +77,7 @@ class Algorithm(Protocol):
         TITLE_WITH: May be left out. A setting, and how people write its name where that is not None.
         TITLE_BY: May be left out. A setting that is a number, and how people write its name with that number.
         FROM_DATA: May be left out. Settings that, where they are None, are taken from the data: those
-            that `training/from_data.py` knows, or a mapping with a `Source` for each.
+            that `training/policy.py` knows, or a mapping with a `Source` for each.
 
         REPLAYS: May be left out. Whether a GPU may record the operations of an update once and repeat them
             (`repeated_updates.py`), which is several times as fast: orlog's may, but for those that say

@@ -43,7 +43,7 @@ def discounted_limit(cost_limit: float, discount: float, episode_length: float) 
 def best_return_within(config: Any, totals: Any) -> float:
     """Return the mean return of the best tenth of the episodes whose cost is within `config.cost_limit`.
 
-    `totals` are those of `training/from_data.py`. Raises ValueError if there is no such episode.
+    `totals` are those of `training/policy.py`. Raises ValueError if there is no such episode.
     """
     costs = totals.sum_of(COST)
     returns = totals.returns[costs <= config.cost_limit]

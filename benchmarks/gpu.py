@@ -28,7 +28,7 @@ import orlog
 from benchmarks.update_peers import PEERS, make_peer
 from benchmarks.updates import make_run, updater
 from orlog.algos.relu_networks import Precision, has_fast_bf16, no_fast_bf16
-from orlog.algos.training.devices import find_device
+from orlog.algos.training.data import find_device
 from orlog.base.processes import processor_name
 from orlog.base.terminal import table
 from orlog.loaders.arrays import Arrays

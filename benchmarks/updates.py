@@ -49,7 +49,7 @@ from orlog.algos.presets import recipe_for
 from orlog.algos.relu_networks import Precision, has_fast_bf16, products_in
 from orlog.algos.repeated_updates import updates_of
 from orlog.algos.settings import make_config
-from orlog.algos.training.devices import keep_freed_memory
+from orlog.algos.training.data import keep_freed_memory
 from orlog.algos.training.loop import train
 from orlog.algos.training.runs import code_versions
 from orlog.base.processes import processor_name

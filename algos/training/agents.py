@@ -33,7 +33,6 @@ from torch import Tensor
 from orlog.algos.algorithms import AlgorithmLike, algorithm_name, find_algorithm, for_teams, takes_goals
 from orlog.algos.networks import Scaling
 from orlog.algos.settings import AgentSettings
-from orlog.algos.training.checkpoint import state_names
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.agent_transitions import load_agents
@@ -60,32 +59,28 @@ class OverAgents:
         seeds = [seed]
         if config.agents == "separate":
             states = np.random.SeedSequence((seed, scaling.agents)).generate_state(scaling.agents)
-            seeds = [int(one >> 1) for one in states]
-        learners = [self.KIND(config, scaling, seed=one, device=device) for one in seeds]
-        keep = functools.partial(object.__setattr__, self)
-        keep("config", config)
-        keep("scaling", scaling)
-        keep("learners", learners)
-        names = tuple(state_names(learners[0]))
+            seeds = [int(state >> 1) for state in states]
+        learners = [self.KIND(config, scaling, seed=seed, device=device) for seed in seeds]
+        constants = getattr(self.KIND, "CONSTANTS", ("config", "scaling"))
+        names = tuple(name for name in vars(learners[0]) if name not in constants)
         if len(learners) > 1:
             names = tuple(f"{name}.{place}" for place in range(len(learners)) for name in names)
-        keep("STATE", names)
+        vars(self).update(config=config, scaling=scaling, learners=learners, STATE=names)
 
     def __getattr__(self, name: str) -> Any:
         """Return a part of a learner's state: `policy`, or `policy.1` of the second agent."""
-        found = _place(self, name)
-        if found is None:
-            raise AttributeError(name)
-        learner, attribute = found
-        return getattr(learner, attribute)
+        return getattr(*self._place(name))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Put a part of a learner's state in its place."""
-        found = _place(self, name)
-        if found is None:
+        setattr(*self._place(name), value)
+
+    def _place(self, name: str) -> tuple[Any, str]:
+        """Return the learner whose state has a name, and which of its attributes it is."""
+        if name not in vars(self).get("STATE", ()):
             raise AttributeError(name)
-        learner, attribute = found
-        setattr(learner, attribute, value)
+        attribute, _, place = name.partition(".")
+        return vars(self)["learners"][int(place or 0)], attribute
 
     @classmethod
     def loader(cls, config: Any) -> tuple[str, dict[str, Any]]:
@@ -101,7 +96,7 @@ class OverAgents:
         if len(self.learners) == 1:
             metrics: dict[str, Tensor] = self.learners[0].update(batch)
             return metrics
-        several = [learner.update(one) for learner, one in zip(self.learners, batch, strict=True)]
+        several = [learner.update(own) for learner, own in zip(self.learners, batch, strict=True)]
         return {name: torch.stack([one[name] for one in several]).mean(0) for name in several[0]}
 
     def act(self, observations: Float32[Tensor, "rows obs"]) -> Tensor:
@@ -114,35 +109,16 @@ class OverAgents:
         return torch.stack(several, 1).flatten(0, 1)
 
 
-def _place(made: OverAgents, name: str) -> tuple[Any, str] | None:
-    """Return the learner whose state has a name, and which of its attributes it is."""
-    there = vars(made)
-    if name not in there.get("STATE", ()):
-        return None
-    attribute, _, place = name.partition(".")
-    return there["learners"][int(place or 0)], attribute
-
-
 @functools.cache
 def over_agents(kind: type[Any]) -> type[Any]:
     """Return the class that learns for several agents with an algorithm for one."""
     more = [(field.name, field.type, field.default) for field in msgspec.structs.fields(AgentSettings)]
     name, module = kind.CONFIG.__name__, kind.CONFIG.__module__
     config = msgspec.defstruct(name, more, bases=(kind.CONFIG,), module=module, kw_only=True)
-    declared = {
-        name: getattr(kind, name)
-        for name in ("OBSERVATIONS", "ACTIONS", "REWARDS", "FROM_DATA", "TITLE")
-        if hasattr(kind, name)
-    }
-    body = {
-        **declared,
-        "KIND": kind,
-        "CONFIG": config,
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__doc__": kind.__doc__,
-    }
-    return type(kind.__name__, (OverAgents,), body)
+    copied = ("OBSERVATIONS", "ACTIONS", "REWARDS", "FROM_DATA", "TITLE")
+    body = {name: getattr(kind, name) for name in copied if hasattr(kind, name)}
+    body |= {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(kind.__name__, (OverAgents,), {**body, "KIND": kind, "CONFIG": config})
 
 
 def team_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
@@ -188,29 +164,22 @@ def statistics(packed: Arrays) -> tuple[Tensor, Tensor]:
 
     Those of arrays of a team are over all agents, in the steps in which these act.
     """
-    if isinstance(packed.team, Team):
-        return _team_statistics(packed)
-    mean, std = packed.observation_statistics()
-    mean[packed.team.team.width :], std[packed.team.team.width :] = 0, 1
-    return mean, std
-
-
-def _team_statistics(packed: Arrays) -> tuple[Tensor, Tensor]:
-    team: Team = packed.team
+    team = packed.team
+    if not isinstance(team, Team):
+        mean, std = packed.observation_statistics()
+        mean[team.team.width :], std[team.team.width :] = 0, 1
+        return mean, std
     there = TeamArrays(team, packed)
-    sums = np.zeros((2, team.width))
-    count = 0
-    acts = there.flags("acts") > 0
+    sums, count, acts = np.zeros((2, team.width)), 0, there.flags("acts") > 0
     for first in range(0, packed.total_steps, 65536):
         rows = torch.from_numpy(packed.step_rows(first, min(first + 65536, packed.total_steps)))
         for agent in range(team.count):
-            chosen = rows[acts[rows, agent]]
-            values = there.own_observations(chosen, agent).double().numpy()
+            values = there.own_observations(rows[acts[rows, agent]], agent).double().numpy()
             sums += np.stack([values.sum(0), np.square(values).sum(0)])
             count += len(values)
-    mean = sums[0] / max(count, 1)
-    std = np.sqrt(np.maximum(sums[1] / max(count, 1) - np.square(mean), 0))
-    return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32))
+    average, squares = sums / max(count, 1)
+    deviation = np.sqrt(np.maximum(squares - np.square(average), 0))
+    return torch.from_numpy(average.astype(np.float32)), torch.from_numpy(deviation.astype(np.float32))
 
 
 def observed_width(kind: type[Any], dataset: Dataset) -> int:
@@ -265,14 +234,14 @@ class TeamPolicy:
 
     def inform(self, infos: Mapping[str, Any]) -> None:
         """Take note of what environments side by side tell: flags of what is legal in the coming step."""
-        told = infos.get("agents")
-        self._flags = {}
+        told, self._flags = infos.get("agents"), {}
         for agent in self._team.agents if isinstance(told, Mapping) else ():
-            found = infos["agents"].get(agent, {})
-            for name in self._names(agent):
-                if name in found:
-                    self._flags[agent] = _stacked(found[name])
-                    break
+            of_agent = infos["agents"].get(agent, {})
+            columns = [name for name in (*self._team.legal, *self._team.next_legal) if isinstance(name, str)]
+            own = [name for name in columns if name.startswith(("agents/*/", f"agents/{agent}/"))]
+            names = [*(name.rpartition("/")[2] for name in own), *sorted(MASKS)]
+            if name := next((name for name in names if name in of_agent), ""):
+                self._flags[agent] = _stacked(of_agent[name])
 
     def __call__(self, observations: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the actions of all agents, by name."""
@@ -292,12 +261,6 @@ class TeamPolicy:
             actions = self._algorithm.act(rows.to(self._device))
             actions = actions.view(len(seen), team.count, *actions.shape[1:])
         return self._of_agents(actions.detach().cpu())
-
-    def _names(self, agent: str) -> list[str]:
-        """Return the names under which an environment may tell what is legal."""
-        columns = [one for one in (*self._team.legal, *self._team.next_legal) if isinstance(one, str)]
-        own = [one.rpartition("/")[2] for one in columns if one.startswith(("agents/*/", f"agents/{agent}/"))]
-        return [*own, *sorted(MASKS)]
 
     def _legal(self, parts: list[np.ndarray]) -> Tensor | None:
         """Return what each agent may do; all where the environment does not say it."""

@@ -14,25 +14,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from orlog.algos.algorithms import AlgorithmLike, algorithm_name
-from orlog.algos.training.commands import resume_command
-from orlog.algos.training.from_data import find_tokenizer
-from orlog.algos.training.generators import EVALUATING, seeded
-from orlog.algos.training.policy import make_from_record, make_policy, observation_width
-from orlog.algos.training.runs import (
-    EVALUATION_FILE,
-    RUN_FILE,
-    VIEW_FILE,
-    Evaluation,
-    PathLike,
-    RunRecord,
-    as_path,
-    check_config,
-    has_checkpoint,
-    load_state,
-    one_thread,
-    read_run,
-    write_evaluation,
-)
+from orlog.algos.training import runs
+from orlog.algos.training.data import EVALUATING, one_thread, seeded
+from orlog.algos.training.policy import find_tokenizer, make_from_record, make_policy, observation_width
 from orlog.base.files import storage_errors
 from orlog.base.processes import processor_name
 from orlog.datasets.loading import load_dataset
@@ -46,29 +30,16 @@ from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Count, Episodes, Policy, run_episodes
 
 EPISODES = 100
-
-
 FIRST_SEED = 1_000_000  # unlikely among the seeds of recipes, which are random 32-bit numbers
-
-
 ENVIRONMENTS = 10  # few, since making one costs as much as 1,500 of its steps
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedRun:
-    """A run whose last saved policy is in memory.
-
-    Attributes:
-        folder: Folder of the run.
-        record: Its record.
-        dataset: What it was trained on.
-        step: Gradient steps that the policy had taken.
-        policy: Returns the actions for a batch of observations of the environment.
-        kind: Class of the algorithm.
-    """
+    """A run whose last saved policy is in memory, with the gradient steps that this had taken and its class."""
 
     folder: Path
-    record: RunRecord
+    record: runs.RunRecord
     dataset: Dataset
     step: int
     policy: Policy
@@ -76,14 +47,14 @@ class LoadedRun:
 
 
 def evaluate_run(
-    folder: PathLike,
+    folder: runs.PathLike,
     *,
     dataset: Given | None = None,
     algorithm: AlgorithmLike | None = None,
     episodes: int = EPISODES,
     trust_environment: bool = False,
     progress: Callable[[int], None] = lambda _done: None,
-) -> tuple[RunRecord, Evaluation]:
+) -> tuple[runs.RunRecord, runs.Evaluation]:
     """Run a run's last saved policy in its dataset's environment and save the returns.
 
     The evaluation states the policy's number of gradient steps, for runs that were interrupted. The
@@ -96,79 +67,56 @@ def evaluate_run(
     return run.record, evaluation
 
 
-def load_run(folder: PathLike, *, dataset: Given | None = None, algorithm: AlgorithmLike | None = None) -> LoadedRun:
+def load_run(
+    folder: runs.PathLike, *, dataset: Given | None = None, algorithm: AlgorithmLike | None = None
+) -> LoadedRun:
     """Return a run with its last saved policy. Arguments are those of `evaluate_run`."""
-    folder = as_path(folder)
+    folder = runs.as_path(folder)
     record, dataset, kind = find_run(folder, dataset=dataset, algorithm=algorithm)
     with one_thread():
         made = make_from_record(record, dataset, kind)
-        step = load_state(made, folder, to_act=True).step
-    return LoadedRun(
-        folder=folder,
-        record=record,
-        dataset=dataset,
-        step=step,
-        policy=make_policy(made, dataset, record),
-        kind=type(made),
-    )
+        step = runs.load_state(made, folder, to_act=True).step
+    policy = make_policy(made, dataset, record)
+    return LoadedRun(folder=folder, record=record, dataset=dataset, step=step, policy=policy, kind=type(made))
 
 
 def find_run(
     folder: Path, *, dataset: Given | None = None, algorithm: AlgorithmLike | None = None
-) -> tuple[RunRecord, Dataset, AlgorithmLike]:
+) -> tuple[runs.RunRecord, Dataset, AlgorithmLike]:
     """Return record, dataset and algorithm of a run that has a checkpoint, which is not read.
 
     Arguments are those of `evaluate_run`.
     """
-    record = read_run(folder)
+    record = runs.read_run(folder)
     if dataset is None:
         dataset = dataset_of_run(folder, record)
     else:  # a URL is not downloaded for a run that was streamed
         streamed = record.stream and isinstance(dataset, str) and is_url(dataset)
         dataset = load_dataset(dataset, in_place=True if streamed else None)
-    if not has_checkpoint(folder):
-        command = resume_command(folder, record, dataset)
+    if not runs.has_checkpoint(folder):
+        command = runs.resume_command(folder, record, dataset)
         raise NotFoundError(f"{folder}: the run has no checkpoint yet; run: {command}")
     if dataset.digest != record.digest:
         raise IntegrityError(
-            f"{folder}: trained on {record.dataset} {record.digest}, but {dataset.folder} is "
+            f"{folder}: trained on {record.dataset} {record.digest}, but this {dataset.name} is "
             f"{dataset.digest}; name the dataset that it was trained on.",
             expected=record.digest,
             found=dataset.digest,
         )
     kind = algorithm_of_run(folder, record, algorithm)
     find_tokenizer(folder, record.config)
-    _check_statistics(folder, record, dataset, kind)
+    width = observation_width(dataset, kind)
+    for name in ("obs_mean", "obs_std"):
+        count = len(getattr(record, name))
+        if count != width:
+            raise ManifestError(
+                f"{folder / runs.RUN_FILE}: {name} has {counted(count, 'number')}, but observations of "
+                f"{dataset.name} have {width}; restore the file, or train again in another folder."
+            )
     return record, dataset, kind
 
 
-def evaluate_loaded(
-    run: LoadedRun,
-    *,
-    episodes: int = EPISODES,
-    trust_environment: bool = False,
-    progress: Callable[[int], None] = lambda _done: None,
-) -> Evaluation:
-    """Evaluate the policy of a loaded run and save the returns; see `evaluate_run`."""
-    protocol = scoring_protocol(run.dataset, episodes, trust_environment=trust_environment)
-    with one_thread(), seeded(run.kind, run.record.seed, EVALUATING):
-        roles = run.dataset.roles
-        found = run_protocol(run.policy, protocol, progress, counts=counts_for(roles))
-    warn_of_untold(run.dataset.name, roles, found.metrics)
-    evaluation = Evaluation(
-        step=run.step,
-        protocol=protocol,
-        returns=found.returns.tolist(),
-        processor=processor_name(),
-        **as_fields(completed(found.metrics, run.dataset)),
-    )
-    path = run.folder / EVALUATION_FILE
-    with storage_errors(path):
-        write_evaluation(run.folder, evaluation)
-    return evaluation
-
-
-def algorithm_of_run(folder: Path, record: RunRecord, algorithm: AlgorithmLike | None) -> AlgorithmLike:
+def algorithm_of_run(folder: Path, record: runs.RunRecord, algorithm: AlgorithmLike | None) -> AlgorithmLike:
     """Return the algorithm of a run; one that is not orlog's must be passed in."""
     if algorithm is None:
         if ":" in record.algorithm:
@@ -179,13 +127,13 @@ def algorithm_of_run(folder: Path, record: RunRecord, algorithm: AlgorithmLike |
         return record.algorithm
     if algorithm_name(algorithm) != record.algorithm:
         raise NotFoundError(f"{folder}: trained with {record.algorithm}, not with {algorithm_name(algorithm)}.")
-    check_config(folder, record, algorithm)
+    runs.check_config(folder, record, algorithm)
     return algorithm
 
 
-def dataset_of_run(folder: Path, record: RunRecord) -> Dataset:
+def dataset_of_run(folder: Path, record: runs.RunRecord) -> Dataset:
     """Return the dataset a run was trained on: the view it holds, or the version it names."""
-    view = folder / VIEW_FILE
+    view = folder / runs.VIEW_FILE
     if view.exists():
         return load_dataset(view)
     try:
@@ -194,16 +142,28 @@ def dataset_of_run(folder: Path, record: RunRecord) -> Dataset:
         raise NotFoundError(f"{str(error).removesuffix('.')}; if it is elsewhere, name it: dataset=PATH.") from error
 
 
-def _check_statistics(folder: Path, record: RunRecord, dataset: Dataset, kind: AlgorithmLike) -> None:
-    """Refuse statistics in `run.json` that do not fit the dataset's observations."""
-    width = observation_width(dataset, kind)
-    for name in ("obs_mean", "obs_std"):
-        found = len(getattr(record, name))
-        if found != width:
-            raise ManifestError(
-                f"{folder / RUN_FILE}: {name} has {counted(found, 'number')}, but observations of "
-                f"{dataset.name} have {width}; restore the file, or train again in another folder."
-            )
+def evaluate_loaded(
+    run: LoadedRun,
+    *,
+    episodes: int = EPISODES,
+    trust_environment: bool = False,
+    progress: Callable[[int], None] = lambda _done: None,
+) -> runs.Evaluation:
+    """Evaluate the policy of a loaded run and save the returns; see `evaluate_run`."""
+    protocol, roles = scoring_protocol(run.dataset, episodes, trust_environment=trust_environment), run.dataset.roles
+    with one_thread(), seeded(run.kind, run.record.seed, EVALUATING):
+        played = run_protocol(run.policy, protocol, progress, counts=counts_for(roles))
+    warn_of_untold(run.dataset.name, roles, played.metrics)
+    evaluation = runs.Evaluation(
+        step=run.step,
+        protocol=protocol,
+        returns=played.returns.tolist(),
+        processor=processor_name(),
+        **as_fields(completed(played.metrics, run.dataset)),
+    )
+    with storage_errors(run.folder / runs.EVALUATION_FILE):
+        runs.write_evaluation(run.folder, evaluation)
+    return evaluation
 
 
 def scoring_protocol(dataset: Dataset, episodes: int, *, trust_environment: bool = False) -> Protocol:
@@ -237,8 +197,7 @@ def vector_environment(
     """Make the environments of a protocol as one vector environment, each wrapped, with more arguments."""
 
     def make() -> gymnasium.Env[Any, Any]:
-        kwargs = {**protocol.environment_kwargs, **arguments}
-        return wrap(make_environment(protocol.environment_id, kwargs))
+        return wrap(make_environment(protocol.environment_id, {**protocol.environment_kwargs, **arguments}))
 
     environments = SyncVectorEnv([make] * protocol.environments, autoreset_mode=AutoresetMode.NEXT_STEP)
     try:
@@ -249,8 +208,10 @@ def vector_environment(
 
 def curve_point(policy: Policy, environments: SyncVectorEnv, protocol: Protocol) -> dict[str, list[Any]]:
     """Return what a line of the log says of an evaluation: returns, and what metrics of any dataset counted."""
-    found = run_episodes(policy, environments, episodes=protocol.episodes, first_seed=FIRST_SEED, counts=counts_for({}))
-    return {"returns": found.returns.tolist(), **as_fields(found.metrics)}
+    played = run_episodes(
+        policy, environments, episodes=protocol.episodes, first_seed=FIRST_SEED, counts=counts_for({})
+    )
+    return {"returns": played.returns.tolist(), **as_fields(played.metrics)}
 
 
 def exact_values(policy: Policy, protocol: Protocol, discounts: Sequence[float]) -> list[float] | None:
@@ -259,12 +220,12 @@ def exact_values(policy: Policy, protocol: Protocol, discounts: Sequence[float])
     An environment that can compute it has a method `policy_value(policy, discount)`, for policies that always
     take the same action in a state.
     """
-    found: list[float] | None = None
+    values = None
     with make_environment(protocol.environment_id, protocol.environment_kwargs) as env:
         if env.has_wrapper_attr("policy_value"):
             value = env.get_wrapper_attr("policy_value")
-            found = [float(value(policy, discount)) for discount in discounts]
-    return found
+            values = [float(value(policy, discount)) for discount in discounts]
+    return values
 
 
 def run_protocol(
@@ -279,7 +240,7 @@ def run_protocol(
 ) -> Episodes:
     """Return what came of each episode of a protocol; environments may be wrapped, as to film them."""
     with vector_environment(protocol, wrap, arguments) as environments:
-        found = run_episodes(
+        played = run_episodes(
             policy,
             environments,
             episodes=protocol.episodes,
@@ -288,7 +249,7 @@ def run_protocol(
             counts=counts,
             progress=progress,
         )
-    for what, values in {"return": found.returns, **found.metrics}.items():
+    for what, values in {"return": played.returns, **played.metrics}.items():
         wrong = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
         if wrong.any():
             episode = int(wrong.argmax())
@@ -297,4 +258,4 @@ def run_protocol(
                 f"{what} (the one from seed {protocol.first_seed + episode}: {values[episode]}), so there "
                 f"is no mean {what} and no score."
             )
-    return found
+    return played

@@ -7,69 +7,231 @@ episode e resets with a seed and explores with a generator of (seed, e), and the
 draws of a stream at u. A simulator's state cannot be saved in general. So a run can only be saved
 between episodes, and goes on from there with the next reset: the same steps follow as if it had never
 stopped, if `reset(seed=..)` determines all that follows, as Gymnasium asks of environments.
+
+The steps taken are a matrix in memory, and a file that only grows:
+
+    row   | observation | action | reward | termination | truncation | next observation |   float32
+
+Frames and integers of observations are kept beside the matrix as they are, those of an observation and
+of the next one side by side. Rewards are as the environment gave them; batches hold those that the
+algorithm is trained with. The file holds the rows one after the other, each with its frames and
+integers. A checkpoint names how many of them belong to it and their SHA-256, so a kill while rows are
+appended loses nothing: later ones are cut off when it goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
 import torch
+from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
 from orlog.algos.algorithms import ALGORITHMS, Algorithm, algorithm_forms, algorithm_name, own_errors
 from orlog.algos.encoders import Observations
-from orlog.algos.training.devices import batches_on
+from orlog.algos.training.data import Batches, batches_on, infos_of, loaded
 from orlog.algos.training.policy import Spaces, outside_bounds
-from orlog.algos.training.replay import Replay, mixed
-from orlog.algos.training.run_data import Batches, infos_of, loaded
 from orlog.algos.training.runs import ONLINE_FILE, OnlineRecord, RunRecord
+from orlog.base.files import sync
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.environments import make_environment
-from orlog.errors import DivergedError, NotFoundError, SchemaError
-from orlog.loaders.arrays import Arrays
-from orlog.loaders.batch import Batch, GoalBatch, SequenceBatch
+from orlog.errors import CheckpointError, DivergedError, NotFoundError, SchemaError
+from orlog.loaders.arrays import Arrays, Leaf
+from orlog.loaders.batch import Batch
 from orlog.loaders.draws import draw_uniform, stream_key
 from orlog.normalize.references import Protocol
 
+Values: TypeAlias = Tensor | dict[str, Tensor]
+
 _EPISODES = 2  # purpose of the seeds; 0 and 1 are those of networks and noise
-_IN_WORDS: dict[type[Any], str] = {GoalBatch: "transitions with goals", SequenceBatch: "windows of steps"}
-_NOT_TAKEN = {"valid": "chunks of actions", "next_actions": "transitions with the data's next actions"}
 
 
-@dataclasses.dataclass(frozen=True)
-class DataSource:
-    """Batches of a dataset, which can be saved after any of them.
+class Replay:
+    """Steps taken in an environment, in order, with room for a known number of them.
 
     Attributes:
-        give: Gives the batches from one on.
+        count: Steps that it holds.
+        finished: Steps of episodes that have ended.
+        ends: Where each ended episode ends: the number of steps up to then.
+        returns: Undiscounted return of each ended episode, of rewards as the environment gave them.
     """
 
-    give: Batches
+    def __init__(
+        self,
+        capacity: int,
+        obs_dim: int,
+        action_dim: int,
+        *,
+        reward_scale: float = 1.0,
+        reward_shift: float = 0.0,
+        discount: float = 1.0,
+        leaves: Mapping[str, Leaf] = MappingProxyType({}),
+        others: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
+        """Make room; `leaves` and `others` are those of the data's `Arrays`, whose form is kept."""
+        self._leaves = leaves
+        self._others = {}
+        for column in (leaf.column for leaf in leaves.values() if leaf.column):
+            shape, dtype = others[column].shape[1:], others[column][:0].cpu().numpy().dtype
+            # NumPy's zeros take no memory before they are written.
+            self._others[column] = torch.from_numpy(np.zeros((capacity, 2, *shape), dtype))
+        self._obs, self._numbers = obs_dim, obs_dim + action_dim
+        self._rows = torch.zeros(capacity, 2 * obs_dim + action_dim + 3)
+        self._scale, self._shift, self._discount = reward_scale, reward_shift, discount
+        # Steps of an episode that still runs have no return yet: a bound of -infinity bounds nothing.
+        self._returns = torch.full((capacity,), -torch.inf)
+        self._kept = [self._rows, *self._others.values()]
+        self._row_bytes = sum(one[:1].nbytes for one in self._kept)
+        self._saved, self._digest = 0, hashlib.sha256()
+        self.count = self.finished = 0
+        self.ends: list[int] = []
+        self.returns: list[float] = []
 
-    may_save = True
-    begins_trained = False
+    def add(
+        self,
+        observation: Values,
+        action: Float32[np.ndarray, " act"],
+        reward: float,
+        next_observation: Values,
+        *,
+        terminated: bool,
+        truncated: bool,
+    ) -> None:
+        """Append a step, whose observations are as in a batch of one.
 
-    @contextlib.contextmanager
-    def batches(self, _algorithm: Algorithm, first: int) -> Iterator[Iterable[Any]]:
-        """Give the batches from the first one not yet used."""
-        yield self.give(first)
+        A task that ended was not cut, so termination goes before truncation.
+        """
+        ends = (reward, float(terminated), float(truncated and not terminated))
+        before, after = (self._keep(seen, which) for which, seen in enumerate((observation, next_observation)))
+        self._rows[self.count] = torch.from_numpy(np.concatenate([before, action, ends, after], dtype=np.float32))
+        self.count += 1
+        if terminated or truncated:
+            self._finish()
 
-    def save(self, _folder: Path) -> dict[str, str]:
-        """Return what a checkpoint must say of the batches: nothing."""
-        return {}
+    def _keep(self, observation: Values, which: int) -> np.ndarray:
+        """Keep the frames and integers of an observation, and return its numbers."""
+        numbers = [np.empty(0, np.float32)]
+        for key, values in (observation if isinstance(observation, dict) else {"": observation}).items():
+            leaf = self._leaves.get(key, Leaf())
+            if leaf.column:
+                self._others[leaf.column][self.count, which] = values[0].cpu()
+            else:
+                numbers.append(values.reshape(-1).cpu().numpy())
+        return np.concatenate(numbers)
 
-    def load(self, _folder: Path, _saved: dict[str, str]) -> None:
-        """Go on from a checkpoint."""
+    def _finish(self) -> None:
+        rewards = self._rows[self.finished : self.count, self._numbers]
+        self.returns.append(float(rewards.double().sum()))
+        total, to_go = 0.0, []
+        for reward in (rewards * self._scale + self._shift).flip(0).tolist():
+            total = reward + self._discount * total
+            to_go.append(total)
+        self._returns[self.finished : self.count] = torch.tensor(to_go[::-1])
+        self.ends.append(self.count)
+        self.finished = self.count
 
-    def log(self, _first: int, _last: int) -> dict[str, Any]:
-        """Return what the log says besides metrics."""
-        return {}
+    def batch(self, chosen: Int64[Tensor, " batch"], *, with_returns: bool = False) -> Batch:
+        """Return some of the steps, on request with the discounted returns from them to the ends of their episodes."""
+        rows, numbers = self._rows.index_select(0, chosen), self._numbers
+        return Batch(
+            observations=self._observations(rows[:, : self._obs], chosen, 0),
+            actions=rows[:, self._obs : numbers],
+            rewards=rows[:, numbers] * self._scale + self._shift,
+            terminations=rows[:, numbers + 1],
+            truncations=rows[:, numbers + 2],
+            next_observations=self._observations(rows[:, numbers + 3 :], chosen, 1),
+            discounts=torch.full((len(chosen),), self._discount) if self._leaves else None,
+            returns_to_go=self._returns.index_select(0, chosen) if with_returns else None,
+        )
+
+    def _observations(self, numbers: Tensor, chosen: Tensor, which: int) -> Any:
+        """Return observations of some of the steps in the form of the data's."""
+        parts = {
+            key: self._others[leaf.column][chosen, which]
+            if leaf.column
+            else numbers[:, leaf.place].reshape(len(chosen), *leaf.shape)
+            for key, leaf in self._leaves.items()
+        }
+        return parts.get("", parts) if self._leaves else numbers
+
+    def save(self, path: Path) -> dict[str, str]:
+        """Append the steps that the file lacks, durably; return how to find them again as text."""
+        new = self._bytes(self._saved, self.count).tobytes()
+        with path.open("r+b" if self._saved else "wb") as file:
+            file.seek(self._saved * self._row_bytes)
+            file.truncate()
+            file.write(new)
+        sync(path)
+        self._digest.update(new)
+        self._saved = self.count
+        return {"online_steps": str(self.count), "online_sha256": self._digest.hexdigest()}
+
+    def load(self, path: Path, saved: dict[str, str]) -> None:
+        """Take the steps that a checkpoint names from the file, which must hold them unchanged."""
+        count, data = int(saved.get("online_steps", "0")), b""
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            data = file.read(count * self._row_bytes)
+        self._digest = hashlib.sha256(data)
+        if count > len(self._rows) or self._digest.hexdigest() != saved.get("online_sha256"):
+            raise CheckpointError(
+                f"{path}: it does not hold the {count:,} steps that the checkpoint names; restore the "
+                "file, or run again in another folder."
+            )
+        read = np.frombuffer(data, np.uint8).reshape(count, self._row_bytes)
+        first = 0
+        for kept in self._kept:
+            size, rows = kept[:1].nbytes, kept[:count].numpy()
+            rows[:] = read[:, first : first + size].copy().view(rows.dtype).reshape(rows.shape)
+            first += size
+        ended = self._rows[:count, self._numbers + 1 : self._numbers + 3].any(1)
+        for end in (torch.nonzero(ended)[:, 0] + 1).tolist():
+            self.count = end
+            self._finish()
+        self.count = self._saved = count
+
+    def _bytes(self, first: int, last: int) -> UInt8[np.ndarray, "steps bytes"]:
+        """Return the bytes of some steps, as the file holds them."""
+        parts = [kept[first:last].numpy().reshape(-1).view(np.uint8) for kept in self._kept]
+        sizes = [kept[:1].nbytes for kept in self._kept]
+        return np.concatenate([part.reshape(-1, size) for part, size in zip(parts, sizes, strict=True)], 1)
+
+
+def mixed(prior: Any, online: Any, from_online: Tensor | None) -> Any:
+    """Return rows of the data (`prior`) and of the environment (`online`) as one batch.
+
+    `from_online` says for each place whether its row is taken from `online`, where both have a row for
+    each place; None puts the rows one after the other.
+    """
+
+    def join(one: Any, other: Any) -> Any:
+        if isinstance(one, dict):
+            return {key: join(one[key], other[key]) for key in one}
+        if from_online is None:
+            return torch.cat([one, other])
+        return torch.where(from_online.view(-1, *[1] * (one.ndim - 1)), other, one)
+
+    names = [one.name for one in dataclasses.fields(online)]
+    there = {name: value for name in names if (value := getattr(online, name)) is not None}
+    changed = {name: join(getattr(prior, name), value) for name, value in there.items()}
+    return dataclasses.replace(prior, **changed)
+
+
+# --- who may act
+
+
+def online_record(kind: type[Any], config: Any) -> OnlineRecord | None:
+    """Return how an algorithm acts that starts in the environment; None for those that do not."""
+    if not getattr(kind, "ONLINE", False):
+        return None
+    return OnlineRecord(prior=config.prior, random_steps=config.random_steps)
 
 
 def check_explores(kind: type[Any], config: Any, dataset: Dataset, packed: Arrays, online: OnlineRecord) -> bool:
@@ -86,45 +248,53 @@ def check_explores(kind: type[Any], config: Any, dataset: Dataset, packed: Array
             f"{refused}: it learns from infos ({', '.join(infos)}), which are not kept of the steps "
             "taken in an environment."
         )
-    with_returns = _check_transitions(kind, config, dataset.name, packed)
+    explorers = [one for one in ALGORITHMS if any(hasattr(form, "explore") for form in algorithm_forms(one))]
+    others = ", ".join(one for one in explorers if one != name)
+    batch = next(iter(loaded(kind, config, packed, seed=0, start=0)))
+    words = type(batch).__name__ if not isinstance(batch, Batch) else ""
+    for field, what in (("valid", "chunks of actions"), ("next_actions", "the next actions of the data")):
+        words = what if getattr(batch, field, None) is not None else words
+    if words or type(kind.loader(config)[1].get("batch_size")) is not int:
+        raise SchemaError(
+            f"{refused}: it learns from {words or 'other batches'}, and the steps that are taken in an environment are "
+            f"single transitions; choose one of: {others}."
+        )
     if not hasattr(kind, "explore") and online.noise is None:
         raise SchemaError(
             f"{name} cannot explore: its class has no explore(observations, generator); choose one "
-            f"that has ({_explorers(name)}), or give a noise to add to its actions: noise=0.1."
-        )
-    return with_returns
-
-
-def _explorers(other_than: str) -> str:
-    """Return the names of the other algorithms that explore."""
-    found = [
-        name
-        for name in ALGORITHMS
-        if name != other_than and any(hasattr(form, "explore") for form in algorithm_forms(name))
-    ]
-    return ", ".join(found)
-
-
-def _check_transitions(kind: type[Any], config: Any, dataset: str, packed: Arrays) -> bool:
-    """Refuse batches that are not single transitions; return whether they have returns."""
-    batch = next(iter(loaded(kind, config, packed, seed=0, start=0)))
-    size = kind.loader(config)[1].get("batch_size")
-    words = _IN_WORDS.get(type(batch), "")
-    if isinstance(batch, Batch):
-        words = "".join(one for name, one in _NOT_TAKEN.items() if getattr(batch, name) is not None)
-    if words or not isinstance(batch, Batch) or type(size) is not int:
-        raise SchemaError(
-            f"{dataset}: {algorithm_name(kind)} learns from {words or type(batch).__name__}, and the steps "
-            f"that are taken in an environment are single transitions; choose one of: {_explorers(algorithm_name(kind))}."
+            f"that has ({others}), or give a noise to add to its actions: noise=0.1."
         )
     return batch.returns_to_go is not None
 
 
-def online_record(kind: type[Any], config: Any) -> OnlineRecord | None:
-    """Return how an algorithm acts that starts in the environment; None for those that do not."""
-    if not getattr(kind, "ONLINE", False):
-        return None
-    return OnlineRecord(prior=config.prior, random_steps=config.random_steps)
+# --- sources of batches
+
+
+class DataSource:
+    """Batches of a dataset, which can be saved after any of them."""
+
+    may_save = True
+    begins_trained = False
+
+    def __init__(self, give: Batches) -> None:
+        """Take what gives the batches from the one of a number on."""
+        self._give = give
+
+    @contextlib.contextmanager
+    def batches(self, _algorithm: Algorithm, first: int) -> Iterator[Iterable[Any]]:
+        """Give the batches from the first one not yet used."""
+        yield self._give(first)
+
+    def save(self, _folder: Path) -> dict[str, str]:
+        """Return what a checkpoint must say of the batches: nothing."""
+        return {}
+
+    def load(self, _folder: Path, _saved: dict[str, str]) -> None:
+        """Go on from a checkpoint."""
+
+    def log(self, _first: int, _last: int) -> dict[str, Any]:
+        """Return what the log says besides metrics."""
+        return {}
 
 
 class OnlineSource:
@@ -146,9 +316,11 @@ class OnlineSource:
     ) -> None:
         """Make room for all steps of the run; `with_returns` is what `check_explores` returned."""
         assert record.online is not None
+        assert isinstance(dataset.action_space, gymnasium.spaces.Box)
         self._kind, self._config, self._packed = kind, config, packed
         self._record, self._online, self._protocol = record, record.online, protocol
         self._spaces, self._space = Spaces(dataset, record.device), dataset.action_space
+        self._low, self._high = (bound.astype(np.float64) for bound in (self._space.low, self._space.high))
         if protocol.max_episode_steps is None:
             raise NotFoundError(
                 f"{dataset.name}: episodes of {protocol.environment_id} have no limit of steps, so a "
@@ -192,7 +364,7 @@ class OnlineSource:
         """Return the mean return of the episodes that ended in the steps after `first`."""
         random = self._online.random_steps
         begin, end = random + first if first else 0, random + last
-        ended = [one for at, one in zip(self.replay.ends, self.replay.returns, strict=True) if begin < at <= end]
+        ended = [total for at, total in zip(self.replay.ends, self.replay.returns, strict=True) if begin < at <= end]
         mean = {"online/return": float(np.mean(ended))} if ended else {}
         return {"online/steps": end, "online/episodes": len(ended), **mean}
 
@@ -210,109 +382,75 @@ class OnlineSource:
         batches = loaded(
             self._kind, self._config, self._packed, seed=self._record.seed, start=first, batch_size=max(1, rows)
         )
-        prior = iter(batches_on(batches, self._packed, self._record.device))
+        prior = iter(batches_on(batches, self._record.device, self._packed.rows.device.type))
         for update in range(first, self._record.steps):
             while replay.count < self._online.random_steps + update + 1:
                 next(steps)
             drawn = draw_uniform(self._key, 2 * update * size, 2 * size).reshape(2, size)
             chosen = torch.from_numpy((drawn[0] * replay.count).astype(np.int64))
             of_data = next(prior)
-            taken = self._taken(chosen if share is None else chosen[rows:])
+            chosen = chosen if share is None else chosen[rows:]
+            taken = replay.batch(chosen, with_returns=self._with_returns).to(self._device)
             if share is None:
                 # Every step of both is as likely as any other.
                 which = torch.from_numpy(drawn[1] * (replay.count + total) < replay.count)
                 yield mixed(of_data, taken, which.to(self._device))
-            elif rows == 0:
-                yield taken
             else:
-                yield mixed(of_data, taken, None)
-
-    def _taken(self, chosen: Tensor) -> Any:
-        """Return some of the steps taken, as the algorithm learns from them."""
-        batch = self.replay.batch(chosen)
-        if self._with_returns:
-            returns = self.replay.returns_to_go(chosen)
-            batch = dataclasses.replace(batch, returns_to_go=returns)
-        return batch.to(self._device)
+                yield mixed(of_data, taken, None) if rows else taken
 
     def _steps(self, algorithm: Algorithm, env: gymnasium.Env[Any, Any]) -> Iterator[None]:
         """Take one step of the environment each time."""
-        replay, random_steps = self.replay, self._online.random_steps
+        replay = self.replay
         while True:
-            episode = len(replay.ends)
             # Purpose and episode are told apart from the seeds of other things by the spawn key.
-            words = np.random.SeedSequence((self._record.seed, _EPISODES), spawn_key=(episode,)).generate_state(2)
+            root = np.random.SeedSequence((self._record.seed, _EPISODES), spawn_key=(len(replay.ends),))
+            words = root.generate_state(2)
             generator = torch.Generator(self._device).manual_seed(int(words[1]))
             seen, _ = env.reset(seed=int(words[0]))
             observation = self._spaces.observations(seen)
             ended = False
             while not ended:
-                if replay.count < random_steps:
-                    action = self._random_action(generator)
+                if replay.count < self._online.random_steps:
+                    action = self._low + self._drawn(torch.rand, generator) * (self._high - self._low)
                 else:
                     action = self._action(algorithm, observation, generator)
+                action = action.astype(self._space.dtype)
                 seen, reward, terminated, truncated, _ = env.step(action)
-                following = self._spaces.observations(seen)
-                replay.add(
-                    observation,
-                    action.reshape(-1),
-                    float(reward),
-                    following,
-                    terminated=bool(terminated),
-                    truncated=bool(truncated),
-                )
-                observation, ended = following, bool(terminated or truncated)
-                self._check_step(float(reward), following)
+                following, ended = self._spaces.observations(seen), bool(terminated or truncated)
+                ends = {"terminated": bool(terminated), "truncated": bool(truncated)}
+                replay.add(observation, action.reshape(-1), float(reward), following, **ends)
+                observation = following
+                parts = following.values() if isinstance(following, dict) else [following]
+                if not (np.isfinite(float(reward)) and all(bool(torch.isfinite(part).all()) for part in parts)):
+                    raise SchemaError(
+                        f"{self._protocol.environment_id}: step {replay.count:,} gave an observation or a "
+                        "reward that is not finite, so it cannot be learned from; check the environment."
+                    )
                 yield
 
-    def _random_action(self, generator: torch.Generator) -> np.ndarray:
-        space = self._space
-        assert isinstance(space, gymnasium.spaces.Box)
-        unit = self._drawn(torch.rand, generator)
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        action: np.ndarray = (low + unit * (high - low)).astype(space.dtype)
-        return action
-
     def _action(self, algorithm: Any, observation: Observations, generator: torch.Generator) -> np.ndarray:
-        space, noise = self._space, self._online.noise
-        assert isinstance(space, gymnasium.spaces.Box)
+        noise, low, high, at = self._online.noise, self._low, self._high, self.replay.count
         with own_errors(type(algorithm)):
-            if noise is None:
-                given = algorithm.explore(observation, generator)
-            else:
-                given = algorithm.act(observation)
-        found = given.detach().cpu().double().numpy().reshape(space.shape)
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        name, at = self._record.algorithm, self.replay.count
-        if not np.isfinite(found).all():
+            given = algorithm.explore(observation, generator) if noise is None else algorithm.act(observation)
+        action = given.detach().cpu().double().numpy().reshape(self._space.shape)
+        if not np.isfinite(action).all():
             raise DivergedError(
                 f"the policy's action is not finite at step {at:,} of the environment.",
                 step=max(0, at - self._online.random_steps),
                 metric="the policy's action",
             )
-        apart = outside_bounds(found, space)
+        apart = outside_bounds(action, self._space)
         if apart.any():
             place = int(apart.argmax())
             raise SchemaError(
-                f"{name} gave an action outside the action space at step {at:,} of the environment: "
-                f"number {place} is {found.flat[place]:g}, and the space has {low.flat[place]:g} to "
+                f"{self._record.algorithm} gave an action outside the action space at step {at:,} of the environment: "
+                f"number {place} is {action.flat[place]:g}, and the space has {low.flat[place]:g} to "
                 f"{high.flat[place]:g}; let its explore and act give actions within the bounds."
             )
         if noise is not None:
-            found = found + noise * self._drawn(torch.randn, generator) * (high - low) / 2
-        action: np.ndarray = found.clip(low, high).astype(space.dtype)
-        return action
+            action = action + noise * self._drawn(torch.randn, generator) * (high - low) / 2
+        return np.asarray(action.clip(low, high))
 
     def _drawn(self, draw: Callable[..., Tensor], generator: torch.Generator) -> np.ndarray:
-        found: np.ndarray = (
-            draw(self._space.shape, generator=generator, dtype=torch.float64, device=self._device).cpu().numpy()
-        )
-        return found
-
-    def _check_step(self, reward: float, following: Observations) -> None:
-        parts = following.values() if isinstance(following, dict) else [following]
-        if not (np.isfinite(reward) and all(bool(torch.isfinite(one).all()) for one in parts)):
-            raise SchemaError(
-                f"{self._protocol.environment_id}: step {self.replay.count:,} gave an observation or a "
-                "reward that is not finite, so it cannot be learned from; check the environment."
-            )
+        numbers = draw(self._space.shape, generator=generator, dtype=torch.float64, device=self._device)
+        return numbers.cpu().numpy()

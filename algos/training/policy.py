@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -40,17 +42,19 @@ from orlog.algos.algorithms import (
     takes_goals,
 )
 from orlog.algos.networks import Scaling
+from orlog.algos.presets import Rewards
 from orlog.algos.settings import make_config
 from orlog.algos.training import agents
-from orlog.algos.training.generators import MAKING, seeded
-from orlog.algos.training.run_data import infos_of
-from orlog.algos.training.runs import RunRecord
+from orlog.algos.training.data import MAKING, RunData, infos_of, seeded
+from orlog.algos.training.runs import TOKENIZER_FILE, RunRecord
+from orlog.datasets.columns.vocabulary import read_vocabulary, train_vocabulary
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import NotFoundError, SchemaError
+from orlog.errors import ManifestError, NotFoundError, SchemaError
 from orlog.loaders.filling import Layout, layout_of
 from orlog.loaders.info_rows import info_column
 from orlog.loaders.states_and_goals import ACHIEVED, DESIRED, GoalParts, goal_parts
 from orlog.loaders.teams import is_team
+from orlog.loaders.token_sequences import parts_without_texts, spoken_with, text_counts
 from orlog.manifests.roles import LEGAL
 from orlog.manifests.spaces import space_leaves
 from orlog.normalize.rollouts import Policy
@@ -61,6 +65,9 @@ _IN_WORDS = {
     "text": "texts and mixtures with texts",
     "numbered": "numbers of states (a Discrete space)",
 }
+_ROUNDING = 1e-4  # of the width of a space: in float32, a tanh of 1 may lie outside the bounds
+
+# --- the class that fits
 
 
 def fitting_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
@@ -70,32 +77,23 @@ def fitting_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
     """
     if is_team(dataset):
         return agents.team_form(algorithm, dataset)
-    found = _observations(dataset)
+    kinds = _observations(dataset)
     try:
-        kind = find_algorithm(algorithm, action_space=dataset.action_space, observations=found[0])
+        kind = find_algorithm(algorithm, action_space=dataset.action_space, observations=kinds[0])
     except SchemaError as error:
         raise SchemaError(f"{dataset.name}: {error}") from error
-    if not {*found} & {*kind.OBSERVATIONS}:
+    if not {*kinds} & {*kind.OBSERVATIONS}:
+        action = action_kind(dataset.action_space)
         others = [
             name
             for name in ALGORITHMS
-            if any(
-                {*found} & {*form.OBSERVATIONS}
-                and action_kind(dataset.action_space) in form.ACTIONS
-                and not for_teams(form)
-                for form in algorithm_forms(name)
-            )
+            for form in algorithm_forms(name)
+            if {*kinds} & {*form.OBSERVATIONS} and action in form.ACTIONS and not for_teams(form)
         ]
         raise SchemaError(
             f"{dataset.name}: {algorithm_name(algorithm)} takes observations that are "
-            f"{' or '.join(_IN_WORDS[one] for one in kind.OBSERVATIONS)}, found "
-            f"{dataset.observation_space}"
-            + (
-                f"; choose one of: {', '.join(others)}."
-                if others
-                else "; none of orlog's algorithms takes them: sample a view without the parts that are "
-                "texts (select_columns)."
-            )
+            f"{' or '.join(_IN_WORDS[one] for one in kind.OBSERVATIONS)}, found {dataset.observation_space}; choose one "
+            f"of: {', '.join(dict.fromkeys(others))}; or sample a view without the other parts (select_columns)."
         )
     if for_teams(kind):
         raise SchemaError(
@@ -105,6 +103,24 @@ def fitting_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
     if takes_goals(kind):
         _goal_parts(dataset)
     return kind
+
+
+def _observations(dataset: Dataset) -> list[str]:
+    """Return the kinds that observations are of, the most general one first."""
+    layout = layout_of(dataset)
+    if not layout.observation_leaves:
+        return ["vector"]
+    if any(leaf.column in layout.tables for leaf in layout.observation_leaves.values()):
+        return ["text"]
+    is_numbered = isinstance(dataset.observation_space, gymnasium.spaces.Discrete)
+    return ["structured", "numbered"] if is_numbered else ["structured"]
+
+
+def observation_width(dataset: Dataset, algorithm: AlgorithmLike) -> int:
+    """Return how many numbers of an observation to standardize: those packed as float32."""
+    if is_team(dataset):
+        return agents.observed_width(fitting_form(algorithm, dataset), dataset)
+    return layout_of(dataset).obs_dim
 
 
 def check_goal_to_act_for(kind: type[Any], dataset: Dataset) -> None:
@@ -119,40 +135,112 @@ def check_goal_to_act_for(kind: type[Any], dataset: Dataset) -> None:
 
 def _goal_parts(dataset: Dataset) -> GoalParts:
     layout = layout_of(dataset)
-    leaves = {**layout.parts, **layout.observation_leaves}
-    found = goal_parts(leaves, layout.obs_dim, dataset.name)
-    if found.desired is not None and layout.observation_leaves:
+    parts = goal_parts({**layout.parts, **layout.observation_leaves}, layout.obs_dim, dataset.name)
+    if parts.desired is not None and layout.observation_leaves:
         space: Any = dataset.observation_space
         achieved, desired = space[ACHIEVED], space[DESIRED]
         if (achieved.shape, achieved.dtype) != (desired.shape, desired.dtype):
             raise SchemaError(
                 f"{dataset.name}: {DESIRED} is {desired} and {ACHIEVED} is {achieved}; record both in the same units."
             )
-    return found
+    return parts
 
 
-def _state_space(space: gymnasium.spaces.Dict) -> gymnasium.spaces.Dict:
-    """Return the space of observations without the goal that they ask for."""
-    return gymnasium.spaces.Dict([(key, one) for key, one in space.items() if key != DESIRED])
+# --- what a run takes from its data
 
 
-def _observations(dataset: Dataset) -> list[str]:
-    """Return the kinds that observations are of, the most general one first."""
-    layout = layout_of(dataset)
-    if not layout.observation_leaves:
-        return ["vector"]
-    columns = (leaf.column for leaf in layout.observation_leaves.values())
-    if any(one in layout.tables for one in columns):
-        return ["text"]
-    is_numbered = isinstance(dataset.observation_space, gymnasium.spaces.Discrete)
-    return ["structured", "numbered"] if is_numbered else ["structured"]
+def _best_tenth(_config: Any, data: RunData) -> float:
+    count = math.ceil(len(data.lengths) / 10)
+    return float(np.sort(data.returns)[-count:].mean())
 
 
-def observation_width(dataset: Dataset, algorithm: AlgorithmLike) -> int:
-    """Return how many numbers of an observation to standardize: those packed as float32."""
-    if is_team(dataset):
-        return agents.observed_width(fitting_form(algorithm, dataset), dataset)
-    return layout_of(dataset).obs_dim
+def _one_over_largest(_config: Any, data: RunData) -> float:
+    largest = float(np.abs(data.returns).max())
+    return 1 / largest if largest else 1.0
+
+
+def _trained_tokenizer(config: Any, data: RunData) -> str:
+    return train_vocabulary(text_counts(data.arrays), config.vocabulary).digest
+
+
+SOURCES: dict[str, tuple[str, Callable[[Any, RunData], Any]]] = {
+    "target_return": ("the mean return of the best tenth of the episodes", _best_tenth),
+    "return_scale": ("1 / the largest absolute return of an episode", _one_over_largest),
+    "episode_length": ("the mean length of an episode", lambda _config, data: float(data.lengths.mean())),
+    "tokenizer": ("a tokenizer that is trained on the texts of the dataset", _trained_tokenizer),
+    "spoken": ("the tokens of the actions of the dataset", lambda config, data: spoken_with(config, data.arrays)),
+}
+"""What each setting that an algorithm may name in `FROM_DATA` becomes: in words, from its settings and the data."""
+
+
+def settings_from_data(kind: type[Any], config: Any, data: RunData) -> tuple[Any, list[str]]:
+    """Return a configuration without settings that are None, and a line on each that was filled in.
+
+    `FROM_DATA` of the class names these settings, each a key of `SOURCES`; or it has for each what it becomes, in
+    words, and a function of the settings and `RunData`, which has the rewards of training. A tokenizer that is
+    given becomes its digest.
+    """
+    if getattr(config, "tokenizer", None) is not None:
+        config = msgspec.structs.replace(config, tokenizer=read_vocabulary(config.tokenizer).digest)
+    named = getattr(kind, "FROM_DATA", ())
+    sources = named if isinstance(named, Mapping) else SOURCES
+    missing = [name for name in named if getattr(config, name) is None]
+    lines = []
+    if "tokenizer" in named and (unread := parts_without_texts(data.arrays)):
+        lines.append(f"observations: only their texts are read; left out: {', '.join(unread)}")
+    for name in missing:  # later ones may depend on earlier ones
+        about, source = sources[name]
+        value = source(config, data)
+        config = msgspec.structs.replace(config, **{name: value})
+        shown = (
+            f"{len(value)} of them" if isinstance(value, tuple) else value if isinstance(value, str) else f"{value:g}"
+        )
+        lines.append(f"{name}={shown}: {about}")
+    return config, lines
+
+
+def check_rewards(kind: type[Any], name: str, data: RunData) -> None:
+    """Refuse data whose rewards are all 0 to an algorithm of orlog's that learns from them."""
+    if name in ALGORITHMS and not takes_goals(kind) and getattr(kind, "REWARDS", True) and not data.has_rewards:
+        goals = [one for one in ALGORITHMS if takes_goals(ALGORITHMS[one])]
+        raise SchemaError(
+            f"{data.name}: every reward is 0, and {name} learns from rewards; imitate the actions "
+            f"(bc), learn to reach goals ({', '.join(goals)}), or record the data with rewards."
+        )
+
+
+def reward_numbers(rewards: Rewards, data: RunData) -> tuple[float, float]:
+    """Return the factor and the shift that rewards of a dataset are trained with.
+
+    A range of returns that is 0 is refused where they depend on it.
+    """
+    if rewards.return_range is None:
+        return rewards.scale, rewards.shift
+    returns = data.returns
+    spread = float(returns.max() - returns.min())
+    if not spread > 0:
+        raise SchemaError(
+            f"{data.name}: rewards are to be scaled by the range of returns, but all {len(returns)} episodes have the "
+            f"return {returns[0]:g}; choose another preset, or the defaults: preset='none'."
+        )
+    return rewards.scale * (rewards.return_range / spread), rewards.shift
+
+
+def find_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:
+    """Read the tokenizer of a run, so that its digest finds it.
+
+    Raises ManifestError if the file is missing or not the run's; MissingExtraError where the library is not installed.
+    """
+    digest, path = config.get("tokenizer"), folder / TOKENIZER_FILE
+    if isinstance(digest, str) and not (path.is_file() and read_vocabulary(path).digest == digest):
+        raise ManifestError(
+            f"{path}: is {'not the tokenizer of the run' if path.is_file() else 'missing'}, without which its policy "
+            "cannot read; restore the file, or train again in another folder.",
+            file=str(path),
+        )
+
+
+# --- the algorithm of a run
 
 
 def make_from_record(
@@ -160,8 +248,9 @@ def make_from_record(
 ) -> Algorithm:
     """Return the algorithm of a run, before any training; by default the one that the record names."""
     kind = fitting_form(record.algorithm if algorithm is None else algorithm, dataset)
-    make = _team_scaling if is_team(dataset) else _scaling
-    scaling = make(kind, dataset, record)
+    scaling = (agents.team_scaling if is_team(dataset) else _scaling)(
+        kind, dataset, torch.tensor(record.obs_mean), torch.tensor(record.obs_std)
+    )
     config = make_config(kind, record.config)
     try:
         with seeded(kind, record.seed, MAKING):
@@ -170,12 +259,7 @@ def make_from_record(
         raise SchemaError(f"{dataset.name}: {error}") from error
 
 
-def _team_scaling(kind: type[Any], dataset: Dataset, record: RunRecord) -> Scaling:
-    obs_mean, obs_std = torch.tensor(record.obs_mean), torch.tensor(record.obs_std)
-    return agents.team_scaling(kind, dataset, obs_mean, obs_std)
-
-
-def _scaling(kind: type[Any], dataset: Dataset, record: RunRecord) -> Scaling:
+def _scaling(kind: type[Any], dataset: Dataset, obs_mean: Tensor, obs_std: Tensor) -> Scaling:
     """Return the maps between the units of a dataset's environment and an algorithm's."""
     low, high = np.empty(0, np.float32), np.empty(0, np.float32)
     if isinstance(dataset.action_space, gymnasium.spaces.Box):
@@ -185,12 +269,11 @@ def _scaling(kind: type[Any], dataset: Dataset, record: RunRecord) -> Scaling:
             actions = actions[np.isfinite(actions)]
             least, most = math.floor(actions.min(initial=-1)), math.ceil(actions.max(initial=1))
             raise SchemaError(
-                f"{dataset.name}: {record.algorithm} needs actions with finite bounds, found "
+                f"{dataset.name}: {algorithm_name(kind)} needs actions with finite bounds, found "
                 f"{dataset.action_space}; import the file again with bounds, orlog import .. --bounds "
                 f"action={least}:{most}, or with those of a benchmark's dataset, --like NAME; or record the "
                 "data with an action space that has bounds."
             )
-    obs_mean, obs_std = torch.tensor(record.obs_mean), torch.tensor(record.obs_std)
     goal_mean = goal_std = goal_space = None
     observation_space: Any = dataset.observation_space
     if takes_goals(kind) and (parts := _goal_parts(dataset)).goal_key is not None:
@@ -198,7 +281,8 @@ def _scaling(kind: type[Any], dataset: Dataset, record: RunRecord) -> Scaling:
         goal_mean, goal_std = obs_mean[parts.achieved], obs_std[parts.achieved]
         goal_space = observation_space[parts.goal_key]
         obs_mean, obs_std = parts.numbers(obs_mean), parts.numbers(obs_std)
-        observation_space = _state_space(observation_space)
+        states = [(key, space) for key, space in observation_space.items() if key != DESIRED]
+        observation_space = gymnasium.spaces.Dict(states)
     return Scaling(
         obs_mean=obs_mean,
         obs_std=obs_std,
@@ -215,17 +299,16 @@ def _scaling(kind: type[Any], dataset: Dataset, record: RunRecord) -> Scaling:
 
 def _legal_place(dataset: Dataset) -> tuple[str, slice] | None:
     """Return where observations say which actions are legal, if they do and actions are choices."""
-    if not isinstance(dataset.action_space, gymnasium.spaces.Discrete):
-        return None
-    columns = [column for column, role in dataset.roles.items() if role == LEGAL]
-    layout = layout_of(dataset)
-    for leaf in space_leaves(dataset.observation_space):
-        key = "/".join(map(str, leaf.keys))
-        if f"observations/{key}" in columns:
-            if layout.observation_leaves:
-                return key, slice(None)
-            return "", layout.parts[key].place
+    if isinstance(dataset.action_space, gymnasium.spaces.Discrete):
+        layout = layout_of(dataset)
+        for leaf in space_leaves(dataset.observation_space):
+            key = "/".join(map(str, leaf.keys))
+            if dataset.roles.get(f"observations/{key}") == LEGAL:
+                return (key, slice(None)) if layout.observation_leaves else ("", layout.parts[key].place)
     return None
+
+
+# --- policies
 
 
 def make_policy(algorithm: Algorithm, dataset: Dataset, record: RunRecord, *, device: str = "cpu") -> Policy:
@@ -238,22 +321,21 @@ def make_policy(algorithm: Algorithm, dataset: Dataset, record: RunRecord, *, de
     """
     if is_team(dataset):
         return agents.TeamPolicy(algorithm, dataset, device)
-    spaces = Spaces(dataset, device)
+    kind, spaces = type(algorithm), Spaces(dataset, device)
     if hasattr(algorithm, "actor"):
         return _Remembering(algorithm, spaces, record, dataset)
-    act = _acting_for_goals(algorithm, dataset) if takes_goals(type(algorithm)) else algorithm.act
-    name = algorithm_name(type(algorithm))
+    parts = _goal_parts(dataset) if takes_goals(kind) else None
 
-    def policy(observations: Any) -> np.ndarray:
-        given = spaces.observations(observations)
-        with own_errors(type(algorithm)):
-            actions = act(given)
-        return spaces.actions(actions, _count(given), name)
+    def act(observations: Any) -> Any:
+        given = [observations]
+        if parts is not None:
+            if parts.desired is None:
+                check_goal_to_act_for(kind, dataset)
+            given = [parts.states(observations), parts.wanted(observations)]
+        with own_errors(kind):
+            return algorithm.act(*given)
 
-    return policy
-
-
-_ROUNDING = 1e-4  # of the width of a space: in float32, a tanh of 1 may lie outside the bounds
+    return lambda observations: spaces.acted(act, observations, algorithm_name(kind))
 
 
 class Spaces:
@@ -264,13 +346,19 @@ class Spaces:
         self.action_space, self.layout = dataset.action_space, layout_of(dataset)
         self.leaves = [*space_leaves(dataset.observation_space)]
 
+    def acted(self, act: Callable[[Any], Any], observations: Any, algorithm: str) -> np.ndarray:
+        """Return the actions of an algorithm, which messages name, for batched observations of the environment."""
+        given = self.observations(observations)
+        count = len(next(iter(given.values())) if isinstance(given, dict) else given)
+        return self.actions(act(given), count, algorithm)
+
     def observations(self, observations: Any) -> Any:
         """Return batched observations of the environment as batches hold them; texts as lists."""
         parts = [_leaf(observations, leaf.keys).reshape(-1, *leaf.space.shape or ()) for leaf in self.leaves]
-        found = _as_in_batches(parts, self.layout)
-        if isinstance(found, dict):
-            return {key: self._here(one) for key, one in found.items()}
-        return self._here(found)
+        given = _as_in_batches(parts, self.layout)
+        if isinstance(given, dict):
+            return {key: self._here(part) for key, part in given.items()}
+        return self._here(given)
 
     def _here(self, part: Tensor | list[str]) -> Tensor | list[str]:
         return part.to(self.device) if isinstance(part, Tensor) else part
@@ -281,40 +369,40 @@ class Spaces:
         What rounding puts outside the bounds of a Box is clipped into them. The algorithm is named in
         messages.
         """
-        space, who = self.action_space, f"{self.name}: {algorithm}"
-        shape = space.shape or ()
-        if isinstance(space, gymnasium.spaces.Text):
-            return _texts(actions, count, space, who)
-        if not isinstance(actions, Tensor):
-            raise SchemaError(f"{who} gave a {type(actions).__name__} as actions, expected a tensor; correct its act.")
-        if actions.shape[:1] != (count,) or actions.numel() != count * math.prod(shape):
+        space, who = self.action_space, f"{self.name}: {algorithm} gave"
+        is_text, shape = isinstance(space, gymnasium.spaces.Text), space.shape or ()
+        if not isinstance(actions, list if is_text else Tensor):
+            expected = "a list of texts" if is_text else "a tensor"
+            raise SchemaError(f"{who} a {type(actions).__name__} as actions, expected {expected}; correct its act.")
+        found = actions.detach().cpu().numpy() if isinstance(actions, Tensor) else np.array(actions, object)
+        if found.shape[:1] != (count,) or found.size != count * math.prod(shape):
             raise SchemaError(
-                f"{who} gave actions of shape {list(actions.shape)} for {count} observations, expected "
+                f"{who} actions of shape {[*found.shape]} for {count} observations, expected "
                 f"{[count, *shape]} for {space}; correct its act."
             )
-        found = actions.detach().cpu().numpy().reshape(-1, *shape)
-        if not np.isfinite(found).all():
-            raise SchemaError(
-                f"{who} gave actions that are not finite: {_first(found, ~np.isfinite(found))}; look at "
-                "its metrics and weights, and correct its act."
-            )
+        found = found.reshape(-1, *shape)
         outside = np.zeros(1, np.bool_)
-        if isinstance(space, gymnasium.spaces.Box):
+        if is_text:
+            outside = np.array([action not in space for action in actions])
+        elif not np.isfinite(found).all():
+            raise SchemaError(
+                f"{who} actions that are not finite: {_first(found, ~np.isfinite(found))}; correct its act."
+            )
+        elif isinstance(space, gymnasium.spaces.Box):
             outside = outside_bounds(found, space) > 0
             found = found if outside.any() else found.clip(space.low, space.high)
         elif (bounds := _whole_bounds(space)) is not None:
             outside = (found < bounds[0]) | (found > bounds[1])
         if outside.any():
-            raise SchemaError(f"{who} gave actions that are not in {space}: {_first(found, outside)}; correct its act.")
-        return found.astype(np.dtype(space.dtype))
+            raise SchemaError(f"{who} actions that are not in {space}: {_first(found, outside)}; correct its act.")
+        return found if is_text else found.astype(np.dtype(space.dtype))
 
 
 def outside_bounds(actions: np.ndarray, space: gymnasium.spaces.Box) -> np.ndarray:
     """Return by how much each number lies outside the bounds of a space; 0 within rounding of them."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     apart = np.maximum(low - actions, actions - high)
-    found: np.ndarray = np.where(apart > _ROUNDING * (high - low), apart, 0)
-    return found
+    return np.asarray(np.where(apart > _ROUNDING * (high - low), apart, 0))
 
 
 def _whole_bounds(space: gymnasium.Space[Any]) -> tuple[Any, Any] | None:
@@ -326,32 +414,13 @@ def _whole_bounds(space: gymnasium.Space[Any]) -> tuple[Any, Any] | None:
             return space.start, space.start + space.nvec - 1
         case gymnasium.spaces.MultiBinary():
             return 0, 1
-        case _:
-            return None
-
-
-def _texts(actions: Any, count: int, space: gymnasium.spaces.Text, who: str) -> np.ndarray:
-    """Return actions that are texts as an array of objects."""
-    if not isinstance(actions, list) or len(actions) != count:
-        found = f"{len(actions)} of them" if isinstance(actions, list) else type(actions).__name__
-        raise SchemaError(f"{who}: expected a list of {count} texts, found {found}; correct its act.")
-    for row, one in enumerate(actions):
-        if one not in space:
-            raise SchemaError(
-                f"{who} gave actions that are not in {space}: {one!r:.100} for observation {row}; correct its act."
-            )
-    return np.array(actions, object)
+    return None
 
 
 def _first(actions: np.ndarray, wrong: np.ndarray) -> str:
     """Return the first wrong action in words."""
     row = int(wrong.reshape(len(wrong), -1).any(1).argmax())
-    return f"{actions[row].tolist()} for observation {row}"
-
-
-def _count(observations: Any) -> int:
-    """Return the number of observations in a batch."""
-    return len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
+    return f"{actions[row : row + 1].tolist()[0]!r:.100} for observation {row}"
 
 
 class _Remembering:
@@ -365,9 +434,8 @@ class _Remembering:
         self._told: Mapping[str, Any] = {}
         self.start(1)
         # An environment tells what a column has by the column's name, which may be another one in batches.
-        looks = hasattr(self._actor, "notice")
-        names = infos_of(self._kind, algorithm.config) if looks else ()
-        columns = {one: info_column(dataset, one).removeprefix("infos/") for one in names}
+        names = infos_of(self._kind, algorithm.config) if hasattr(self._actor, "notice") else ()
+        columns = {name: info_column(dataset, name).removeprefix("infos/") for name in names}
         self._names = {name: column for name, column in columns.items() if not column.startswith("episodes/")}
         self.infos = tuple(self._names.values())
 
@@ -380,37 +448,24 @@ class _Remembering:
             self._actor.begin(torch.from_numpy(which).to(self._spaces.device))
 
     def __call__(self, observations: Any) -> np.ndarray:
-        given = self._spaces.observations(observations)
+        return self._spaces.acted(self._act, observations, self._algorithm)
+
+    def _act(self, observations: Any) -> Any:
         with own_errors(self._kind):
-            actions = self._actor.act(given)
-        return self._spaces.actions(actions, _count(given), self._algorithm)
+            return self._actor.act(observations)
 
     def inform(self, infos: Mapping[str, Any]) -> None:
         self._told = infos
 
     def reward(self, rewards: np.ndarray) -> None:
-        scaled = np.asarray(rewards, np.float64) * self._scale + self._shift
         told = {name: self._here(self._told[column]) for name, column in self._names.items()}
         with own_errors(self._kind):
             if told:
                 self._actor.notice(told)  # type: ignore[attr-defined]  # not all actors have it
-            self._actor.reward(self._here(scaled))
+            self._actor.reward(self._here(np.asarray(rewards, np.float64) * self._scale + self._shift))
 
     def _here(self, values: Any) -> Tensor:
         return torch.from_numpy(np.asarray(values, np.float32)).to(self._spaces.device)
-
-
-def _acting_for_goals(algorithm: Any, dataset: Dataset) -> Callable[[Any], Tensor]:
-    """Return the actions of an algorithm for the goals that observations ask for."""
-    parts = _goal_parts(dataset)
-
-    def act(observations: Any) -> Tensor:
-        if parts.desired is None:
-            check_goal_to_act_for(type(algorithm), dataset)
-        actions: Tensor = algorithm.act(parts.states(observations), parts.wanted(observations))
-        return actions
-
-    return act
 
 
 def _as_in_batches(parts: list[np.ndarray], layout: Layout) -> Any:
@@ -422,9 +477,9 @@ def _as_in_batches(parts: list[np.ndarray], layout: Layout) -> Any:
     for part, (key, leaf) in zip(parts, layout.observation_leaves.items(), strict=True):
         if leaf.column in layout.tables:
             tensors[key] = part.tolist()
-            continue
-        dtype = layout.others[leaf.column].dtype if leaf.column else np.float32
-        tensors[key] = torch.from_numpy(np.ascontiguousarray(part, dtype))
+        else:
+            dtype = layout.others[leaf.column].dtype if leaf.column else np.float32
+            tensors[key] = torch.from_numpy(np.ascontiguousarray(part, dtype))
     return tensors.get("", tensors)
 
 

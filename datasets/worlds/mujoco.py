@@ -1,6 +1,6 @@
 """Recipes of the `mujoco/...` datasets: random, medium and expert runs of robots, after D4RL's (v2).
 
-Policies that `algos/behaviors/` trained record in Gymnasium's MuJoCo environments. They ship with
+Policies that `tools/behaviors/` trained record in Gymnasium's MuJoCo environments. They ship with
 orlog, in `manifests/recorded/behaviors`, several of each training:
 
     random         uniform actions

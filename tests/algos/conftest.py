@@ -12,7 +12,7 @@ import torch
 from orlog.algos.algorithms import algorithm_name, for_teams, takes_goals
 from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
-from orlog.algos.training.run_data import infos_of, loaded
+from orlog.algos.training.data import infos_of, loaded
 from orlog.datasets.columns.vocabulary import train_vocabulary
 from orlog.loaders.arrays import Arrays, Leaf, with_infos
 from orlog.loaders.batch import Batch

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, algorithm_name, takes_goals
 from orlog.algos.networks import make_generator
 from orlog.algos.settings import make_config
-from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint, state_names
+from orlog.algos.training.runs import load_checkpoint, save_checkpoint, state_names
 from tests.algos import plain
 from tests.algos.conftest import SPACE
 

@@ -17,8 +17,8 @@ from orlog.algos.gcbc import GCBC
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.rlpd import RLPD
 from orlog.algos.settings import make_config
-from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
-from orlog.algos.training.run_data import loaded
+from orlog.algos.training.data import loaded
+from orlog.algos.training.runs import load_checkpoint, save_checkpoint
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays, Leaf
 from tests.algos import plain

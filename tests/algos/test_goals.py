@@ -12,7 +12,7 @@ from orlog.algos.gciql import GCIQL
 from orlog.algos.gcivl import GCIVL
 from orlog.algos.hiql import HIQL
 from orlog.algos.qrl import QRL, interval_lengths
-from orlog.algos.training.run_data import loaded
+from orlog.algos.training.data import loaded
 from orlog.loaders.arrays import Arrays, Leaf
 from orlog.loaders.states_and_goals import states_and_subgoals
 from tests.algos import plain

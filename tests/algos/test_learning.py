@@ -7,7 +7,7 @@ import torch
 
 from orlog.algos.algorithms import make_algorithm
 from orlog.algos.settings import make_config
-from orlog.algos.training.run_data import loaded
+from orlog.algos.training.data import loaded
 from orlog.loaders.arrays import Arrays
 from tests.algos import plain
 

@@ -13,11 +13,10 @@ import orlog
 from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, own_errors
 from orlog.algos.bc import BC
 from orlog.algos.repeated_updates import Replays, updates_of
-from orlog.algos.training.checkpoint import first_difference, load_checkpoint, save_checkpoint
 from orlog.algos.training.evaluating import evaluate_run
-from orlog.algos.training.runs import read_run
+from orlog.algos.training.runs import first_difference, load_checkpoint, read_run, save_checkpoint
 from orlog.errors import AlgorithmError, StoppedError
-from tests.algos.training.test_replays import SETTINGS, STEPS, updated
+from tests.algos.test_replays import SETTINGS, STEPS, updated
 from tests.training import train_run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -20,7 +20,7 @@ from orlog.algos.percent_bc_discrete import PercentBCDiscrete
 from orlog.algos.qcfql import QCFQL
 from orlog.algos.rlpd import RLPD
 from orlog.algos.td3bc import TD3BC
-from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.runs import read_metrics
 from orlog.errors import NotFoundError
 from tests.pendulum import pendulum
 

@@ -18,7 +18,7 @@ rooms = {"algos": ["awac", "bc", "calql", "conservative", "cql", "edac", "flows"
 modules = [f"orlog.{room}.{name}" for room, names in rooms.items() for name in names]
 with install_import_hook(modules, "beartype.beartype"):
     from orlog.algos import algorithms, bc, networks, settings
-    from orlog.algos.training import checkpoint
+    from orlog.algos.training import runs as checkpoint
     from orlog.algos import presets as recipes
     from orlog.algos.training import loop as train
     from orlog.loaders import batch, chunks, transitions

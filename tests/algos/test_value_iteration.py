@@ -10,7 +10,7 @@ from gymnasium import spaces
 from orlog.algos.algorithms import make_algorithm
 from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
-from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
+from orlog.algos.training.runs import load_checkpoint, save_checkpoint
 from orlog.loaders.batch import CountBatch
 
 NONE = torch.empty(0)

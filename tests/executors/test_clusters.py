@@ -25,7 +25,7 @@ import sys
 from ray.cluster_utils import Cluster
 
 import orlog
-from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import TrainOptions
 from orlog.runs.jobs import find_executor
 from orlog.runs.sweeps import plan_sweep, run_sweep
 from orlog.datasets.download.http import plain_url, with_query
@@ -85,7 +85,7 @@ SUBMITIT = """
 import sys
 
 from kills import kill_1
-from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import TrainOptions
 from orlog.runs.jobs import find_executor
 from orlog.runs.sweeps import plan_sweep, run_sweep
 

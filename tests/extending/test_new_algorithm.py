@@ -12,8 +12,7 @@ import orlog
 from orlog.algos.algorithms import ALGORITHMS, algorithm_name, find_algorithm
 from orlog.algos.settings import check_for_any_form, make_config
 from orlog.algos.training.evaluating import evaluate_run
-from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.runs import read_run, run_folder
+from orlog.algos.training.runs import read_metrics, read_run, run_folder
 from orlog.errors import NotFoundError, SchemaError, StoppedError
 from tests.episodes import whole_episode
 from tests.training import train_run

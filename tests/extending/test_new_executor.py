@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import TrainOptions
 from orlog.runs.jobs import make_jobs, run_jobs
 from orlog.runs.reproducing import summarize
 

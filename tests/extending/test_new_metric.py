@@ -12,8 +12,7 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.algos.training.options import TrainOptions
-from orlog.algos.training.runs import read_evaluation
+from orlog.algos.training.runs import TrainOptions, read_evaluation
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
 from orlog.normalize.metrics import METRICS, Metric, Number, numbers_of

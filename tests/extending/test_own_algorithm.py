@@ -19,8 +19,7 @@ import orlog
 from orlog.algos.algorithms import anywhere, find_algorithm
 from orlog.algos.bc import BC
 from orlog.algos.networks import Scaling
-from orlog.algos.training.checkpoint import checkpoint_metadata
-from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import TrainOptions, checkpoint_metadata
 from orlog.errors import StoppedError
 from orlog.runs.jobs import make_jobs, run_jobs
 from orlog.runs.seeds import seed_folders, train_seeds

@@ -36,7 +36,6 @@ ORDER = (
     "normalize",
     "algos",
     "algos.training",
-    "algos.behaviors",
     "runs",
     "executors",
     "viewer",

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.runs import CHECKPOINT_FILE, RUN_FILE, read_evaluation
+from orlog.algos.training.runs import CHECKPOINT_FILE, RUN_FILE, read_evaluation, read_metrics
 from orlog.base.files import hash_file
 from orlog.datasets.home.folders import installed_names, stored_versions
 from orlog.errors import IntegrityError, NotFoundError

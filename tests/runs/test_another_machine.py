@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 
 from orlog.algos.settings import complete_config
 from orlog.algos.training.evaluating import scoring_protocol
-from orlog.algos.training.runs import Evaluation, read_run, write_evaluation
-from orlog.algos.training.seals import write_record
+from orlog.algos.training.runs import Evaluation, read_run, write_evaluation, write_record
 from orlog.cli import app
 from orlog.errors import NotFoundError, SchemaError
 from orlog.normalize.baselines import read_baseline
@@ -77,7 +76,7 @@ class Elsewhere:
         )
         protocol = scoring_protocol(self.dataset, job.episodes)
         returns = self.change(job, returns)
-        write_record(job.folder / "run.json", record)
+        write_record(job.folder, record)
         evaluation = Evaluation(step=job.steps, protocol=protocol, returns=returns.tolist(), processor=HERE)
         write_evaluation(job.folder, evaluation)
 

@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.runs import read_metrics
 from orlog.errors import MissingExtraError, StoppedError
 from orlog.runs.progress import check_log, log_to
 from tests.command_line import orlog

@@ -1,4 +1,3 @@
-import dataclasses
 import inspect
 import json
 import math
@@ -7,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -110,9 +110,9 @@ def test_estimates_of_each_kept_checkpoint_equal_those_by_hand(data):
 
 def test_a_note_says_how_far_more_steps_would_move_fqe(data):
     run = trained(data, "bc", steps=2, evaluations=0)
-    settings = dataclasses.replace(QUICK, steps=200, learning_rate=0.01, target_rate=0.1)
+    settings = msgspec.structs.replace(QUICK, steps=200, learning_rate=0.01, target_rate=0.1)
     half, whole = (
-        orlog.evaluate_off_policy(run, episodes=0, settings=dataclasses.replace(settings, steps=steps))
+        orlog.evaluate_off_policy(run, episodes=0, settings=msgspec.structs.replace(settings, steps=steps))
         for steps in (100, 200)
     )
     moved = whole.policies[0].estimates["fqe"].value - half.policies[0].estimates["fqe"].value
@@ -239,7 +239,8 @@ def test_the_interval_of_fqe_has_the_spread_of_its_fits():
                 done = ended or cut
     run = trained(orlog.load_dataset("lab/lake-v1"), "bc", evaluations=0)
     one, several = (
-        orlog.evaluate_off_policy(run, episodes=0, settings=dataclasses.replace(QUICK, fits=fits)) for fits in (1, 3)
+        orlog.evaluate_off_policy(run, episodes=0, settings=msgspec.structs.replace(QUICK, fits=fits))
+        for fits in (1, 3)
     )
     assert one.policies[0].estimates["fqe"].interval is None
     low, high = several.policies[0].estimates["fqe"].interval or (0.0, 0.0)

@@ -6,9 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orlog.algos.presets import RECIPES, recipe_for
-from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.options import TrainOptions
-from orlog.algos.training.runs import run_folder
+from orlog.algos.training.runs import TrainOptions, read_metrics, run_folder
 from orlog.base.processes import processor_name
 from orlog.cli import app
 from orlog.datasets.worlds.recipe import catalogue

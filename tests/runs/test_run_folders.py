@@ -10,9 +10,7 @@ import pytest
 
 from orlog import load_runs, references
 from orlog.algos.training.evaluating import evaluate_run
-from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.runs import read_evaluation
-from orlog.algos.training.seals import read_sealed, write_sealed
+from orlog.algos.training.runs import read_evaluation, read_metrics, read_sealed, write_sealed
 from orlog.base.files import hold_folder
 from orlog.datasets.looking.figures import new_figure
 from orlog.errors import ManifestError, StoppedError

@@ -12,8 +12,7 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 import orlog
 from orlog.algos.training.evaluating import evaluate_run
-from orlog.algos.training.runs import read_evaluation, read_run
-from orlog.algos.training.seals import write_sealed
+from orlog.algos.training.runs import read_evaluation, read_run, write_sealed
 from orlog.base import terminal
 from orlog.datasets.worlds.environments import own_arguments
 from orlog.errors import NotFoundError

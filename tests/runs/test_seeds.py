@@ -16,8 +16,7 @@ from gymnasium import spaces
 
 import orlog as orlog_package
 from orlog.algos.bc import BC
-from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import TrainOptions, read_metrics
 from orlog.base import terminal
 from orlog.errors import WorkerDiedError
 from orlog.executors.processes import execute

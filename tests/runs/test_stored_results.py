@@ -12,8 +12,7 @@ from orlog import OrlogError
 from orlog.algos.algorithms import find_algorithm
 from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import evaluate_run
-from orlog.algos.training.options import TrainOptions
-from orlog.algos.training.seals import write_sealed
+from orlog.algos.training.runs import TrainOptions, write_sealed
 from orlog.base.code_version import run_sources, sources_digest
 from orlog.errors import ManifestError
 from orlog.runs.results import finished_results, key_of, read_result, result_folder, what_decides, write_result

@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from orlog.algos.training.options import TrainOptions
-from orlog.algos.training.runs import read_run
+from orlog.algos.training.runs import TrainOptions, read_run
 from orlog.errors import NotFoundError
 from orlog.normalize.statistics import compare_methods
 from orlog.runs.pictures import series_of

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orlog.algos.training.options import TrainOptions
-from orlog.algos.training.runs import read_evaluation, read_run
+from orlog.algos.training.runs import TrainOptions, read_evaluation, read_run
 from orlog.base.files import sole_access
 from orlog.base.processes import result_or_error
 from orlog.errors import StoppedError, StorageError

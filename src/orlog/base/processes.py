@@ -1,4 +1,4 @@
-"""A pool of worker processes that ends with its parent, however the parent ends; and the processor."""
+"""A pool of worker processes that ends with its parent; signals that ask this process to stop; and the processor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 from orlog.errors import WorkerDiedError
@@ -156,3 +157,31 @@ def processor_name() -> str:
         if model := re.search(r"^model name\s*: *(\S.*)", text, re.MULTILINE):
             return " ".join(model[1].split())
     return platform.processor() or platform.machine() or "unknown"
+
+
+class StopRequest:
+    """Records the first signal that asks a process to stop; a second one acts as usual.
+
+    Attributes:
+        signal: Number of the signal received; 0 if there was none.
+    """
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Record signals instead of being ended by them. Only the main thread can do this."""
+        self._usual = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            self._act_as_usual()
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.signal = number
+        self._act_as_usual()
+
+    def _act_as_usual(self) -> None:
+        for number, handler in self._usual.items():
+            signal.signal(number, handler)

@@ -44,7 +44,7 @@ def runs(folder: Path = Path("runs"), as_command: bool = False, verify: bool = F
     if verify:
         _verify(folder, as_json)
         return
-    from orlog.algos.training.commands import run_command
+    from orlog.algos.training.runs import run_command
     from orlog.runs.run_folders import find_run_folders, varied_settings
 
     listed = find_run_folders(folder)

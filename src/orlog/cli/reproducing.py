@@ -31,7 +31,7 @@ from orlog.errors import SchemaError
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
-    from orlog.algos.training.options import TrainOptions
+    from orlog.algos.training.runs import TrainOptions
     from orlog.datasets.reading.dataset import Dataset
     from orlog.runs.reproducing import Reproduction
 
@@ -292,7 +292,7 @@ def _reproduce_file(path: Path, name: str | None, scoring: Scoring, given: Repro
 
 
 def _train_options(scoring: Scoring) -> TrainOptions:
-    from orlog.algos.training.options import TrainOptions
+    from orlog.algos.training.runs import TrainOptions
 
     return TrainOptions(
         steps=scoring.steps, evaluations=scoring.evaluations, trust_environment=scoring.trust_environment

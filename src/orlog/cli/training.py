@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.algos.training.stopping import StopRequest
+from orlog.base.processes import StopRequest
 from orlog.base.terminal import progress_bars, say, tell
 from orlog.cli.advice import command_to_go_on, in_options
 from orlog.cli.options import (
@@ -39,7 +39,8 @@ from orlog.errors import StoppedError
 from orlog.manifests.names import counted, is_url, size_text
 
 if TYPE_CHECKING:
-    from orlog.algos.training.options import Hooks, TrainOptions
+    from orlog.algos.training.runs import TrainOptions
+    from orlog.algos.training.train import Hooks
     from orlog.datasets.reading.dataset import Dataset
     from orlog.runs.progress import Status
 
@@ -108,9 +109,8 @@ def train(
     With --seeds, a seed that fails does not end the others; the exit code is then 1.
     """
     from orlog.algos.settings import check_for_any_form
-    from orlog.algos.training.commands import setting_text
-    from orlog.algos.training.devices import find_device
-    from orlog.algos.training.runs import run_folder
+    from orlog.algos.training.data import find_device
+    from orlog.algos.training.runs import run_folder, setting_text
     from orlog.runs.progress import check_log
     from orlog.runs.run_folders import replacing
     from orlog.runs.seeds import parse_seeds, seed_folders
@@ -199,7 +199,7 @@ def _choose_stream(algorithm: str, dataset: Dataset, options: TrainOptions, aske
 
 def _train_options(given: Any) -> TrainOptions:
     """Return what a run is asked for, from the options of a command that have the same names."""
-    from orlog.algos.training.options import TrainOptions
+    from orlog.algos.training.runs import TrainOptions
 
     settings: dict[str, object] = {}
     for text in given.settings or []:
@@ -234,9 +234,8 @@ def _recorded(
     """
     import msgspec
 
-    from orlog.algos.training.commands import resume_command, run_command
     from orlog.algos.training.evaluating import algorithm_of_run, dataset_of_run
-    from orlog.algos.training.runs import read_run
+    from orlog.algos.training.runs import read_run, resume_command, run_command
     from orlog.errors import NotFoundError, clause
 
     record = read_run(run)
@@ -337,8 +336,7 @@ def _train_one(
     introduce: Callable[[int, Sequence[str]], None],
 ) -> str:
     """Train a run, and return what to say in the end."""
-    from orlog.algos.training.commands import evaluate_command, resume_command
-    from orlog.algos.training.runs import read_run
+    from orlog.algos.training.runs import evaluate_command, read_run, resume_command
     from orlog.algos.training.train import train_run
 
     cache = ["--cache", given.cache] if given.cache else []
@@ -472,9 +470,8 @@ def finetune(run: Path, *, given: Finetuning, as_json: AsJson = False) -> None:
     Options:
         run: Folder of the run to go on with.
     """
-    from orlog.algos.training.commands import evaluate_command, resume_command
-    from orlog.algos.training.finetuning import find_finetuned, finetune_run
-    from orlog.algos.training.runs import OnlineRecord, read_run
+    from orlog.algos.training.runs import OnlineRecord, evaluate_command, read_run, resume_command
+    from orlog.algos.training.train import find_finetuned, finetune_run
     from orlog.runs.progress import check_log
     from orlog.runs.run_folders import replacing
 

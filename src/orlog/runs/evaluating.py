@@ -13,8 +13,16 @@ import numpy as np
 
 from orlog.algos.algorithms import AlgorithmLike, algorithm_title
 from orlog.algos.training.evaluating import EPISODES, evaluate_loaded, load_run
-from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.runs import Evaluation, PathLike, Run, RunRecord, as_path, read_evaluation, read_run
+from orlog.algos.training.runs import (
+    Evaluation,
+    PathLike,
+    Run,
+    RunRecord,
+    as_path,
+    read_evaluation,
+    read_metrics,
+    read_run,
+)
 from orlog.datasets.reading.opening import Given
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted

@@ -17,9 +17,7 @@ from orlog.algos.algorithms import anywhere
 from orlog.algos.presets import RECIPES, recipe_for
 from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import EPISODES, evaluate_run, scoring_protocol
-from orlog.algos.training.metrics import METRICS_FILE, read_metrics
-from orlog.algos.training.options import TrainOptions
-from orlog.algos.training.runs import PathLike, run_folder
+from orlog.algos.training.runs import METRICS_FILE, PathLike, TrainOptions, read_metrics, run_folder
 from orlog.algos.training.train import train_run
 from orlog.base.files import absolute_path
 from orlog.datasets.loading import load_dataset

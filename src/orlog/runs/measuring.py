@@ -12,8 +12,8 @@ import gymnasium
 import numpy as np
 
 from orlog.algos.algorithms import AlgorithmLike
+from orlog.algos.training.data import one_thread
 from orlog.algos.training.evaluating import load_run, run_protocol, scoring_protocol
-from orlog.algos.training.runs import one_thread
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given

@@ -19,9 +19,10 @@ import numpy as np
 from orlog.algos.algorithms import Algorithm, AlgorithmLike, action_kind, takes_goals
 from orlog.algos.fitted_q_evaluation import FQESettings
 from orlog.algos.settings import read_config
+from orlog.algos.training.data import one_thread
 from orlog.algos.training.evaluating import exact_values, find_run, run_protocol, scoring_protocol
 from orlog.algos.training.policy import make_from_record, make_policy
-from orlog.algos.training.runs import PathLike, as_path, kept_checkpoints, load_state, one_thread
+from orlog.algos.training.runs import PathLike, as_path, kept_checkpoints, load_state
 from orlog.base.jobs import do_jobs
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset

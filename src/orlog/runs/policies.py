@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from orlog.algos.algorithms import AlgorithmLike
+from orlog.algos.training.data import one_thread
 from orlog.algos.training.evaluating import LoadedRun, load_run
-from orlog.algos.training.runs import PathLike, Run, one_thread
+from orlog.algos.training.runs import PathLike, Run
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
 from orlog.manifests.spaces import space_leaves

@@ -22,8 +22,8 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from orlog.algos.training.options import Hooks
 from orlog.algos.training.runs import RUN_FILE, read_run
+from orlog.algos.training.train import Hooks
 from orlog.base.files import replace_file
 from orlog.base.terminal import progress_bars
 from orlog.datasets.reading.dataset import Dataset

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orlog.algos.training.evaluating import EPISODES
-from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import TrainOptions
 from orlog.base.terminal import progress_bar, progress_bars, say, waits
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset

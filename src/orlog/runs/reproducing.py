@@ -15,9 +15,8 @@ from orlog.algos.algorithms import ALGORITHMS, AlgorithmLike, algorithm_name, al
 from orlog.algos.presets import RECIPES
 from orlog.algos.settings import complete_config, make_config
 from orlog.algos.training.evaluating import scoring_protocol
-from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.policy import fitting_form
-from orlog.algos.training.runs import RunRecord
+from orlog.algos.training.runs import RunRecord, TrainOptions
 from orlog.base.code_version import run_sources
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset

@@ -23,13 +23,20 @@ import msgspec
 
 from orlog.algos.algorithms import algorithm_name
 from orlog.algos.presets import recipe_for
-from orlog.algos.training.devices import find_device
+from orlog.algos.training.data import find_device
 from orlog.algos.training.evaluating import scoring_protocol
-from orlog.algos.training.metrics import METRICS_FILE, read_metrics
-from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.policy import check_goal_to_act_for, fitting_form
-from orlog.algos.training.runs import EVALUATION_FILE, check_files, code_versions, read_sealed_evaluation
-from orlog.algos.training.seals import read_sealed, write_sealed
+from orlog.algos.training.runs import (
+    EVALUATION_FILE,
+    METRICS_FILE,
+    TrainOptions,
+    check_files,
+    code_versions,
+    read_evaluation,
+    read_metrics,
+    read_sealed,
+    write_sealed,
+)
 from orlog.algos.training.train import precision_here, run_config
 from orlog.base.code_version import run_sources
 from orlog.base.files import hash_file, make_folder, storage_errors
@@ -110,13 +117,13 @@ def read_result(key: str, *, with_checkpoint: bool = False, folder: Path | None 
     path = folder / RESULT_FILE
     if not path.is_file():
         return None
-    body, seal = read_sealed(path, dict[str, Any], version=("result_version", 1), repair=_REPAIR)
+    body, files = read_sealed(path, dict[str, Any], version=("result_version", 1), repair=_REPAIR)
     if not isinstance(body.get("job"), dict) or key != key_of(body["job"]):
         raise ManifestError(
             f"{path}: its key is not that of its job, so it was edited or moved; {_REPAIR}.", file=str(path)
         )
-    check_files(folder, seal.files, _hashes(folder), RESULT_FILE)
-    read_sealed_evaluation(folder, with_checkpoint=with_checkpoint)
+    check_files(folder, files, _hashes(folder), RESULT_FILE)
+    read_evaluation(folder, with_checkpoint=with_checkpoint)
     return body
 
 
@@ -145,7 +152,7 @@ def write_result(decides: Decides) -> None:
         raise ManifestError(
             f"{path}: its last line is not that of step {decides['steps']:,}, the last one; {_REPAIR}.", file=str(path)
         )
-    read_sealed_evaluation(folder)
+    read_evaluation(folder, with_checkpoint=True)
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     with storage_errors(folder):
         write_sealed(folder / RESULT_FILE, {"job": decides, "finished": now}, _hashes(folder))

@@ -11,7 +11,7 @@ import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.presets import recipe_for
-from orlog.algos.training.options import CURVE_EPISODES
+from orlog.algos.training.runs import CURVE_EPISODES
 from orlog.base.terminal import say, say_notes, show_table
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.looking.sparklines import histogram

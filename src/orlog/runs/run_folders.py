@@ -14,27 +14,28 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from orlog.algos.training.checkpoint import checkpoint_metadata, verify_checkpoint
-from orlog.algos.training.from_data import TOKENIZER_FILE
-from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
     EVALUATION_FILE,
     KEPT_FOLDER,
+    METRICS_FILE,
     ONLINE_FILE,
     ONLINE_SETTINGS,
     RUN_FILE,
+    TOKENIZER_FILE,
     VIEW_FILE,
     Evaluation,
     PathLike,
     RunRecord,
     as_path,
     check_record,
+    checkpoint_metadata,
     kept_checkpoints,
     read_evaluation,
+    read_metrics,
     read_run,
-    read_sealed_evaluation,
     saved_step,
+    verify_checkpoint,
 )
 from orlog.base.files import hash_file, hold_folder, is_held
 from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
@@ -356,7 +357,7 @@ def _verify_evaluation(folder: Path) -> Iterator[str]:
     if (folder / METRICS_FILE).exists():
         read_metrics(folder)
     if (folder / EVALUATION_FILE).exists():
-        read_sealed_evaluation(folder)
+        read_evaluation(folder, with_checkpoint=True)
     else:
         yield f"{METRICS_FILE}: an evaluation will hold its digest (orlog evaluate)"
     if (folder / RESULT_FILE).exists():

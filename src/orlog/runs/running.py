@@ -14,12 +14,10 @@ import msgspec
 
 from orlog.algos.algorithms import AlgorithmLike, algorithm_name, algorithm_title
 from orlog.algos.presets import recipe_for
-from orlog.algos.training.finetuning import find_finetuned, finetune_run
-from orlog.algos.training.options import CURVE_EPISODES, Hooks, TrainOptions
+from orlog.algos.training.data import streams
 from orlog.algos.training.policy import fitting_form
-from orlog.algos.training.run_data import streams
-from orlog.algos.training.runs import OnlineRecord, PathLike, Run, as_path, run_folder
-from orlog.algos.training.train import run_config, train_run
+from orlog.algos.training.runs import CURVE_EPISODES, OnlineRecord, PathLike, Run, TrainOptions, as_path, run_folder
+from orlog.algos.training.train import Hooks, find_finetuned, finetune_run, run_config, train_run
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given

@@ -17,11 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.policy import fitting_form
-from orlog.algos.training.runs import PathLike, as_path, run_folder
-from orlog.algos.training.stopping import StopRequest
-from orlog.algos.training.train import check_folder, curve_protocol, train_run
+from orlog.algos.training.runs import PathLike, TrainOptions, as_path, check_folder, run_folder
+from orlog.algos.training.train import curve_protocol, train_run
+from orlog.base.processes import StopRequest
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.opening import Given
 from orlog.errors import OrlogError, StoppedError

@@ -23,9 +23,8 @@ import msgspec
 
 from orlog.algos.algorithms import algorithm_name, anywhere, known_as
 from orlog.algos.settings import make_config
-from orlog.algos.training.commands import is_at_home
-from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.policy import fitting_form
+from orlog.algos.training.runs import TrainOptions, is_at_home
 from orlog.base.files import BusyError, make_folder, replace_file, sole_access, storage_errors
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset

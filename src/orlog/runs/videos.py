@@ -17,9 +17,9 @@ import gymnasium
 import msgspec
 import numpy as np
 
+from orlog.algos.training.data import EVALUATING, one_thread, seeded
 from orlog.algos.training.evaluating import LoadedRun, run_protocol
-from orlog.algos.training.generators import EVALUATING, seeded
-from orlog.algos.training.runs import Evaluation, one_thread
+from orlog.algos.training.runs import Evaluation
 from orlog.base.files import put_in_place, storage_errors, unfinished_folder
 from orlog.datasets.looking.leaves import as_picture
 from orlog.errors import SimulatorError, needing

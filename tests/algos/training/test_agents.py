@@ -9,17 +9,16 @@ from gymnasium import spaces
 import orlog
 from orlog.algos.mabcq import MABCQ, MABCQConfig, may_do
 from orlog.algos.networks import Scaling
-from orlog.algos.training.checkpoint import state_names
-from orlog.algos.training.policy import fitting_form, make_from_record, make_policy
-from orlog.algos.training.runs import read_run
+from orlog.algos.training.policy import make_from_record, make_policy
+from orlog.algos.training.runs import state_names
 from orlog.datasets.worlds.agents import Team
 from orlog.errors import SchemaError
 from orlog.loaders.agent_transitions import load_agents
-from orlog.loaders.members import member_arrays
+from orlog.loaders.members import member_arrays, separately
 from tests.datasets.formats import test_ogmarl as vaults
 from tests.datasets.recording.test_parallel import Leaving
 from tests.extending.test_new_algorithm import poles as poles
-from tests.training import train_run
+from tests.training import SMALL, short
 
 pettingzoo = pytest.importorskip("pettingzoo")
 ID = "orlog-tests/Doors-v0"
@@ -81,7 +80,7 @@ def doors():
     infos = env.unwrapped.infos
     assert len(infos) == 2 * 5
     with orlog.record(env, name, infos=infos) as env:
-        for seed in range(60):
+        for seed in range(30):
             _, info = env.reset(seed=seed)
             done = False
             while not done:
@@ -92,9 +91,6 @@ def doors():
                 _, _, terminated, truncated, info = env.step({"left": 0, **actions})
                 done = terminated or truncated
     return orlog.load_dataset(name)
-
-
-SMALL = {"hidden": [16], "batch_size": 32}
 
 
 @pytest.mark.parametrize(
@@ -109,14 +105,12 @@ SMALL = {"hidden": [16], "batch_size": 32}
     ],
 )
 def test_policies_of_any_algorithm_keep_to_what_is_legal(doors, tmp_path, algorithm, settings):
-    options = {"seed": 0, "steps": 40, "evaluations": 1, "curve_episodes": 2}
-    train_run(algorithm, doors, tmp_path / "run", settings={**SMALL, **settings}, **options)
-    result = orlog.evaluate(tmp_path / "run", episodes=12)  # a locked door raises an error
+    run = short(algorithm, doors, tmp_path / "run", settings={**SMALL, **settings}, evaluations=1, curve_episodes=2)
+    result = orlog.evaluate(run, episodes=12)  # a locked door raises an error
     assert len(result.returns) == 12
     assert 0 <= min(result.returns) <= max(result.returns) <= 10
-    record = read_run(tmp_path / "run")
     if algorithm != "mabcq":
-        assert record.config["agents"] == settings.get("agents", "shared")
+        assert run.record.config["agents"] == settings.get("agents", "shared")
     policy = orlog.load_policy(tmp_path / "run")
     env = make_doors()
     observation, _ = env.reset(seed=0)
@@ -128,9 +122,7 @@ def test_policies_of_any_algorithm_keep_to_what_is_legal(doors, tmp_path, algori
 
 def test_values_of_next_actions_are_those_of_legal_ones(doors, tmp_path):
     """Where the locked door has by far the largest value, only what it may do is learned from."""
-    train_run("cql", doors, tmp_path / "run", settings=SMALL, seed=0, steps=1, evaluations=0)
-    record = read_run(tmp_path / "run")
-    made = make_from_record(record, doors)
+    made = make_from_record(short("cql", doors, tmp_path / "run").record, doors)
     (learner,) = made.learners
     arrays = member_arrays(load_agents(doors))
     batch = next(iter(orlog.transitions(arrays, 64, seed=0)))
@@ -149,39 +141,23 @@ def test_values_of_next_actions_are_those_of_legal_ones(doors, tmp_path):
 
 def test_an_agent_that_leaves_is_learned_from_up_to_its_end(doors):
     arrays = member_arrays(load_agents(doors))
-    assert arrays.lengths.tolist() == [4] * 60 + [6] * 60
+    assert arrays.lengths.tolist() == [4] * 30 + [6] * 30
     last = arrays.final_rows - 1
-    assert arrays.rows[last, -2].tolist() == [1] * 120
+    assert arrays.rows[last, -2].tolist() == [1] * 60
 
 
 def test_separate_agents_share_no_weight_and_learn_from_their_own_steps(doors, tmp_path):
-    settings = {**SMALL, "agents": "separate"}
-    train_run("bc", doors, tmp_path / "run", settings=settings, seed=0, steps=3, evaluations=0)
-    made = make_from_record(read_run(tmp_path / "run"), doors)
+    made = make_from_record(short("bc", doors, tmp_path, settings={**SMALL, "agents": "separate"}).record, doors)
     left, right = made.learners
     assert not torch.equal(left.policy[0].weight, right.policy[0].weight)
     assert tuple(f"{name}.{n}" for n in (0, 1) for name in state_names(left)) == made.STATE
     arrays = member_arrays(load_agents(doors))
     path, arguments = made.loader(made.config)
     assert path == "orlog.loaders.members:separately"
-    from orlog.loaders.members import separately
-
     batches = next(separately(arrays, seed=0, **arguments))
     for place, batch in enumerate(batches):
         assert (batch.observations[:, 2 + place] == 1).all()
         assert (batch.observations[:, 3 - place] == 0).all()
-
-
-def test_a_separate_run_goes_on_to_the_bit(doors, tmp_path):
-    settings = {**SMALL, "agents": "separate"}
-    options = {"settings": settings, "seed": 1, "steps": 12, "evaluations": 0}
-    train_run("iql", doors, tmp_path / "whole", **options)
-    steps = iter(range(5))
-    with pytest.raises(Exception, match="stopped"):
-        train_run("iql", doors, tmp_path / "half", stop=lambda: next(steps, None) is None, **options)
-    train_run("iql", doors, tmp_path / "half", resume=True, **options)
-    one, other = ((tmp_path / name / "checkpoint.safetensors") for name in ("whole", "half"))
-    assert one.read_bytes() == other.read_bytes()
 
 
 def test_a_vault_of_og_marl_opens_and_trains_with_the_same_lines(tmp_path):
@@ -201,8 +177,7 @@ def test_a_vault_of_og_marl_opens_and_trains_with_the_same_lines(tmp_path):
     names = [f"agent_{number}" for number in range(3)]
     seen = {name: np.zeros((2, 4), np.float32) for name in names}
     for algorithm in ("bc", "iql", "cql", "mabcq"):
-        options = {"seed": 0, "steps": 3, "evaluations": 0}
-        record = train_run(algorithm, dataset, tmp_path / algorithm, settings={"hidden": [8]}, **options)
+        record = short(algorithm, dataset, tmp_path / algorithm).record
         policy = make_policy(make_from_record(record, dataset), dataset, record)
         policy.inform({"agents": {name: {"legals": flags} for name in names}})
         assert {one.tolist() == [3, 3] for one in policy(seen).values()} == {True}
@@ -224,7 +199,7 @@ def test_vaults_with_an_empty_set_of_legal_actions_name_agent_episode_and_step(t
     orlog.import_dataset(tmp_path / "3m.vlt", "lab/3m-v0")
     message = "lab/3m-v0: agent agent_2 acts in step 1 of episode 1, but none of its actions is legal"
     with pytest.raises(SchemaError, match=message):
-        train_run("bc", "lab/3m-v0", tmp_path / "run", seed=0, steps=2, evaluations=0)
+        short("bc", "lab/3m-v0", tmp_path / "run")
 
 
 def test_agents_of_unequal_spaces_share_an_algorithm(tmp_path):
@@ -234,7 +209,7 @@ def test_agents_of_unequal_spaces_share_an_algorithm(tmp_path):
             while env.agents:
                 env.step({agent: env.action_space(agent).sample() for agent in env.agents})
     dataset = orlog.load_dataset("lab/unequal-v1")
-    record = train_run("bc", dataset, tmp_path / "run", settings=SMALL, seed=0, steps=3, evaluations=0)
+    record = short("bc", dataset, tmp_path / "run").record
     policy = make_policy(make_from_record(record, dataset), dataset, record)
     space = dataset.observation_space
     seen = {agent: np.stack([one.sample() for _ in range(50)]) for agent, one in space.items()}
@@ -295,24 +270,6 @@ def test_the_teams_value_never_falls_in_that_of_an_agent():
 # --- what is refused
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "words"),
-    [
-        ("dt", "dt remembers episodes, and such algorithms are not shared over agents"),
-        ("gcbc", "gcbc acts to reach goals"),
-        ("rlpd", "rlpd starts in the environment"),
-        ("mabcq", "of each agent, mabcq takes actions that are a Discrete space, found Box"),
-    ],
-)
-def test_algorithms_that_cannot_be_shared_are_refused(algorithm, words):
-    with orlog.record_parallel(Pushing(), "lab/pushing-v1") as env:
-        env.reset(seed=0)
-        while env.agents:
-            env.step({agent: np.zeros(1, np.float32) for agent in env.agents})
-    with pytest.raises(SchemaError, match=f"lab/pushing-v1: {words}"):
-        fitting_form(algorithm, orlog.load_dataset("lab/pushing-v1"))
-
-
 class Pushing(Leaving):
     """Agents whose actions are numbers."""
 
@@ -320,18 +277,24 @@ class Pushing(Leaving):
         return spaces.Box(-1, 1, (1,))
 
 
-def test_an_algorithm_for_teams_refuses_data_of_one_agent(mini, poles):
-    with pytest.raises(SchemaError, match="mabcq learns from several agents that act at once"):
-        fitting_form("mabcq", poles)
-    with pytest.raises(SchemaError, match="mabcq takes actions that are a Discrete space"):
-        fitting_form("mabcq", mini)
-
-
-def test_settings_of_agents_are_for_several_alone(doors, poles, tmp_path):
-    with pytest.raises(ValueError, match="bc: agents must be separate or shared, found none"):
-        train_run("bc", doors, tmp_path / "a", settings={"agents": "none"}, seed=0, steps=1)
-    with pytest.raises(ValueError, match="bc has no setting 'agents'"):
-        train_run("bc", poles, tmp_path / "b", settings={"agents": "shared"}, seed=0, steps=1)
+def test_algorithms_and_settings_that_do_not_fit_are_refused(doors, poles, mini, tmp_path):
+    with orlog.record_parallel(Pushing(), "lab/pushing-v1") as env:
+        env.reset(seed=0)
+        while env.agents:
+            env.step({agent: np.zeros(1, np.float32) for agent in env.agents})
+    for algorithm, dataset, settings, error, words in (
+        ("dt", "lab/pushing-v1", {}, SchemaError, "lab/pushing-v1: dt remembers episodes, and such algorithms"),
+        ("gcbc", "lab/pushing-v1", {}, SchemaError, "gcbc acts to reach goals"),
+        ("rlpd", "lab/pushing-v1", {}, SchemaError, "rlpd starts in the environment"),
+        ("mabcq", "lab/pushing-v1", {}, SchemaError, "of each agent, mabcq takes actions that are a Discrete"),
+        ("mabcq", poles, {}, SchemaError, "mabcq learns from several agents that act at once"),
+        ("mabcq", mini, {}, SchemaError, "mabcq takes actions that are a Discrete space"),
+        ("bc", doors, {"agents": "none"}, ValueError, "bc: agents must be separate or shared, found"),
+        ("bc", poles, {"agents": "shared"}, ValueError, "bc has no setting 'agents'"),
+    ):
+        with pytest.raises(error, match=words):
+            short(algorithm, dataset, tmp_path / "run", settings=settings)
+    assert not (tmp_path / "run").exists()
 
 
 def test_actions_of_agents_that_leave_early_are_ignored():

@@ -1,8 +1,5 @@
 """Runs by published presets: rewards and observations that reach the update, and their record."""
 
-import json
-
-import gymnasium
 import h5py
 import numpy as np
 import pytest
@@ -12,18 +9,17 @@ from gymnasium import spaces
 import orlog
 from orlog.algos.cql import CQL
 from orlog.algos.iql import IQL
-from orlog.algos.presets import Rewards, recipe_for
-from orlog.algos.training.evaluating import evaluate_run
-from orlog.algos.training.from_data import reward_numbers
-from orlog.algos.training.run_data import LoadedData, with_rewards
+from orlog.algos.presets import Recipe, Rewards, recipe_for
+from orlog.algos.training.data import LoadedData, with_rewards
+from orlog.algos.training.policy import reward_numbers
 from orlog.algos.training.runs import read_run
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import read_arrays
 from tests.command_line import orlog as command
 from tests.episodes import whole_episode
-from tests.training import train_run
+from tests.pendulum import pendulum
+from tests.training import short
 
-SMALL = {"hidden": [4], "batch_size": 8}
 LENGTHS = (7, 3, 5)
 
 
@@ -82,9 +78,7 @@ def range_of_returns(dataset):
 def test_updates_see_the_published_rewards_of_the_same_stream(kind, name, preset, formula, tmp_path, monkeypatch):
     dataset = record(name)
     seen = seen_batches(kind, monkeypatch)
-    found = train_run(
-        kind.__name__.lower(), dataset, tmp_path / "run", seed=5, steps=4, settings=SMALL, preset=preset, evaluations=0
-    )
+    found = short(kind.__name__.lower(), dataset, tmp_path / "run", seed=5, steps=4, preset=preset).record
     plain = orlog.transitions(dataset, 8, seed=5)
     for (batch, observations), raw in zip(seen, plain, strict=False):
         rewards = formula(raw.rewards.numpy().astype(np.float64), range_of_returns(dataset))
@@ -108,61 +102,22 @@ def test_updates_see_the_published_rewards_of_the_same_stream(kind, name, preset
 def test_a_run_records_its_preset_and_transforms_and_resumes_with_them_only(tmp_path):
     dataset = record("d4rl/hopper-medium-v2")
 
-    def run(preset, **options):
-        train_run(
-            "iql", dataset, tmp_path / "run", seed=0, steps=3, settings=SMALL, preset=preset, evaluations=0, **options
-        )
-
-    run("")
-    found = read_run(tmp_path / "run")
+    found = short("iql", dataset, tmp_path).record
     assert found.preset == "authors"
     assert found.source.startswith("IQL, official: ikostrikov/implicit_q_learning@")
     assert found.reward_scale == pytest.approx(1000 / range_of_returns(dataset), rel=1e-12)
     assert (found.reward_shift, found.standardize_observations) == (0.0, False)
-    run("", resume=True)
+    assert short("iql", dataset, tmp_path, resume=True).record == found
     with pytest.raises(FileExistsError, match="to continue it, give"):
-        run("none", resume=True)
-
-
-def test_records_from_before_there_were_transforms_are_read(mini, tmp_path):
-    folder = tmp_path / "run"
-    found = train_run("iql", mini, folder, seed=0, steps=2, settings=SMALL, evaluations=0)
-    body = json.loads((folder / "run.json").read_text("utf-8"))
-    new = ("preset", "source", "reward_scale", "reward_shift", "standardize_observations")
-    assert [body.pop(name) for name in new] == ["orlog", found.source, 1.0, 0.0, True]
-    (folder / "run.json").write_text(json.dumps(body), "utf-8")
-    old = read_run(folder)
-    assert (old.reward_scale, old.reward_shift, old.preset) == (1.0, 0.0, "")
-    assert old.standardize_observations
-    assert old.obs_mean == found.obs_mean
+        short("iql", dataset, tmp_path, preset="none", resume=True)
 
 
 def test_an_evaluation_counts_raw_rewards(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "orlog.algos.training.train.recipe_for", lambda *_, **__: orlog_recipe(Rewards(scale=0.0, shift=7.0))
-    )
-    rng = np.random.default_rng(0)
-    with gymnasium.make("Pendulum-v1") as env, orlog.DatasetWriter("lab/pendulum-v1", environment=env) as writer:
-        for _ in range(2):
-            writer.add_episode(
-                whole_episode(
-                    rng.uniform(-1, 1, (6, 3)).astype(np.float32),
-                    rng.uniform(-2, 2, (5, 1)).astype(np.float32),
-                    np.ones(5),
-                    end="truncation",
-                )
-            )
-    run = tmp_path / "run"
-    train_run("iql", "lab/pendulum-v1", run, seed=0, steps=2, settings=SMALL, evaluations=1)
-    assert (read_run(run).reward_scale, read_run(run).reward_shift) == (0.0, 7.0)
-    _, evaluation = evaluate_run(run, episodes=2)
-    assert all(-2000 < one < -100 for one in evaluation.returns)
-
-
-def orlog_recipe(rewards):
-    from orlog.algos.presets import Recipe
-
-    return Recipe(steps=2, settings={}, source="this test", rewards=rewards)
+    recipe = Recipe(steps=2, settings={}, source="this test", rewards=Rewards(scale=0.0, shift=7.0))
+    monkeypatch.setattr("orlog.algos.training.train.recipe_for", lambda *_, **__: recipe)
+    run = short("iql", pendulum(), tmp_path / "run")
+    assert (run.record.reward_scale, run.record.reward_shift) == (0.0, 7.0)
+    assert all(-2000 < one < -100 for one in orlog.evaluate(run, episodes=2).returns)
 
 
 def test_a_file_of_ones_own_is_trained_by_the_settings_of_the_dataset_that_it_is_like(tmp_path):

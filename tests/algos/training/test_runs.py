@@ -1,613 +1,498 @@
+"""Runs by `orlog.train` and the command line: what their folders hold, how they go on, and what is refused."""
+
 import contextlib
 import itertools
 import json
-import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
-from typer.testing import CliRunner
 
-from orlog import load_dataset
+import orlog
 from orlog.algos.bc import BC
-from orlog.algos.iql import IQLConfig
+from orlog.algos.iql import IQL
 from orlog.algos.training import train as training
-from orlog.algos.training.evaluating import evaluate_run
-from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.runs import (
-    RunRecord,
-    has_checkpoint,
-    keep_checkpoint,
-    kept_checkpoints,
-    read_evaluation,
-    read_run,
-    run_folder,
-)
-from orlog.algos.training.same_run import MAY_DIFFER, RUNS_IN_WORDS
-from orlog.base import terminal
+from orlog.algos.training.evaluating import load_run
+from orlog.algos.training.runs import kept_checkpoints, read_evaluation, read_metrics, read_run
 from orlog.base.files import BusyError
-from orlog.cli import app
-from orlog.errors import CheckpointError, IntegrityError, ManifestError, NotFoundError, StoppedError, StorageError
-from orlog.runs.jobs import make_jobs
-from tests.algos import plain
+from orlog.errors import (
+    CheckpointError,
+    DivergedError,
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    StoppedError,
+    StorageError,
+)
+from tests.command_line import orlog as command
 from tests.small_disks import files_limited_to
-from tests.training import train_run
+from tests.training import SMALL, logged, short, stop_after
 
-TRAIN = """
-import json, sys, pathlib, orlog
-from tests.training import train_run
-ds = orlog.load_dataset(sys.argv[1])
-train_run(sys.argv[2], ds, pathlib.Path(sys.argv[3]), seed=0, steps=200, evaluations=0,
-          resume=len(sys.argv) > 5, settings=json.loads(sys.argv[4]))
-"""
-
-
-SMALL = {"hidden": [4], "batch_size": 8}
-
-
-def short(dataset, folder, algorithm="bc", **options):
-    """Train two steps with the seed 0 and no evaluations, or as is said."""
-    usual = {"seed": 0, "steps": 2, "evaluations": 0}
-    return train_run(algorithm, dataset, folder, **{**usual, **options})
+CHECKPOINT = "checkpoint.safetensors"
 
 
 def weights(folder):
-    return load_file(folder / "checkpoint.safetensors")
+    return load_file(folder / CHECKPOINT)
 
 
-@pytest.mark.slow
-def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(mini_folder, tmp_path):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    algorithm, small = "iql", plain.small_settings("iql", width=16)
-    words = [str(mini_folder), algorithm, str(cut), json.dumps(small)]
-    command = [sys.executable, "-c", TRAIN, *words]
-    dataset = load_dataset(mini_folder)
-    short(dataset, whole, algorithm, steps=200, settings=small)
-    running = subprocess.Popen(command)
-    while running.poll() is None and not (cut / "checkpoint.safetensors").exists():
-        time.sleep(0.002)
-    running.send_signal(signal.SIGKILL)
-    running.wait()
-    subprocess.run([*command, "resume"], check=True)
-    first, second = weights(whole), weights(cut)
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        np.testing.assert_array_equal(value, second[name], err_msg=name)
-
-    def logged(folder):
-        return [{key: value for key, value in line.items() if key != "seconds"} for line in read_metrics(folder)]
-
-    assert logged(whole) == logged(cut)
+def test_a_run_records_its_dataset_and_every_setting(mini, tmp_path):
+    record = short("iql", mini, tmp_path, settings=None).record
+    assert read_run(tmp_path) == record
+    assert (record.dataset, record.digest, record.seed, record.steps) == (mini.name, mini.digest, 0, 2)
+    assert (record.preset, record.device, record.precision) == ("orlog", "cpu", "float32")
+    assert record.config.keys() == {*IQL.CONFIG.__struct_fields__}
+    assert (record.config["discount"], record.config["steps"]) == (0.99, 2)
+    assert record.versions["orlog"] == metadata.version("orlog")
+    assert "online" not in json.loads((tmp_path / "run.json").read_bytes())
 
 
 def test_an_evaluation_repeats_to_the_bit_and_says_its_protocol(mini, tmp_path):
-    short(mini, tmp_path / "run", steps=30)
-    _, first = evaluate_run(tmp_path / "run", episodes=12)
-    record, second = evaluate_run(tmp_path / "run", episodes=12)
-    assert first == second
-    assert len(first.returns) == 12
-    assert first.step == 30
-    assert first.protocol.environment_id == "PointMaze_UMaze-v3"
-    assert "mujoco" in first.protocol.versions
-    assert record.digest == mini.digest
-    assert json.loads((tmp_path / "run" / "evaluation.json").read_text("utf-8"))["step"] == 30
+    run = short("bc", mini, tmp_path, steps=4)
+    first, second = (orlog.evaluate(run, episodes=12) for _ in range(2))
+    assert np.array_equal(first.returns, second.returns)
+    evaluation = read_evaluation(tmp_path)
+    assert evaluation.returns == [*first.returns]
+    assert (first.step, evaluation.step, len(first.returns)) == (4, 4, 12)
+    assert evaluation.protocol.environment_id == "PointMaze_UMaze-v3"
+    assert "mujoco" in evaluation.protocol.versions
 
 
-def test_a_run_records_every_setting(mini, tmp_path):
-    short(mini, tmp_path / "run", "iql")
-    config = read_run(tmp_path / "run").config
-    assert config.keys() == {*IQLConfig.__struct_fields__}
-    assert config["discount"] == 0.99
-    assert config["steps"] == 2
+def test_names_and_paths_are_taken_as_text_too(mini, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = short("bc", mini.name, "runs/x")
+    assert read_run("runs/x") == run.record
+    for dataset in (mini.name, str(mini.folder), mini.folder, mini, None):
+        assert load_run("runs/x", dataset=dataset).record == run.record
 
 
-def test_a_run_refuses_another_dataset(mini, tmp_path):
-    folder = tmp_path / "run"
-    short(mini, folder)
-    text = (folder / "run.json").read_text("utf-8")
-    (folder / "run.json").write_text(text.replace(mini.digest, "sha256:" + "0" * 64), "utf-8")
-    with pytest.raises(IntegrityError, match="trained on"):
-        evaluate_run(folder, dataset=mini)
-    with pytest.raises(NotFoundError, match="not on this machine"):
-        evaluate_run(folder)
+def test_runs_on_views_have_folders_of_their_own_and_find_their_view(mini, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    good, unsaved = mini.top_episodes(50), mini[:40]
+    good.save(tmp_path / "good.json")
+    runs = {data.digest: short("bc", data, None) for data in (mini, good, unsaved, mini[:30])}
+    assert len({run.folder for run in runs.values()}) == 4
+    assert runs[mini.digest].folder == Path("runs/bc") / mini.name / "seed-0"
+    assert runs[good.digest].folder.parent.name == f"good-{good.digest[7:19]}"
+    (tmp_path / "good.json").unlink()
+    for digest, run in runs.items():
+        assert load_run(run).dataset.digest == digest
 
 
-def test_a_checkpoint_of_another_run_or_with_an_edited_step_is_refused(mini, tmp_path):
-    for seed in (0, 1):
-        short(mini, tmp_path / str(seed), seed=seed)
-    mine = tmp_path / "0" / "checkpoint.safetensors"
-    data = mine.read_bytes()
-    assert b'"step":"2"' in data
-    mine.write_bytes(data.replace(b'"step":"2"', b'"step":"1"'))
-    with pytest.raises(ValueError, match="damaged"):
-        evaluate_run(tmp_path / "0", dataset=mini, episodes=1)
-    mine.write_bytes((tmp_path / "1" / "checkpoint.safetensors").read_bytes())
-    with pytest.raises(ValueError, match="another run"):
-        evaluate_run(tmp_path / "0", dataset=mini, episodes=1)
-
-
-def test_resuming_does_not_overwrite_another_run_without_a_checkpoint(mini, tmp_path):
-    short(mini, tmp_path / "run")
-    (tmp_path / "run" / "checkpoint.safetensors").unlink()
-    with pytest.raises(FileExistsError, match="a run of 2 steps, not 1; to continue it, give steps=2, or"):
-        short(mini, tmp_path / "run", steps=1, resume=True)
-    short(mini, tmp_path / "run", resume=True)
-
-
-def test_the_horizon_of_iql_is_that_of_the_run(mini, tmp_path):
-    with pytest.raises(ValueError, match="use steps="):
-        train_run("iql", mini, tmp_path, seed=0, steps=2, settings={"steps": "500"})
-
-
-def test_resuming_with_other_settings_is_refused(mini, tmp_path):
-    folder = tmp_path / "run"
-    short(mini, folder)
-    with pytest.raises(FileExistsError, match="a run with the seed 0, not 1; to continue it, give seed=0, or"):
-        short(mini, folder, seed=1, resume=True)
-    assert read_run(folder).seed == 0
-
-
-def test_a_run_records_its_precision_and_goes_on_in_no_other(mini, tmp_path, monkeypatch):
-    notes = []
-
-    def run(name, **options):
-        settings = {"hidden": [16, 16], "batch_size": 32}
-        return short(mini, tmp_path / name, steps=20, settings=settings, note=notes.append, **options).precision
-
+def test_a_precision_is_recorded_and_used_where_it_is_faster(mini, tmp_path, monkeypatch):
+    settings = {"hidden": [16, 16], "batch_size": 32}
     monkeypatch.setattr(training, "has_fast_bf16", lambda _device: True)
-    assert run("low", precision="bf16") == read_run(tmp_path / "low").precision == "bf16"
-    assert run("usual") == "float32"
-    assert notes == []
-    low, usual = weights(tmp_path / "low"), weights(tmp_path / "usual")
-    for name, one in low.items():
-        assert one.dtype == usual[name].dtype
+    low, usual = (short("bc", mini, tmp_path / name, precision=name, settings=settings) for name in ("bf16", "float32"))
+    assert (low.record.precision, usual.record.precision) == ("bf16", "float32")
+    low, usual = weights(tmp_path / "bf16"), weights(tmp_path / "float32")
+    assert {name: one.dtype for name, one in low.items()} == {name: one.dtype for name, one in usual.items()}
     assert any((one != usual[name]).any() for name, one in low.items())
-    with pytest.raises(FileExistsError, match="a run with the precision bf16, not float32; "):
-        run("low", resume=True)
     monkeypatch.setattr(training, "has_fast_bf16", lambda _device: False)
-    assert run("slow", precision="bf16") == "float32"
-    assert "training in float32: this processor" in notes[0]
-    with pytest.raises(ValueError, match="precision must be float32 or bf16, found 'half'"):
-        run("other", precision="half")
+    with pytest.warns(UserWarning, match="training in float32: this processor"):
+        assert short("bc", mini, tmp_path / "slow", precision="bf16").record.precision == "float32"
 
 
-def files(folder):
-    """Return a run's files, without the times in its log."""
-    found = {path.name: path.read_bytes() for path in folder.iterdir()}
-    lines = [{**line, "seconds": 0} for line in read_metrics(folder)]
-    return {**found, "metrics.jsonl": json.dumps(lines).encode()}
-
-
-def stop_after(steps):
-    """Return what asks a run to stop after so many steps."""
-    calls = itertools.count(1)
-    return lambda: next(calls) >= steps
-
-
-# --- interrupted runs
+# --- refused
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "steps", "cut"), [("bc", 300, 140), ("bc", 300, 152), ("cql", 20, 7), ("iql", 20, 7)]
+    ("algorithm", "options", "word"),
+    [
+        ("iqll", {}, "did you mean iql"),
+        ("iql", {"settings": {"expectil": 0.9}}, "did you mean expectile"),
+        ("iql", {"settings": {"steps": "500"}}, "use steps="),
+        ("iql", {"preset": "orlogs"}, "did you mean orlog"),
+        ("iql", {"device": "gpu"}, "device must be"),
+        ("iql", {"precision": "half"}, "precision must be"),
+        ("gcbc", {"settings": {"policy_goals": "0.5,0.6,0"}}, "policy_goals"),
+        ("bc", {"settings": {"agents": "shared"}}, "no setting 'agents'"),
+    ],
 )
-def test_a_run_that_was_stopped_at_any_step_goes_on_to_the_same_files(algorithm, steps, cut, mini, tmp_path):
-    whole, half = tmp_path / "whole", tmp_path / "half"
-
-    def run(folder, **options):
-        short(mini, folder, algorithm, steps=steps, settings=SMALL, **options)
-
-    run(whole)
-    with pytest.raises(StoppedError, match="resume=True") as caught:
-        run(half, stop=stop_after(cut))
-    assert 0 < caught.value.step < steps
-    seen = []
-    run(half, resume=True, progress=lambda step, _: seen.append(step))
-    assert seen[0] == caught.value.step
-    assert files(half) == files(whole)
+def test_wrong_arguments_are_refused_before_anything_is_written(algorithm, options, word, mini, tmp_path):
+    with pytest.raises(ValueError, match=word):
+        short(algorithm, mini, tmp_path / "run", **options)
+    words = [f"--{name}={value}" for name, value in options.items() if name != "settings"]
+    words += [f"--set={name}={value}" for name, value in options.get("settings", {}).items()]
+    ended = command("train", algorithm, mini.name, *words, cwd=tmp_path)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert word.replace("steps=", "--steps") in line
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "runs").exists()
 
 
-def test_a_kill_right_after_resuming_loses_no_metrics(mini, tmp_path):
-    folder = tmp_path / "run"
-    with pytest.raises(StoppedError):
-        short(mini, folder, steps=40, settings=SMALL, stop=stop_after(30))
-    before = (folder / "metrics.jsonl").read_bytes()
-    assert before
-    code = (
-        "import os, signal, sys\n"
-        "from orlog.algos.bc import BC\n"
-        "from tests.training import train_run\n"
-        "BC.update = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "import orlog, pathlib\n"
-        "train_run('bc', orlog.load_dataset(sys.argv[1]), pathlib.Path(sys.argv[2]), seed=0, steps=40,\n"
-        "          settings={'hidden': [4], 'batch_size': 8}, evaluations=0, resume=True)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(mini.folder), str(folder)], check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert (folder / "metrics.jsonl").read_bytes() == before
+@pytest.mark.filterwarnings("ignore:.*statistics are computed once")
+def test_a_run_goes_on_with_the_same_options_only(mini, tmp_path):
+    usual = {"evaluations": 1, "curve_episodes": 1, "settings": SMALL, "steps": 2}
+    short("bc", mini, tmp_path, **usual)
+    before = (tmp_path / "run.json").read_bytes()
+    for given, word in (
+        ({"steps": 1}, "steps 2, not steps 1; to continue it, give steps=2"),
+        ({"seed": 1}, "seed 0, not seed 1; to continue it, give seed=0"),
+        ({"evaluations": 2}, "evaluations 1, not"),
+        ({"curve_episodes": 2}, "curve_episodes 1, not"),
+        ({"keep_checkpoints": True}, "keep_checkpoints False, not"),
+        ({"stream": True}, "stream False, not"),
+        ({"settings": {**SMALL, "hidden": [8]}}, r"hidden \[4\], not hidden \[8\]"),
+    ):
+        with pytest.raises(FileExistsError, match=word) as refused:
+            short("bc", mini, tmp_path, resume=True, **{**usual, **given})
+        assert f"orlog train --resume {tmp_path}; or choose" in str(refused.value)
+    with pytest.raises(FileExistsError, match="algorithm bc, not algorithm iql"):
+        short("iql", mini, tmp_path, resume=True, **usual)
+    with pytest.raises(FileExistsError, match="digest sha256:"):
+        short("bc", mini[:9], tmp_path, resume=True, **usual)
+    with pytest.raises(FileExistsError, match="holds a run already"):
+        short("bc", mini, tmp_path, **usual)
+    ended = command("train", str(tmp_path), "--resume", "--preset", "none")
+    assert (ended.returncode, "learning_rate" in ended.stderr) == (1, True)
+    (tmp_path / CHECKPOINT).unlink()  # nor is the record of a run without a checkpoint replaced
+    with pytest.raises(FileExistsError, match="steps 2, not"):
+        short("bc", mini, tmp_path, resume=True, **{**usual, "steps": 1})
+    assert (tmp_path / "run.json").read_bytes() == before
+    assert short("bc", mini, tmp_path, resume=True, **usual).record.steps == 2
+
+
+def test_another_dataset_or_another_runs_checkpoint_is_refused(mini, tmp_path):
+    for seed in (0, 1):
+        short("bc", mini, tmp_path / str(seed), seed=seed)
+    with pytest.raises(IntegrityError, match="trained on"):
+        orlog.evaluate(tmp_path / "0", dataset=mini[:9])
+    mine = tmp_path / "0" / CHECKPOINT
+    data = mine.read_bytes()
+    assert b'"step":"2"' in data
+    mine.write_bytes(data.replace(b'"step":"2"', b'"step":"1"'))
+    with pytest.raises(CheckpointError, match="damaged"):
+        orlog.evaluate(tmp_path / "0")
+    mine.write_bytes((tmp_path / "1" / CHECKPOINT).read_bytes())
+    with pytest.raises(CheckpointError, match=r"belongs to another run\.json"):
+        orlog.evaluate(tmp_path / "0")
+    ended = command("evaluate", str(tmp_path / "0"))
+    assert (ended.returncode, ended.stderr.count("\n")) == (3, 1)
+    text = (tmp_path / "1" / "run.json").read_text("utf-8")
+    (tmp_path / "1" / "run.json").write_text(text.replace(mini.digest, "sha256:" + "0" * 64), "utf-8")
+    with pytest.raises(NotFoundError, match="not on this machine"):
+        orlog.evaluate(tmp_path / "1")
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        *(({"seed": -1}, "seed"), ({"steps": "many"}, "steps"), ({"surprise": 1}, "surprise")),
+        *(({"algorithm": "sac"}, "no algorithm 'sac'"), ({"dataset": "../x"}, "not the name of a dataset")),
+        *(({"config": {"hidden": "wide"}}, "config: bc: hidden"), ({"config": {"width": 1}}, "no setting 'width'")),
+        *(({"obs_mean": [1.0]}, "obs_mean has 1 number"), ({"obs_std": [0.0] * 8}, "obs_std")),
+        *(("", "cannot be read"), ("[]", "object"), ("{", "cannot be read"), ("[" * 100_000, "cannot be read")),
+    ],
+)
+def test_a_malformed_record_names_file_and_field(changed, word, mini, tmp_path):
+    short("bc", mini, tmp_path, steps=1)
+    path = tmp_path / "run.json"
+    text = changed if isinstance(changed, str) else json.dumps(json.loads(path.read_bytes()) | changed)
+    path.write_text(text, "utf-8")
+    with pytest.raises(ManifestError, match=re.escape(word)) as caught:
+        orlog.evaluate(tmp_path, dataset=mini, episodes=1)
+    assert str(path) in str(caught.value)
+
+
+def test_what_is_missing_or_in_the_place_of_a_file_is_named(mini, tmp_path):
+    def resume():
+        short("bc", mini, tmp_path, resume=True)
+
+    def evaluate():
+        orlog.evaluate(tmp_path, episodes=1)
+
+    short("bc", mini, tmp_path)
+    checkpoint, log = tmp_path / CHECKPOINT, tmp_path / "metrics.jsonl"
+    data = checkpoint.read_bytes()
+    checkpoint.unlink()
+    checkpoint.mkdir()
+    for use in (resume, evaluate):
+        with pytest.raises(CheckpointError, match="it is not a file"):
+            use()
+    checkpoint.rmdir()
+    with pytest.raises(NotFoundError, match="no checkpoint yet"):
+        evaluate()
+    checkpoint.write_bytes(data[:-1])
+    with pytest.raises(CheckpointError, match="not a readable"):
+        resume()
+    checkpoint.write_bytes(data)
+    for line, word in ((b'{"loss": 2}', "has no whole number 'step'"), (b"{", "is not JSON")):
+        log.write_bytes(b'{"step": 1}\n' + line + b"\n")
+        with pytest.raises(IntegrityError, match=f"line 2 {word}"):
+            resume()
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(NotFoundError, match=r"run\.json is missing"):
+        resume()
+    with pytest.raises(FileExistsError, match="holds a run already"):
+        short("bc", mini, tmp_path)
+
+
+# --- going on
 
 
 def test_a_log_is_only_replaced_where_it_is_ahead_of_its_checkpoint(mini, tmp_path):
-    folder = tmp_path / "run"
-    short(mini, folder, steps=10, settings=SMALL)
-    log = folder / "metrics.jsonl"
+    short("bc", mini, tmp_path, steps=10)
+    log = tmp_path / "metrics.jsonl"
     before, inode = log.read_bytes(), log.stat().st_ino
-
-    def resume():
-        short(mini, folder, steps=10, settings=SMALL, resume=True)
-
-    resume()
-    assert (log.read_bytes(), log.stat().st_ino) == (before, inode)
-    with log.open("ab") as file:
-        file.write(b'{"step": 11}\n{"st')
-    resume()
-    assert log.read_bytes() == before
+    for more in (b"", b'{"step": 11}\n{"st'):
+        with log.open("ab") as file:
+            file.write(more)
+        short("bc", mini, tmp_path, steps=10, resume=True)
+        assert log.read_bytes() == before
+        assert more or log.stat().st_ino == inode
 
 
 HOLD = """
-import os, pathlib, signal
+import os, pathlib, signal, sys
+import orlog
 from orlog.algos.bc import BC
 
 def hold(*_):
-    pathlib.Path(os.environ["FLAG"]).touch()
+    pathlib.Path(sys.argv[3]).touch()
     signal.pause()
 
 BC.update = hold
+orlog.train("bc", sys.argv[1], out=sys.argv[2], evaluations=0, steps=9, progress=False)
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
-def test_two_processes_never_train_in_one_folder_and_a_killed_one_does_not_block(mini_folder, tmp_path):
-    folder, flag, steps = tmp_path / "run", tmp_path / "flag", 10**6
+def test_two_processes_never_train_in_one_folder_and_a_killed_one_does_not_block(mini, tmp_path):
+    folder, flag = tmp_path / "run", tmp_path / "flag"
     # It stays in its first update: what it writes later would depend on when it is looked at.
-    code = HOLD + TRAIN.replace("steps=200", f"steps={steps}")
-    small = plain.small_settings("bc", width=16)
-    command = [sys.executable, "-c", code, str(mini_folder), "bc", str(folder), json.dumps(small)]
-    running = subprocess.Popen(command, env={**os.environ, "FLAG": str(flag)})
-
-    def resume():
-        short(mini_folder, folder, steps=steps, settings=small, resume=True, stop=stop_after(2))
-
+    running = subprocess.Popen([sys.executable, "-c", HOLD, str(mini.folder), str(folder), str(flag)])
+    resume = {"settings": None, "steps": 9, "resume": True}
     try:
         while not flag.exists():
             assert running.poll() is None
             time.sleep(0.01)
-        before = files(folder)
-        with pytest.raises(BusyError, match="another process is training in it") as refused:
-            resume()
-        assert str(folder) in str(refused.value)
-        assert files(folder).keys() == before.keys()
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        with pytest.raises(BusyError, match=re.escape(f"{folder}: another process is training in it")):
+            short("bc", mini, folder, **resume)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     finally:
         running.kill()
         running.wait()
-    with pytest.raises(StoppedError, match=rf"stopped at step [12] of {steps:,}"):
-        resume()
+    assert short("bc", mini, folder, **resume).record.steps == 9
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no limit of their size there")
 def test_a_full_disk_names_the_folder_and_what_stands(mini, tmp_path):
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-
-    def run(folder, **options):
-        short(mini, folder, steps=20, settings={"hidden": [128, 128], "batch_size": 8}, **options)
-
-    run(whole)
+    options = {"steps": 20, "settings": {"hidden": [128, 128], "batch_size": 8}}
+    short("bc", mini, tmp_path / "whole", **options)
+    folder = tmp_path / "run"
     with pytest.raises(StoppedError):
-        run(folder, stop=stop_after(6))
-    before = files(folder)
-    half = len(before["checkpoint.safetensors"]) // 2
-    with files_limited_to(half), pytest.raises(StorageError) as caught:
-        run(folder, resume=True)
-    assert str(folder) in str(caught.value)
-    assert "its checkpoint of step 6 is kept" in str(caught.value)
-    assert "resume=True" in str(caught.value)
-    assert files(folder)["checkpoint.safetensors"] == before["checkpoint.safetensors"]
-    assert files(folder).keys() == before.keys()
-    run(folder, resume=True)
-    assert files(folder) == files(whole)
+        short("bc", mini, folder, stop=stop_after(6), **options)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    full = f"{folder}: cannot write the run.*its checkpoint of step 6 is kept.*resume=True"
+    with files_limited_to(len(before[CHECKPOINT]) // 2), pytest.raises(StorageError, match=full):
+        short("bc", mini, folder, resume=True, **options)
+    assert (folder / CHECKPOINT).read_bytes() == before[CHECKPOINT]
+    assert {path.name for path in folder.iterdir()} == before.keys()
+    short("bc", mini, folder, resume=True, **options)
+    assert (folder / CHECKPOINT).read_bytes() == (tmp_path / "whole" / CHECKPOINT).read_bytes()
+    assert logged(folder) == logged(tmp_path / "whole")
 
 
 def test_a_run_is_saved_by_time_too(mini, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
     saved = []
-    short(
-        mini,
-        tmp_path / "run",
-        steps=250,
-        settings=SMALL,
-        progress=lambda _step, _steps: saved.append(has_checkpoint(tmp_path / "run")),
-    )
-    assert saved[0] is False
-    assert all(saved[1:])
-    assert len(saved) == 251
+    checkpoint = tmp_path / CHECKPOINT
+    short("bc", mini, tmp_path, steps=20, progress=lambda _step, _steps: saved.append(checkpoint.exists()))
+    assert saved == [False] + 20 * [True]
 
 
-# --- more steps
-
-
-@pytest.mark.parametrize("saved", [50, 300])
+@pytest.mark.parametrize("saved", [7, 150])
 def test_a_run_goes_on_to_more_steps_than_it_was_told(saved, mini, tmp_path):
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    short(mini, whole, steps=600, settings=SMALL)
+    short("bc", mini, tmp_path / "whole", steps=300)
+    run = tmp_path / "run"
     with contextlib.suppress(StoppedError):
-        stops = iter(range(10_000))
-        short(mini, run, steps=300, settings=SMALL, stop=lambda: next(stops) + 1 == saved < 300)
+        short("bc", mini, run, steps=150, stop=stop_after(saved))
+    assert f'"step":"{saved}"'.encode() in (run / CHECKPOINT).read_bytes()
     for _ in range(2):  # what is done is done: the second time nothing is left to do
-        record = short(mini, run, steps=600, settings=SMALL, resume=True)
-        assert (record.steps, [one.steps for one in record.earlier]) == (600, [300])
+        record = short("bc", mini, run, steps=300, resume=True).record
+        assert (record.steps, [one.steps for one in record.earlier]) == (300, [150])
         assert read_run(run) == record
-        for name, values in weights(whole).items():
-            np.testing.assert_array_equal(weights(run)[name], values)
-    assert read_metrics(run)[-1]["step"] == 600
-    with pytest.raises(FileExistsError, match="a run of 600 steps, not 300"):
-        short(mini, run, steps=300, settings=SMALL, resume=True)
+        np.testing.assert_equal(weights(run), weights(tmp_path / "whole"))
+    assert read_metrics(run)[-1]["step"] == 300
+    with pytest.raises(FileExistsError, match="steps 300, not steps 150"):
+        short("bc", mini, run, steps=150, resume=True)
 
 
 def test_more_steps_of_a_schedule_over_all_steps_are_noted(mini, tmp_path):
-    notes = []
-    settings = {"hidden": [4], "batch_size": 8}
-    short(mini, tmp_path, "iql", steps=4, settings=settings)
-    short(mini, tmp_path, "iql", steps=6, settings=settings, resume=True, note=notes.append)
+    short("iql", mini, tmp_path, steps=4)
+    with pytest.warns(UserWarning, match=r"began as a run of 4 steps\. Its learning rate follows a schedule"):
+        short("iql", mini, tmp_path, steps=6, resume=True)
     assert read_run(tmp_path).config["steps"] == 6
-    (note,) = notes
-    assert "began as a run of 4 steps. Its learning rate follows a schedule" in note
 
 
-# --- damaged runs
+def test_a_run_that_goes_on_with_other_code_or_packages_is_told_so(mini, tmp_path, monkeypatch, recwarn):
+    def go_on(code, **more):
+        monkeypatch.setattr(training, "sources_digest", lambda _kind: code)
+        short("bc", mini, tmp_path, steps=20, resume=True, **more)
+        words = " ".join(str(warning.message) for warning in recwarn)
+        recwarn.clear()
+        return words
+
+    with pytest.raises(StoppedError):
+        go_on("a", stop=stop_after(12))
+    body = json.loads((tmp_path / "run.json").read_bytes())
+    orlog.evaluate(tmp_path, episodes=1)
+    recwarn.clear()
+    monkeypatch.setattr("orlog.algos.training.runs.code_versions", lambda: {**body["versions"], "orlog": "0.0.9"})
+    with pytest.raises(StoppedError):
+        go_on("b", stop=stop_after(4))
+    words = " ".join(str(warning.message) for warning in recwarn)
+    assert "with other code" in words
+    assert f"began with orlog {body['versions']['orlog']}, and goes on with 0.0.9" in words
+    recwarn.clear()
+    assert "other code" not in go_on("b")  # it was said, and its record says it
+    assert json.loads((tmp_path / "run.json").read_bytes()) == {**body, "later_code": ["b"]}
+    assert read_evaluation(tmp_path).step == 12  # which the longer record does not make wrong
+    assert orlog.evaluate(tmp_path, episodes=1).step == 20
+    recwarn.clear()
+    assert "other code" in go_on("c")
+    assert read_run(tmp_path).codes == ("a", "b")  # no step was taken with this one
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda body: body.pop("seed"), "seed"),
-        (lambda body: body.update(seed=-1), "seed"),
-        (lambda body: body.update(steps="many"), "steps"),
-        (lambda body: body.update(surprise=1), "surprise"),
-        (lambda body: body.update(algorithm="sac"), "algorithm"),
-        (lambda body: body.update(config={"hidden": "wide"}), "config: bc: hidden"),
-        (lambda body: body.update(config={"width": 1}), "config: bc has no setting 'width'"),
-        (lambda body: body.update(obs_mean=[1.0]), "obs_mean has 1 number"),
-        (lambda body: body.update(obs_std=[0.0] * 8), "obs_std"),
-    ],
-)
-def test_a_malformed_record_names_file_and_field(change, words, mini, tmp_path):
-    short(mini, tmp_path, steps=1, settings=SMALL)
-    path = tmp_path / "run.json"
-    body = json.loads(path.read_text("utf-8"))
-    change(body)
-    path.write_text(json.dumps(body), "utf-8")
-    with pytest.raises(ManifestError) as caught:
-        evaluate_run(tmp_path, dataset=mini, episodes=1)
-    assert str(path) in str(caught.value)
-    assert words in str(caught.value)
+# --- runs that diverge
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"seed": NaN}', "[" * 100_000, '"run"'])
-def test_a_record_that_is_no_object_is_refused(text, mini, tmp_path):
-    (tmp_path / "run.json").write_text(text, "utf-8")
-    with pytest.raises(ManifestError, match=r"run\.json"):
-        evaluate_run(tmp_path, dataset=mini)
-    with pytest.raises(ManifestError, match=r"run\.json"):
-        short(mini, tmp_path, steps=1, resume=True)
+def diverge(patch, at, spoil):
+    """Let the update of one step spoil the weights or the loss."""
+    update, steps = BC.update, itertools.count(1)
+
+    @torch.no_grad()
+    def spoiled(self, batch):
+        with torch.enable_grad():
+            metrics = update(self, batch)
+        if next(steps) != at:
+            return metrics
+        if spoil == "weight":
+            next(self.policy.parameters())[0] = torch.inf
+            return metrics
+        return {**metrics, "policy/loss": torch.tensor(torch.nan)}
+
+    patch.setattr(BC, "update", spoiled)
 
 
-def test_what_is_missing_or_in_the_place_of_a_file_is_named(mini, tmp_path):
-    short(mini, tmp_path / "run", steps=1, settings=SMALL)
-
-    def resume():
-        short(mini, tmp_path / "run", steps=1, settings=SMALL, resume=True)
-
-    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
-    data = checkpoint.read_bytes()
-    checkpoint.unlink()
-    checkpoint.mkdir()
-    for use in (resume, lambda: evaluate_run(tmp_path / "run", dataset=mini, episodes=1)):
-        with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors.*it is not a file"):
-            use()
-    checkpoint.rmdir()
-    checkpoint.write_bytes(data[:-1])
-    with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors: not a readable"):
-        resume()
-    checkpoint.unlink()
-    with pytest.raises(NotFoundError, match="no checkpoint yet"):
-        evaluate_run(tmp_path / "run", dataset=mini)
-    checkpoint.write_bytes(data)
-    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}\n{"loss": 2}\n', "utf-8")
-    with pytest.raises(IntegrityError, match=r"metrics\.jsonl: line 2 has no whole number 'step'"):
-        resume()
-    (tmp_path / "run" / "run.json").unlink()
-    with pytest.raises(NotFoundError, match=r"run\.json is missing"):
-        resume()
-    with pytest.raises(FileExistsError, match="holds a run already"):
-        short(mini, tmp_path / "run", steps=1)
+@pytest.mark.parametrize("seconds", [-1.0, 300.0])
+def test_a_run_that_diverges_keeps_its_last_good_checkpoint(seconds, mini, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "SAVE_SECONDS", seconds)
+        diverge(patch, 17, "weight")  # its loss was still finite
+        with pytest.raises(DivergedError) as caught:
+            short("bc", mini, run, steps=40)
+    assert str(caught.value).startswith(f"{run}: the run has diverged: policy/")
+    assert "checkpoint of step 16 is kept" in str(caught.value)
+    assert "(now: learning_rate 0.001)" in str(caught.value)
+    last = read_metrics(run)[-1]
+    assert (last["step"], last["diverged"]) == (caught.value.step, caught.value.metric)
+    short("bc", mini, run, steps=40, resume=True)
+    short("bc", mini, tmp_path / "whole", steps=40)
+    assert "diverged" not in json.dumps(read_metrics(run))
+    assert (run / CHECKPOINT).read_bytes() == (tmp_path / "whole" / CHECKPOINT).read_bytes()
 
 
-# --- views, and paths as text
+def test_a_metric_that_diverges_between_two_lines_of_the_log_is_not_saved_on_a_stop(mini, tmp_path, monkeypatch):
+    diverge(monkeypatch, 101, "loss")
+    with pytest.raises(DivergedError, match="policy/loss was finite at step 100 and is not at step 101"):
+        short("bc", mini, tmp_path, steps=1000, stop=stop_after(101))
+    assert read_metrics(tmp_path)[-1]["diverged"] == "policy/loss"
 
 
-def test_runs_on_views_have_folders_of_their_own_and_find_their_view(mini, tmp_path):
-    good = mini.top_episodes(50)
-    good.save(tmp_path / "good.json")
-    unsaved = mini[:40]
-    found = {run_folder(tmp_path, "bc", one, 0) for one in (mini, good, unsaved, mini[:30])}
-    assert len(found) == 4
-    assert run_folder(tmp_path, "bc", mini, 0) == tmp_path / "bc" / mini.name / "seed-0"
-    assert run_folder(tmp_path, "bc", good, 0).parent.name == f"good-{good.digest[7:19]}"
-    for view in (good, unsaved):
-        folder = run_folder(tmp_path, "bc", view, 0)
-        short(view, folder, settings=SMALL)
-    (tmp_path / "good.json").unlink()
-    for view in (good, unsaved):
-        record, _ = evaluate_run(run_folder(tmp_path, "bc", view, 0), episodes=1)
-        assert record.digest == view.digest
-
-
-def test_names_and_paths_are_taken_as_text_too(mini, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    record = short(mini.name, "runs/x", settings=SMALL)
-    assert read_run("runs/x") == record
-    assert read_metrics("runs/x") == read_metrics(Path("runs/x"))
-    for dataset in (mini.name, str(mini.folder), mini.folder, mini, None):
-        assert evaluate_run("runs/x", dataset=dataset, episodes=1)[0] == record
-    jobs = make_jobs("bc", mini.name, "runs", seeds=(0,), episodes=1)
-    assert jobs == make_jobs("bc", mini.folder, Path("runs"), seeds=(0,), episodes=1)
-    assert jobs[0].folder == Path("runs/bc") / mini.name / "seed-0"
+def test_the_command_says_in_one_line_that_a_run_has_diverged(mini, tmp_path, monkeypatch):
+    diverge(monkeypatch, 1, "loss")
+    ended = command("train", "bc", mini.name, "--steps", "5", "--evaluations", "0", "--out", str(tmp_path / "run"))
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("error: ")
+    assert "there is no checkpoint from before" in ended.stderr
 
 
 # --- the command line
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(app, arguments, env={"COLUMNS": "300", "NO_COLOR": "1"})
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_the_run_and_prints_the_command_that_goes_on(number, mini, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    update = BC.update
-    steps = itertools.count(1)
+    monkeypatch.setenv("ORLOG_CACHE", "")
+    update, steps = BC.update, itertools.count(1)
 
     def send(self, batch):
-        if next(steps) == 150:
+        if next(steps) == 15:
             signal.raise_signal(number)
         return update(self, batch)
 
     monkeypatch.setattr(BC, "update", send)
-    monkeypatch.setenv("ORLOG_CACHE", "")
-    usual = signal.getsignal(number)
-    words = ["train", "bc", mini.name, "--set", "hidden=4,4", "--cache", "5G"]
-    words += ["--steps", "200", "--evaluations", "0"]
-    stopped = invoke(*words)
-    assert stopped.exit_code == 128 + number
+    usual, folder = signal.getsignal(number), f"runs/bc/{mini.name}/seed-0"
+    stopped = command("train", "bc", mini.name, "--cache", "5G", "--steps", "20", "--evaluations", "0")
+    assert stopped.returncode == 128 + number
     assert signal.getsignal(number) is usual
-    assert "stopped at step 150" in stopped.output
-    command = next(line for line in stopped.output.splitlines() if "to continue, run: " in line)
-    again = shlex.split(command.partition("run: ")[2])
-    folder = str(run_folder("runs", "bc", mini, 0))
+    assert "stopped at step 15" in stopped.stderr
+    line = next(line for line in stopped.stderr.splitlines() if "to continue, run: " in line)
+    again = shlex.split(line.partition("run: ")[2])
     assert again == ["orlog", "train", "--resume", folder, "--cache", "5G"]
-    resumed = invoke(*again[1:])
-    assert resumed.exit_code == 0, resumed.output
-    assert "resuming from step 150 of 200" in resumed.output
-    assert "trained BC for 200 steps" in resumed.output
-    assert read_metrics(run_folder("runs", "bc", mini, 0))[-1]["step"] == 200
+    resumed = command(*again[1:])
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming from step 15 of 20" in resumed.stderr
+    assert read_metrics(folder)[-1]["step"] == 20
 
 
-def test_every_field_of_a_record_is_compared_or_may_differ():
-    assert {*RUNS_IN_WORDS} | MAY_DIFFER == {*RunRecord.__struct_fields__}
-    assert not {*RUNS_IN_WORDS} & MAY_DIFFER
-
-
-RESUMED = ["--steps", "60", "--set", "hidden=[4]", "--set", "batch_size=8", "--evaluations", "6"]
-
-
-def test_a_killed_run_goes_on_with_all_options_of_its_record(mini, tmp_path, monkeypatch):
-    """As after kill -9, whose state is the same: between a checkpoint and the copy that is kept."""
+def test_a_run_goes_on_by_its_record_alone_and_its_command_makes_it_again(mini, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["train", "bc", mini.name, *RESUMED, "--keep-checkpoints", "--curve-episodes", "1"]
-    assert invoke(*words, "--out", "whole").exit_code == 0
+    words = [
+        "train",
+        "bc",
+        mini.name,
+        "--steps",
+        "6",
+        "--set",
+        "hidden=[4]",
+        "--evaluations",
+        "3",
+        "--set",
+        "batch_size=8",
+    ]
+    words += ["--keep-checkpoints", "--curve-episodes", "1"]
+    assert command(*words, "--out", "whole").returncode == 0
+    keep = training.runs.keep_checkpoint
 
-    def killed(folder, step):
-        if step >= 30:
+    def killed(folder, step):  # as by kill -9, whose state is the same
+        if step >= 4:
             raise KeyboardInterrupt
-        keep_checkpoint(folder, step)
+        keep(folder, step)
 
-    monkeypatch.setattr(training, "keep_checkpoint", killed)
-    invoke(*words, "--out", "cut")
-    assert [*kept_checkpoints("cut")] == [10, 20]
-    monkeypatch.setattr(training, "keep_checkpoint", keep_checkpoint)
-    done = invoke("train", "--resume", "cut")
-    assert done.exit_code == 0, done.output
-    assert "resuming from step 30 of 60" in done.output
-    evaluated = [one["step"] for one in read_metrics("cut") if "returns" in one]
-    assert evaluated == [*kept_checkpoints("cut")] == [10, 20, 30, 40, 50, 60]
-    assert Path("cut/run.json").read_bytes() == Path("whole/run.json").read_bytes()
-    for step, path in kept_checkpoints("whole").items():
-        assert kept_checkpoints("cut")[step].read_bytes() == path.read_bytes()
-    # The command of its record makes it again, from an empty folder.
-    command = shlex.split(invoke("runs", "cut", "--command").output)
-    assert command[:3] == ["orlog", "train", "bc"]
-    assert command[-2:] == ["--out", "cut"]
-    assert invoke(*command[1:-1], "again").exit_code == 0
-    for name in ("run.json", "checkpoint.safetensors"):
-        assert Path("again", name).read_bytes() == Path("whole", name).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(training.runs, "keep_checkpoint", killed)
+        command(*words, "--out", "cut")
+    assert [*kept_checkpoints("cut")] == [2]
+    done = command("train", "--resume", "cut")
+    assert done.returncode == 0, done.stderr
+    assert "resuming from step 4 of 6" in done.stderr
+    assert (
+        [line["step"] for line in read_metrics("cut") if "returns" in line] == [*kept_checkpoints("cut")] == [2, 4, 6]
+    )
+    again = shlex.split(command("runs", "cut", "--command").stdout)
+    assert (again[:3], again[-2:]) == (["orlog", "train", "bc"], ["--out", "cut"])
+    assert command(*again[1:-1], "again").returncode == 0
+    for name in ("run.json", CHECKPOINT, "checkpoints/step-000000004.safetensors"):
+        assert len({Path(folder, name).read_bytes() for folder in ("whole", "cut", "again")}) == 1
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["--evaluations", "5"], "6 evaluations, not 5"),
-        (["--curve-episodes", "2"], "1 episodes at each evaluation, not 2"),
-        (["--keep-checkpoints"], "keep_checkpoints is False, not True"),
-        (["--set", "hidden=[8]"], "hidden [4], not hidden [8]"),
-        (["--seed", "1"], "seed 0, not 1"),
-        (["--preset", "none"], "learning_rate"),
-        (["--seed", "0", "--steps", "60"], ""),
-    ],
-)
-def test_a_resumed_run_says_what_differs_from_its_record(mini, tmp_path, given, said):
-    words = ["train", "bc", mini.name, *RESUMED, "--curve-episodes", "1", "--out", str(tmp_path)]
-    assert invoke(*words).exit_code == 0
-    record = (tmp_path / "run.json").read_bytes()
-    found = invoke("train", str(tmp_path), "--resume", *given)
-    assert found.exit_code == (1 if said else 0), found.output
-    assert said in (found.output if found.exception is None else str(found.exception))
-    assert (tmp_path / "run.json").read_bytes() == record
-
-
-def test_a_run_that_goes_on_with_other_code_is_told_so(mini, tmp_path, monkeypatch):
-    notes = []
-    options = {"steps": 20, "settings": SMALL, "evaluations": 0}
-    with pytest.raises(StoppedError):
-        train_run("bc", mini, tmp_path, stop=stop_after(12), **options)
-    began = read_run(tmp_path).code
-    body = json.loads((tmp_path / "run.json").read_bytes())
-    assert "later_code" not in body
-    evaluate_run(tmp_path, dataset=mini, episodes=1)
-    monkeypatch.setattr(training, "sources_digest", lambda _kind: "0" * 64)
-    with pytest.raises(StoppedError):
-        train_run("bc", mini, tmp_path, resume=True, note=notes.append, stop=stop_after(4), **options)
-    assert any("other code" in note for note in notes)
-    notes.clear()
-    train_run("bc", mini, tmp_path, resume=True, note=notes.append, **options)
-    assert notes == []  # it was said, and its record says it
-    assert read_run(tmp_path).codes == (began, "0" * 64)
-    assert json.loads((tmp_path / "run.json").read_bytes()) == {**body, "later_code": ["0" * 64]}
-    assert read_evaluation(tmp_path).step == 12  # which the longer record does not make wrong
-    assert evaluate_run(tmp_path, dataset=mini, episodes=1)[1].step == 20
-    monkeypatch.setattr(training, "sources_digest", lambda _kind: "1" * 64)
-    train_run("bc", mini, tmp_path, resume=True, **options)
-    assert read_run(tmp_path).codes == (began, "0" * 64)  # no step was taken with this one
-
-
-def test_progress_is_said_in_lines_where_there_is_no_terminal(mini, tmp_path, monkeypatch):
-    monkeypatch.setattr(terminal, "LINE_SECONDS", -1.0)
-    words = ["--steps", "10", "--evaluations", "0", "--out", str(tmp_path / "run"), "--resume"]
-    found = invoke("train", "bc", mini.name, *words)
-    assert found.exit_code == 0, found.output
-    assert "no checkpoint; starting from step 0" in found.output
-    assert "BC seed 0: 5 of 10" in found.output
-
-
-def test_a_view_that_was_trained_on_is_found_and_one_episode_has_no_standard_error(mini, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    mini[:50].save("some.json")
-    trained = invoke("train", "bc", "some.json", "--steps", "2", "--evaluations", "0")
-    assert trained.exit_code == 0, trained.output
-    folder = trained.output.partition("orlog evaluate ")[2].strip()
-    evaluated = invoke("evaluate", folder, "--episodes", "1")
-    assert evaluated.exit_code == 0, evaluated.output
-    assert re.search(r"success rate (0.0|100.0) %, 1 episode\n", evaluated.output)
-    assert "nan" not in evaluated.output
-    anchors = ("--random", "--expert", "recipe")
-    measured = invoke("scores", mini.name, *anchors, "--episodes", "1")
-    assert measured.exit_code == 0, measured.output
-    assert "nan" not in measured.output
-    assert " 0 = " in measured.output
-    assert "100 = " in measured.output
-    assert "standard error unknown" in measured.output
+def test_one_episode_has_no_standard_error(mini, tmp_path):
+    short("bc", mini, tmp_path)
+    ended = command("evaluate", str(tmp_path), "--episodes", "1")
+    assert ended.returncode == 0, ended.stderr
+    said = ended.stdout + ended.stderr
+    assert re.search(r"success rate (0.0|100.0) %, 1 episode\n", said)
+    assert "nan" not in said

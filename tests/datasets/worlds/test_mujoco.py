@@ -8,7 +8,6 @@ import pytest
 
 import orlog
 from orlog import build_dataset
-from orlog.algos.behaviors.training import BehaviorRecord, sampled_returns
 from orlog.datasets.worlds import build, mujoco
 from orlog.datasets.worlds.behavior_policies import read_policies
 from orlog.datasets.worlds.environments import make_environment
@@ -17,6 +16,7 @@ from orlog.datasets.worlds.recipe import CatalogueEntry, parts_of
 from orlog.errors import IntegrityError
 from orlog.manifests.shipped import records_folder
 from orlog.normalize.references import read_references
+from tools.behaviors.training import BehaviorRecord, sampled_returns
 
 RECIPE = MujocoRecipe(
     environment_id="Hopper-v5",

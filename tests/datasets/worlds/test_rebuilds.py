@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import TrainOptions
 from orlog.base import terminal
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording.saving import convert_dataset

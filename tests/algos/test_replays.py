@@ -11,13 +11,13 @@ from orlog.algos.cql import CQL
 from orlog.algos.gciql import GCIQL
 from orlog.algos.iql import IQL
 from orlog.algos.repeated_updates import FIRST, MOST, Replays, updates_of
-from orlog.algos.training.checkpoint import first_difference
+from orlog.algos.training.runs import first_difference
 from orlog.loaders.batch import Batch
 from tests.algos.recorded_operations import record
 from tests.algos.test_encoders import pixel_batch, pixel_scaling, small_config
 
 FORMS = [form for name in ALGORITHMS for form in algorithm_forms(name) if getattr(form, "REPLAYS", True)]
-STEPS = 14
+STEPS = 10
 SETTINGS = {"cloning_steps": 7, "policy_interval": 3, "target_interval": 4, "steps": 20}
 
 

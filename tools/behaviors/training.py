@@ -18,15 +18,15 @@ import msgspec
 import numpy as np
 from jaxtyping import Float64
 
-from orlog.algos.behaviors.ars import ARSConfig, ars
-from orlog.algos.behaviors.sac import SACConfig, sac
 from orlog.algos.settings import read_config
-from orlog.algos.training.runs import one_thread
+from orlog.algos.training.data import one_thread
 from orlog.base.files import absolute_path, make_folder, replace_file, storage_errors
 from orlog.base.processes import processor_name
 from orlog.datasets.worlds.behavior_policies import BehaviorPolicy, Layers, check_weights, read_policies, write_policies
 from orlog.datasets.worlds.environments import environment_versions, make_environment
 from orlog.errors import SchemaError
+from tools.behaviors.ars import ARSConfig, ars
+from tools.behaviors.sac import SACConfig, sac
 
 # Settings of each method, and the function that yields steps and policies.
 TRAINERS: dict[str, tuple[type[Any], Callable[..., Iterator[tuple[int, Layers]]]]] = {

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from orlog.algos.behaviors import training
-from orlog.algos.behaviors.ars import ARSConfig, Statistics
-from orlog.algos.behaviors.sac import SACConfig, sac
-from orlog.algos.behaviors.training import BehaviorOptions, BehaviorRecord, chosen, train_behavior
 from orlog.algos.gaussians import squashed_log_density
 from orlog.datasets.worlds.behavior_policies import BehaviorPolicy, read_policies, write_policies
 from orlog.errors import DivergedError, IntegrityError, NotFoundError, SchemaError, StorageError
+from tools.behaviors import training
+from tools.behaviors.ars import ARSConfig, Statistics
+from tools.behaviors.sac import SACConfig, sac
+from tools.behaviors.training import BehaviorOptions, BehaviorRecord, chosen, train_behavior
 
 HOPPER = "Hopper-v5"
 ONE_STEP = BehaviorOptions(algorithm="ars", steps=1)
