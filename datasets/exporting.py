@@ -104,10 +104,7 @@ def export_dataset(
 
 
 def _losses(layout: Format, dataset: Dataset) -> tuple[Dataset, list[str], list[str]]:
-    """Return what to write, the losses, and a note where a format that holds no Dict gets the only part of one.
-
-    Raises SchemaError if the format cannot hold the dataset.
-    """
+    """Return what to write, the losses, and a note where a format that holds no Dict gets the only part of one."""
     try:
         return dataset, layout.losses(_without_empty_columns(dataset)), []
     except SchemaError as error:
@@ -151,20 +148,15 @@ class _PartAlone:
 
 
 def part_alone(dataset: Dataset, part: str) -> Dataset:
-    """Return a dataset as writers read it, whose observations are one part of its Dict.
-
-    Raises SchemaError if there is no such part.
-    """
+    """Return a dataset as writers read it, whose observations are one part of its Dict."""
     keys, space = [], dataset.observation_space
     left = part
     while left:
         known = list(space) if isinstance(space, spaces.Dict) else []
         key = next((key for key in known if left == key or left.startswith(f"{key}/")), None)
         if key is None or not isinstance(space, spaces.Dict):
-            raise SchemaError(
-                f"{dataset.name}: observation={part!r}: the observations have no such part"
-                + (did_you_mean(left, known) or f"; they are {space}.")
-            )
+            instead = did_you_mean(left, known) or f"; they are {space}."
+            raise SchemaError(f"{dataset.name}: observation={part!r}: the observations have no such part{instead}")
         keys.append(key)
         space, left = space[key], left[len(key) + 1 :]
     return cast("Dataset", _PartAlone(dataset, keys))

@@ -13,12 +13,11 @@ from orlog.base.files import absolute_path, hash_file, hash_of_sums, unfinished_
 from orlog.base.jobs import Execute
 from orlog.datasets.download.foreign import read_listed, reads_folder
 from orlog.datasets.formats.bag_files import journals_of
-from orlog.datasets.formats.beside_arrays import of_steps
-from orlog.datasets.formats.blanks import noted_blanks
 from orlog.datasets.formats.episodes import Asked, Found, Options, Sharing
 from orlog.datasets.formats.formats import Wanted, choose_format, only_file, read_version
-from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.notes import Note, noted_blanks
 from orlog.datasets.formats.overrides import Bound, EnvironmentLike, GivenSpaces, of_environment
+from orlog.datasets.formats.places import of_steps
 from orlog.datasets.formats.safe_reading import check_sums
 from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.folders import datasets_folder
@@ -287,10 +286,7 @@ def _given(path: Path) -> list[Path]:
 
 
 def _hash_all(files: Sequence[Path]) -> tuple[list[str], bool]:
-    """Return the SHA-256 of each file, or of a list of the files of a folder, and whether lists of checksums prove all.
-
-    Raises IntegrityError if `SHA256SUMS` beside them, or in a folder above, says otherwise.
-    """
+    """Return the SHA-256 of each file, or of a list of the files of a folder, and whether lists of checksums prove all."""
     sums, proven = [], []
     for path in (one for file in files for one in _given(file)):
         if path.is_dir():

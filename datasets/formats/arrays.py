@@ -21,10 +21,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from orlog.datasets.formats.array_files import is_npy_folder
 from orlog.datasets.formats.episodes import Asked, Opened, Options
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.mapped_arrays import ArrayLayout, are_episodes, open_mapped
-from orlog.datasets.formats.npz_files import is_npy_folder
 from orlog.datasets.formats.places import (
     ARRAYS,
     FILE,
@@ -69,10 +69,7 @@ def _understood(asked: Asked) -> Asked:
     """Return what is asked, where `#` in the names of arrays alone says what an episode is."""
     options = asked.options
     if options.length and options.episode != ROW:
-        raise SchemaError(
-            f"{asked.sources[0]}: length={options.length!r} says the steps of episodes that are rows of arrays "
-            "[episodes, time, ..]; give episode='row' too, or leave it out."
-        )
+        raise SchemaError(f"{asked.sources[0]}: length={options.length!r}: give episode='row' too, or leave it out.")
     if options.episode not in ("", FILE) or NUMBER not in "".join(options.columns.values()):
         return asked
     return dataclasses.replace(asked, options=dataclasses.replace(options, episode=NUMBER))
@@ -133,10 +130,7 @@ def _ways(
     *,
     has_several: bool,
 ) -> Iterator[Options]:
-    """Yield what arrays may mean, the likeliest first.
-
-    `kinds` are the shapes and dtypes of all, `inner` those in a group of the pattern, `of_number` those of one number.
-    """
+    """Yield what arrays may mean, the likeliest first."""
     columns = map_of(inner)
     if pattern and "ARRAY" not in columns.values():
         yield Options(columns=columns, episode=pattern)

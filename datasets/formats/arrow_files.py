@@ -21,7 +21,6 @@ BLOCK_ROWS = 2**14
 BLOCK_BYTES = 2**24
 BUFFER_BYTES = 2**20
 TEXT_BLOCK_BYTES = 2**22
-LARGEST_ROW_BYTES = 2**27
 SIGNATURE = b"ARROW1\0\0"
 """First bytes of a file of Arrow; a stream has others."""
 WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
@@ -56,9 +55,7 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
         sizes = np.asarray(column.value_lengths())
         if parts.dtype.kind not in "biuf" or (sizes != sizes[:1]).any():
             row = first + int((sizes != sizes[:1]).argmax())
-            raise SchemaError(
-                f"{where}: {name} holds lists of other things than numbers, or of different lengths, at row {row}."
-            )
+            raise SchemaError(f"{where}: {name} holds lists of no numbers, or of different lengths, at row {row}.")
         return parts.reshape(len(column), *sizes[:1].tolist(), *parts.shape[1:])
     raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
 
@@ -77,10 +74,7 @@ def arrays_of(batch: Any, names: Sequence[str], where: str, first: int) -> dict[
 
 
 def arrow_names(file: Path) -> list[str]:
-    """Return the names of the columns of a file of Arrow, or of a stream.
-
-    Raises IntegrityError if it is damaged; MissingExtraError if pyarrow is not installed.
-    """
+    """Return the names of the columns of a file of Arrow, or of a stream."""
     with reading_arrow(str(file)):
         import pyarrow as pa
 
@@ -134,26 +128,17 @@ def open_parquet(file: Path) -> Any:
 
 
 def parquet_batches(file: Path, where: str, columns: Sequence[str], most_rows: int) -> Generator[Any]:
-    """Yield some columns of a Parquet file in batches of at most `most_rows`, fewer where rows are large.
-
-    Memory is bounded: a row that is too large is refused.
-    """
+    """Yield some columns of a Parquet file in batches of at most `most_rows`, fewer where rows are large."""
     with reading_arrow(where), open_parquet(file) as table:
         # Asked of the first row, since asking for what a column says of itself can end the process.
         first = next(table.iter_batches(1, columns=list(columns)), None)
         row_bytes = 0 if first is None else first.nbytes
-        if row_bytes > LARGEST_ROW_BYTES:
-            raise SchemaError(f"{where}: {row_bytes:,} bytes a row are too many.")
         rows = max(1, min(most_rows, BLOCK_BYTES // max(1, row_bytes)))
         yield from table.iter_batches(rows, columns=list(columns))
 
 
 def column_names(file: Path, where: str) -> list[str]:
-    """Return the names of the columns of a table.
-
-    Raises SchemaError if two are the same, or values of JSON lie too deep in each other for Arrow's reader;
-    IntegrityError if it cannot be read.
-    """
+    """Return the names of the columns of a table, which differ."""
     with reading_arrow(where):
         if file.suffix.lower() in JSON_LINES:
             _check_nesting(file, where)
@@ -169,10 +154,7 @@ def column_names(file: Path, where: str) -> list[str]:
 
 
 def batches_of(file: Path, where: str, columns: Sequence[str]) -> Generator[Any]:
-    """Yield rows of some columns of a table.
-
-    Raises SchemaError if a text is a number that float64 does not hold; IntegrityError if it cannot be read.
-    """
+    """Yield rows of some columns of a table, none with a number that float64 does not hold."""
     if file.suffix.lower() not in (".csv", *JSON_LINES):
         yield from parquet_batches(file, where, columns, BLOCK_ROWS)
         return
@@ -207,24 +189,15 @@ def _holds_large(column: Any) -> bool:
 
 
 def _check_written(file: Path, where: str, name: str) -> None:
-    """Refuse a column of a text file where float64 holds another number than the one that is written.
-
-    Raises SchemaError if it is infinite only because it is too large, such as 1e999, or an integer that is rounded.
-    """
+    """Refuse a column where float64 holds another number than the one that is written: rounded, or infinite as of 1e999."""
     for place, text in _written(file, name):
         if not any(digit.isdigit() for digit in text):  # inf, NaN or nothing
             continue
         number = float(text)
         if math.isinf(number):
-            raise SchemaError(
-                f"{where}: {name} holds {text[:40]} at {place}, larger than any number of 64 bits; "
-                "write inf where it is meant."
-            )
+            raise SchemaError(f"{where}: {name} holds {text[:40]} at {place}, larger than any number of 64 bits.")
         if WHOLE.fullmatch(text) and decimal.Decimal(text) != number:
-            raise SchemaError(
-                f"{where}: {name} holds {text[:40]} at {place}, which float64 does not hold exactly. Integers from "
-                "-2^63 to 2^63 - 1 are read as they are in a column that holds no other numbers."
-            )
+            raise SchemaError(f"{where}: {name} holds {text[:40]} at {place}, which float64 does not hold exactly.")
 
 
 def _written(file: Path, name: str) -> Iterator[tuple[str, str]]:
@@ -266,17 +239,12 @@ def _check_nesting(file: Path, where: str) -> None:
             for token in BRACKETS.finditer(line):
                 depth += (token[0] in (b"[", b"{")) - (token[0] in (b"]", b"}"))
                 if depth > DEEPEST:
-                    raise SchemaError(
-                        f"{where}: the values of line {number} lie more than {DEEPEST} deep in each other."
-                    )
+                    raise SchemaError(f"{where}: the values of line {number} lie more than {DEEPEST} deep.")
 
 
 @contextlib.contextmanager
 def reading_arrow(where: str) -> Iterator[None]:
-    """Turn errors of pyarrow into one that names the file.
-
-    Raises IntegrityError in their place; MissingExtraError if pyarrow is not installed.
-    """
+    """Turn errors of pyarrow into an IntegrityError that names the file."""
     check_pyarrow()
     import pyarrow as pa
 
@@ -290,9 +258,6 @@ def reading_arrow(where: str) -> Iterator[None]:
 
 
 def check_pyarrow() -> None:
-    """Refuse to go on without pyarrow.
-
-    Raises MissingExtraError if it is not installed.
-    """
+    """Raise MissingExtraError if pyarrow is not installed."""
     with needing("tables need pyarrow", "orlog[formats]"):
         import pyarrow as pa  # noqa: F401

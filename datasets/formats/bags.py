@@ -29,12 +29,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orlog.datasets.formats.bag_files import METADATA, Topic, is_bag, is_database, open_bag
-from orlog.datasets.formats.beside_arrays import AxisNames
 from orlog.datasets.formats.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.mapped_arrays import ArrayLayout, open_mapped
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.places import FILE, Place, Places, Taken, files_in
+from orlog.datasets.formats.places import FILE, AxisNames, Place, Places, Taken, files_in
 from orlog.datasets.formats.roles import by_numbers, matching
 from orlog.datasets.formats.ros_messages import Key, Leaf, leaves_of, may_vary, paths_of
 from orlog.datasets.formats.safe_reading import reading

@@ -1,4 +1,4 @@
-"""Datasets with a row for each step, and flags or a horizon that say where episodes ended; read, and written.
+"""D4RL's, DSRL's and NeoRL-2's files and npz files of scripts: a row for each step, and flags that say where episodes ended.
 
     observations actions rewards terminals [timeouts] [next_observations] and more, all of S rows
 
@@ -6,41 +6,74 @@ An episode ends at a terminal, a timeout, the horizon, the last row, or where `n
 observation that follows. Where there are no next observations, what followed the last step of an episode
 was never recorded: an episode that no terminal ends loses that step, whose observation is the final
 one; one that a terminal ends keeps it, with a final observation of zeros, and
-`episodes/final_observation_missing` is true.
+`episodes/final_observation_missing` is true. A file with neither `timeouts` nor `next_observations` does not say where the time
+limit ended an episode; the environment's horizon does, and without it the file is refused.
+
+D4RL (Fu and others, 2020) and DSRL, which adds `costs`, write HDF5; infos with a row a step are kept, `metadata` names the policy.
+
+npz files have other names too, as NeoRL-2, Stable-Baselines and many scripts write them (`NAMES`); all other arrays of S rows
+become infos. Where a file has no flag of its own for time limits, `dones` may hold them too; that is told. Of Stable-Baselines'
+`episode_starts` it is not known how an episode ended; its `episode_returns` are compared with the sums of rewards. NeoRL-2's
+`index`, the first row of each episode, must agree with the flags. Files named `..-train` and `..-val` make one dataset, whose
+`episodes/split` is `train` or `val`. https://github.com/polixir/NeoRL2, https://stable-baselines.readthedocs.io
+
+NeoRL-2's Parquet files (`polixirai/NeoRL2` on Hugging Face) hold lists of floats, or columns `obs_0`, `obs_1`, ..; each is read
+whole, the largest one takes 45 MB. Without a column for time limits, an episode ends where a next observation is not the
+observation that follows: all episodes that no terminal ends must then have the same length, the time limit, and no other a greater one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
-from orlog.datasets.columns.schema import Schema
-from orlog.datasets.columns.values import Block
-from orlog.datasets.formats.episode_cutter import MISSING, EpisodeCutter, Rows
-from orlog.datasets.formats.episodes import Opened, Options, Steps
-from orlog.datasets.formats.flags import UnknownEnds
+from orlog.datasets.formats import arrays
+from orlog.datasets.formats.array_files import (
+    LazyColumn,
+    NpzFile,
+    check_stored,
+    child,
+    create_hdf5,
+    datasets_in,
+    has_child,
+    is_npz,
+    look_inside,
+    names_in,
+    npz_writer,
+    numbers,
+    open_hdf5,
+    open_npz,
+    reading,
+    reading_npz,
+)
+from orlog.datasets.formats.arrow_files import array_of, check_pyarrow, column_names, parquet_batches, reading_arrow
+from orlog.datasets.formats.episode_cutter import MISSING, unknown_ends
+from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.mapped_arrays import ArrayLayout, count_from_zero, open_layout
 from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.places import Place, Places
 from orlog.datasets.formats.safe_reading import rows_differ
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import SchemaError
+from orlog.datasets.store.hdf5 import import_h5py
+from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 from orlog.manifests.names import counted
 
-BLOCK_BYTES = 2**22  # stays in the cache of the processor
-FEW_JOINTS = 10
-STEPS_PER_JOINT = 1000
-MOST_CHOICES = 2**20
-MOST_MAPPED_CHOICES = 2**16
-MOST_EXACT = 2**53  # float64 holds all integers up to it
-FLOATS = ("float16", "float32", "float64")
-NO_ENDS: np.ndarray = np.zeros(0, bool)
+MOST_FACTS = 256
+LONGEST = 200  # characters of a text of the metadata
+CHUNK_BYTES = 2**18  # several fit into HDF5's cache, so each is compressed once
+LAYOUT, DSRL, COLUMNS = "D4RL's layout", "DSRL's layout", "orlog_columns"
 ROLES = {
     "observations": "observation",
     "next_observations": "next_observation",
@@ -49,325 +82,465 @@ ROLES = {
     "terminals": "terminated",
     "timeouts": "truncated",
 }
-"""What D4RL's names of columns are to an `EpisodeCutter`."""
-ONE_NUMBER = ("rewards", "terminals", "timeouts")
+"""What D4RL's names of columns are here."""
+OPTIONAL = ("timeouts", "next_observations")
+KEYS = ("observations", "actions", "rewards", "terminals", *OPTIONAL)
+DSRL_KEYS = (*KEYS, "costs")
+CODES = {"last_rows": "last_steps", "finals_missing": "finals_missing_at_terminals"}
+LAST = (
+    *("ends_of_some_unknown", "ends_by_success", "ends_by_horizon", *CODES.values()),
+    *("ends_at_joints", "choices_of_file", "left_out_no_rows"),
+)
+"""Codes of notes in the order in which versions have them, after all others."""
+NAMES = {
+    "observations": ("observations", "observation", "obs", "obs_old"),
+    "actions": ("actions", "action", "acts", "act"),
+    "rewards": ("rewards", "reward", "rews", "rew"),
+    "terminals": ("terminals", "terminations", "terminated", "terminal", "dones", "done"),
+    "timeouts": ("timeouts", "truncations", "truncated"),
+    "next_observations": ("next_observations", "next_observation", "next_obs", "obs_new"),
+}
+NEEDED = ("observations", "actions", "rewards")
+STARTS, RETURNS, INDEX = "episode_starts", "episode_returns", "index"
+SPLITS = ("train", "val")
+TABLES = (".parquet", ".pq")
+TABLE_NAMES = {
+    "observations": "observations|obs",
+    "actions": "actions?",
+    "rewards": "rewards?",
+    "terminals": "terminals|done",
+    "timeouts": "timeouts|truncated",
+    "next_observations": "next_observations|next_obs",
+}
+BLOCK_ROWS = 2**13
+File = tuple[Path, str]
+FLAT = ArrayLayout(
+    columns={**{role: key for key, role in ROLES.items()}, "infos/infos": "infos", "infos/*": "infos/*"},
+    episode="",
+    codes=("rewards_no_array", "left_out_no_rows"),
+    says=("terminated",),
+    has_joints=True,
+)
 
 
-class FlatRows:
-    """The columns of a file, checked before a value is read; `dtypes` and `shapes` of rows are those that they have here."""
+@contextlib.contextmanager
+def _open_flat(
+    asked: Asked,
+    open_file: Callable[[File, Options], Generator[Place]],
+    splits: Sequence[str] = (),
+    benchmark: BenchmarkEnvironment | None = None,
+    **fields: Any,
+) -> Iterator[Opened]:
+    """Read files whose places have D4RL's names; `splits` are what each is named for, `fields` more of the layout."""
+    split_of = dict(zip(asked.sources, splits, strict=True)) if splits and all(splits) else {}
 
-    def __init__(
-        self,
-        columns: Mapping[str, Any],
-        where: str,
-        *,
-        infos: Mapping[str, str],
-        left_out: Sequence[str] = (),
-        ends: np.ndarray = NO_ENDS,
-        benchmark: BenchmarkEnvironment | None = None,
-        choices: int = 0,
-    ) -> None:
-        """Check that the columns belong together, and fit the benchmark's environment, since files tell no bounds.
+    def about(place: Place) -> tuple[Mapping[str, Any], None]:
+        return {"split": split_of[place.where]} if split_of else {}, None
 
-        A column can be sliced by rows, in order, and has `shape` and `dtype`: `observations`, `actions`,
-        `rewards`, `terminals`, and where the file has them `timeouts`, `next_observations` and more. `infos`
-        are keys of more of them by the name of the column here, `left_out` keys to be told that are not read,
-        `ends` (S,) bool are the last rows of episodes of which nothing says how they ended, and `choices` is what
-        `count_choices` found among the actions.
-
-        Raises SchemaError if they do not.
-        """
-        self.where, self.left_out, self.ends = where, list(left_out), ends
-        self.benchmark = benchmark
-        self.choices = choices if benchmark is None else benchmark.actions.choices
-        self._columns = dict(columns)
-        self._roles = ROLES | {key: f"infos/{name}" for name, key in infos.items()}
-        self.count = len(columns["observations"])
-        self.dtypes = {key: np.dtype(column.dtype.str).newbyteorder("=") for key, column in columns.items()}
-        if self.dtypes["rewards"].kind in "biu":
-            self.dtypes["rewards"] = np.dtype(np.float64)
-        self.shapes = {key: tuple(column.shape[1:]) for key, column in columns.items()}
-        if benchmark is not None:
-            self._check_fit(benchmark)
-        if self.choices:
-            self.dtypes["actions"], self.shapes["actions"] = np.dtype(np.int64), ()
-        self.has_next = "next_observations" in columns
-        # Whether neither flags nor observations say where a time limit ended an episode.
-        self.needs_horizon = not (self.has_next or len(ends) or "timeouts" in columns)
-        self._check()
-
-    def blocks(self, reading: Callable[[str], AbstractContextManager[None]]) -> Iterator[Block]:
-        """Yield rows of all columns in blocks, with `terminals` and `timeouts` as flags."""
-        row_bytes = sum(self.dtypes[key].itemsize * math.prod(shape) for key, shape in self.shapes.items())
-        rows = max(1, BLOCK_BYTES // row_bytes)
-        for start in range(0, self.count, rows):
-            with reading(self.where):
-                block = {key: self._read(key, start, min(self.count, start + rows)) for key in self._columns}
-            block.setdefault("timeouts", np.zeros(len(block["rewards"]), bool))
-            yield block
-
-    def by_role(self, block: Block) -> Rows:
-        """Return a block by what its columns are to an `EpisodeCutter`."""
-        return {self._roles[key]: values for key, values in block.items()}
-
-    def _read(self, key: str, start: int, stop: int) -> np.ndarray:
-        stored = np.asarray(self._columns[key][start:stop])
-        where = f"{self.where}, {key}"
-        if key == "actions" and self.choices:  # D4RL stores them as floats
-            stored = stored.reshape(stop - start)
-            expected = f"a number from 0 to {self.choices - 1}"
-            _refuse(~np.isin(stored, np.arange(self.choices)), stored, where, start, expected)
-            return stored.astype(np.int64)
-        values = as_dtype(stored, self.dtypes[key], where, start)
-        if key in ONE_NUMBER:
-            values = values.reshape(stop - start)
-        if key in ("terminals", "timeouts") and values.dtype != bool:
-            _refuse((values != 0) & (values != 1), values, where, start, "0 or 1")
-            return values.astype(bool)
-        return values
-
-    def _check_fit(self, benchmark: BenchmarkEnvironment) -> None:
-        """Refuse observations or actions that the benchmark's environment does not have."""
-        observation, action = self.shapes["observations"], self.shapes["actions"]
-        size = benchmark.actions.size
-        wanted = tuple(benchmark.observation_shape) or observation, (size,) if size else ()
-        if action == (1,) and not size:
-            action = ()
-        if (observation, action) != wanted:
-            raise SchemaError(
-                f"{self.where}: observations {_shown(observation)} and actions {_shown(action)} do not fit "
-                f"{benchmark.datasets[0]} (environment {benchmark.name}), which has observations "
-                f"{_shown(wanted[0])} and actions {_shown(wanted[1])}."
-            )
-
-    def _check(self) -> None:
-        """Refuse columns of other lengths, shapes or dtypes than such a file has."""
-        kinds = {key: (self.dtypes[key], self.shapes[key]) for key in self._columns}
-        for key, (dtype, shape) in kinds.items():
-            rows, is_floats, expected = len(self._columns[key]), dtype.name in FLOATS, ""
-            if rows != self.count:
-                raise SchemaError(f"{self.where}, {key}: expected {self.count} rows as in observations, found {rows}.")
-            if key == "actions" and not self.choices and not (is_floats and len(shape) == 1):
-                expected = "a row of floats"
-            elif key in ("observations", "next_observations") and not (shape and (is_floats or dtype == np.uint8)):
-                expected = "a row of floats or an image of bytes"
-            elif key in ONE_NUMBER and shape not in ((), (1,)):
-                expected = "one number per step"
-            elif key == "rewards" and dtype.name not in FLOATS[1:]:
-                expected = "integers, float32 or float64"
-            elif key == "next_observations" and kinds["observations"] != (dtype, shape):
-                before = kinds["observations"]
-                expected = f"{before[0]} {before[1]} as in observations"
-            if expected:
-                raise SchemaError(f"{self.where}, {key}: expected {expected}, found rows of {dtype} {shape}.")
+    places = Places(lambda asked: list(zip(asked.files, asked.sources, strict=True)), open_file)
+    layout = dataclasses.replace(FLAT, places=places, about=about, **fields)
+    with open_layout(layout, asked) as opened:
+        if benchmark is None:
+            opened.notes += count_from_zero(opened, "choices_of_file", asked.sources[0])
+        else:
+            action = benchmark.actions
+            space: Any = opened.schema.action_space
+            bounded = action.space if action.choices else Box(action.low, action.high, space.shape, space.dtype.type)
+            opened.schema = dataclasses.replace(opened.schema, action_space=bounded)
+        opened.steps = _with_notes_in_order(opened.steps, opened.notes)
+        yield opened
 
 
-def open_flat_rows(rows: FlatRows, options: Options, reading: Callable[[str], AbstractContextManager[None]]) -> Opened:
-    """Return the episodes of rows; `reading` turns errors of the library that reads the file into ours.
-
-    The environment truncates after `options.limit` steps: needed where there are neither timeouts nor next
-    observations, and counted only there, or where nothing says how episodes ended.
-
-    Raises SchemaError if that limit is missing, or given where the file says it.
-    """
-    horizon = options.limit
-    if not rows.needs_horizon and options.horizon is not None and not len(rows.ends):
-        key = "timeouts" if not rows.has_next else "next_observations"
-        raise SchemaError(
-            f"{rows.where}: its {key} say where time limits ended episodes, so horizon={options.horizon} says nothing; leave it out."
+def _with_notes_in_order(steps: Iterator[Steps], notes: list[Note]) -> Iterator[Steps]:
+    yield from steps
+    notes[:] = [
+        Note(
+            CODES.get(note.code, note.code),
+            note.columns,
+            **{"steps" if k == "rows" else k: v for k, v in note.values.items()},
         )
-    if rows.needs_horizon and horizon is None:
-        raise SchemaError(
-            f"{rows.where}: has neither timeouts nor next_observations, so nothing says where the time "
-            "limit ended an episode; give the environment's time limit in steps (if it has none, "
-            "any number above the length of the longest episode) as horizon=."
-        )
-    space = unbounded_space(rows.dtypes["observations"], rows.shapes["observations"])
-    schema = Schema(observation_space=space, action_space=_action_space(rows), reward_dtype=rows.dtypes["rewards"])
-    opened = Opened(schema=schema, steps=iter(()), total_steps=rows.count)
-    ends = _Ends(rows, horizon if rows.needs_horizon else None)
-    opened.steps = _steps(rows, ends, reading, opened.notes, options)
-    return opened
+        for note in notes
+        if note.code != "vanished"
+    ]
+    notes.sort(key=lambda note: LAST.index(note.code) if note.code in LAST else -1)
 
 
-def _steps(
-    rows: FlatRows,
-    ends: _Ends,
+def _place(
+    where: str,
+    names: Sequence[str],
+    column: Callable[[str], Any],
     reading: Callable[[str], AbstractContextManager[None]],
-    notes: list[Note],
     options: Options,
-) -> Iterator[Steps]:
-    unknown = UnknownEnds(options, rows.where, says=() if len(rows.ends) else ("terminated",))
-    unknown.is_cutting = rows.needs_horizon
-    cutter = EpisodeCutter(ends.after, rows.where, unknown=unknown)
-    for block in rows.blocks(reading):
-        if ends.horizon is not None:
-            block["timeouts"] = ends.find_timeouts(block["terminals"], ends.horizon)
-        yield from cutter.add(rows.by_role(block))
-    notes += unknown.notes()
-    if ends.horizon is not None:
-        notes.append(Note("ends_by_horizon", horizon=ends.horizon))
-    if cutter.left_out:
-        notes.append(Note("last_steps", steps=cutter.left_out))
-    if cutter.missing:
-        missing = [f"episodes/{MISSING}"]
-        notes.append(Note("finals_missing_at_terminals", missing, episodes=cutter.missing))
-    if ends.joints:
-        notes.append(Note("ends_at_joints", places=ends.joints, how=options.ends or "truncated"))
-    if rows.choices and rows.benchmark is None:
-        notes.append(Note("choices_of_file", count=rows.choices, largest=rows.choices - 1))
-    if rows.left_out:
-        notes.append(Note("left_out_no_rows", rows.left_out))
+    *,
+    ends: np.ndarray | None = None,
+    outside: Sequence[str] = (),
+    notes: Sequence[Note] = (),
+) -> Place:
+    """Return the rows of a file; each call of `column` reads one anew.
 
-
-class _Ends:
-    """Says where episodes end: after `horizon` steps too, if given, and at `joints`, where observations do not follow."""
-
-    def __init__(self, rows: FlatRows, horizon: int | None) -> None:
-        self.horizon, self.joints = horizon, 0
-        self._rows = rows
-        self._open_steps = 0  # of the last episode so far, where the horizon ends episodes
-
-    def after(self, rows: Rows, first: int) -> np.ndarray:
-        """Return after which rows an episode ends, (n,) bool, `first` being the place of the first one."""
-        ends: np.ndarray = rows["terminated"] | rows["truncated"]
-        if len(self._rows.ends):
-            ends |= self._rows.ends[first : first + len(ends)]
-        if first + len(ends) == self._rows.count:
-            ends[-1] = True
-        if self._rows.has_next:
-            self._find_joints(rows, first, ends)
-        return ends
-
-    def find_timeouts(self, terminals: np.ndarray, horizon: int) -> np.ndarray:
-        """Return where episodes of the next rows of the file reach the horizon."""
-        timeouts = np.zeros(len(terminals), bool)
-        first = -self._open_steps
+    `ends` (S,) bool are the last rows of episodes of which nothing says how they ended. The environment truncates after
+    `options.limit` steps: needed where there are neither timeouts nor next observations, and counted only there.
+    """
+    has_next, has_timeouts = "next_observations" in names, "timeouts" in names
+    names, horizon, notes, taken = [*names], options.limit, [*notes], column
+    if has_next:
+        before, after = column("observations"), column("next_observations")
+        if (before.dtype.newbyteorder("="), before.shape) != (after.dtype.newbyteorder("="), after.shape):
+            raise SchemaError(
+                f"{where}, next_observations: expected {before.dtype} {before.shape} as in observations, found "
+                f"{after.dtype} {after.shape}."
+            )
+    if ends is None and not (has_next or has_timeouts):
+        if horizon is None:
+            raise SchemaError(
+                f"{where}: has neither timeouts nor next_observations, so nothing says where the time limit ended an episode; "
+                "give the environment's time limit in steps, or any number above the longest episode, as horizon=."
+            )
+        terminals = np.asarray(column("terminals")[:]).reshape(-1) != 0
+        timeouts, first = np.zeros(len(terminals), bool), 0
         for end in (*np.flatnonzero(terminals).tolist(), len(terminals)):
             timeouts[first + horizon - 1 : end : horizon] = True  # not at the terminal itself
-            self._open_steps = (end - first) % horizon
             first = end + 1
-        return timeouts
+        names.append("timeouts")
 
-    def _find_joints(self, rows: Rows, first: int, ends: np.ndarray) -> None:
-        """End episodes where observations do not follow each other, as where files were joined."""
-        odd = rows_differ(rows["next_observation"][:-1], rows["observation"][1:])
-        torn = np.flatnonzero(odd & ~ends[:-1])
-        ends[torn] = True
-        self.joints += len(torn)
-        if self.joints > max(FEW_JOINTS, self._rows.count // STEPS_PER_JOINT):
-            step = first + int(torn[0])
+        def taken(name: str) -> Any:
+            return timeouts if name == "timeouts" else column(name)
+
+        notes.append(Note("ends_by_horizon", horizon=horizon))
+    elif ends is None and options.horizon is not None:
+        key = "timeouts" if has_timeouts else "next_observations"
+        raise SchemaError(f"{where}: its {key} say where time limits ended episodes; leave horizon=.. out.")
+    lengths = [] if ends is None else np.diff(np.flatnonzero(ends), prepend=-1).tolist()
+    return Place(where, names, taken, reading, lengths=lengths, outside=outside, notes=notes)
+
+
+@contextlib.contextmanager
+def _open_d4rl(asked: Asked) -> Iterator[Opened]:
+    asked.only_file(LAYOUT)
+    open_file = functools.partial(_d4rl_places, asked.benchmark)
+    with _open_flat(asked, open_file, benchmark=asked.benchmark) as opened:
+        yield opened
+
+
+def _d4rl_places(benchmark: BenchmarkEnvironment | None, given: File, options: Options) -> Generator[Place]:
+    """Yield the columns of the layout, and all of infos with a row a step."""
+    source, where = given
+    with open_hdf5(source, where) as file, reading(where):
+        size = source.stat().st_size
+        _check_complete(file, where)
+        nodes = {key: child(file, key, where, LAYOUT) for key in KEYS if key not in OPTIONAL or has_child(file, key)}
+        count = nodes["observations"].shape[:1] if hasattr(nodes["observations"], "shape") else ()
+        left_out: list[str] = []
+        if has_child(file, "infos"):
+            group = child(file, "infos", where, LAYOUT)
+            if not hasattr(group, "keys"):  # one column, as in the files of D4RL's kitchen
+                nodes["infos"] = group
+            for name in names_in(group):
+                key, node = f"infos/{name}", child(group, name, where, LAYOUT)
+                if getattr(node, "shape", None) and node.shape[:1] == count:
+                    nodes[key] = node
+                else:
+                    left_out.append(key)
+        columns: dict[str, Any] = {key: numbers(node, f"{where}, {key}", size) for key, node in nodes.items()}
+        if benchmark is not None:
+            columns["actions"] = _fitting_actions(benchmark, columns["observations"], columns["actions"], where)
+        notes = _policy(file, where, size)
+        yield _place(where, list(columns), columns.__getitem__, reading, options, outside=left_out, notes=notes)
+
+
+def _fitting_actions(benchmark: BenchmarkEnvironment, observations: Any, actions: Any, where: str) -> Any:
+    """Return the actions, choices as integers; refuse what the benchmark's environment does not have."""
+    size, choices = benchmark.actions.size, benchmark.actions.choices
+    observation, action = tuple(observations.shape[1:]), tuple(actions.shape[1:])
+    wanted = tuple(benchmark.observation_shape) or observation, (size,) if size else ()
+    if (observation, () if action == (1,) and not size else action) != wanted:
+        raise SchemaError(
+            f"{where}: observations {_shown(observation)} and actions {_shown(action)} do not fit "
+            f"{benchmark.datasets[0]} (environment {benchmark.name}), which has observations "
+            f"{_shown(wanted[0])} and actions {_shown(wanted[1])}."
+        )
+
+    def read(start: int, stop: int) -> np.ndarray:  # D4RL stores choices as floats
+        stored = np.asarray(actions[start:stop]).reshape(stop - start)
+        odd = np.flatnonzero(~np.isin(stored, np.arange(choices)))
+        if len(odd):
+            expected = f"a number from 0 to {choices - 1}"
             raise SchemaError(
-                f"{self._rows.where}, next_observations: that of step {step} is not the observation of step "
-                f"{step + 1}, and neither terminals nor timeouts end an episode there, as in "
-                f"{self.joints - len(torn)} earlier places; so these are not next observations."
+                f"{where}, actions: expected {expected}, found {stored[odd[0]]} at step {start + odd[0]}."
             )
+        return stored.astype(np.int64)
 
-
-def count_choices(actions: Any, where: str) -> int:
-    """Return how many actions there are to choose from, by the largest number; 0 if they are no choices.
-
-    All rows are read, by slices. A number that is negative, or too large for a choice, is refused.
-    """
-    if actions.dtype.kind not in "iu" or tuple(actions.shape[1:]) not in ((), (1,)):
-        return 0
-    most, block = 0, BLOCK_BYTES // 8
-    for start in range(0, actions.shape[0], block):
-        values = np.asarray(actions[start : min(actions.shape[0], start + block)])
-        odd = (values < 0) | (values >= MOST_CHOICES)
-        expected = f"discrete actions from 0 to {MOST_CHOICES - 1}"
-        _refuse(odd.reshape(-1), values.reshape(-1), f"{where}, actions", start, expected)
-        most = max(most, int(values.max()) + 1)
-    return most
-
-
-def count_from_zero(opened: Opened, code: str) -> list[Note]:
-    """Let discrete actions of a layout of arrays begin with 0, and return the note of a code about how many there are."""
-    space = opened.schema.action_space
-    if not isinstance(space, Discrete):
-        return []
-    count = int(space.start + space.n)
-    opened.schema = dataclasses.replace(opened.schema, action_space=Discrete(count))
-    return [Note(code, count=count, largest=count - 1)]
-
-
-def _refuse(wrong: np.ndarray, values: np.ndarray, where: str, first: int, expected: str) -> None:
-    """Refuse values of which some are wrong, (n,) bool; `first` is the step of the first one."""
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise SchemaError(f"{where}: expected {expected}, found {values[row]} at step {first + row}.")
-
-
-def kept_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype in which observations are kept: floats, and integers of up to 16 bits, as they are.
-
-    Wider integers and flags become float64, since loaders take no integer that float32 would round.
-    """
-    is_kept = dtype.kind not in "biu" or (dtype.kind != "b" and dtype.itemsize <= 2)
-    return dtype if is_kept else np.dtype(np.float64)
-
-
-def as_dtype(values: np.ndarray, dtype: np.dtype[Any], where: str, first: int = 0) -> np.ndarray:
-    """Return numbers in another dtype; `first` is the number of their first row in errors.
-
-    Raises SchemaError if an integer would change.
-    """
-    if values.dtype == dtype or values.dtype.kind not in "iu":
-        return values.astype(dtype, copy=False)
-    with np.errstate(over="ignore"):
-        converted = values.astype(dtype)
-    wrong = converted != values
-    if dtype.kind == "f" and values.dtype.itemsize == 8:  # which were rounded to be compared
-        wrong |= (values > MOST_EXACT) | (values < -MOST_EXACT)
-    if wrong.any():
-        place = np.unravel_index(int(wrong.argmax()), wrong.shape)
-        raise SchemaError(
-            f"{where}: holds {values[place]} at row {first + int(place[0])}, which {dtype} does not hold exactly; leave it "
-            "out, or map it as infos/NAME, where integers stay as they are."
-        )
-    return converted
-
-
-def unbounded_space(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gymnasium.Space[Any]:
-    """Return the space of numbers of a file that tells no bounds."""
-    kind: Any = dtype.type
-    if dtype.kind in ("b", "u"):
-        return Box(0, 1 if dtype.kind == "b" else np.iinfo(dtype).max, shape, kind)
-    return Box(-np.inf, np.inf, shape, kind)
-
-
-def mapped_action_space(
-    kind: tuple[np.dtype[Any], tuple[int, ...]], lowest: int, highest: int, where: str
-) -> gymnasium.Space[Any]:
-    """Return as many choices as there are single integers, else a Box without bounds.
-
-    Raises SchemaError if they are too many for discrete actions.
-    """
-    dtype, shape = kind
-    if dtype.kind not in "iu" or shape:
-        return unbounded_space(dtype, shape)
-    count = highest - lowest + 1
-    if count > MOST_MAPPED_CHOICES or highest >= 2**63:
-        raise SchemaError(
-            f"{where}: actions from {lowest} to {highest} are not discrete actions; store them as floats "
-            "if they are quantities."
-        )
-    return Discrete(count, start=lowest)
-
-
-def _action_space(rows: FlatRows) -> gymnasium.Space[Any]:
-    """Return the space of actions: the benchmark's, with the numbers of the file."""
-    benchmark, dtype, shape = rows.benchmark, rows.dtypes["actions"], rows.shapes["actions"]
-    if benchmark is None:
-        return Discrete(rows.choices) if rows.choices else unbounded_space(dtype, shape)
-    if rows.choices:
-        return benchmark.actions.space
-    kind: Any = dtype.type
-    return Box(benchmark.actions.low, benchmark.actions.high, shape, kind)
+    return LazyColumn((len(actions),), np.dtype(np.int64), read) if choices else actions
 
 
 def _shown(shape: tuple[int, ...]) -> str:
     return f"of {shape[0]}" if len(shape) == 1 else f"of shape {shape}"
+
+
+def _policy(file: Any, where: str, file_bytes: int) -> list[Note]:
+    """Return the note about the behavior policy: its algorithm, iteration and other single values, no weights."""
+    facts: dict[str, str] = {}
+    group = child(file, "metadata", where, LAYOUT) if has_child(file, "metadata") else {}
+    for path, node in datasets_in(group, where):
+        is_plain = node.shape == () and node.dtype.kind in "biufS" and node.dtype.itemsize <= LONGEST
+        if is_plain and len(facts) < MOST_FACTS:
+            check_stored(node, f"{where}, metadata/{path}", file_bytes)
+            value = node[()]
+            text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+            facts[f"metadata/{path}"] = " ".join(text.split())
+    words = ", ".join(f"{name} is {value}" for name, value in facts.items())
+    return [Note("policy", facts, facts=words)] if facts else []
+
+
+def _check_complete(file: Any, where: str) -> None:
+    """Refuse a file of ours that lost a column, which nothing else would tell."""
+    # Texts of others may have any length; ours have one.
+    if COLUMNS not in file.attrs or file.attrs.get_id(COLUMNS).dtype.kind != "S":
+        return
+    there = {path for path, _ in datasets_in(file, where)}
+    for name in np.asarray(file.attrs[COLUMNS]).reshape(-1).tolist():
+        text = name.decode("utf-8", "replace")
+        if text not in there:
+            raise IntegrityError(f"{where}: has no {text:.100}, which was written; copy the file again.", file=where)
+
+
+def _is_d4rl(files: Sequence[Path]) -> bool:
+    needed = ("observations", "actions", "terminals")
+    others = ("costs", "episode_terminals")  # of DSRL and d3rlpy
+    return look_inside(
+        files,
+        lambda file: all(has_child(file, key) for key in needed) and not any(has_child(file, key) for key in others),
+    )
+
+
+@contextlib.contextmanager
+def _open_dsrl(asked: Asked) -> Iterator[Opened]:
+    asked.only_file(DSRL)
+    columns = {**{role: key for key, role in ROLES.items()}, "infos/cost": "costs"}
+    with _open_flat(asked, _dsrl_places, columns=columns) as opened:
+        yield opened
+
+
+def _dsrl_places(given: File, options: Options) -> Generator[Place]:
+    source, where = given
+    with open_hdf5(source, where) as file, reading(where):
+        size = source.stat().st_size
+        columns = {key: numbers(child(file, key, where, DSRL), f"{where}, {key}", size) for key in DSRL_KEYS}
+        left_out = [key for key in names_in(file) if key not in DSRL_KEYS]
+        yield _place(where, DSRL_KEYS, columns.__getitem__, reading, options, outside=left_out)
+
+
+@contextlib.contextmanager
+def _open_npz_files(asked: Asked) -> Iterator[Opened]:
+    splits = [next((s for s in SPLITS if one.stem.endswith(f"-{s}")), "") for one in asked.files]
+    with open_npz(asked.files[0], asked.sources[0]) as file:
+        says = () if STARTS in file.names and not _named(file).keys() & {"terminals", "timeouts"} else FLAT.says
+    with _open_flat(asked, _npz_places, splits, says=says) as opened:
+        yield opened
+
+
+def _named(file: NpzFile) -> dict[str, str]:
+    """Return the arrays of a file by their names here."""
+    names: dict[str, str] = {}
+    for key, others in NAMES.items():
+        there = [other for other in others if other in file.names]
+        if len(there) > 1:
+            raise SchemaError(f"{file.where}: has both {there[0]} and {there[1]}; remove one.")
+        names |= dict.fromkeys((key,), there[0]) if there else {}
+    for key in NEEDED:
+        if key not in names:
+            spellings = ", ".join(NAMES[key])
+            raise SchemaError(f"{file.where}: has no {key} ({spellings}); its arrays are {', '.join(file.names)}.")
+    return names
+
+
+def _npz_places(given: File, options: Options) -> Generator[Place]:
+    path, where = given
+    with open_npz(path, where) as file:
+        names, notes = _named(file), list[Note]()
+        stored, used, ends = dict(names), {*names.values()}, None
+        count = len(file.column(names["observations"]))
+        if "terminals" in names:
+            is_unclear = names["terminals"] in ("dones", "done")
+            if is_unclear and "timeouts" not in names and "next_observations" in names:
+                notes.append(Note("ends_or_limits"))
+        else:
+            stored["terminals"] = ""
+            if "timeouts" in names:
+                notes.append(Note("ends_are_limits"))
+            elif STARTS in file.names:
+                ends = np.append(_numbers(file, STARTS, count)[1:] != 0, True)
+                used.add(STARTS)
+                unknown = unknown_ends(options, where, {f"infos/{name}" for name in file.names})
+                is_open = not options.ends and options.horizon is None
+                notes += [Note("ends_by_starts", [STARTS])] if is_open else unknown
+                if RETURNS in file.names and file.dtype(RETURNS).kind in "iuf":
+                    notes += _other_returns(file, names["rewards"], ends)
+                    used.add(RETURNS)
+            else:
+                raise SchemaError(
+                    f"{where}: nothing says where episodes end: expected one of "
+                    f"{', '.join(NAMES['terminals'])} or {STARTS}.{arrays.FORMAT.describe([path])}"
+                )
+        if INDEX in file.names and file.shape(INDEX) != (count,):
+            _check_index(file, names, ends, count)
+            used.add(INDEX)
+        left_out = []
+        for name in [name for name in file.names if name not in used]:
+            if file.shape(name)[:1] == (count,) and file.dtype(name).kind in "biuf":
+                stored[f"infos/{name}"] = name
+            else:
+                left_out.append(name)
+
+        def column(name: str) -> Any:
+            return file.column(stored[name]) if stored[name] else np.zeros(count, bool)
+
+        yield _place(where, list(stored), column, reading_npz, options, ends=ends, outside=left_out, notes=notes)
+
+
+def _numbers(file: NpzFile, name: str, rows: int | None = None) -> np.ndarray:
+    """Return a whole array of one number a row, of `rows` rows."""
+    column = file.column(name)  # a stream of its own, besides the one for steps
+    count = len(column) if rows is None else rows
+    if column.shape not in ((count,), (count, 1)):
+        what = "one number a row" if rows is None else f"{rows} rows as in observations"
+        raise SchemaError(f"{file.where}, {name}: expected {what}, found {column.shape}.")
+    return column[:count].reshape(-1)
+
+
+def _other_returns(file: NpzFile, rewards: str, ends: np.ndarray) -> list[Note]:
+    """Note which returns of episodes are not the sums of their rewards."""
+    stated = _numbers(file, RETURNS)
+    values = _numbers(file, rewards, len(ends))
+    sums = np.diff(np.cumsum(values, dtype=np.float64)[ends], prepend=0)
+    if len(stated) != len(sums):
+        return [Note("returns_of_others", [RETURNS], numbers=len(stated), episodes=len(sums))]
+    odd = np.flatnonzero(~np.isclose(stated, sums, rtol=1e-3, atol=1e-3))
+    if not len(odd):
+        return []
+    first = int(odd[0])
+    differ = {"first": first, "stated": stated[first], "summed": sums[first]}
+    return [Note("returns_differ", [RETURNS], episodes=len(odd), **differ)]
+
+
+def _check_index(file: NpzFile, names: dict[str, str], known: np.ndarray | None, count: int) -> None:
+    """Refuse flags that end episodes elsewhere than the first rows of the next ones say."""
+    first_rows = _numbers(file, INDEX)
+    ends = np.zeros(count, bool) if known is None else known.copy()
+    for key in ("terminals", "timeouts"):
+        if key in names:
+            ends |= _numbers(file, names[key], count) != 0
+    starts = np.flatnonzero(np.append(True, ends[:-1]))
+    if not np.array_equal(starts, first_rows):
+        both = min(len(starts), len(first_rows))
+        differ = np.append(starts[:both] != first_rows[:both], True)
+        raise SchemaError(
+            f"{file.where}, {INDEX}: lists {len(first_rows)} episodes, and the flags end {len(starts)}; they differ from "
+            f"episode {int(np.argmax(differ))} on."
+        )
+
+
+def _is_flat_npz(files: Sequence[Path]) -> bool:
+    if not all(is_npz(file) for file in files):
+        return False
+    with open_npz(files[0], str(files[0])) as file:
+        if "indices" in file.names and "terminal" in file.names:  # of imitation
+            return False
+        return all(set(NAMES[name]) & set(file.names) for name in NEEDED)
+
+
+@contextlib.contextmanager
+def _open_neorl2(asked: Asked) -> Iterator[Opened]:
+    with _open_flat(asked, _neorl2_places, [_split(file) for file in asked.files]) as opened:
+        yield opened
+
+
+def _split(file: Path) -> str:
+    """Return what a file is named for, or its folder."""
+    names = [name for name in SPLITS if file.stem.endswith(f"-{name}") or file.parent.name == name]
+    return names[0] if names else ""
+
+
+def _neorl2_places(given: File, options: Options) -> Generator[Place]:
+    file, where = given
+    columns, notes = _columns_of_table(file, where), list[Note]()
+    if "timeouts" not in columns:
+        horizon, columns["timeouts"] = _timeouts(columns, where)
+        notes = [Note("ends_by_gaps", horizon=horizon)] if horizon else []
+    yield _place(where, list(columns), columns.__getitem__, reading_arrow, options, notes=notes)
+
+
+def _columns_of_table(file: Path, where: str) -> dict[str, np.ndarray]:
+    """Return the columns of a table by D4RL's names."""
+    names = column_names(file, where)
+    parts = _parts(names)
+    if parts is None:
+        raise SchemaError(f"{where}: expected the columns {', '.join(TABLE_NAMES)} of NeoRL-2, found {names}.")
+    blocks: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    first = 0
+    for batch in parquet_batches(file, where, names, BLOCK_ROWS):
+        for name in names:
+            blocks[name].append(array_of(batch.column(name), name, where, first))
+        first += batch.num_rows
+    columns = {}
+    for key, several in parts.items():
+        with reading_arrow(f"{where}, {several[0]}"):  # which may differ in shape
+            whole = [np.concatenate(blocks[name] or [np.zeros(0)]) for name in several]
+            columns[key] = np.stack(whole, axis=-1) if len(whole) > 1 else whole[0]
+        if not first or columns[key].dtype.kind not in "biuf":
+            raise SchemaError(f"{where}, {several[0]}: expected rows of numbers, found {columns[key].dtype}.")
+    return columns
+
+
+def _parts(names: Sequence[str]) -> dict[str, list[str]] | None:
+    """Return the names of the columns of each role; None if they are not those of NeoRL-2."""
+    parts: dict[str, list[str]] = {}
+    for key, spellings in TABLE_NAMES.items():
+        single = [name for name in names if re.fullmatch(spellings, name)]
+        spread = [name for name in names if re.fullmatch(rf"({spellings})_\d+", name)]
+        spread.sort(key=lambda name: int(name.rpartition("_")[2]))
+        numbers = [int(name.rpartition("_")[2]) for name in spread]
+        if len(single) + bool(spread) > 1 or numbers != list(range(len(spread))):
+            return None
+        if single or spread:
+            parts[key] = single or spread
+    used = {name for several in parts.values() for name in several}
+    return parts if used == {*names} and {*TABLE_NAMES} - parts.keys() <= {"timeouts"} else None
+
+
+def _timeouts(columns: dict[str, np.ndarray], where: str) -> tuple[int, np.ndarray]:
+    """Return the time limit, if one ended an episode, and where it did, (rows,) bool."""
+    now, after = columns["observations"], columns["next_observations"]
+    if now.shape != after.shape or now.dtype != after.dtype:
+        raise SchemaError(
+            f"{where}, next_observations: expected {now.dtype} {now.shape}, found {after.dtype} {after.shape}."
+        )
+    ends = columns["terminals"].reshape(-1) != 0
+    stops = np.flatnonzero(ends | np.append(rows_differ(after[:-1], now[1:]), True))
+    lengths = np.diff(stops, prepend=-1)
+    cut = ~ends[stops]
+    limits = np.unique(lengths[cut])
+    if (limits == 1).any() and len(ends) > 1:
+        row = int(stops[cut & (lengths == 1)][0])
+        raise SchemaError(f"{where}, next_observations: from row {row} on, these are not next observations.")
+    if len(limits) > 1 or (len(limits) and lengths.max() > limits[0]):
+        raise SchemaError(
+            f"{where}: episodes that no terminal ends have {limits.min()} to {limits.max()} steps, and the "
+            f"longest of all {lengths.max()}; expected one time limit."
+        )
+    timeouts = np.zeros(len(ends), bool)
+    timeouts[stops[cut]] = True
+    return int(limits[0]) if len(limits) else 0, timeouts
+
+
+def is_neorl2(files: Sequence[Path]) -> bool:
+    """Return whether Parquet files have the columns of NeoRL-2, and no others."""
+    if any(file.suffix.lower() not in TABLES for file in files):
+        return False
+    try:
+        return _parts(column_names(files[0], str(files[0]))) is not None
+    except (MissingExtraError, OrlogError):
+        return False
 
 
 def file_stem(dataset: Dataset) -> str:
@@ -457,3 +630,93 @@ def demonstration_losses(dataset: Dataset, what: str, *, own: Collection[str]) -
         "How episodes ended is lost.",
         "The last observation of each episode is lost, and with it what came of its last action.",
     ]
+
+
+def _write_d4rl(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Write `NAME.hdf5`, compressed by gzip as D4RL's own files."""
+    name = file_stem(dataset)
+    with create_hdf5(folder / f"{name}.hdf5", progress, libver=None) as (file, progress):
+        first = 0
+        columns: dict[str, Any] = {}  # kept open: one that is closed compresses its chunk
+        for rows in flat_columns(dataset, progress):
+            count = len(rows["rewards"])
+            if not columns:
+                file.attrs[COLUMNS] = np.array([key.encode() for key in rows])
+            for key, values in rows.items():
+                if key not in columns:
+                    row = values.shape[1:]
+                    row_bytes = max(1, values.dtype.itemsize * math.prod(row))
+                    rows_together = max(1, min(dataset.total_steps, CHUNK_BYTES // row_bytes))
+                    columns[key] = file.create_dataset(
+                        key,
+                        (dataset.total_steps, *row),
+                        values.dtype,
+                        compression="gzip",
+                        fletcher32=True,
+                        chunks=(rows_together, *row),
+                    )
+                columns[key][first : first + count] = values
+            first += count
+
+
+def _write_npz(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Write `NAME.npz` by the first of the names above."""
+    with npz_writer(folder / f"{file_stem(dataset)}.npz") as add:
+        for rows in flat_columns(dataset, progress):
+            add({key.removeprefix("infos/"): values for key, values in rows.items()})
+
+
+def _npz_losses(dataset: Dataset) -> list[str]:
+    """Say what the files cannot hold."""
+    taken = {f"infos/{other}" for others in NAMES.values() for other in (*others, STARTS, INDEX)}
+    clash = sorted(taken & dataset.schema.extras.keys())
+    if clash:
+        raise SchemaError(
+            f"{dataset.name}: in an npz file {clash[0]} means something else; leave it out: select_columns."
+        )
+    return flat_losses(dataset, "npz files")
+
+
+FORMATS = {
+    "d4rl": Format(
+        name="d4rl-hdf5",
+        open=_open_d4rl,
+        recognizes=_is_d4rl,
+        extensions=(".hdf5", ".h5"),
+        options=("horizon",),
+        takes_benchmark=True,
+        notes_in_lineage=False,
+        write=_write_d4rl,
+        losses=lambda dataset: flat_losses(dataset, "D4RL's files"),
+        check=lambda: import_h5py(),
+        reads=(*KEYS, "infos/*", "@orlog_columns"),
+    ),
+    "dsrl": Format(
+        name="dsrl-hdf5",
+        open=_open_dsrl,
+        recognizes=lambda files: look_inside(files, lambda file: all(has_child(file, key) for key in DSRL_KEYS)),
+        extensions=(".hdf5", ".h5"),
+        check=lambda: import_h5py(),
+        reads=("**",),
+    ),
+    "neorl2": Format(
+        name="neorl2-parquet",
+        open=_open_neorl2,
+        recognizes=is_neorl2,
+        extensions=TABLES,
+        shares=True,
+        check=check_pyarrow,
+        reads=("**",),
+    ),
+    "npz": Format(
+        name="npz",
+        open=_open_npz_files,
+        recognizes=_is_flat_npz,
+        extensions=(".npz",),
+        options=("horizon", "ends"),
+        shares=True,
+        write=_write_npz,
+        losses=_npz_losses,
+        reads=("**",),
+    ),
+}

@@ -1,40 +1,33 @@
-"""The formats of third-party files, each declared in a file of its own: `NAME.py`, or `NAME/format.py` if it is large.
+"""The formats of third-party files: each is a row `FORMAT`, or one of a table `FORMATS`, of a module in this folder.
 
-That file has a constant named `FORMAT`, or a table of several named `FORMATS`, and nothing else has to know about it. The other files here read HDF5, npz,
-Zarr and Arrow, and have what several formats use.
-Listing the formats imports all of these modules, so libraries are imported inside their functions.
+`NAME.py`, or `NAME/format.py` where it is large, declares it, and nothing else has to know about it. Listing the formats imports
+all of these modules, so libraries are imported inside their functions.
 
 A format of one's own needs `Format`, `Asked`, `Note`, `Opened` and `Steps` from here (docs/your-own-format.md).
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import runpy
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
 
 import orlog.datasets.formats
-from orlog.datasets.formats.beside_arrays import EPISODES, of_steps
-from orlog.datasets.formats.blanks import notes_of_blanks
-from orlog.datasets.formats.conventions import CONVENTIONS, put_conventions
+from orlog.datasets.formats.episode_cutter import HOW
 from orlog.datasets.formats.episodes import Asked as Asked
-from orlog.datasets.formats.episodes import Found, Options, write_episodes
+from orlog.datasets.formats.episodes import Found, Options, warn_of_one_process, write_episodes
 from orlog.datasets.formats.episodes import Opened as Opened
 from orlog.datasets.formats.episodes import Steps as Steps
-from orlog.datasets.formats.flags import HOW
-from orlog.datasets.formats.inventory import holds, not_read
-from orlog.datasets.formats.notes import NOT_IN_LISTED, sentences
+from orlog.datasets.formats.inventory import about_others, not_read, refuse_pointers, refuse_programs
+from orlog.datasets.formats.notes import NOT_IN_LISTED, notes_of_blanks, sentences
 from orlog.datasets.formats.notes import Note as Note
-from orlog.datasets.formats.other_files import about_others, refuse_pointers, refuse_programs
-from orlog.datasets.formats.overrides import GivenSpaces, of_benchmark, put_rewards
-from orlog.datasets.formats.pieces import warn_of_one_process
+from orlog.datasets.formats.overrides import CONVENTIONS, GivenSpaces, of_benchmark, put_conventions, put_rewards
+from orlog.datasets.formats.places import EPISODES, of_steps
 from orlog.datasets.formats.safe_reading import SUMS_FILE
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
@@ -42,8 +35,6 @@ from orlog.errors import FormatVersionError, NotFoundError
 from orlog.manifests.counterparts import BenchmarkEnvironment, benchmark_environment, benchmark_environments
 from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import did_you_mean
-
-MOST_AROUND = 4  # folders that a file lies in
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +54,7 @@ class Format:
             need, which hold choices as floats.
         notes_in_lineage: Whether what reading left out or repaired stands in the lineage too, not
             only in the description; false where digests were pinned before it did.
-        shares: Whether several processes can read a file each, by `read_pieces` of `pieces.py`.
+        shares: Whether several processes can read a file each, by `read_pieces` of `episodes.py`.
         only_mapped: Whether files are taken for it only where the user says what their columns are.
         any_layout: Whether it takes files of any layout, and so only those that no other format fits.
         describe: What files hold, and how one could say what it means, where no format fits them;
@@ -115,10 +106,8 @@ def find_format(wanted: str, dataset: str) -> Format:
     """Return the format of a name; a FormatVersionError if there is none."""
     known = {one.name: one for one in formats().values()}
     if wanted not in known:
-        raise FormatVersionError(
-            f"{dataset}: no format {wanted!r} is known{did_you_mean(wanted, known)}; this orlog "
-            f"reads {', '.join(sorted(known))}; run: pip install --upgrade orlog"
-        )
+        instead = did_you_mean(wanted, known) or f"; it reads {', '.join(sorted(known))}."
+        raise FormatVersionError(f"{dataset}: no format {wanted!r} is known{instead}")
     return known[wanted]
 
 
@@ -168,41 +157,13 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str, *, is
         raise ValueError(
             f"{dataset}: several formats fit the files; choose one as format=: {', '.join(fitting)}. Run: {call}"
         )
-    is_table = fitting == ["table"] and not is_mapped
-    around = _around(files[0], known, dataset) if is_table or not fitting else ""
-    if not fitting or around:
-        told = "".join(one.describe(files) for one in possible.values()) or about_others(files)
+    if not fitting:
+        described = "".join(one.describe(files) for one in possible.values()) or about_others(files)
         raise ValueError(
             f"{dataset}: the files look like no known format. orlog import --list shows those that are read, and a file of "
-            f"your own can be one: docs/your-own-format.md{told}{around}"
+            f"your own can be one: docs/your-own-format.md{described}"
         )
     return known[fitting[0]]
-
-
-def _around(file: Path, known: Mapping[str, Format], dataset: str) -> str:
-    """Return what to run where a folder around a file is what a format reads, such as that of one shard."""
-    inner = file.absolute()
-    for folder in inner.parents[:MOST_AROUND]:
-        if folder in (Path.home(), Path(folder.anchor)):
-            break
-        beside = [one for one in folder.iterdir() if one != inner and one.is_dir()]
-        for one in _of_folder(folder, known):
-            # A dataset that lies beside the file makes a format recognize the folder that holds both.
-            is_beside = True
-            with contextlib.suppress(OSError):  # folders of others, which may go at any time
-                is_beside = any(one.recognizes([other]) for other in beside)
-            if not is_beside and holds(folder, file, one.reads):
-                line = shlex.join(["orlog", "import", str(folder), dataset])
-                return f"\nThe folder around it looks like {one.name}; run: {line}"
-        inner = folder
-    return ""
-
-
-def _of_folder(folder: Path, known: Mapping[str, Format]) -> Iterator[Format]:
-    """Yield the formats that a folder looks like."""
-    for one in known.values():
-        if "" in one.extensions and not one.any_layout and one.recognizes([folder]):
-            yield one
 
 
 def only_file(path: Path) -> Path:
@@ -210,7 +171,8 @@ def only_file(path: Path) -> Path:
     if not (path / SUMS_FILE).is_file():
         return path
     files = [one for one in path.iterdir() if one.name != SUMS_FILE]
-    if len(files) != 1 or not files[0].is_file() or any(_of_folder(path, formats())):
+    of_folders = (one for one in formats().values() if "" in one.extensions and not one.any_layout)
+    if len(files) != 1 or not files[0].is_file() or any(one.recognizes([path]) for one in of_folders):
         return path
     return files[0]
 
@@ -252,14 +214,10 @@ def read_version(
     *,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> tuple[Manifest, Found]:
-    """Write the objects of the version that files hold into a new folder.
+    """Write the objects of the version that files hold into a new folder; return its manifest, and what was found.
 
-    Returns its manifest, and what was found. The description is followed by what reading left out,
-    repaired, or could not know. The horizon is that of the benchmark by default.
-
-    Raises NotFoundError if no benchmark has the dataset `like`; ValueError if the format has no use for an
-    option; SchemaError if the files are not of the format, or do not fit the environment; IntegrityError if
-    a file is damaged; StorageError if the disk is full.
+    The description is followed by what reading left out, repaired, or could not know. The horizon is that of the benchmark by
+    default.
     """
     name, given, options = wanted.name, wanted.spaces, asked.options
     if file_format.open is None:
@@ -342,10 +300,8 @@ def _find_benchmark(file_format: Format, name: str, like: str) -> BenchmarkEnvir
     found = benchmark_environment(like or name)
     if like and found is None:
         known = [one for known in benchmark_environments() for one in known.datasets]
-        raise NotFoundError(
-            f"{name}: orlog knows no environment of {like!r} (like=)"
-            + (did_you_mean(like, known) or "; give a name of D4RL, such as d4rl/hopper-medium-v2.")
-        )
+        instead = did_you_mean(like, known) or "; give a name of D4RL, such as d4rl/hopper-medium-v2."
+        raise NotFoundError(f"{name}: orlog knows no environment of {like!r} (like=){instead}")
     if found is None or not (like or file_format.takes_benchmark):
         return None
     # Errors name the dataset that was meant, not all that share the environment.

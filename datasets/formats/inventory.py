@@ -3,26 +3,49 @@
 A name is that of an array, `obs/qpos`, of an attribute of a group, `data@env_args`, or of a key of a JSON file; in a folder
 the path of the file comes first, `meta/info.json:fps`, and `./` and the path alone is a file that is not looked into. Numbers in
 names are written `#`, so that the names of one episode stand for those of all.
+
+Files that orlog does not read, and what to run in their place: pickles, pointers of Git LFS, archives and others.
+
+A pickle is a program. Its instructions are followed as Python does, but whatever it would call becomes a `_Made`, which
+does nothing: so the top level of what it holds is known, and no program runs.
 """
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import fnmatch
+import gzip
 import itertools
 import json
+import lzma
+import pickle
 import re
+import shlex
+import sys
+import types
+import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
+from orlog.datasets.formats.array_files import (
+    has_child,
+    is_hdf5,
+    is_npz,
+    is_zarr,
+    links_in,
+    look_inside,
+    open_hdf5,
+    open_npz,
+    open_zarr,
+)
 from orlog.datasets.formats.arrow_files import arrow_names
-from orlog.datasets.formats.hdf5_files import is_hdf5, links_in, open_hdf5
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.npz_files import is_npz, open_npz
-from orlog.datasets.formats.zarr_arrays import is_zarr, open_zarr
 from orlog.datasets.store.hdf5 import import_h5py
+from orlog.errors import SchemaError
+from orlog.manifests.names import counted
 
 ATTRIBUTE, INSIDE, FILE = "@", ":", "./"
 BESIDE = ("./*SHA#SUMS",)
@@ -57,18 +80,6 @@ def not_read(files: Sequence[Path], known: Sequence[str], notes: Sequence[Note],
     names = ", ".join(shown[:MOST_TOLD])
     names += f" and {len(shown) - MOST_TOLD} more" if len(shown) > MOST_TOLD else ""
     return [Note("not_read", left, names=names)] if left else []
-
-
-def holds(folder: Path, file: Path, patterns: Sequence[str]) -> bool:
-    """Return whether a file in a folder is one that a format reads there, whose patterns are those of `not_read`."""
-    where = file.absolute().relative_to(folder).as_posix()
-    for name in _names([file]):
-        path = f"{FILE}{where}" if name.startswith(FILE) else f"{where}{INSIDE}{name}"
-        path = NUMBER.sub("#", path)
-        inner = path if path.startswith(FILE) else name
-        if any(fnmatch.fnmatchcase(path if INSIDE in one else inner, one) for one in patterns):
-            return True
-    return not patterns
 
 
 def _spellings(name: str) -> set[str]:
@@ -166,3 +177,319 @@ def _hdf5_names(node: Any, path: str) -> Iterator[str]:
             yield inner
         else:
             yield from _hdf5_names(h5py.h5o.open(node, name.encode()), inner)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/"
+LARGEST_POINTER = 1024  # bytes; the specification of Git LFS allows no more
+MOST_LOOKED_AT = 20_000
+PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")
+PACKED: dict[bytes, tuple[str, Any]] = {
+    b"\x1f\x8b": ("gzip", gzip.open),
+    b"BZh": ("bz2", bz2.open),
+    b"\xfd7zX": ("lzma", lzma.open),
+}
+PACKED_ENDINGS = (".gz", ".bz2", ".xz", ".lzma")
+MOST_READ = 2**22  # bytes of instructions that are followed
+LONGEST_VALUE = 2**20  # longer ones, such as the numbers of arrays, are passed over
+KNOWN = ("numpy", "torch", "pandas", "joblib", "__builtin__", "copy_reg")
+KINDS = {
+    "_reconstruct": "array",
+    "_frombuffer": "array",
+    "NumpyArrayWrapper": "array",
+    "_rebuild_tensor_v2": "tensor",
+    "_rebuild_tensor": "tensor",
+    "scalar": "number",
+}
+"""What a pickle makes, by the name that it calls for it."""
+TIANSHOU = (
+    "a replay buffer of Tianshou, which holds pickles, and reading these runs the program in them. Where you trust it, "
+    "convert it yourself:\n"
+    "    import numpy as np; from tianshou.data import {kind}\n"
+    "    buffer = {kind}.load_hdf5({file!r})\n"
+    "    order = buffer.sample_indices(0); rows = buffer[order]\n"
+    "    cut = (rows.truncated | np.isin(order, buffer.unfinished_index())) & ~rows.terminated\n"
+    "    np.savez('data.npz', observations=rows.obs, actions=rows.act, rewards=rows.rew,\n"
+    "             next_observations=rows.obs_next, terminals=rows.terminated, timeouts=cut)\n"
+    "Then: orlog import data.npz NAME"
+)
+UNITREE = (
+    "a recording of Unitree's xr_teleoperate. Its tool unitree_IL_lerobot makes a LeRobotDataset of a folder of "
+    "tasks, which is read: python unitree_lerobot/utils/convert_unitree_json_to_lerobot.py --raw-dir FOLDER "
+    "--repo-id me/task --robot_type ROBOT; then: orlog import ~/.cache/huggingface/lerobot/me/task NAME"
+)
+UNPACK = "an archive. Run: python -m {module} -e {file} unpacked; then: orlog import unpacked NAME"
+AS_CSV = (
+    "Run: python -c \"import pandas; pandas.{read}.to_csv('data.csv', index=False)\"; then: orlog import data.csv NAME"
+)
+MATLAB = (
+    'a file of MATLAB. Run: python -c "import numpy, scipy.io; found = scipy.io.loadmat({path!r}); '
+    "numpy.savez('data.npz', **{name: values for name, values in found.items() if name[0] != '_'})\"; then: "
+    "orlog import data.npz NAME. One of version 7.3 is HDF5: rename it to end in .h5"
+)
+AS_PARQUET = (
+    'a table of Arrow. Run: python -c "import pyarrow.feather as f, pyarrow.parquet as p; '
+    "p.write_table(f.read_table({path!r}), 'data.parquet')\"; then: orlog import data.parquet NAME"
+)
+AS_LINES = (
+    'a JSON document. If it is a list with a row for each step, run: python -c "import json; '
+    "print(*map(json.dumps, json.load(open({path!r}))), sep='\\n')\" > data.jsonl; then: "
+    "orlog import data.jsonl NAME"
+)
+TFRECORD = (
+    "a shard of TensorFlow records. Name the folder of the dataset, which holds dataset_info.json and features.json"
+)
+ARRAY = (
+    "one array. Put those that belong together, with a row for each step, in one file: np.savez('data.npz', "
+    "observations=np.load(..), actions=np.load(..), rewards=np.load(..), terminals=np.load(..)); then: "
+    "orlog import data.npz NAME"
+)
+FILES = (
+    ("*data.json", UNITREE),
+    ("*.tar", UNPACK.replace("{module}", "tarfile")),
+    ("*.tar.*", UNPACK.replace("{module}", "tarfile")),
+    ("*.tgz", UNPACK.replace("{module}", "tarfile")),
+    ("*.zip", UNPACK.replace("{module}", "zipfile")),
+    ("*.gz", "a packed file. Run: gunzip -k {file}; then import the file that it leaves"),
+    ("*.mat", MATLAB),
+    ("*.tsv", "a table with tabs. " + AS_CSV.format(read="read_csv({path!r}, sep='\\t')")),
+    ("*.txt", "a text. Where it has columns, " + AS_CSV.format(read="read_csv({path!r}, sep=r'\\s+')")),
+    ("*.npy", ARRAY),
+    ("*.xlsx", "a spreadsheet. " + AS_CSV.format(read="read_excel({path!r})")),
+    ("*.arrow", AS_PARQUET),
+    ("*.feather", AS_PARQUET),
+    ("*.json", AS_LINES),
+    ("*.safetensors", "the weights of a network, not data"),
+    ("*.tfrecord*", TFRECORD),
+    ("*.mp4", "a video without actions. Name the folder of the dataset that it belongs to"),
+)
+"""Names of files, what such a file is, and what to run."""
+FOLDERS = (("*/colors/*", UNITREE), ("*.tar", "a folder of archives. Unpack each: python -m tarfile -e FILE unpacked"))
+"""Paths in folders, what such a folder is, and what to run."""
+ENDINGS = {b"\x89HDF\r\n\x1a\n": (".h5", "HDF5"), b"PAR1": (".parquet", "Parquet")}
+ONLY_ABOUT = ("README*", "LICENSE*", ".gitattributes", ".gitignore", "*.png")
+
+
+def refuse_pointers(files: Sequence[Path], dataset: str) -> None:
+    """Refuse files, or a folder, with data that git did not fetch."""
+    each = (inner for file in files for inner in (file.rglob("*") if file.is_dir() else [file]))
+    pointers = [path for path in itertools.islice(each, MOST_LOOKED_AT) if _is_pointer(path)]
+    if pointers:
+        several = len(pointers) > 1
+        more = f" and {counted(len(pointers) - 1, 'more file')}" if several else ""
+        raise SchemaError(
+            f"{dataset}: {pointers[0]}{more} {'are pointers' if several else 'is a pointer'} of Git LFS, not the "
+            "data; where they were cloned, run: git lfs pull"
+        )
+
+
+def _is_pointer(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > LARGEST_POINTER:
+            return False
+        with path.open("rb") as file:
+            return file.read(len(POINTER)) == POINTER
+    return False
+
+
+def refuse_programs(file: Path, dataset: str) -> None:
+    """Raise ValueError if reading a file would run a program in it; the message has lines that convert it."""
+    if is_pickle(file):
+        raise ValueError(about_pickle(dataset, file))
+    if is_hdf5(file) and look_inside([file], _is_tianshou):
+        is_vector = look_inside([file], lambda opened: has_child(opened, "buffers"))
+        lines = TIANSHOU.format(kind="VectorReplayBuffer" if is_vector else "ReplayBuffer", file=file.name)
+        raise ValueError(f"{dataset}: {file.name} is {lines}")
+
+
+def _is_tianshou(file: Any) -> bool:
+    return has_child(file, "_meta") and has_child(file, "_random_state")
+
+
+def is_pickle(path: Path) -> bool:
+    """Return whether a file is called a pickle, or starts as one of protocol 2 or later does, also if it is packed."""
+    name = path.name.lower()
+    for ending in PACKED_ENDINGS:
+        name = name.removesuffix(ending)
+    if path.is_dir() or name.endswith(PICKLES):
+        return not path.is_dir()
+    with contextlib.suppress(Exception), _opened(path) as file:
+        head = file.read(2)
+        return len(head) == 2 and head[0] == 0x80 and 2 <= head[1] <= 5
+    return False
+
+
+def about_pickle(dataset: str, file: Path) -> str:
+    """Return that a file is a pickle, what its top level holds, and lines that write that as npz, or as Parquet."""
+    if not file.stat().st_size:
+        return f"{dataset}: {file.name} is empty; get this file again."
+    value, names, is_whole = _top_level(file)
+    far = "" if is_whole else ", as far as it could be followed,"
+    holds = "" if value is None else f" It holds{far} {_in_words(value)}."
+    foreign = [name for name in names if name.partition(".")[0] not in (*sys.stdlib_module_names, *KNOWN)]
+    where = f", where {', '.join(sorted(foreign))} can be imported" if foreign else ""
+    if isinstance(value, _Made) and value.name.startswith("pandas."):
+        saving, made = "data.to_parquet('data.parquet')", "data.parquet"
+    else:
+        saving, made = "save_rows(data, 'data.npz')", "data.npz"
+    lines = [*_loading(file, names), "from orlog.datasets.unpickled import save_rows", saving]
+    program = "".join(f"    {line}\n" for line in lines)
+    return (
+        f"{dataset}: {file.name} is a pickle, and reading a pickle runs the program in it, so it is not read."
+        f"{holds} Where you trust it, convert it yourself{where}:\n{program}"
+        f"Then: orlog import {made} NAME"
+    )
+
+
+def _loading(file: Path, names: Collection[str]) -> list[str]:
+    """Return the lines that read a file into `data`."""
+    name, how = repr(file.name), _packing(file)
+    if how == "zipfile" or file.suffix in (".pt", ".pth"):
+        are_weights = all(one.startswith(("torch.", "collections.")) for one in names)
+        loading = f"torch.load({name}, map_location='cpu', weights_only={are_weights})"
+        return ["import torch", f"data = {loading}"]
+    if file.suffix == ".joblib":
+        return ["import joblib", f"data = joblib.load({name})"]
+    opening = f"{how}.open({name})" if how else f"open({name}, 'rb')"
+    return [
+        f"import {how}, pickle" if how else "import pickle",
+        f"with {opening} as file: data = pickle.load(file, encoding='latin1')",
+    ]
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open the pickle in a file: all of it, what it packs, or what lies in the Zip archive that torch writes."""
+    how = _packing(path)
+    if how == "zipfile":
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if re.fullmatch(r"[^/]+/data\.pkl", name)]
+            with archive.open(names[0]) as file:
+                yield file
+        return
+    opening = next((one for name, one in PACKED.values() if name == how), open)
+    with opening(path, "rb") as file:
+        yield file
+
+
+def _packing(path: Path) -> str:
+    """Return the module that unpacks a file, by its first bytes; nothing if it is not packed."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    if head == b"PK\x03\x04":
+        return "zipfile"
+    return next((name for start, (name, _) in PACKED.items() if head.startswith(start)), "")
+
+
+def _top_level(path: Path) -> tuple[Any, set[str], bool]:
+    """Return what the pickle in a file holds, None for nothing, the names that it would call, and whether that is all."""
+    names: set[str] = set()
+    with contextlib.suppress(Exception), _opened(path) as file:
+        followed = _Followed(file, names)
+        try:
+            return followed.load(), names, True
+        except Exception:  # noqa: BLE001 (damaged ones raise anything); what was not yet put in is on the stack
+            stacks = [*getattr(followed, "metastack", []), getattr(followed, "stack", [])]
+            while len(stacks) > 1:
+                above = stacks.pop()
+                into = stacks[-1][-1] if stacks[-1] else None
+                if isinstance(into, list):
+                    into += above
+                elif isinstance(into, dict):
+                    into.update(zip(above[::2], above[1::2], strict=False))
+            return stacks[0][0] if stacks[0] else None, names, False
+    return None, names, False
+
+
+class _Made:
+    """What a pickle would make by a call of `name`; whatever is done with it changes nothing."""
+
+    name = "persistent"
+
+    def __new__(cls, *_arguments: Any, **_named: Any) -> Self:
+        return super().__new__(cls)
+
+    def __init__(self, *_arguments: Any, **_named: Any) -> None: ...
+
+    def __setstate__(self, state: Any) -> None: ...
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+    def append(self, value: Any) -> None: ...
+
+    add = append
+
+
+class _Followed(pickle._Unpickler):
+    """Follows the instructions of a pickle, which imports and calls nothing, and passes over long values."""
+
+    stack: list[Any]
+    metastack: list[list[Any]]
+
+    def __init__(self, file: IO[bytes], names: set[str]) -> None:
+        left = MOST_READ
+
+        def read(count: int) -> bytes:
+            nonlocal left
+            if count > LONGEST_VALUE:
+                file.seek(count, 1)
+                return b""
+            left -= count
+            return file.read(count) if left > 0 else b""
+
+        super().__init__(
+            types.SimpleNamespace(read=read, readline=lambda: read(0) + file.readline(LONGEST_VALUE)), encoding="latin1"
+        )
+        self._names = names
+
+    def find_class(self, module: str, name: str) -> Any:
+        self._names.add(f"{module}.{name}")
+        if name == "OrderedDict":
+            return dict
+        return type(name, (_Made,), {"name": f"{module}.{name}"})
+
+    def persistent_load(self, _pid: Any) -> Any:
+        return _Made()
+
+    def get_extension(self, code: int) -> None:
+        raise pickle.UnpicklingError(code)
+
+
+def _in_words(value: Any, *, is_top: bool = True) -> str:
+    """Return what a value is; of containers the keys, or the first item."""
+    if isinstance(value, _Made):
+        return KINDS.get(type(value).__name__, f"an object of {value.name}")
+    if not (isinstance(value, dict | list | tuple) and value and is_top):
+        return type(value).__name__
+    kind = f"a {type(value).__name__} of {len(value):,}"
+    if isinstance(value, dict):
+        shown = itertools.islice(value.items(), 8)
+        return f"{kind}: " + ", ".join(f"{k!s:.40} ({_in_words(v, is_top=False)})" for k, v in shown)
+    return f"{kind}, the first {_in_words(value[0], is_top=isinstance(value[0], dict))}"
+
+
+def about_others(files: Sequence[Path]) -> str:
+    """Return what files of others are, or a folder, and what to run; nothing where it is not known."""
+    file = files[0]
+    if file.is_dir():
+        inside = [
+            one.relative_to(file).as_posix()
+            for one in itertools.islice(file.rglob("*"), MOST_LOOKED_AT)
+            if one.is_file()
+        ]
+        for pattern, said in FOLDERS:
+            if any(fnmatch.fnmatchcase(f"/{one}", pattern) for one in inside):
+                return f"\n{file.name} is {said}."
+        if all(any(fnmatch.fnmatchcase(one, known) for known in ONLY_ABOUT) for one in inside):
+            return f"\n{file.name} holds no data, only {', '.join(inside[:5])}; download its files first."
+        return ""
+    with file.open("rb") as opened:
+        head = opened.read(8)
+    for start, (ending, kind) in ENDINGS.items():
+        if head.startswith(start) and file.suffix not in (ending, ".hdf5", ".pq"):
+            renamed = shlex.join(["cp", str(file), f"data{ending}"])
+            return f"\n{file.name} is {kind}. Run: {renamed}; then: orlog import data{ending} NAME"
+    for pattern, said in FILES:
+        if fnmatch.fnmatchcase(file.name.lower(), pattern):
+            told = said.replace("{file}", shlex.quote(str(file))).replace("{path!r}", repr(str(file)))
+            return f"\n{file.name} is {told}."
+    return ""

@@ -45,33 +45,46 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.bounds import Bounds, count_outside, describe_outside, merge_outside
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.formats.beside_arrays import EPISODES, plain
-from orlog.datasets.formats.episodes import Asked, Opened, Options, tell_lack
-from orlog.datasets.formats.flags import SUCCESS
-from orlog.datasets.formats.flat_rows import demonstration_losses, file_stem, flat_columns, stop_losses
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.hdf5_files import (
-    attribute,
+from orlog.datasets.formats.array_files import (
+    LazyColumn,
+    NpzColumn,
     check_stored,
     child,
     create_hdf5,
     has_child,
     is_hdf5,
+    is_npz,
+    is_zarr,
     look_inside,
     names_in,
+    npy_header,
     numbers,
     open_hdf5,
+    open_npz,
+    open_zarr,
     reading,
+    reading_npz,
     write_checked,
 )
+from orlog.datasets.formats.episode_cutter import SUCCESS
+from orlog.datasets.formats.episodes import Asked, Opened, Options, tell_lack
+from orlog.datasets.formats.flat_rows import demonstration_losses, file_stem, flat_columns, stop_losses
+from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.mapped_arrays import ArrayLayout as ArrayLayout
 from orlog.datasets.formats.mapped_arrays import open_layout
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.npz_files import LazyColumn, NpzColumn, is_npz, npy_header, open_npz, reading_npz
-from orlog.datasets.formats.places import ArrayFile, Place, Places, files_in, files_of_arrays, open_arrays
+from orlog.datasets.formats.places import (
+    EPISODES,
+    ArrayFile,
+    Place,
+    Places,
+    files_in,
+    files_of_arrays,
+    open_arrays,
+    plain,
+)
 from orlog.datasets.formats.roles import by_numbers, matching
 from orlog.datasets.formats.safe_reading import read_json_object
-from orlog.datasets.formats.zarr_arrays import is_zarr, open_zarr
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import OrlogError, SchemaError, needing
@@ -156,14 +169,12 @@ def _calvin_episodes(asked: Asked) -> list[_Episode]:
     if path.is_symlink():
         raise SchemaError(f"{where}: a link, which is not followed.")
     with reading_npz(where):
-        ends = np.load(path, allow_pickle=False)
-    if not isinstance(ends, np.ndarray) or ends.dtype.kind not in "iu":
-        raise SchemaError(f"{where}: expected an array of whole numbers.")
-    if ends.ndim != 2 or ends.shape[1] != 2 or not len(ends):
-        raise SchemaError(f"{where}: expected two numbers an episode, found {ends.shape}.")
-    for first, last in ends.tolist():
-        if not 0 <= first <= last:
-            raise SchemaError(f"{where}: an episode from {first} to {last}.")
+        ends = np.asarray(np.load(path, allow_pickle=False))
+    is_right = ends.dtype.kind in "iu" and ends.ndim == 2 and ends.shape[1] == 2 and len(ends) > 0
+    if not is_right or (ends[:, 0] < 0).any() or (ends[:, 0] > ends[:, 1]).any():
+        raise SchemaError(
+            f"{where}: expected the first and last step of each episode, found {ends.dtype} {ends.shape}."
+        )
     return [_Episode(folder, source, first, last) for first, last in ends.tolist()]
 
 
@@ -187,26 +198,25 @@ def _open_calvin(episode: _Episode, _options: Options) -> Generator[Place]:
             values = np.empty((stop - start, *shape), dtype)
             for row, file in zip(values, files[start:stop], strict=True):
                 with open_npz(file, f"{where}/{file.name}") as archive:
-                    stored = archive.column(name)
-                    if stored.shape != shape:
-                        raise SchemaError(f"{where}/{file.name}, {name}: expected {shape}, found {stored.shape}.")
-                    row[...] = stored[0 : len(stored)]
+                    stored = archive.whole(name)
+                    if stored.shape != shape or stored.dtype.kind not in "biuf":
+                        found = f"{stored.dtype} {stored.shape}"
+                        raise SchemaError(f"{where}/{file.name}, {name}: expected numbers {shape}, found {found}.")
+                    row[...] = stored
             return values
 
         return LazyColumn((len(files), *shape), dtype, read)
 
-    place = f"{where}/{files[0].name} to {files[-1].name}"
-    yield Place(place, sorted(kinds), column, reading_npz)
+    yield Place(f"{where}/{files[0].name} to {files[-1].name}", sorted(kinds), column, reading_npz)
 
 
 def _checkpoints(asked: Asked) -> list[Checkpoint]:
-    """Return the checkpoints of a log of DQN by their numbers: what errors call each, and the file of each array."""
+    """Return the checkpoints of a log of DQN by their numbers."""
     folder, where = asked.files[0], asked.sources[0]
     checkpoints: dict[int, dict[str, tuple[Path, str]]] = {}
     for file, source in files_in(folder, where, lambda one: bool(CHECKPOINT.fullmatch(one.name))):
-        match = CHECKPOINT.fullmatch(file.name)
-        assert match is not None
-        checkpoints.setdefault(int(match[2]), {})[match[1]] = (file, source)
+        if match := CHECKPOINT.fullmatch(file.name):
+            checkpoints.setdefault(int(match[2]), {})[match[1]] = (file, source)
     return [(f"{where}, checkpoint {number}", files) for number, files in sorted(checkpoints.items())]
 
 
@@ -234,15 +244,12 @@ def _open_checkpoint(checkpoint: Checkpoint, _options: Options) -> Generator[Pla
 def _open_episode_npz(asked: Asked) -> Iterator[Opened]:
     """Read a file of npz an episode, whose row 0 is the reset: row t holds the action that led to it."""
     with contextlib.closing(open_arrays(files_of_arrays(asked)[0], asked.options)) as places:
-        first = next(places)
-    parts = [name for name in first.names if name not in (*OF_STEP, *BEFORE_STEP)]
-    columns = {f"observation/{name}": name for name in parts}
-    if len(parts) == 1:
-        columns = {"observation": parts[0]}
+        names = next(places).names
+    parts = [name for name in names if name not in (*OF_STEP, *BEFORE_STEP)]
+    columns = {"observation": parts[0]} if len(parts) == 1 else {f"observation/{name}": name for name in parts}
     columns |= {"action": "action", "reward": "reward", "infos/physics": "physics"}
-    columns["terminated"] = "is_terminal" if "is_terminal" in first.names else "discount"
-    layout = ArrayLayout(columns=columns, places=Places(files_of_arrays, _open_after_reset))
-    with open_layout(layout, asked) as opened:
+    columns["terminated"] = "is_terminal" if "is_terminal" in names else "discount"
+    with open_layout(ArrayLayout(columns=columns, places=Places(files_of_arrays, _open_after_reset)), asked) as opened:
         yield opened
 
 
@@ -296,10 +303,10 @@ def _open_maniskill(asked: Asked) -> Iterator[Opened]:
     asked = dataclasses.replace(asked, files=files, sources=sources)
     file, where = asked.only_file("ManiSkill's layout")
     beside = file.with_suffix(".json")
-    told: dict[str, Any] = {}
+    body: dict[str, Any] = {}
     if beside.is_file():
-        told = read_json_object(beside, where, missing=f"{beside.name} is a link, or too large.")
-    listed = told.get("episodes", [])
+        body = read_json_object(beside, where, missing=f"{beside.name} is a link, or too large.")
+    listed = body.get("episodes", [])
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise SchemaError(f"{where}: the JSON file beside it does not list episodes.")
     episodes = {f"traj_{one.get('episode_id', place)}": one for place, one in enumerate(listed)}
@@ -311,16 +318,16 @@ def _open_maniskill(asked: Asked) -> Iterator[Opened]:
             if episodes:
                 raise SchemaError(f"{place.where}: the JSON file beside it does not list it.")
             return {}, None
-        said = episodes[place.path]
-        seed = said.get("episode_seed")
+        episode = episodes[place.path]
+        seed = episode.get("episode_seed")
         is_seed = type(seed) is int and 0 <= seed <= MOST_SEED
-        return {name: said[name] for name in names}, seed if is_seed else None
+        return {name: episode[name] for name in names}, seed if is_seed else None
 
     with open_layout(dataclasses.replace(MANISKILL, about=about), asked) as opened:
-        environment = told.get("env_info")
+        environment = body.get("env_info")
         if isinstance(environment, dict) and isinstance(environment.get("env_id"), str):
             opened.description = f"ManiSkill's {environment['env_id'][:200]}."
-        if not told:
+        if not body:
             opened.notes.append(Note("no_seeds", file=beside.name))
         yield opened
 
@@ -352,12 +359,15 @@ def _open_robomimic(asked: Asked) -> Iterator[Opened]:
     """Read a file of robomimic's layout, or of those who write as it does."""
     path, where = asked.only_file(ROBOMIMIC_NAME)
     lacks: list[Note] = []
-    with open_hdf5(path, where, texts=True) as file, reading(where):
+
+    def lack(text: str) -> None:
+        tell_lack(asked.options, lacks, SchemaError(text))
+
+    with open_hdf5(path, where) as file, reading(where):
         data, size = child(file, "data", where, ROBOMIMIC_NAME), path.stat().st_size
-        demos = [name for name in names_in(data) if name.startswith("demo_")]
-        demos.sort(key=by_numbers)
+        demos = sorted((name for name in names_in(data) if name.startswith("demo_")), key=by_numbers)
         masks = _masks(file, where, size)
-        arguments = attribute(data, "env_args", "")
+        arguments = data.attrs.get("env_args", "")
         actions = {}
         for name in demos:
             demo = child(data, name, where, ROBOMIMIC_NAME)
@@ -365,26 +375,23 @@ def _open_robomimic(asked: Asked) -> Iterator[Opened]:
                 node = child(demo, "actions", where, ROBOMIMIC_NAME)
                 actions[name] = numbers(node, f"{where}, {name}, actions", size)
                 rows = len(actions[name])
-                count = int(attribute(demo, "num_samples", rows))
+                count = int(demo.attrs.get("num_samples", rows))
                 if count != rows:
                     raise SchemaError(f"{where}, {name}: num_samples says {count}, and actions holds {rows} rows.")
         for mask, names in masks.items():
-            lost = sorted(names - actions.keys())
-            if lost:
-                lack = (
+            if lost := sorted(names - actions.keys()):
+                lack(
                     f"{where}, mask/{mask}: names {lost[0]!r}, which data does not hold ({len(lost):,} such). "
                     "Copy the file again, or remove these names from the mask."
                 )
-                tell_lack(asked.options, lacks, SchemaError(lack))
-        total, steps = attribute(data, "total"), sum(map(len, actions.values()))
+        total, steps = data.attrs.get("total"), sum(map(len, actions.values()))
         if isinstance(total, int | np.integer) and total != steps:
-            lack = (
+            lack(
                 f"{where}, data: total says {total:,} steps, and the demonstrations hold {steps:,}. Copy the "
                 "file again, or correct total."
             )
-            tell_lack(asked.options, lacks, SchemaError(lack))
         outside = _outside_of_unit(arguments, actions)
-        convention = plain(attribute(data, "macros_image_convention", ""))
+        convention = plain(data.attrs.get("macros_image_convention", ""))
         first = child(data, demos[0], where, ROBOMIMIC_NAME) if demos else {}
         has_dones, lag = has_child(first, "dones"), _lag(first, where, asked.options)
 
@@ -443,12 +450,7 @@ def _outside_of_unit(arguments: object, actions: Mapping[str, Any]) -> str | Non
 
 
 def _takes_unit_actions(arguments: object) -> bool:
-    """Return whether `env_args` say that actions lie in [-1, 1], as those of robosuite's environments do.
-
-    Each part of a robot has a controller, which cuts actions off at its `input_min` and `input_max`, -1 and 1 unless
-    they say otherwise. One that takes absolute positions (`control_delta` false, or since robosuite 1.5 `input_type`)
-    does not. https://robosuite.ai/docs/modules/controllers.html
-    """
+    """Return whether `env_args` say that actions lie in [-1, 1], as those of robosuite's environments do."""
     try:
         told = json.loads(arguments) if isinstance(arguments, str) else None
     except (ValueError, RecursionError):
@@ -473,10 +475,7 @@ def _dicts_in(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _lag(demo: Any, where: str, options: Options) -> list[str]:
-    """Return what to know where the joints of each row are in the state of the next one, as LIBERO records them.
-
-    A state of robosuite begins with the time, then come the joints of the robot.
-    """
+    """Return what to know where the joints of each row are in the state of the next one, as LIBERO records them."""
     if "action" in options.shift or not hasattr(demo.get("states"), "dtype"):
         return []
     states = numbers(demo["states"], where, 2**40)[:]
@@ -527,17 +526,12 @@ def _aloha_losses(dataset: Dataset) -> list[str]:
     """Say what ALOHA's recordings cannot hold; raise SchemaError if observations have no joints."""
     space = dataset.observation_space
     if isinstance(space, spaces.Dict) and "qpos" not in space.spaces:
-        raise SchemaError(
-            f"{dataset.name}: ALOHA's recordings hold joints as qpos; the observations have {', '.join(space)}."
-        )
+        raise SchemaError(f"{dataset.name}: ALOHA's recordings hold joints as qpos, and there are {', '.join(space)}.")
     return [*demonstration_losses(dataset, "ALOHA's recordings", own=(BASE,)), "Rewards are lost."]
 
 
 def _write_zarr(dataset: Dataset, folder: Path, progress: Progress) -> None:
-    """Write `NAME.zarr`, a replay buffer in version 2, which Diffusion Policy opens.
-
-    A filter of numcodecs, as old as version 2, keeps a checksum in each chunk; every reader compares it.
-    """
+    """Write `NAME.zarr`, a replay buffer in version 2, which Diffusion Policy opens."""
     with needing("to write Zarr needs zarr", "orlog[formats]"):
         import zarr
     checks: dict[str, Any] = {"filters": [numcodecs.CRC32()]}
@@ -623,10 +617,7 @@ def _robomimic_losses(dataset: Dataset) -> list[str]:
     if isinstance(space, spaces.Dict):
         parts = [dataset.action_space, *space.spaces.values()]
     if not all(isinstance(part, spaces.Box) for part in parts):
-        raise SchemaError(
-            f"{dataset.name}: robomimic's files hold a Box, or a Dict of them, and actions that are a "
-            f"Box; found {space} and {dataset.action_space}."
-        )
+        raise SchemaError(f"{dataset.name}: robomimic's files hold Boxes; found {space} and {dataset.action_space}.")
     lost = [
         name
         for name in schema.extras

@@ -23,14 +23,34 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Space
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.beside_arrays import (
+from orlog.datasets.formats.array_files import PictureColumn
+from orlog.datasets.formats.episode_cutter import (
+    FLAGS,
+    EpisodeCutter,
+    Rows,
+    UnknownEnds,
+    ends_of_lengths,
+    flags_of,
+    put_success,
+    unknown_ends,
+)
+from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps, read_pieces
+from orlog.datasets.formats.inventory import NUMBER
+from orlog.datasets.formats.notes import Note
+from orlog.datasets.formats.overrides import about_pictures
+from orlog.datasets.formats.places import (
+    ARRAYS,
+    FILE,
+    Place,
+    Places,
     attributes_read,
     check_names,
     column_of,
+    columns_by_role,
     dimension_names,
     in_all,
     of_episodes,
@@ -38,25 +58,18 @@ from orlog.datasets.formats.beside_arrays import (
     reordered,
     values_of_place,
 )
-from orlog.datasets.formats.conventions import about_pictures
-from orlog.datasets.formats.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats.flags import FLAGS, UnknownEnds, flags_of, put_success, unknown_ends
-from orlog.datasets.formats.flat_rows import as_dtype, kept_dtype, mapped_action_space, unbounded_space
-from orlog.datasets.formats.inventory import NUMBER
-from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.pictures import PictureColumn
-from orlog.datasets.formats.pieces import read_pieces
-from orlog.datasets.formats.places import ARRAYS, FILE, Place, Places, columns_by_role
 from orlog.datasets.formats.roles import Layout, base_role, columns_there
 from orlog.datasets.formats.safe_reading import rows_differ
 from orlog.errors import IntegrityError, SchemaError
 
 FLOAT64 = np.dtype(np.float64)
 BLOCK_BYTES = 2**22
-LARGEST_ROW_BYTES = 2**26
 FEWEST_STEPS = 8  # of arrays [episodes, time, ..]; fewer are agents, or frames that are stacked
 MOST_TOLD = 100
+FEW_JOINTS, STEPS_PER_JOINT = 10, 1000
+MOST_CHOICES = 2**20
+MOST_MAPPED_CHOICES = 2**16
+MOST_EXACT = 2**53  # float64 holds all integers up to it
 ONE_NUMBER = ("reward", *FLAGS)
 About = Callable[[Place], tuple[Mapping[str, Any], int | None]]
 """What is known of the episodes of a place: their values, and the seed of the reset."""
@@ -84,6 +97,8 @@ class ArrayLayout:
         notes: What to know about every import of it.
         without_observations: What to do about files without observations, after a semicolon.
         codes: Codes of the notes about rewards that are not there and about arrays that are left out.
+        says: Which flags the files have, where not those that are among their columns.
+        has_joints: Whether an episode ends where a next observation is not the observation that follows, in a few places.
         ends_first: Whether the note about unknown ends stands before that about rewards; versions hold them in this
             order.
     """
@@ -101,6 +116,8 @@ class ArrayLayout:
     notes: Sequence[Note] = ()
     without_observations: str = ""
     codes: tuple[str, str] = ("rewards_no_array", "left_out_unnamed")
+    says: Sequence[str] | None = None
+    has_joints: bool = False
     ends_first: bool = False
 
 
@@ -153,10 +170,7 @@ class _Survey:
 
 @contextlib.contextmanager
 def open_layout(layout: ArrayLayout, asked: Asked) -> Iterator[Opened]:
-    """Read files of a layout; for `Format.open`, by `functools.partial`.
-
-    Raises SchemaError if arrays are missing, or do not fit together; IntegrityError if one is damaged.
-    """
+    """Read files of a layout; for `Format.open`, by `functools.partial`."""
     columns = {**asked.options.columns, **layout.columns}
     options = dataclasses.replace(asked.options, columns=columns, episode=layout.episode)
     with open_mapped(dataclasses.replace(asked, options=options), layout) as opened:
@@ -166,21 +180,15 @@ def open_layout(layout: ArrayLayout, asked: Asked) -> Iterator[Opened]:
 
 @contextlib.contextmanager
 def open_mapped(asked: Asked, layout: ArrayLayout = MAPPED) -> Iterator[Opened]:
-    """Read the arrays that the options name, of which a `layout` may leave some out.
-
-    Raises as `open_layout` does.
-    """
+    """Read the arrays that the options name, of which a `layout` may leave some out."""
     survey, options, where = _look(asked, layout), asked.options, asked.sources[0]
-    parts = {role.removeprefix("observation/"): unbounded_space(*survey.kinds[role]) for role in survey.observations}
-    is_whole = survey.observations == ["observation"]
     rewards = survey.kinds.get("reward", (FLOAT64, ()))[0]
     schema = Schema(
-        observation_space=parts["observation"] if is_whole else gymnasium.spaces.Dict(parts),
+        observation_space=space_of_observations(survey.kinds),
         action_space=mapped_action_space(survey.kinds["action"], *survey.actions, where),
         reward_dtype=np.dtype(np.float32 if rewards == np.float32 else np.float64),
     )
-    opened = Opened(schema=schema, steps=iter(()), total_steps=sum(survey.lengths))
-    opened.lengths = survey.lengths
+    opened = Opened(schema=schema, steps=iter(()), total_steps=sum(survey.lengths), lengths=survey.lengths)
     survey.metadata, opened.notes = in_all(survey.metadata)
     opened.notes += put_success(survey.metadata, survey.success, options, where)
     opened.notes += survey.notes
@@ -209,7 +217,7 @@ def _look(asked: Asked, layout: ArrayLayout) -> _Survey:
     """Return what all places hold."""
     survey: _Survey | None = None
     rest: dict[str, Kind] = {}
-    more, own, options = set[str](), set[str](), asked.options
+    more, own, options = dict[str, None](), set[str](), asked.options
     for file in layout.places.files(asked):
         rows: list[int] = []
         for place in layout.places.open(file, options):
@@ -217,7 +225,7 @@ def _look(asked: Asked, layout: ArrayLayout) -> _Survey:
                 survey, own = _survey(place, options, layout), {*place.names}
             elif own != {*place.names}:
                 _check_arrays(place, survey, layout)
-            more |= {*place.names, *place.outside} - own
+            more |= dict.fromkeys(name for name in (*place.names, *place.outside) if name not in own)
             with place.reading(place.where):
                 _take_names(place, survey)
                 rows.append(_look_at(place, survey, options, layout.about(place)))
@@ -238,8 +246,8 @@ def _look(asked: Asked, layout: ArrayLayout) -> _Survey:
     read = {episode, *rest, *survey.sources, *of_episodes(options.columns).values()}
     others = [
         name
-        for name in sorted(more - survey.sources)
-        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in layout.beside)
+        for name in (more if layout.has_joints else sorted(more))  # versions hold them in this order
+        if name not in survey.sources and not any(fnmatch.fnmatchcase(name, pattern) for pattern in layout.beside)
     ]
     survey.left_out = [name for name in survey.left_out if name not in read] + others[:MOST_TOLD]
     return survey
@@ -320,9 +328,7 @@ def _look_at(place: Place, survey: _Survey, options: Options, about: tuple[Mappi
             if len(column) != expected:
                 raise SchemaError(f"{place.where}, {name}: expected {expected} rows, found {len(column)}.")
             if role in ONE_NUMBER and tuple(column.shape[1:]) not in ((), (1,)):
-                raise SchemaError(
-                    f"{place.where}, {name}: expected one number a row, found rows of {tuple(column.shape[1:])}."
-                )
+                raise SchemaError(f"{place.where}, {name}: expected one number a row, found {tuple(column.shape)}.")
         if isinstance(several[0], PictureColumn):
             survey.pictures[role] = None
         kind = _kind(role, several)
@@ -360,9 +366,8 @@ def _check_axes(place: Place, columns: Mapping[str, list[Any]], survey: _Survey)
     if len(columns["action"]) == 1 and are_episodes(observations, action):
         count, steps = action.shape[:2]
         raise SchemaError(
-            f"{place.where}: {survey.columns['action'][0]} has the axes {tuple(action.shape)}, and observations begin with "
-            f"the same ones. Give episode='row' if these are {count} episodes of {steps} steps; if each row is a step, name "
-            "an array of the rows up to which episodes go as episode=."
+            f"{place.where}: {survey.columns['action'][0]} has the axes {tuple(action.shape)}. Give episode='row' if these are "
+            f"{count} episodes of {steps} steps, or an array of the rows up to which episodes go as episode=."
         )
 
 
@@ -384,8 +389,6 @@ def _lengths(place: Place, columns: dict[str, list[Any]], options: Options, rows
     ends = np.zeros(rows, bool)
     for role in named:
         values = np.asarray(columns[role][0][:rows]).reshape(-1)
-        if len(values) != rows:
-            raise SchemaError(f"{place.where}, {role}: expected one flag a row.")
         ends |= flags_of(values, role, place.where, first=0)
     ends[-1] = True
     lengths: list[int] = np.diff(np.flatnonzero(ends), prepend=-1).tolist()
@@ -405,9 +408,7 @@ def _lengths_by(column: Any, rows: int, where: str) -> list[int]:
     if len(values) != rows or rows == 1:
         ends = values.astype(np.int64)
         if not len(ends) or (np.diff(ends, prepend=0) <= 0).any() or ends[-1] != rows:
-            raise SchemaError(
-                f"{where}: expected the number of an episode in each of {rows} rows, or ends that grow up to {rows}."
-            )
+            raise SchemaError(f"{where}: expected a number for each of {rows} rows, or ends that grow up to {rows}.")
     else:
         ends = np.flatnonzero(np.append(values[1:] != values[:-1], True)) + 1
         numbers, times = np.unique(values[ends - 1], return_counts=True)
@@ -457,18 +458,19 @@ def _is_wide(role: str, kind: Kind) -> bool:
 
 def _steps(asked: Asked, layout: ArrayLayout, survey: _Survey, opened: Opened) -> Iterator[Steps]:
     where = asked.sources[0]
-    unknown = UnknownEnds(asked.options, where, says={*FLAGS} & survey.kinds.keys())
-    unknown.is_cutting = not asked.options.episode and "truncated" not in survey.kinds
+    says = {*FLAGS} & survey.kinds.keys() if layout.says is None else layout.says
+    unknown = UnknownEnds(asked.options, where, says=says)
+    is_by_horizon = any(note.code == "ends_by_horizon" for note in survey.notes)
+    unknown.is_cutting = is_by_horizon or (not asked.options.episode and "truncated" not in survey.kinds)
+    ends = _Ends(survey.lengths, where, has_joints=layout.has_joints)
     cutter = EpisodeCutter(
-        ends_of_lengths(survey.lengths),
+        ends,
         where,
         unknown=unknown,
-        metadata=survey.metadata.__getitem__,
-        seed=survey.seeds.__getitem__,
+        metadata=lambda episode: survey.metadata[ends.episodes[episode]],
+        seed=lambda episode: survey.seeds[ends.episodes[episode]],
     )
     row_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in survey.kinds.values())
-    if row_bytes > LARGEST_ROW_BYTES:
-        raise SchemaError(f"{where}: {row_bytes:,} bytes per step are too many.")
     reader = _Reader(
         columns=survey.columns,
         kinds=survey.kinds,
@@ -483,6 +485,36 @@ def _steps(asked: Asked, layout: ArrayLayout, survey: _Survey, opened: Opened) -
         block["reward"] = block["reward"].astype(opened.schema.reward_dtype, copy=False)
         yield from cutter.add(block)
     opened.notes += cutter.notes()
+    if ends.joints:
+        opened.notes.append(Note("ends_at_joints", places=ends.joints, how=asked.options.ends or "truncated"))
+
+
+class _Ends:
+    """Says where episodes end: where the first look found it, and at `joints`, where observations do not follow each other.
+
+    `episodes` are the numbers, in the first look, of those that ended so far.
+    """
+
+    def __init__(self, lengths: Sequence[int], where: str, *, has_joints: bool) -> None:
+        self._known, self._last_rows = ends_of_lengths(lengths), np.cumsum(lengths) - 1
+        self._where, self._has_joints = where, has_joints
+        self.joints, self.episodes = 0, list[int]()
+
+    def __call__(self, rows: Rows, first: int) -> np.ndarray:
+        ends = self._known(rows, first)
+        if self._has_joints and "next_observation" in rows:
+            # As where files were joined.
+            torn = np.flatnonzero(rows_differ(rows["next_observation"][:-1], rows["observation"][1:]) & ~ends[:-1])
+            ends[torn] = True
+            self.joints += len(torn)
+            if self.joints > max(FEW_JOINTS, int(self._last_rows[-1]) // STEPS_PER_JOINT):
+                step = first + int(torn[0])
+                raise SchemaError(
+                    f"{self._where}, next_observations: that of step {step} is not the observation of step {step + 1}, as in "
+                    f"{self.joints - len(torn)} earlier places where no flag ends an episode; so these are not next observations."
+                )
+        self.episodes += np.searchsorted(self._last_rows, first + np.flatnonzero(ends)).tolist()
+        return ends
 
 
 def _read_files(places: Places, options: Options, reader: _Reader, files: Iterable[_File]) -> Iterator[Rows]:
@@ -547,10 +579,8 @@ class _Reader(NamedTuple):
             odd = np.flatnonzero(rows_differ(expected, block[role]))
             if len(odd):
                 step = start + int(odd[0])
-                raise SchemaError(
-                    f"{next(iter(columns[f'next_{role}']))}: that of step {step - 1} is not the observation of step "
-                    f"{step}; so it is in {len(odd)} places."
-                )
+                name = next(iter(columns[f"next_{role}"]))
+                raise SchemaError(f"{name}: that of step {step - 1} is not the observation of step {step}.")
 
     def _take_last(self, block: Rows, where: str, start: int, rows: int) -> None:
         """Let flags count at the last row of a place alone, and keep all of them."""
@@ -569,3 +599,88 @@ def _read(columns: Mapping[str, Any], rows: slice, kind: Kind) -> np.ndarray:
     if len(parts) == 1:
         return parts[0].reshape(count, *shape)
     return np.concatenate([part.reshape(count, -1) for part in parts], 1).reshape(count, *shape)
+
+
+def count_choices(actions: Any, where: str) -> int:
+    """Return how many actions there are to choose from, by the largest number; 0 if they are no choices.
+
+    All rows are read, by slices. A number that is negative, or too large for a choice, is refused.
+    """
+    if actions.dtype.kind not in "iu" or tuple(actions.shape[1:]) not in ((), (1,)):
+        return 0
+    most, block = 0, BLOCK_BYTES // 8
+    for start in range(0, actions.shape[0], block):
+        values = np.asarray(actions[start : min(actions.shape[0], start + block)])
+        odd = (values < 0) | (values >= MOST_CHOICES)
+        if odd.any():
+            place = int(odd.reshape(-1).argmax())
+            raise SchemaError(
+                f"{where}, actions: expected discrete actions from 0 to {MOST_CHOICES - 1}, found "
+                f"{values.reshape(-1)[place]} at step {start + place}."
+            )
+        most = max(most, int(values.max()) + 1)
+    return most
+
+
+def count_from_zero(opened: Opened, code: str, where: str) -> list[Note]:
+    """Let discrete actions of a layout of arrays begin with 0, and return the note of a code about how many there are."""
+    space = opened.schema.action_space
+    if not isinstance(space, Discrete):
+        return []
+    if space.start < 0:
+        raise SchemaError(f"{where}: expected discrete actions from 0 on, found {space.start}.")
+    count = int(space.start + space.n)
+    opened.schema = dataclasses.replace(opened.schema, action_space=Discrete(count))
+    return [Note(code, count=count, largest=count - 1)]
+
+
+def kept_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which observations are kept: floats, and integers of up to 16 bits, as they are.
+
+    Wider integers and flags become float64, since loaders take no integer that float32 would round.
+    """
+    is_kept = dtype.kind not in "biu" or (dtype.kind != "b" and dtype.itemsize <= 2)
+    return dtype if is_kept else np.dtype(np.float64)
+
+
+def as_dtype(values: np.ndarray, dtype: np.dtype[Any], where: str, first: int = 0) -> np.ndarray:
+    """Return numbers in another dtype, none of them an integer that would change; `first` is their first row in errors."""
+    if values.dtype == dtype or values.dtype.kind not in "iu":
+        return values.astype(dtype, copy=False)
+    with np.errstate(over="ignore"):
+        converted = values.astype(dtype)
+    wrong = converted != values
+    if dtype.kind == "f" and values.dtype.itemsize == 8:  # which were rounded to be compared
+        wrong |= (values > MOST_EXACT) | (values < -MOST_EXACT)
+    if wrong.any():
+        place = np.unravel_index(int(wrong.argmax()), wrong.shape)
+        found = f"{values[place]} at row {first + int(place[0])}, which {dtype} does not hold exactly"
+        raise SchemaError(f"{where}: holds {found}; leave it out, or map it as infos/NAME.")
+    return converted
+
+
+def unbounded_space(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Space[Any]:
+    """Return the space of numbers of a file that tells no bounds."""
+    kind: Any = dtype.type
+    if dtype.kind in ("b", "u"):
+        return Box(0, 1 if dtype.kind == "b" else np.iinfo(dtype).max, shape, kind)
+    return Box(-np.inf, np.inf, shape, kind)
+
+
+def space_of_observations(kinds: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]) -> Space[Any]:
+    """Return the space of `observation`, or a Dict of `observation/NAME`, by dtype and shape of a row."""
+    parts = {role: unbounded_space(*kind) for role, kind in kinds.items() if role.split("/")[0] == "observation"}
+    return parts.get("observation") or Dict({role.removeprefix("observation/"): one for role, one in parts.items()})
+
+
+def mapped_action_space(
+    kind: tuple[np.dtype[Any], tuple[int, ...]], lowest: int, highest: int, where: str
+) -> Space[Any]:
+    """Return as many choices as there are single integers, else a Box without bounds."""
+    dtype, shape = kind
+    if dtype.kind not in "iu" or shape:
+        return unbounded_space(dtype, shape)
+    count = highest - lowest + 1
+    if count > MOST_MAPPED_CHOICES or highest >= 2**63:
+        raise SchemaError(f"{where}: actions from {lowest} to {highest} are no choices; store quantities as floats.")
+    return Discrete(count, start=lowest)

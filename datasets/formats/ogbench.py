@@ -32,13 +32,13 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats.array_files import NpzFile, is_npz, npz_writer, open_npz
 from orlog.datasets.formats.episode_cutter import EpisodeCutter
-from orlog.datasets.formats.episodes import Asked, Opened, Steps
-from orlog.datasets.formats.flat_rows import file_stem, unbounded_space
+from orlog.datasets.formats.episodes import Asked, Opened, Steps, read_pieces
+from orlog.datasets.formats.flat_rows import file_stem
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.mapped_arrays import unbounded_space
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.npz_files import NpzFile, is_npz, npz_writer, open_npz
-from orlog.datasets.formats.pieces import read_pieces
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.names import did_you_mean
@@ -110,8 +110,6 @@ def find_task(said: str, file_name: str, where: str) -> Task:
 
     A name such as `antmaze-large-navigate-singletask-task3-v0` is whole; short ones need the name of a file,
     which begins with that of its environment.
-
-    Raises SchemaError if there is no such task.
     """
     table = _table()
     match = TASK_NAME.fullmatch(said)
@@ -123,10 +121,8 @@ def find_task(said: str, file_name: str, where: str) -> Task:
     name = (match["of"] or file_name).removeprefix("visual-")
     fitting = [environment for environment in table if f"{name}-".startswith(f"{environment}-")]
     if not fitting:
-        raise SchemaError(
-            f"{where}: task={said!r}: {name} is no environment of OGBench with tasks"
-            + (did_you_mean(name, table) or f"; these are {', '.join(table)}.")
-        )
+        instead = did_you_mean(name, table) or f"; these are {', '.join(table)}."
+        raise SchemaError(f"{where}: task={said!r}: {name} is no environment of OGBench with tasks{instead}")
     environment = max(fitting, key=len)
     tasks = table[environment]["tasks"]
     number = int(match["one"] or match["other"] or table[environment]["default"])
@@ -153,10 +149,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         kinds = {name: (column.dtype, column.shape[1:]) for name, column in columns.items()}
         first = first or kinds
         if kinds != first:
-            raise SchemaError(
-                f"{source}: its arrays differ from those of {where} in names, dtypes or shapes, "
-                "so they are not one dataset."
-            )
+            raise SchemaError(f"{source}: its arrays differ from those of {where}, so they are not one dataset.")
         steps += len(columns["observations"])
     task, notes = None, [] if asked.options.reward else [Note("rewards_of_goals")]
     if asked.options.task:
@@ -231,10 +224,7 @@ def _steps(file: NpzFile) -> Iterator[Steps]:
                 f"{file.where}, terminals: expected 0 or 1, found {ends[odd[0]]} in row {start + odd[0]}."
             )
         if start + len(ends) == count and not ends[-1]:
-            raise IntegrityError(
-                f"{file.where}, terminals: the last row does not end an episode, so the file is cut off.",
-                file=file.where,
-            )
+            raise IntegrityError(f"{file.where}, terminals: no last one, so the file is cut off.", file=file.where)
         for piece in cutter.add(
             {
                 "observation": observations,
@@ -315,10 +305,7 @@ def _losses(dataset: Dataset) -> list[str]:
     """Say what OGBench's files cannot hold."""
     spaces = (dataset.observation_space, dataset.action_space)
     if not all(isinstance(space, gymnasium.spaces.Box) for space in spaces):
-        raise SchemaError(
-            f"{dataset.name}: OGBench's files hold a Box of observations and of actions, found "
-            f"{spaces[0]} and {spaces[1]}."
-        )
+        raise SchemaError(f"{dataset.name}: OGBench's files hold Boxes, found {spaces[0]} and {spaces[1]}.")
     lost = []
     if dataset.column("rewards").any():
         lost.append("Rewards are lost.")

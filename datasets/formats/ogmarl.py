@@ -29,8 +29,8 @@ from gymnasium import spaces
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats.episodes import Asked, Opened, Steps
-from orlog.datasets.formats.flat_rows import as_dtype, unbounded_space
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.mapped_arrays import as_dtype, unbounded_space
 from orlog.datasets.formats.notes import Note
 from orlog.datasets.formats.safe_reading import read_json_object
 from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
@@ -56,10 +56,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     first = vaults[0]
     for vault in vaults:
         if vault.kinds != first.kinds:
-            raise SchemaError(
-                f"{vault.where}: its arrays differ from those of {first.where} in names, dtypes or "
-                "shapes; take one of the vaults with task=."
-            )
+            raise SchemaError(f"{vault.where}: its arrays differ from those of {first.where}; take one as task=.")
     notes = [Note("left_out", first.left_out)] if first.left_out else []
     lengths, choices = [], 0
     for vault in vaults:
@@ -96,10 +93,8 @@ def _uids(folder: Path, where: str, task: str) -> list[str]:
     if not names:
         raise SchemaError(f"{where}: expected a vault, or folders of vaults, with {METADATA}.")
     if task and task not in names:
-        raise SchemaError(
-            f"{where}: task={task!r}: there is no such vault"
-            + (did_you_mean(task, names) or f"; these are {', '.join(names)}.")
-        )
+        instead = did_you_mean(task, names) or f"; these are {', '.join(names)}."
+        raise SchemaError(f"{where}: task={task!r}: there is no such vault{instead}")
     return [task] if task else names
 
 
@@ -127,9 +122,7 @@ class _Vault:
         }
         agents = self.kinds["rewards"][1] if {*NEEDED} <= self.kinds.keys() else ()
         if len(agents) != 1:
-            raise SchemaError(
-                f"{where}: expected {', '.join(NEEDED)}, with a reward for each agent; found {', '.join(names)}."
-            )
+            raise SchemaError(f"{where}: expected {', '.join(NEEDED)} for each agent; found {', '.join(names)}.")
         for name in {*OF_AGENTS, LEGAL} & self.kinds.keys():
             shape = self.kinds[name][1]
             if shape[:1] != agents or 0 in shape or (name in FLAGS and shape != agents):
@@ -153,16 +146,11 @@ class _Vault:
         dtype = np.dtype(array.dtype.numpy_dtype)
         is_batch = array.rank >= 2 and array.shape[0] == 1 and array.shape[1] >= self.count
         if dtype.kind not in "biuf" or dtype.itemsize > 8 or not is_batch:
-            raise SchemaError(
-                f"{where}: expected one batch of {self.count} steps of numbers, found {dtype} {array.shape}."
-            )
+            raise SchemaError(f"{where}: expected {self.count} steps of numbers, found {dtype} {array.shape}.")
         stored = array[:, : self.count].storage_statistics(query_fully_stored=True).result()
         if not stored.fully_stored:
-            raise IntegrityError(
-                f"{where}: not all of the {self.count} steps are in the vault; it was downloaded in part, "
-                "or its writer was ended.",
-                file=self.where,
-            )
+            lack = f"not all of the {self.count} steps are in the vault"
+            raise IntegrityError(f"{where}: {lack}; download it again.", file=self.where)
         return array
 
     def _array(self, name: str) -> Any:
@@ -203,9 +191,8 @@ def _find_episodes(vault: _Vault, notes: list[Note]) -> tuple[list[int], int]:
             if LEGAL not in vault.kinds:
                 choices = max(choices, highest + 1)
             if lowest < 0 or highest >= min(choices, MOST_CHOICES):
-                raise SchemaError(
-                    f"{vault.where}, actions: expected discrete actions from 0 to {choices - 1}, found {lowest} to {highest}."
-                )
+                expected = f"discrete actions from 0 to {choices - 1}"
+                raise SchemaError(f"{vault.where}, actions: expected {expected}, found {lowest} to {highest}.")
     stops = np.concatenate(ends) + 1
     if not len(stops) or stops[-1] != vault.count:
         notes.append(Note("ends_open", where=vault.where))
@@ -220,9 +207,8 @@ def _flags(block: Mapping[str, np.ndarray], vault: _Vault, first: int) -> dict[s
         values = block.get(name, np.zeros_like(block["terminals"]))
         odd = np.argwhere((values != 0) & (values != 1))
         if len(odd):
-            raise SchemaError(
-                f"{vault.where}, {name}: expected 0 or 1, found {values[tuple(odd[0])]} in step {first + odd[0][0]}."
-            )
+            found = f"{values[tuple(odd[0])]} in step {first + odd[0][0]}"
+            raise SchemaError(f"{vault.where}, {name}: expected 0 or 1, found {found}.")
         flags[name] = values.astype(bool)
     return flags
 

@@ -32,8 +32,8 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.formats.episode_cutter import MISSING
 from orlog.datasets.formats.episodes import Asked, Opened, Steps
-from orlog.datasets.formats.flat_rows import unbounded_space
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.mapped_arrays import unbounded_space
 from orlog.datasets.formats.notes import Note
 from orlog.datasets.formats.roles import by_numbers
 from orlog.errors import SchemaError
@@ -83,10 +83,7 @@ def _files(asked: Asked) -> tuple[Path, Path | None]:
         given = sorted(given[0].glob("*.csv"))
     logs = [file for file in given if file.name != ITEMS]
     if len(logs) != 1:
-        raise SchemaError(
-            f"{asked.sources[0]}: expected one file of choices beside {ITEMS}, found {len(logs)}; import each "
-            "campaign as a dataset of its own."
-        )
+        raise SchemaError(f"{asked.sources[0]}: expected one file of choices beside {ITEMS}, found {len(logs)}.")
     return logs[0], next((file for file in given if file.name == ITEMS), None)
 
 
@@ -137,10 +134,7 @@ def _check(block: Block, where: str, first: int) -> None:
         wrong = ~((values >= lowest) & (values <= highest)) | ((name == CHANCE) & (values == 0))
         if wrong.any():
             row = int(wrong.argmax())
-            raise SchemaError(
-                f"{where}: {name} is {values[row]} at row {first + row}; items count from 0, positions "
-                "from 1, clicks are 0 or 1, and a propensity lies in (0, 1]."
-            )
+            raise SchemaError(f"{where}: {name} is {values[row]} at row {first + row}, expected {lowest} to {highest}.")
 
 
 def _item_features(file: Path, log: _Log) -> dict[str, np.ndarray]:

@@ -5,6 +5,20 @@ rows are episodes, one after the other, without what fills them up:
 
     obs (6, 20, 4)   actions (6, 20, 2)   mask (6, 20)     6 episodes of up to 20 steps
     obs (6, 21, 4)                                         the same, with the final observation of each
+
+A list of names (`dof_names`, an attribute `joint_names`) belongs to the array whose attribute it is. Otherwise the nearest
+one counts, in the array's own group or one around it, whose length is the width of the array; `body_names` is only for
+arrays whose names begin with `body`.
+
+Values of episodes are attributes, keys in those that are JSON, and arrays with a row for each episode:
+
+    --map episodes/task=@current_task                        the attribute current_task
+    --map episodes/task=@problem_info:language_instruction   a key in an attribute that is JSON; `:a.b` is a key in a key
+    --map episodes/task=metadata@instruction                 an attribute of the group metadata
+    --map episodes/score=meta/scores                         an array with a row for each episode
+
+The attribute nearest to an episode counts: that of its own group, then those of the groups around it, up to the file's.
+Where nothing says `episodes/task`, the names count by which LIBERO, RoboCasa, DROID and others keep it.
 """
 
 from __future__ import annotations
@@ -14,6 +28,7 @@ import dataclasses
 import fnmatch
 import functools
 import itertools
+import json
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,40 +37,282 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats.arrow_files import ENDINGS
-from orlog.datasets.formats.beside_arrays import NO_NAMES, AttributesAt, AxisNames, Lists, of_steps
-from orlog.datasets.formats.episodes import Asked, Options
-from orlog.datasets.formats.flags import SUCCESS, outcome_of
-from orlog.datasets.formats.hdf5_files import (
+from orlog.datasets.formats.array_files import (
     Hdf5Column,
-    check_heaps,
+    LazyColumn,
+    NpzColumn,
+    PictureColumn,
+    begins_a_picture,
     check_stored,
     child,
     datasets_in,
     flag_attribute,
     has_child,
     is_hdf5,
-    numbers,
-    open_hdf5,
-    reading,
-)
-from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.npz_files import (
-    LazyColumn,
-    NpzColumn,
     is_npy_folder,
     is_npz,
+    is_zarr,
+    numbers,
+    open_hdf5,
     open_npy,
     open_npz,
+    open_zarr,
+    reading,
     reading_npz,
+    reading_zarr,
 )
-from orlog.datasets.formats.other_files import MOST_LOOKED_AT
-from orlog.datasets.formats.pictures import PictureColumn, begins_a_picture
+from orlog.datasets.formats.arrow_files import ENDINGS
+from orlog.datasets.formats.episode_cutter import SUCCESS, outcome_of
+from orlog.datasets.formats.episodes import Asked, Options
+from orlog.datasets.formats.inventory import MOST_LOOKED_AT
+from orlog.datasets.formats.notes import Note
 from orlog.datasets.formats.roles import alike, base_role, by_numbers, matching, spanned
-from orlog.datasets.formats.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.datasets.store.hdf5 import import_h5py
-from orlog.errors import IntegrityError, SchemaError
+from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.names import counted, did_you_mean
+
+NAMES = re.compile(r"(?:(.+)_)?names?")
+JOINTS = ("joint", "joints", "dof", "dofs", "motor", "actuator")
+NO_JOINTS = re.compile(r"pose|quat|rot|eef|(^|_)ee(_|$)|tcp|cart|wrench|reward|image|depth")
+LONGEST_NAME = 100
+EPISODES, AXIS = "episodes", "episodes/"
+TASK = "task"
+TASKS = (
+    "@language_instruction",
+    "@natural_language_instruction",
+    "@instruction",
+    "@problem_info:language_instruction",  # LIBERO
+    "@ep_meta:lang",  # RoboCasa
+    "@current_task",  # DROID
+    "@task_description",
+)
+"""Where files keep the task in words."""
+AttributesAt = Callable[[str], Mapping[str, Any]]
+"""Gives the attributes of the group or array at a path, which are read when they are looked up; none where nothing lies there."""
+
+
+class AxisNames(NamedTuple):
+    """What the numbers in a row of an array are called, and the list that says it, as an import names it."""
+
+    texts: Sequence[str]
+    source: str = ""
+
+
+NO_NAMES = AxisNames(())
+
+
+def texts_of(value: Any) -> list[str]:
+    """Return a list of texts that differ from each other; nothing where it is something else."""
+    values = value.tolist() if isinstance(value, np.ndarray) else value
+    if not isinstance(values, list):
+        return []
+    texts = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in values]
+    if not all(isinstance(text, str) and text.isprintable() and text for text in texts):
+        return []
+    is_short = max(map(len, texts), default=0) <= LONGEST_NAME
+    return texts if is_short and len({*texts}) == len(texts) else []
+
+
+class Lists:
+    """The lists of names in an open file of arrays."""
+
+    def __init__(self, names: Sequence[str], attributes_at: AttributesAt, whole: Callable[[str], Any]) -> None:
+        """Take the names of arrays, what gives the attributes at a path, and what reads a small array of texts."""
+        self._attributes_at, self._whole = attributes_at, whole
+        self._arrays: dict[str, list[str]] = {}
+        for path in names:
+            group, _, name = path.rpartition("/")
+            if NAMES.fullmatch(name):
+                self._arrays.setdefault(group, []).append(path)
+
+    def names_of(self, array: str, shape: Sequence[int]) -> AxisNames:
+        """Return what the numbers in a row of an array are called; nothing where no list fits it, or several differ.
+
+        `shape` is that of the array, of which the first is rows.
+        """
+        parts = array.split("/")
+        for end in range(len(parts), -1, -1) if len(shape) == 2 else ():
+            place = "/".join(parts[:end])
+            fitting: dict[tuple[str, ...], str] = {}
+            for path, texts in self._lists_at(place, array):
+                fitting |= {tuple(texts): path} if len(texts) == shape[1] else {}
+            if fitting:
+                return AxisNames(*fitting.popitem()) if len(fitting) == 1 else NO_NAMES
+        return NO_NAMES
+
+    def _lists_at(self, place: str, array: str) -> Iterator[tuple[str, list[str]]]:
+        """Yield the lists of a group that may be about an array, or the attributes of that array."""
+        attributes = self._attributes_at(place)
+        for name in filter(NAMES.fullmatch, attributes):
+            if place == array or _may_name(name, array):
+                yield f"{place}@{name}", texts_of(attributes[name])
+        for path in self._arrays.get(place, ()):
+            if _may_name(path.rpartition("/")[2], array):
+                with contextlib.suppress(OrlogError):  # it holds something else
+                    yield path, texts_of(self._whole(path))
+
+
+def _may_name(name: str, array: str) -> bool:
+    """Return whether a list that lies beside an array may be about it, by their names."""
+    match, last = NAMES.fullmatch(name), array.rpartition("/")[2].lower()
+    stem = match[1] if match else None
+    if stem is None or stem.lower() in JOINTS:
+        return any(joint in last for joint in JOINTS) or NO_JOINTS.search(last) is None
+    return last.startswith(stem.lower())
+
+
+def column_of(role: str) -> str:
+    """Return the column that a role becomes: `actions`, `observations/arm`, `infos/torque`."""
+    base, slash, part = role.partition("/")
+    return f"{base if base == 'infos' else base + 's'}{slash}{part}"
+
+
+def dimension_names(arrays: Sequence[str], names_of: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the names of all numbers of the arrays that make a column; nothing unless all have short ones.
+
+    The name of the array stands before them where they would not differ.
+    """
+    if not all(names_of.get(array) for array in arrays):
+        return []
+    names = [name for array in arrays for name in names_of[array]]
+    if len({*names}) < len(names):
+        names = [
+            array if array.endswith(f".{name}") else f"{array}.{name}" for array in arrays for name in names_of[array]
+        ]
+    return texts_of(names)
+
+
+def check_names(names: Sequence[str], expected: Sequence[str], array: str, where: str) -> None:
+    """Refuse an array whose numbers are called otherwise than those of the first file or group; their order may differ."""
+    if names and {*names} != {*expected}:
+        both = f"holds {', '.join(names)}; before it held {', '.join(expected)}"
+        raise SchemaError(f"{where}, {array}: {both}.")
+
+
+def reordered(column: Any, names: Sequence[str], wanted: Sequence[str]) -> Any:
+    """Return an array with its numbers in the order of the names that are wanted; `names` are those that it has."""
+    if not names or [*names] == [*wanted]:
+        return column
+    order = [[*names].index(name) for name in wanted]
+    return LazyColumn(column.shape, column.dtype, lambda start, stop: np.asarray(column[start:stop])[:, order])
+
+
+def of_episodes(columns: Mapping[str, str]) -> dict[str, str]:
+    """Return what `--map` says of values of episodes, by their names without `episodes/`."""
+    return {role.removeprefix(AXIS): where for role, where in columns.items() if role.startswith(AXIS)}
+
+
+def of_steps(columns: Mapping[str, str]) -> dict[str, str]:
+    """Return what `--map` says of everything else."""
+    return {role: where for role, where in columns.items() if not role.startswith(AXIS)}
+
+
+def values_of_place(
+    wanted: Mapping[str, str], place: Any, count: int, known: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """Return the values of so many episodes in a place of arrays (`places.py`), beside those that are known of it."""
+    values = {**({} if TASK in wanted else _task(place)), **known}
+    values |= {name: _value_at(source, place) for name, source in wanted.items() if "@" in source}
+    episodes = [dict(values) for _ in range(count)]
+    for name, array in wanted.items():
+        if "@" in array:
+            continue
+        rows = np.asarray(place.whole(array))
+        rows = rows[None] if rows.ndim == 0 and count == 1 else rows
+        if len(rows) != count:
+            raise SchemaError(
+                f"{place.where}, {array}: expected a row for each of {count:,} episodes, found {len(rows):,}."
+            )
+        for episode, row in zip(episodes, rows, strict=True):
+            episode[name] = plain(row)
+    return [*episodes]
+
+
+def _task(place: Any) -> dict[str, str]:
+    """Return the task in words, where an attribute holds it that is called as others call it."""
+    around = [*_around("", place)]
+    for source in TASKS:
+        if any(_parts(source)[1] in attributes for attributes in around):
+            with contextlib.suppress(SchemaError):
+                value = _value_at(source, place)
+                if isinstance(value, str) and value.strip():
+                    return {TASK: value}
+    return {}
+
+
+def _value_at(source: str, place: Any) -> Any:
+    """Return the value that `@ATTRIBUTE`, `@ATTRIBUTE:KEY` or `GROUP@ATTRIBUTE` means for an episode."""
+    group, name, keys = _parts(source)
+    known: dict[str, None] = {}
+    for attributes in _around(group, place):
+        if name in attributes:
+            return _inside(attributes[name], keys, f"{place.where}, {name}")
+        known |= dict.fromkeys(attributes)
+    instead = did_you_mean(name, known) or f"; there are {', '.join(known) or 'no attributes'}."
+    raise SchemaError(f"{place.where}: has no attribute {name!r:.100}{instead}")
+
+
+def _parts(source: str) -> tuple[str, str, str]:
+    """Return group, attribute and keys."""
+    group, _, rest = source.partition("@")
+    name, _, keys = rest.partition(":")
+    return group, name, keys
+
+
+def _around(group: str, place: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the attributes where an episode may have its own, the nearest first; `group` lies in these."""
+    parts = [part for part in place.path.split("/") if part]
+    for end in range(len(parts), -1, -1):
+        yield place.attributes("/".join(filter(None, (*parts[:end], group))))
+
+
+def _inside(value: Any, keys: str, where: str) -> Any:
+    """Return a value as a number, a text or an array, or what the keys name in a text of JSON."""
+    value = plain(value)
+    for key in filter(None, keys.split(".")):
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                value = None
+        if not isinstance(value, dict) or key not in value:
+            its = ", ".join(value) if isinstance(value, dict) else ""
+            keys = f"; its keys are {', '.join(value)}." if isinstance(value, dict) else "."
+            raise SchemaError(f"{where}: expected an object of JSON with the key {key!r:.100}{keys}")
+        value = value[key]
+    if isinstance(value, dict) or value is None:
+        its = "nothing (null)" if value is None else f"an object; name a key: {', '.join(value)}"
+        raise SchemaError(f"{where}: holds {its}.")
+    return plain(value)
+
+
+def plain(value: Any) -> Any:
+    """Return what a file holds as a bool, a number, a text, or an array of numbers; a list of words as one text."""
+    value = np.asarray(value).reshape(-1) if isinstance(value, list | tuple) else value
+    if isinstance(value, np.ndarray | np.generic):
+        if value.size == 1:
+            value = value.reshape(-1)[0]
+            value = value.item() if isinstance(value, np.generic) else value
+        elif value.dtype.kind in "OSU":
+            value = " ".join(str(plain(word)) for word in value.reshape(-1).tolist())
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def attributes_read(wanted: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
+    """Return the attributes that were read, as patterns of `Format.reads`, given the values of an episode."""
+    read = [*wanted.values(), *(TASKS if TASK in values and TASK not in wanted else ())]
+    return [f"*@{_parts(source)[1]}" for source in read if "@" in source]
+
+
+def in_all(values: list[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Note]]:
+    """Return the values that all episodes have, and a note about those that only some have."""
+    names = {name: None for episode in values for name in episode}
+    some = [name for name in names if not all(name in episode for episode in values)]
+    if not some:
+        return values, []
+    kept = [{name: episode[name] for name in episode if name not in some} for episode in values]
+    return [*kept], [Note("left_out_of_some", some)]
+
 
 FILE, ROW, NUMBER = "file", "row", "#"
 LAYOUT = "arrays that --map could name"
@@ -116,28 +373,20 @@ class Place:
     file: ArrayFile | None = None
 
 
-class Listing(NamedTuple):
-    """The arrays of an HDF5 file: their paths, sorted, and shape and dtype of those that were checked."""
-
-    names: list[str]
-    checked: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
-
-
 class ArrayFile(NamedTuple):
-    """A file of arrays, what errors call it, and its arrays where they are known."""
+    """A file of arrays, what errors call it, and of HDF5 its arrays where they are known, and shape and dtype of those checked."""
 
     path: Path
     where: str
-    listing: Listing | None = None
+    names: Sequence[str] = ()
+    checked: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
 
 
-@dataclasses.dataclass(frozen=True)
-class Places:
+class Places(NamedTuple):
     """How the places of files are found; processes of other machines open them likewise.
 
-    Attributes:
-        files: Lists what can be opened on its own, such as files with what errors call them.
-        open: Yields each place of such a file while that is open.
+    `files` lists what can be opened on its own, such as files with what errors call them; `open` yields each place of
+    such a file while that is open.
     """
 
     files: Callable[[Asked], Iterable[Any]]
@@ -185,10 +434,7 @@ def holds_tables(folder: Path) -> bool:
 
 
 def files_in(folder: Path, source: str, fits: Callable[[Path], bool]) -> list[tuple[Path, str]]:
-    """Return what lies in a folder and fits, and what errors call it.
-
-    Raises SchemaError if a link lies there; IntegrityError if a file ends like those that fit and does not.
-    """
+    """Return what lies in a folder and fits, and what errors call it."""
     entries = sorted(folder.iterdir())
     for entry in entries:
         if entry.is_symlink():
@@ -197,10 +443,8 @@ def files_in(folder: Path, source: str, fits: Callable[[Path], bool]) -> list[tu
     endings = {entry.suffix for entry in fitting} - {""}
     for entry in entries:
         if entry.is_file() and entry.suffix in endings and entry not in fitting:
-            raise IntegrityError(
-                f"{source}/{entry.name}: not what {entry.suffix} files beside it are; "
-                "get this file again, or move it to another folder."
-            )
+            what = f"not what {entry.suffix} files beside it are; get it again, or move it"
+            raise IntegrityError(f"{source}/{entry.name}: {what}.")
     return [(entry, f"{source}/{entry.name}") for entry in fitting]
 
 
@@ -223,10 +467,7 @@ def in_order(given: Iterable[tuple[Path, str]]) -> list[tuple[Path, str]]:
 
 
 def files_of_arrays(asked: Asked) -> list[ArrayFile]:
-    """Return the files, those of a folder and of folders in it too, in the order of the numbers in their paths.
-
-    Raises SchemaError if a folder holds no such file.
-    """
+    """Return the files, those of a folder and of folders in it too, in the order of the numbers in their paths."""
     given = list(zip(asked.files, asked.sources, strict=True))
     for file, source in given:
         if file.suffix == ".npy" and not file.is_dir():
@@ -240,87 +481,48 @@ def files_of_arrays(asked: Asked) -> list[ArrayFile]:
 
 
 def open_arrays(file: ArrayFile, options: Options) -> Generator[Place]:
-    """Yield each place of a file; groups come in the order of the numbers in their names.
-
-    Raises SchemaError if nothing has the name that `--episode` gives; IntegrityError if the file is damaged.
-    """
-    path, where, _ = file
-    if is_zarr(path):
-        with open_zarr(path, where) as store:
-            lists = Lists(store.names, store.attributes, store.whole)
-            whole = Place(
-                where,
-                store.names,
-                store.column,
-                reading_zarr,
-                names_of=lambda name: lists.names_of(name, store.column(name).shape),
-                attributes=store.attributes,
-                whole=store.whole,
-            )
-            yield from _places_in(whole, options)
-    elif is_npz(path) or is_npy_folder(path):
-        with open_npz(path, where) if is_npz(path) else open_npy(path, where) as archive:
-            lists = Lists(archive.names, lambda _path: {}, archive.whole)
-            whole = Place(
-                where,
-                archive.names,
-                archive.column,
-                reading_npz,
-                names_of=lambda name: lists.names_of(name, archive.shape(name)),
-                whole=archive.whole,
-            )
-            yield from _places_in(whole, options)
-    else:
+    """Yield each place of a file; groups come in the order of the numbers in their names."""
+    path, where = file.path, file.where
+    if is_hdf5(path):
         with open_hdf5(path, where) as opened:
             yield from _places_in_hdf5(file, opened, options)
+        return
+    opening: Any = open_zarr if is_zarr(path) else open_npz if is_npz(path) else open_npy
+    with opening(path, where) as store:
+        attributes = getattr(store, "attributes", lambda _path: {})
+        lists = Lists(store.names, attributes, store.whole)
+
+        def names_of(name: str) -> AxisNames:
+            return lists.names_of(name, store.shape(name))
+
+        context = reading_zarr if opening is open_zarr else reading_npz
+        whole = Place(
+            where, store.names, store.column, context, names_of=names_of, attributes=attributes, whole=store.whole
+        )
+        yield from _places_in(whole, options)
 
 
 ARRAYS = Places(files_of_arrays, open_arrays)
 """Files of HDF5, npz and Zarr, and folders of npy."""
 
 
-class _Attributes(Mapping[str, Any]):
-    """The attributes of a group or array of HDF5; heaps of texts are looked at before one of them is read."""
-
-    def __init__(self, node: Any, where: str, check: Callable[[], object]) -> None:
-        self._node, self._where, self._check = node, where, check
-        self._names = list(node.attrs)
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._names:
-            raise KeyError(name)
-        if self._node.attrs.get_id(name).dtype.kind == "O":  # texts of any length
-            self._check()
-        with reading(self._where):
-            return self._node.attrs[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
 def _places_in_hdf5(file: ArrayFile, opened: Any, options: Options) -> Iterator[Place]:
     h5py, where = import_h5py(), file.where
     size = file.path.stat().st_size
-    listing = file.listing
-    if listing is None:
+    names, checked = list(file.names), dict(file.checked)
+    if not names:
         with reading(where):
-            listing = Listing(sorted(path for path, _ in datasets_in(opened, where, LAYOUT)), {})
-    names, checked = listing
-    check = functools.cache(lambda: check_heaps(file.path, opened, where))
+            names = sorted(path for path, _ in datasets_in(opened, where))
 
     def dataset(path: str) -> Any:
         """Return a dataset as `opened[path]` does, in half the time."""
         return h5py.Dataset(h5py.h5d.open(opened.id, path.encode()), readonly=True)
 
     def column(path: str) -> Hdf5Column:
-        if path in checked:
-            return Hdf5Column(dataset(path), *checked[path])
-        values = numbers(dataset(path), f"{where}, {path}", size, texts=True)
-        checked[path] = values.shape, values.dtype
-        return values
+        if path not in checked:
+            values = numbers(dataset(path), f"{where}, {path}", size, texts=True)
+            checked[path] = values.shape, values.dtype
+        return Hdf5Column(dataset(path), *checked[path])
 
     @functools.lru_cache(maxsize=64)
     def attributes_at(path: str) -> Mapping[str, Any]:
@@ -329,20 +531,16 @@ def _places_in_hdf5(file: ArrayFile, opened: Any, options: Options) -> Iterator[
             if not has_child(node, part):
                 return {}
             node = child(node, part, where, "attributes")
-        return _Attributes(node, where, check)
+        with reading(where):
+            return dict(node.attrs)
 
     def read_whole(path: str) -> Any:
         node, at = opened, f"{where}, {path}"
         for part in path.split("/"):
             node = child(node, part, where, f"an array {path}")
-        if getattr(node, "size", None) is None or node.size > LARGEST_WHOLE:
+        if not hasattr(node, "size"):
             raise SchemaError(f"{at}: expected an array with a row for each episode.")
-        if node.dtype.kind != "O":
-            check_stored(node, at, size)
-        elif node.chunks is not None or node.is_virtual or node.external:
-            raise SchemaError(f"{at}: texts that are stored in chunks are not read.")
-        else:
-            check()
+        check_stored(node, at, size)
         with reading(where):
             return node[()]
 
@@ -355,13 +553,12 @@ def _places_in_hdf5(file: ArrayFile, opened: Any, options: Options) -> Iterator[
         names_of=lambda path: lists.names_of(path, dataset(path).shape),
         attributes=attributes_at,
         whole=read_whole,
-        file=file._replace(listing=listing),
+        file=ArrayFile(file.path, where, names, checked),
     )
     for place in _places_in(whole, options):
         success = None
         if place.path or place.where == where:  # not of arrays of one number
-            node = opened[place.path] if place.path else opened
-            success = flag_attribute(node, SUCCESS, place.where)
+            success = flag_attribute(attributes_at(place.path), SUCCESS, place.where)
         if success is None and place.where == where:
             success = outcome_of(file.path.absolute().as_posix())
         yield dataclasses.replace(place, success=success)
@@ -416,10 +613,8 @@ def _by_number(whole: Place, options: Options) -> dict[str, dict[str, str]]:
         for match in matches:
             parts.setdefault(match[1], {})[name] = match[0]
         if not matches:
-            raise SchemaError(
-                f"{whole.where}: episode='#': no array is called {name} with a number for #"
-                + _instead(name, {alike(path) for path in whole.names}, whole)
-            )
+            instead = _instead(name, {alike(path) for path in whole.names}, whole)
+            raise SchemaError(f"{whole.where}: episode='#': no array is called {name} with a number for #{instead}")
     for number, paths in parts.items():
         for name in wanted:
             if name not in paths:
@@ -440,10 +635,8 @@ def _groups(whole: Place, pattern: str) -> dict[str, dict[str, str]]:
                 break
     if not parts:
         groups = {path[:at] for path in whole.names for at in range(len(path)) if path[at] == "/"}
-        raise SchemaError(
-            f"{whole.where}: episode={pattern!r}: no group and no array has such a name"
-            + _instead(pattern, [*groups, *whole.names], whole, sorted(groups, key=by_numbers))
-        )
+        instead = _instead(pattern, [*groups, *whole.names], whole, sorted(groups, key=by_numbers))
+        raise SchemaError(f"{whole.where}: episode={pattern!r}: no group and no array has such a name{instead}")
     return parts
 
 
@@ -464,9 +657,7 @@ def _rows_of(whole: Place, options: Options) -> Place:
     (action, *_) = matching(options.columns.get("action", ""), names) or [""]
     axes = shapes.get(action, ())[:2]
     if len(axes) != 2:
-        raise SchemaError(
-            f"{where}: episode='row' needs actions [episodes, time, ..]; name them as columns={{'action': 'ARRAY'}}."
-        )
+        raise SchemaError(f"{where}: episode='row' needs actions [episodes, time, ..], named in columns=.")
     length, notes = options.length, list[Note]()
     if length and length not in names:
         raise SchemaError(f"{where}: length={length!r}: there is no such array{_instead(length, names, whole)}")
@@ -489,9 +680,8 @@ def _rows_of(whole: Place, options: Options) -> Place:
     def column(name: str) -> Any:
         values = whole.column(of_later.get(name, name))
         if tuple(values.shape[:2]) != (longer if of_later.get(name, name) in later else axes):
-            raise SchemaError(
-                f"{where}, {name}: expected [{axes[0]}, {axes[1]}, ..] as of {action}, found {tuple(values.shape)}."
-            )
+            expected = f"[{axes[0]}, {axes[1]}, ..] as of {action}"
+            raise SchemaError(f"{where}, {name}: expected {expected}, found {tuple(values.shape)}.")
         return _padded(values, spans, after=name in of_later)
 
     def values_of_episodes(name: str) -> Any:
@@ -511,10 +701,7 @@ def _rows_of(whole: Place, options: Options) -> Place:
 
 
 def _padded(column: Any, spans: np.ndarray, *, after: bool) -> LazyColumn:
-    """Return the steps of an array [episodes, time, ..] as rows.
-
-    `spans` are from which step on, and before which one, each episode lies; `after` is a step later.
-    """
+    """Return the steps of an array [episodes, time, ..] as rows."""
     starts, lengths = spans[:, 0] + after, spans[:, 1] - spans[:, 0]
     ends = np.cumsum(lengths)
     held: tuple[int, Any] = (-1, None)
@@ -539,19 +726,14 @@ def _padded(column: Any, spans: np.ndarray, *, after: bool) -> LazyColumn:
 
 
 def _spans_of_episodes(column: Any, axes: Sequence[int], where: str) -> np.ndarray:
-    """Return from which step on, and before which one, each episode lies, by its lengths or a mask of its steps.
-
-    Without an array all are as long as the axis of time. Raises SchemaError if it is neither, or no episode has a step.
-    """
+    """Return from which step on, and before which one, each episode lies, by its lengths or a mask of its steps."""
     count, steps = axes
     values = np.full(count, steps) if column is None else np.asarray(column[0 : len(column)])
     if values.size == count == len(values) and values.dtype.kind in "iu":
         lengths = values.reshape(-1).astype(np.int64)
         odd = np.flatnonzero((lengths < 0) | (lengths > steps))
         if len(odd):
-            raise SchemaError(
-                f"{where}: says {lengths[odd[0]]} steps of episode {odd[0]}, and its arrays have {steps}."
-            )
+            raise SchemaError(f"{where}: says {lengths[odd[0]]} steps of episode {odd[0]}, and there are {steps}.")
         starts = np.zeros_like(lengths)
     else:
         is_mask = values.size == count * steps and len(values) == count

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import gymnasium
 
+from orlog.datasets.formats.episode_cutter import NAMES
 from orlog.datasets.formats.episodes import Asked, Opened, Options
-from orlog.datasets.formats.flags import NAMES
 from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.names import counted, did_you_mean
 
@@ -119,12 +119,10 @@ class Layout:
         if missing or (needs_episode and not self.episode):
             what = f"columns={{{missing[0]!r}: 'COLUMNS'}}" if missing else "episode=COLUMN"
             raise SchemaError(
-                f"{where}: a table does not say what its columns are; give {what}. Its columns are {_listed(names)}."
+                f"{where}: does not say what its columns are; give {what}. Its columns are {_listed(names)}."
             )
         if "observation" in self.observations and len(self.observations) > 1:
-            raise SchemaError(
-                f"{where}: columns= names both observation and {self.observations[-1]}; name the whole, or its parts."
-            )
+            raise SchemaError(f"{where}: columns= names both observation and {self.observations[-1]}.")
         after = {role for role in self.columns if base_role(role) == "next_observation"}
         odd = sorted(after ^ {f"next_{role}" for role in self.observations}) if after else []
         if odd:
@@ -139,18 +137,14 @@ class Layout:
 
 
 def said_roles(columns: Mapping[str, str], names: list[str], where: str) -> dict[str, str]:
-    """Return the roles of columns that `--map` names, for formats in which each column has one of its own.
-
-    Raises SchemaError if a role is not known, or means no column or several.
-    """
+    """Return the roles of columns that `--map` names, for formats in which each column has one of its own."""
     roles = {}
     for role, patterns in columns.items():
         _check_role(role, where)
         fitting = _matching(patterns, names, where, role)
         if len(fitting) != 1:
             raise SchemaError(
-                f"{where}: columns={{{role!r}: {patterns!r}}}: expected one name, found {', '.join(fitting)}; "
-                "observation/NAME=.. makes a part of each."
+                f"{where}: columns={{{role!r}: {patterns!r}}}: expected one name, found {', '.join(fitting)}."
             )
         roles[fitting[0]] = role
     return roles
@@ -169,9 +163,7 @@ def _is_role(role: str) -> bool:
 
 def _check_role(role: str, where: str) -> None:
     if base_role(role) == "episodes":
-        raise SchemaError(
-            f"{where}: columns={{{role!r}: '..'}}: values of episodes are mapped in HDF5, Zarr and npz alone."
-        )
+        raise SchemaError(f"{where}: {role}: values of episodes are mapped in HDF5, Zarr and npz alone.")
     if not _is_role(role):
         raise SchemaError(
             f"{where}: columns={{{role!r}: '..'}}: expected {', '.join(ROLES)}, observation/NAME or "

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats.pictures import opened_picture, picture_size
+from orlog.datasets.formats.array_files import opened_picture, picture_size
 from orlog.datasets.formats.safe_reading import numbers_in
 from orlog.errors import SchemaError
 

@@ -52,10 +52,7 @@ def read_json_object(file: Path, where: str, *, missing: str, name: str = "") ->
 
 
 def finite_float(text: str) -> float:
-    """Return a number of JSON, for `parse_float` of `json.loads`.
-
-    Raises ValueError if it is too large, such as 1e400.
-    """
+    """Return a number of JSON, for `parse_float` of `json.loads`."""
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"{text:.40} is larger than any number of 64 bits")
@@ -63,28 +60,15 @@ def finite_float(text: str) -> float:
 
 
 def numbers_in(value: Any, where: str) -> np.ndarray:
-    """Return nested lists as an array; what is neither number nor text stays an object.
-
-    Raises SchemaError if an integer would change: beside floats, or where it has more than 64 bits.
-    """
+    """Return nested lists as an array; what is neither number nor text stays an object."""
     array = np.array(value)
     if array.dtype.kind == "O" or (array.dtype.kind == "f" and (abs(array) >= 2.0**53).any()):
         for row, one in enumerate(value if isinstance(value, list) else [value]):
-            for number in _integers_in(one):
-                if abs(number) >= 2**64 or float(number) != number:
+            for number in np.array(one, object).reshape(-1):
+                if isinstance(number, int) and (abs(number) >= 2**64 or float(number) != number):
                     shown = number if abs(number) < 2**64 else "an integer of more than 64 bits"
-                    raise SchemaError(
-                        f"{where}: holds {shown} at row {row}, which float64 does not hold exactly; leave it out."
-                    )
+                    raise SchemaError(f"{where}: holds {shown} at row {row}, which float64 does not hold exactly.")
     return array
-
-
-def _integers_in(value: Any) -> Iterator[int]:
-    if isinstance(value, list):
-        for inner in value:
-            yield from _integers_in(inner)
-    elif isinstance(value, int):
-        yield value
 
 
 def rows_differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -132,10 +116,7 @@ def check_sums(folder: Path, sums: Mapping[str, str], *, all_of_it: bool) -> boo
 
 
 def _is_listed(folder: Path, sums: Mapping[str, str], whole: str | None) -> bool:
-    """Compare files with the list of one folder, if there is one; return whether it lists any of them.
-
-    `whole` begins the names of which all are among `sums`; None where there may be others.
-    """
+    """Compare files with the list of one folder, if there is one; return whether it lists any of them."""
     path = folder / SUMS_FILE
     if path.is_symlink() or not path.is_file():
         return False

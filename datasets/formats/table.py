@@ -33,7 +33,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
@@ -46,30 +45,18 @@ from orlog.datasets.formats.arrow_files import (
     column_names,
     reading_arrow,
 )
-from orlog.datasets.formats.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats.flags import FLAGS, UnknownEnds, unknown_ends
-from orlog.datasets.formats.flat_rows import (
-    ROLES,
-    as_dtype,
-    file_stem,
-    flat_columns,
-    flat_losses,
-    kept_dtype,
-    mapped_action_space,
-    unbounded_space,
-)
+from orlog.datasets.formats.episode_cutter import FLAGS, EpisodeCutter, Rows, UnknownEnds, ends_of_lengths, unknown_ends
+from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps, read_pieces, warn_of_one_process
+from orlog.datasets.formats.flat_rows import ROLES, file_stem, flat_columns, flat_losses, is_neorl2
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.neorl2 import is_neorl2
+from orlog.datasets.formats.mapped_arrays import as_dtype, kept_dtype, mapped_action_space, space_of_observations
 from orlog.datasets.formats.notes import Note
 from orlog.datasets.formats.open_bandit import is_open_bandit
-from orlog.datasets.formats.pieces import read_pieces, warn_of_one_process
 from orlog.datasets.formats.places import FILE, files_below, holds_tables, is_table
 from orlog.datasets.formats.roles import Kind, Layout, base_role, done_names, hint, map_of
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError, SchemaError
 
-LARGEST_SORTED_BYTES = 2**33
 ROW_GROUP_BYTES = 2**25
 FLOAT64 = np.dtype(np.float64)
 UNDECIDED = (
@@ -95,17 +82,12 @@ def _open(asked: Asked) -> Iterator[Opened]:
             raise
         raise SchemaError(f"{error}{_example(table, asked, given)}") from error
     survey = _survey(table, layout)
-    parts: dict[str, gymnasium.Space[Any]] = {
-        role.removeprefix("observation/"): unbounded_space(*survey.kinds[role]) for role in layout.observations
-    }
-    is_whole = layout.observations == ["observation"]
     schema = Schema(
-        observation_space=parts["observation"] if is_whole else gymnasium.spaces.Dict(parts),
+        observation_space=space_of_observations({role: survey.kinds[role] for role in layout.observations}),
         action_space=mapped_action_space(survey.kinds["action"], survey.lowest, survey.highest, table.where),
         reward_dtype=FLOAT64,
     )
-    opened = Opened(schema=schema, steps=iter(()), total_steps=sum(survey.lengths))
-    opened.lengths = survey.lengths
+    opened = Opened(schema=schema, steps=iter(()), total_steps=sum(survey.lengths), lengths=survey.lengths)
     if layout.guessed:
         roles = "; ".join(f"{role} is {', '.join(one)}" for role, one in layout.columns.items())
         columns = itertools.chain(*layout.columns.values())
@@ -138,10 +120,7 @@ def _layout(table: _Table, options: Options) -> Layout:
 
 
 def _example(table: _Table, asked: Asked, given: Sequence[Path]) -> str:
-    """Return the columns of a table, and what reads it by what their names are like.
-
-    `given` is what the user gave: the tables, or their folder.
-    """
+    """Return the columns of a table, and what reads it by what their names are like."""
     kinds: dict[str, Kind] = {}
     for name in table.names:
         # Lists of other things and missing values are not shown.
@@ -213,10 +192,8 @@ class _Table:
 
         batches: list[Any] = []
         columns = list(dict.fromkeys([*self.names, *self._sort_by]))
-        for number, where in enumerate(self.sources):
+        for number in range(len(self.sources)):
             batches += self._batches(number, columns)
-            if sum(batch.nbytes for batch in batches) > LARGEST_SORTED_BYTES:
-                raise SchemaError(f"{where}: too large to be sorted in memory; sort it before.")
         order = [(name, "ascending") for name in self._sort_by]
         return pa.Table.from_batches(batches).sort_by(order)
 
@@ -243,8 +220,7 @@ def _survey(table: _Table, layout: Layout) -> _Survey:
         episodes, where = block[layout.episode], table.where
         if episodes.ndim != 1:
             raise SchemaError(
-                f"{where}, {layout.episode}: expected a number or text that names the episode of each "
-                f"row, found rows of shape {episodes.shape[1:]}."
+                f"{where}, {layout.episode}: expected a number or text a row, found {episodes.shape[1:]}."
             )
         begins = np.append(not names or episodes[0] != names[-1], episodes[1:] != episodes[:-1])
         starts = np.flatnonzero(begins)
@@ -273,10 +249,8 @@ def _survey(table: _Table, layout: Layout) -> _Survey:
     _check_names(names, lengths, table.where)
     odd = np.flatnonzero(np.array(stated) != (lengths if layout.length else stated))
     if len(odd):
-        raise SchemaError(
-            f"{table.where}: {layout.length} of episode {names[odd[0]]!s:.100} says {stated[odd[0]]} rows, and "
-            f"it has {lengths[odd[0]]}; so it is with {len(odd):,} episodes."
-        )
+        says = f"says {stated[odd[0]]} rows, and it has {lengths[odd[0]]}"
+        raise SchemaError(f"{table.where}: {layout.length} of episode {names[odd[0]]!s:.100} {says}.")
     return survey
 
 
@@ -285,10 +259,8 @@ def _check_names(names: list[Any], lengths: list[int], where: str) -> None:
     seen, row = set(), 0
     for name, length in zip(names, lengths, strict=True):
         if name in seen:
-            raise SchemaError(
-                f"{where}: episode {name!s:.100} goes on at row {row}, after rows of others; sort=True puts "
-                "rows in order."
-            )
+            what = f"episode {name!s:.100} goes on at row {row}, after rows of others"
+            raise SchemaError(f"{where}: {what}; sort=True puts rows in order.")
         seen.add(name)
         row += length
 
@@ -306,9 +278,7 @@ def _kinds(table: _Table, layout: Layout) -> dict[str, tuple[np.dtype[Any], tupl
             shape, of = values.shape[1:], role.removeprefix("next_")
             before, its_shape = kinds.get(of, (values.dtype, shape))
             if shape != its_shape:
-                raise SchemaError(
-                    f"{table.sources[part]}: {role} has rows of shape {shape}, and those of the first file have {its_shape}."
-                )
+                raise SchemaError(f"{table.sources[part]}: {role} has rows of shape {shape}, and before {its_shape}.")
             kinds[of] = (_kept(role, np.result_type(before, _kept(role, values.dtype, shape)), shape), shape)
     if not kinds:
         raise SchemaError(f"{table.where}: holds no rows.")
@@ -341,9 +311,8 @@ def _steps(table: _Table, layout: Layout, survey: _Survey, notes: list[Note], as
             values = _stacked(block, names, role, table.where, first, dtypes.get(role))
             kind = kinds[role]
             if kind and values.shape[1:] != kind[1]:
-                raise SchemaError(
-                    f"{table.where}: {role} changes from shape {kind[1]} to {values.shape[1:]} after row {first}."
-                )
+                change = f"changes from shape {kind[1]} to {values.shape[1:]}"
+                raise SchemaError(f"{table.where}: {role} {change} after row {first}.")
             rows[role] = values
         rows.setdefault("reward", np.zeros(len(rows["action"])))
         yield from cutter.add(rows)

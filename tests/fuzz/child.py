@@ -1,23 +1,14 @@
-"""A process that opens hostile documents, watched: its end, its time, its memory and its paths."""
+"""A process that opens hostile documents, whose paths are watched too."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import multiprocessing.connection
 import os
-import resource
 import site
 import sys
 import sysconfig
-import time
-import traceback
-import warnings
 from pathlib import Path
-from typing import NamedTuple
 
-LONGEST = 60
-MOST_BYTES = 2**29
+from tests.fuzz.watched import MOST_BYTES, Watched
 
 
 def _make_outside():
@@ -34,76 +25,22 @@ PROBES = {
     "look outside": lambda: Path("../outside/secret").is_file(),
     "make outside": _make_outside,
 }
+"""What does wrong, to see that it is seen."""
 SEES = ("stat", "lstat", "access", "readlink")
 
 
-class Answer(NamedTuple):
-    """What came of one document.
-
-    Attributes:
-        outcome: `right`, the name of an OrlogError, or what went wrong.
-        is_good: Whether it is one of the first two.
-    """
-
-    outcome: str
-    is_good: bool
-
-
-class Child:
-    """Opens documents in a process of its own, so that a crash or hang there is seen here.
-
-    Attributes:
-        counts: How often each outcome came.
-    """
+class Child(Watched):
+    """Opens documents in a process of its own."""
 
     def __init__(self, folder):
-        self.folder = folder.resolve()
-        self.counts = {}
-        self._start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._pipe.close()  # which ends it, unless it hangs
-        self._process.join(1)
-        self._process.kill()
-        self._process.join()
+        super().__init__(folder, _start)
 
     def check(self, kind, data):
-        """Open a document, or one that some steps make; a process that dies or hangs is replaced.
-
-        A kind in `PROBES` does wrong, to see that it is seen.
-        """
-        answer = self._ask(kind, data)
-        self.counts[answer.outcome] = self.counts.get(answer.outcome, 0) + 1
-        return answer
-
-    def _ask(self, kind, data):
-        try:
-            self._pipe.send((kind, data))
-            if self._pipe.poll(LONGEST):
-                return Answer(*self._pipe.recv())
-            outcome = f"hangs for {LONGEST} seconds"
-        except (EOFError, OSError):
-            self._process.join(LONGEST)
-            outcome = f"ended the process with code {self._process.exitcode}"
-        self.__exit__()
-        self._start()
-        return Answer(outcome, False)
-
-    def _start(self):
-        work = self.folder / f"work-{time.monotonic_ns()}" / "inside"
-        work.mkdir(parents=True)
-        self._pipe, theirs = multiprocessing.Pipe()
-        context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=_serve, args=(theirs, work), daemon=True)
-        self._process.start()
-        theirs.close()
-        assert self._pipe.recv() == "ready"
+        """Open a document, or one that some steps make, or do what a kind of `PROBES` does."""
+        return self.ask(kind, data)
 
 
-class _Watch:
+class _Paths:
     """Notes paths outside of a folder that this process opens, looks at or changes."""
 
     def __init__(self, folder):
@@ -142,58 +79,27 @@ class _Watch:
             self.escapes.append(f"{event} {text}")
 
 
-def _serve(pipe, work):
+def _start(work):
+    from tests.fuzz.documents import Workplace
+
     os.chdir(work)
-    warnings.simplefilter("ignore")
     outside = work.parent / "outside"
     outside.mkdir()
     (outside / "secret").write_text("secret")
-    from orlog.errors import OrlogError
-    from tests.fuzz.documents import Workplace
-
     os.fsync = lambda _: None  # half of the time, and for nothing here
-    place = Workplace(work)
-    watch = _Watch(work)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 4 * MOST_BYTES, resource.RLIM_INFINITY))
-    pipe.send("ready")
-    while True:
-        try:
-            kind, data = pipe.recv()
-        except EOFError:
-            return
+    place, paths = Workplace(work), _Paths(work)
+
+    def check(kind, data):
         if not isinstance(data, bytes):
             data = place.damaged(kind, data)
-        before = _reset_peak()
-        watch.is_on = True
+        paths.is_on, paths.escapes = True, []
         try:
-            if kind in PROBES:
-                PROBES[kind]()
-            else:
-                place.check(kind, data)
-            answer = ("right", True)
-        except OrlogError as error:
-            is_told = len(str(error)) < 10_000
-            answer = (type(error).__name__, True) if is_told else ("a message without end", False)
-        except BaseException:  # noqa: BLE001 (that is what is looked for)
-            answer = (traceback.format_exc(), False)
-        watch.is_on = False
-        if _peak_bytes() - before > MOST_BYTES:
-            answer = (f"took {_peak_bytes() - before} bytes", False)
-        left = sorted(path.name for path in work.parent.iterdir())
-        if watch.escapes or left != ["inside", "outside"] or len(list(outside.iterdir())) != 1:
-            answer = (f"left its folder: {watch.escapes} {left}", False)
-            watch.escapes = []
-        pipe.send(answer)
+            PROBES[kind]() if kind in PROBES else place.check(kind, data)
+        finally:
+            paths.is_on = False
+            left = sorted(path.name for path in work.parent.iterdir())
+            assert not paths.escapes, f"left its folder: {paths.escapes}"
+            assert left == ["inside", "outside"], left
+            assert len(list(outside.iterdir())) == 1
 
-
-def _peak_bytes():
-    """Return the most memory that this process had since `_reset_peak`."""
-    text = Path("/proc/self/status").read_text()
-    return int(text.partition("VmHWM:")[2].split()[0]) * 1024
-
-
-def _reset_peak():
-    with contextlib.suppress(OSError):  # then it is the most since the process began
-        Path("/proc/self/clear_refs").write_text("5")
-    return _peak_bytes()
+    return check

@@ -1,21 +1,10 @@
-"""A process that reads damaged files, watched: its end, its time and its memory.
-
-The process makes the damage itself from a number, so that only numbers and what came of them are sent.
-"""
+"""A process that reads damaged files; it makes the damage itself from a number."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import multiprocessing
-import multiprocessing.connection
 import os
-import resource
 import shutil
-import signal
-import time
-import traceback
-import warnings
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -25,11 +14,9 @@ import numpy as np
 
 from tests.fuzz.file_damage import Link, damage_folder
 from tests.fuzz.samples import write_samples
+from tests.fuzz.watched import MOST_BYTES, Watched
+from tests.fuzz.watched import limit_memory as limit_memory
 
-LONGEST = 5.0  # seconds of the processor
-ENDS = 7.0  # the same; a process that takes so long for one input is ended
-HANGS = 120  # seconds that a process may wait for something
-MOST_BYTES = 2**29
 MOST_FINDINGS = 20
 NAME = "lab/damaged-v0"
 LONGEST_MESSAGE = 10_000
@@ -38,12 +25,7 @@ KEPT = Path(__file__).with_name("corpus.zip")
 
 
 class Finding(NamedTuple):
-    """What must not come of a damaged file.
-
-    Attributes:
-        number: Says which damage it is.
-        text: What came of it.
-    """
+    """What must not come of a damaged file, and the number that says which it is."""
 
     number: int
     text: str
@@ -161,17 +143,11 @@ class Place:
         return [(sample, path) for sample in self.samples[name] for path in self.files[sample.root]]
 
     def check(self, sample, damage, *, writes):
-        """Read a sample that is damaged; return `right` or the name of the OrlogError."""
-        from orlog.errors import OrlogError
-
+        """Read a sample that is damaged; raises the OrlogError that it gives."""
         store = self.folder / "store"
         _put(sample.root, damage)
         try:
             read_sample(sample, store, writes=writes)
-        except OrlogError as error:
-            return type(error).__name__
-        else:
-            return "right"
         finally:
             _put(sample.root, dict.fromkeys(damage) | self.files[sample.root], only=damage)
             shutil.rmtree(store, ignore_errors=True)
@@ -189,151 +165,52 @@ def _put(root, files, only=None):
             path.write_bytes(data)
 
 
-class Reader:
-    """Reads damaged files in a process of its own, so that a crash or hang there is seen here."""
+class Reader(Watched):
+    """Reads damaged files in a process of its own."""
 
     def __init__(self, folder):
-        self.folder = folder.resolve()
-        self._started = 0
-        self._start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._pipe.close()
-        self._process.join(1)
-        self._process.kill()
-        self._process.join()
+        super().__init__(folder, _start)
 
     def read_damaged(self, name, numbers):
-        """Read the files of a format, damaged as each number says.
-
-        Returns how often each outcome came, and what must not come.
-        """
-        counts = {}
-        findings = []
-        while numbers and len(findings) < MOST_FINDINGS:
-            self._number.value = numbers.start
-            try:
-                self._pipe.send((name, numbers))
-                some, more = self._answer()
-                numbers = range(0)
-            except (EOFError, OSError) as error:
-                number = self._number.value
-                self._process.join(1)
-                text = str(error) or f"ended the process with code {self._process.exitcode}"
-                some, more = {}, [Finding(number, text)]
-                numbers = range(number + 1, numbers.stop)
-                self.__exit__()
-                self._start()
-            findings += more
-            for outcome, count in some.items():
-                counts[outcome] = counts.get(outcome, 0) + count
+        """Read the files of a format, damaged as each number says; return how often each outcome came, and what must not come."""
+        counts, findings = {}, []
+        for number in numbers:
+            outcome, is_good = self.ask(name, number)
+            if is_good:
+                counts[outcome] = counts.get(outcome, 0) + 1
+            else:
+                findings.append(Finding(number, outcome))
+                if len(findings) >= MOST_FINDINGS:
+                    break
         return counts, findings
 
     def read_sound(self, name):
         """Read the sound files of a format; return what went wrong."""
-        self._pipe.send((name, None))
-        return self._pipe.recv()
-
-    def _answer(self):
-        last = None
-        while not self._pipe.poll(HANGS):
-            if last == self._number.value:
-                raise OSError(f"hangs for {HANGS} seconds")
-            last = self._number.value
-        return self._pipe.recv()
-
-    def _start(self):
-        self._started += 1
-        work = self.folder / f"work-{self._started}"
-        work.mkdir(parents=True)
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._number = context.Value(ctypes.c_longlong, 0, lock=False)
-        arguments = (theirs, self._number, work)
-        self._process = context.Process(target=_serve, args=arguments, daemon=True)
-        self._process.start()
-        theirs.close()
-        assert self._pipe.recv() == "ready"
+        outcome, _ = self.ask(name, None)
+        return [] if outcome == "right" else [outcome]
 
 
-def limit_memory():
-    """Let this process take a few times what a reader may."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 6 * MOST_BYTES, resource.RLIM_INFINITY))
-
-
-def _serve(pipe, number, work):
+def _start(work):
     import pyarrow as pa
 
     os.chdir(work)
-    warnings.simplefilter("ignore")
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     os.fsync = lambda _: None
     place = Place(work)
-    limit_memory()
-    pipe.send("ready")
-    while True:
-        try:
-            name, numbers = pipe.recv()
-        except EOFError:
-            return
-        if numbers is None:
-            pipe.send(_read_sound(place, name))
-        else:
-            pipe.send(_read_all(place, name, numbers, number))
 
-
-def _read_sound(place, name):
-    found = [] if place.samples[name] else ["has no sample in tests/fuzz/samples.py"]
-    for sample in place.samples[name]:
-        try:
-            read_sample(sample, place.folder / "store", writes=True)
-        except BaseException:  # noqa: BLE001 (all of them are told)
-            found.append(traceback.format_exc())
-        shutil.rmtree(place.folder / "store", ignore_errors=True)
-    return found
-
-
-def _read_all(place, name, numbers, current):
-    counts = {}
-    findings = []
-    for number in numbers:
-        current.value = number
-        sample, damage = place.damage(name, number)
+    def read(name, number):
+        if number is None:
+            assert place.samples[name], "has no sample in tests/fuzz/samples.py"
+            for sample in place.samples[name]:
+                read_sample(sample, place.folder / "store", writes=True)
+                shutil.rmtree(place.folder / "store", ignore_errors=True)
+            return ""
         writes = number % 64 == 0
         # Writing a version holds a shard of each column, and more where its threads come late.
-        most = 2 * MOST_BYTES if writes else MOST_BYTES
-        before, began = _reset_peak(), time.process_time()
-        signal.setitimer(signal.ITIMER_PROF, ENDS)  # its signal ends this process
-        try:
-            outcome = place.check(sample, damage, writes=writes)
-            counts[outcome] = counts.get(outcome, 0) + 1
-        except BaseException:  # noqa: BLE001 (that is what is looked for)
-            findings.append(Finding(number, traceback.format_exc()))
-        spent, grown = time.process_time() - began, _peak_bytes() - before
-        if spent > LONGEST:
-            findings.append(Finding(number, f"took {spent:.1f} seconds"))
-        if grown > most:
-            findings.append(Finding(number, f"took {grown:,} bytes of memory"))
-        if (place.folder.parent / "new").exists() or (place.folder / "new").exists():
-            findings.append(Finding(number, "ran a pickle"))
-        if len(findings) >= MOST_FINDINGS:
-            break
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    return counts, findings
+        read.most = 2 * MOST_BYTES if writes else MOST_BYTES
+        place.check(*place.damage(name, number), writes=writes)
+        is_run = (work.parent / "new").exists() or (work / "new").exists()
+        return "ran a pickle" if is_run else ""
 
-
-def _peak_bytes():
-    """Return the most memory that this process had since `_reset_peak`."""
-    text = Path("/proc/self/status").read_text()
-    return int(text.partition("VmHWM:")[2].split()[0]) * 1024
-
-
-def _reset_peak():
-    with contextlib.suppress(OSError):  # then it is the most since the process began
-        Path("/proc/self/clear_refs").write_text("5")
-    return _peak_bytes()
+    return read

@@ -26,15 +26,14 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats.array_files import opened_picture, picture_size, refuse_deep
 from orlog.datasets.formats.arrow_files import array_of, parquet_batches, reading_arrow, table_batches
-from orlog.datasets.formats.episode_cutter import Rows
+from orlog.datasets.formats.episode_cutter import Rows, flags_of, unknown_ends
 from orlog.datasets.formats.episodes import Options
-from orlog.datasets.formats.flags import flags_of, unknown_ends
-from orlog.datasets.formats.flat_rows import as_dtype, kept_dtype, unbounded_space
 from orlog.datasets.formats.lerobot.metadata import COUNTERS, FIRST_VIDEO, LARGEST_ROW, Feature, Info, inside
 from orlog.datasets.formats.lerobot.videos import Videos, video_shape
+from orlog.datasets.formats.mapped_arrays import as_dtype, kept_dtype, unbounded_space
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.pictures import opened_picture, picture_size, refuse_deep
 from orlog.datasets.formats.roles import base_role, said_roles, which_is_which
 from orlog.errors import IntegrityError, SchemaError
 

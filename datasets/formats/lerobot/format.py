@@ -31,9 +31,8 @@ import numpy as np
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import space_columns, unflatten
 from orlog.datasets.formats.arrow_files import check_pyarrow, count_rows, reading_arrow, table_batches
-from orlog.datasets.formats.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats.episodes import Asked, Opened, Steps
-from orlog.datasets.formats.flags import FLAGS, UnknownEnds
+from orlog.datasets.formats.episode_cutter import FLAGS, EpisodeCutter, Rows, UnknownEnds, ends_of_lengths
+from orlog.datasets.formats.episodes import Asked, Opened, Steps, read_pieces
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.inventory import NUMBER
 from orlog.datasets.formats.lerobot.agreement import Agreement
@@ -74,7 +73,6 @@ from orlog.datasets.formats.lerobot.writing import (
     write_lerobot,
 )
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.pieces import read_pieces
 from orlog.errors import IntegrityError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.spaces import space_from_json

@@ -43,10 +43,10 @@ import numpy as np
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import flatten
+from orlog.datasets.formats.array_files import pillow
 from orlog.datasets.formats.arrow_files import array_of, parquet_batches
 from orlog.datasets.formats.lerobot.metadata import COUNTERS, INFO, V2, V3, VIDEO_COLUMNS, VIDEO_PATHS
 from orlog.datasets.formats.lerobot.videos import import_av
-from orlog.datasets.formats.pictures import pillow
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec

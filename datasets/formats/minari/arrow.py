@@ -32,7 +32,7 @@ from orlog.datasets.formats.arrow_files import (
     reading_arrow,
     table_batches,
 )
-from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps, read_steps
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.episodes import FLAGS, Block, EpisodeReader, with_options
 from orlog.datasets.formats.minari.metadata import (
@@ -45,7 +45,6 @@ from orlog.datasets.formats.minari.metadata import (
     read_metadata,
 )
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.pieces import read_steps
 from orlog.errors import IntegrityError, SchemaError
 
 ENDINGS = ("arrow", "parquet")

@@ -13,10 +13,10 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats.array_files import JPEG_START, opened_picture
+from orlog.datasets.formats.episode_cutter import flags_of
 from orlog.datasets.formats.episodes import Steps
-from orlog.datasets.formats.flags import flags_of
-from orlog.datasets.formats.flat_rows import as_dtype
-from orlog.datasets.formats.pictures import JPEG_START, opened_picture
+from orlog.datasets.formats.mapped_arrays import as_dtype
 from orlog.errors import SchemaError
 from orlog.manifests.spaces import map_leaves, space_leaves
 

@@ -24,10 +24,7 @@ import numpy as np
 
 from orlog.datasets.columns.episode import Columns, Episode, options_from_text
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.episodes import Asked, Opened, Steps
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.hdf5_files import (
-    attribute,
+from orlog.datasets.formats.array_files import (
     check_stored,
     child,
     create_hdf5,
@@ -37,6 +34,8 @@ from orlog.datasets.formats.hdf5_files import (
     open_hdf5,
     reading,
 )
+from orlog.datasets.formats.episodes import Asked, Opened, Steps
+from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari import arrow
 from orlog.datasets.formats.minari.episodes import FLAGS, Block, EpisodeReader, with_options
 from orlog.datasets.formats.minari.metadata import (
@@ -63,7 +62,7 @@ KNOWN = ("id", "total_steps", "seed")
 def _open(asked: Asked) -> Iterator[Opened]:
     main, where = _main_file(asked.files), asked.sources[0]
     metadata, notes = read_metadata(main.with_name(METADATA_FILE), where), list[Note]()
-    with open_hdf5(main, where, texts=True) as file:
+    with open_hdf5(main, where) as file:
         with reading(where):
             count = metadata.total_episodes
             here = [number for number in range(count) if has_child(file, f"episode_{number}")]
@@ -120,7 +119,7 @@ def _info_names(group: Any, where: str) -> list[str]:
     if not has_child(group, "infos"):
         return []
     infos = child(group, "infos", where, LAYOUT)
-    nodes = datasets_in(infos, f"{where}, infos", LAYOUT)
+    nodes = datasets_in(infos, f"{where}, infos")
     return [path for path, node in nodes if node.shape]
 
 
@@ -157,7 +156,7 @@ class _Reader:
 
     def _episode(self, group: Any, where: str) -> Iterator[Steps]:
         """Yield the steps of an episode, whose datasets are opened once: that takes as long as reading a short one."""
-        nodes = dict(datasets_in(group, where, LAYOUT))
+        nodes = dict(datasets_in(group, where))
         checked: dict[str, Any] = {}
 
         def column(path: str) -> Any:
@@ -166,7 +165,7 @@ class _Reader:
             return checked[path]
 
         count = len(column("rewards"))
-        stated = int(attribute(group, "total_steps", count))
+        stated = int(group.attrs.get("total_steps", count))
         if stated != count:
             raise IntegrityError(f"{where}: total_steps says {stated}, and rewards holds {count}.")
 
@@ -186,7 +185,7 @@ class _Reader:
         )
         details = {name: _detail(group, name, where) for name in self.details}
         options = _options(group, where) if self.has_options else None
-        seed = attribute(group, "seed")
+        seed = group.attrs.get("seed")
         if seed is not None and np.asarray(seed).dtype.kind not in "iu":
             raise SchemaError(f"{where}: expected a seed that is an integer, found {seed!r:.50}.")
         yield from self.episodes.steps(
@@ -209,7 +208,7 @@ def _checked(nodes: Mapping[str, Any], path: str, where: str, file_bytes: int) -
 
 def _detail(group: Any, name: str, where: str) -> Any:
     """Return an attribute as a number, an array or a text."""
-    value = attribute(group, name)
+    value = group.attrs.get(name)
     if isinstance(value, bytes | str):
         return value if isinstance(value, str) else value.decode()
     array = np.asarray(value)
@@ -230,7 +229,7 @@ def _options(group: Any, where: str) -> dict[str, Any]:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
                 raise SchemaError(f"{where}, {name}: {part} is an option and holds options.")
-        place[last] = np.asarray(attribute(group, name)).tolist()
+        place[last] = np.asarray(group.attrs.get(name)).tolist()
     return options
 
 

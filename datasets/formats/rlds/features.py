@@ -23,9 +23,9 @@ import msgspec
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.formats.flags import NAMES, outcome_of, success_in
-from orlog.datasets.formats.flat_rows import unbounded_space
-from orlog.datasets.formats.pictures import opened_picture, picture_size
+from orlog.datasets.formats.array_files import opened_picture, picture_size
+from orlog.datasets.formats.episode_cutter import NAMES, outcome_of, success_in
+from orlog.datasets.formats.mapped_arrays import unbounded_space
 from orlog.datasets.formats.rlds.tfrecords import Values, values_of
 from orlog.datasets.formats.safe_reading import read_json_object, reading
 from orlog.errors import IntegrityError, SchemaError, clause

@@ -30,13 +30,11 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats.episode_cutter import MISSING
-from orlog.datasets.formats.episodes import Asked, Opened, Steps
-from orlog.datasets.formats.flags import flags_of
-from orlog.datasets.formats.flat_rows import as_dtype
+from orlog.datasets.formats.episode_cutter import MISSING, flags_of
+from orlog.datasets.formats.episodes import Asked, Opened, Steps, read_pieces
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.mapped_arrays import as_dtype
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.pieces import read_pieces
 from orlog.datasets.formats.rlds.features import (
     FEATURES_FILE,
     INFO_FILE,

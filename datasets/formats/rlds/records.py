@@ -13,12 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.episode_cutter import MISSING
+from orlog.datasets.formats.array_files import pillow
+from orlog.datasets.formats.episode_cutter import FLAGS as FLAGS_OF_ENDS
+from orlog.datasets.formats.episode_cutter import (
+    MISSING,
+    OF_STEPS,
+    UnknownEnds,
+    all_state,
+    check_success_stated,
+    flags_of,
+)
 from orlog.datasets.formats.episodes import Options
-from orlog.datasets.formats.flags import FLAGS as FLAGS_OF_ENDS
-from orlog.datasets.formats.flags import OF_STEPS, UnknownEnds, all_state, check_success_stated, flags_of
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.pictures import pillow
 from orlog.datasets.formats.rlds.features import (
     FEATURES_FILE,
     INFO_FILE,

@@ -16,8 +16,8 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns, Episode
+from orlog.datasets.formats.array_files import pillow
 from orlog.datasets.formats.flat_rows import file_stem
-from orlog.datasets.formats.pictures import pillow
 from orlog.datasets.formats.rlds.features import (
     DEFAULT_TEMPLATE,
     FEATURES_FILE,

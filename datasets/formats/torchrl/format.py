@@ -26,11 +26,10 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats.episode_cutter import EpisodeCutter, Rows, UnknownEnds, ends_of_lengths, flags_of
 from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats.flags import UnknownEnds, flags_of
-from orlog.datasets.formats.flat_rows import as_dtype, count_choices, unbounded_space
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.mapped_arrays import as_dtype, count_choices, unbounded_space
 from orlog.datasets.formats.notes import Note
 from orlog.datasets.formats.roles import base_role, said_roles
 from orlog.datasets.formats.safe_reading import rows_differ

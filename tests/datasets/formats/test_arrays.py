@@ -1,8 +1,6 @@
 """Arrays that the user names: every way to say what an episode is, against a plain reading of the same arrays."""
 
 import contextlib
-import json
-import shlex
 import shutil
 
 import gymnasium
@@ -11,12 +9,10 @@ import numpy as np
 import pytest
 import zarr
 
-import orlog
 from orlog.datasets.formats import arrays, mapped_arrays
 from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
-from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files
 
 LENGTHS = [3, 1, 5, 12]
@@ -220,36 +216,6 @@ def test_what_does_not_fit_is_refused(tmp_path, change, options, message):
     asked = Options(**{"columns": MAPPED, "episode": "demo_*", **options})
     with pytest.raises(SchemaError, match=message):
         read_files(arrays.FORMAT, tmp_path / "a.h5", tmp_path / "store", asked)
-
-
-@pytest.mark.parametrize("codec", [None, "imagecodecs_jpegxl"])
-def test_a_buffer_without_actions_is_shown_with_poses_in_their_place(tmp_path, codec):
-    """As UMI writes it; its frames are packed by a codec that is not read."""
-    root = zarr.open_group(tmp_path / "umi.zarr", mode="w", zarr_format=2)
-    for name, size in (("eef_pos", 3), ("eef_rot_axis_angle", 3), ("gripper_width", 1)):
-        root.create_array(f"data/robot0_{name}", data=np.ones((30, size), np.float32))
-    root.create_array("data/camera0_rgb", data=np.ones((30, 8, 8, 3), np.uint8))
-    root.create_array("meta/episode_ends", data=np.array([10, 30]))
-    about = tmp_path / "umi.zarr" / "data" / "camera0_rgb" / ".zarray"
-    if codec:
-        about.write_text(json.dumps(json.loads(about.read_text()) | {"compressor": {"id": codec}}))
-    told = run("import", str(tmp_path / "umi.zarr"), "lab/x-v1").stderr
-    why = f"(is packed by the codec '{codec}', which is not read)"
-    assert f"data/camera0_rgb  {why if codec else '(30, 8, 8, 3) uint8'}" in told
-    words = shlex.split(told.partition("example: orlog import ")[2].splitlines()[0])[2:]
-    assert "action=data/robot0_eef_pos,data/robot0_eef_rot_axis_angle,data/robot0_gripper_width" in words
-    assert any("camera0" in word for word in words) == (codec is None)
-    made = run("import", str(tmp_path / "umi.zarr"), "lab/x-v1", *words)
-    assert made.returncode == 0, made.stderr
-    assert [len(one) for one in orlog.load_dataset("lab/x-v1")] == [9, 19]
-
-
-def test_groups_are_named_where_a_pattern_means_none(tmp_path):
-    write_groups(tmp_path / "a.h5", [3, 1, 2])
-    path = str(tmp_path / "a.h5")
-    told = run("import", path, "lab/x-v1", "--episode", "ep_*", "--map", "action=actions")
-    assert "its groups are data, data/demo_" in " ".join(told.stderr.split())
-    assert "(3 alike)" in told.stderr
 
 
 @pytest.mark.parametrize("link", ["a/link.h5", "link"])

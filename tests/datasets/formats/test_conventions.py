@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.conventions import put_conventions
 from orlog.datasets.formats.episodes import Opened, Options, Steps
+from orlog.datasets.formats.overrides import put_conventions
 from orlog.errors import SchemaError
 
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)

@@ -6,8 +6,7 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.formats import d3rlpy
-from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.formats import choose_format, formats
 from orlog.datasets.formats.notes import sentences
 from orlog.errors import SchemaError
 from tests.datasets.formats.reading import read_files
@@ -71,7 +70,7 @@ def test_episodes_are_read(tmp_path):
     path = tmp_path / "buffer.h5"
     episodes = write(path, values_0=np.zeros(4), columns=["observations", "values"])
     assert choose_format([path], None, "lab/x").name == "d3rlpy-hdf5"
-    dataset, found = read_files(d3rlpy.FORMAT, path, tmp_path / "store")
+    dataset, found = read_files(formats()["d3rlpy"], path, tmp_path / "store")
     check(dataset, episodes)
     assert "Left out, of no meaning here: values." in sentences(found.notes)
     assert any(doubt.startswith("2 last rows of episodes were left out") for doubt in sentences(found.notes))
@@ -86,7 +85,7 @@ def test_files_of_d3rlpy_1_are_cut_by_their_flags(tmp_path):
         file["observations"], file["actions"], file["rewards"] = observations, actions, np.ones(9)
         file["terminals"], file["episode_terminals"] = terminals, terminals | (np.arange(9) == 8)
     assert choose_format([path], None, "lab/x").name == "d3rlpy-hdf5"
-    dataset, found = read_files(d3rlpy.FORMAT, path, tmp_path / "store")
+    dataset, found = read_files(formats()["d3rlpy"], path, tmp_path / "store")
     assert dataset.episode_lengths.tolist() == [4, 4]
     assert dataset.action_space == spaces.Discrete(int(actions.max()) + 1)
     assert (found.terminated, found.truncated) == (1, 1)
@@ -102,7 +101,7 @@ def test_a_flag_of_d3rlpy_1_that_is_nan_cuts_nothing(tmp_path):
             file["terminals"], file["episode_terminals"] = np.zeros((2, 9))
             file[name][4] = np.nan
         with pytest.raises(SchemaError, match=f"{name}: expected 0 or 1, found nan at row 4"):
-            read_files(d3rlpy.FORMAT, path, tmp_path / "store")
+            read_files(formats()["d3rlpy"], path, tmp_path / "store")
 
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -130,7 +129,7 @@ def test_what_does_not_agree_is_refused(tmp_path):
     for change, message in changes:
         write(path, **change)
         with pytest.raises(SchemaError, match=message):
-            read_files(d3rlpy.FORMAT, path, tmp_path / "store")
+            read_files(formats()["d3rlpy"], path, tmp_path / "store")
 
 
 @pytest.mark.thorough
@@ -178,6 +177,6 @@ def test_d3rlpy_has_the_transitions_of_what_is_exported(tmp_path):
         is_choice = isinstance(actions, spaces.Discrete)
         space = f"DISCRETE {most[kind]}" if is_choice else "CONTINUOUS 2"
         assert f"{kind} {space} (8, 1)" in said
-        dumped, _ = read_files(d3rlpy.FORMAT, tmp_path / kind / "dumped.h5", tmp_path / f"d{kind}")
-        ours, _ = read_files(d3rlpy.FORMAT, tmp_path / kind / f"{kind}-v1.h5", tmp_path / f"o{kind}")
+        dumped, _ = read_files(formats()["d3rlpy"], tmp_path / kind / "dumped.h5", tmp_path / f"d{kind}")
+        ours, _ = read_files(formats()["d3rlpy"], tmp_path / kind / f"{kind}-v1.h5", tmp_path / f"o{kind}")
         assert dumped.manifest.columns == ours.manifest.columns

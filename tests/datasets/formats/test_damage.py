@@ -23,9 +23,9 @@ import pytest
 
 import orlog
 from orlog import OrlogError
-from orlog.datasets.formats import npz, table
+from orlog.datasets.formats import table
+from orlog.datasets.formats.episode_cutter import flags_of
 from orlog.datasets.formats.episodes import Asked, Options
-from orlog.datasets.formats.flags import flags_of
 from orlog.datasets.formats.formats import choose_format, formats
 from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
@@ -162,20 +162,6 @@ def test_values_of_hdf5_that_lie_elsewhere_are_not_read(samples, tmp_path, chang
         shutil.rmtree(tmp_path / "store", ignore_errors=True)
 
 
-@pytest.mark.parametrize(("number", "size"), [(0, 0), (1, 2**64 - 8), (1, 2**63), (1, 2**20)])
-def test_heaps_of_texts_that_libhdf5_would_never_end_to_read_are_refused(samples, tmp_path, number, size):
-    for name in ("minari", "robomimic"):
-        sample = samples[name][0]
-        path = next(path for path in sample.root.rglob("*.hdf5") if b"GCOL" in path.read_bytes())
-        sound = path.read_bytes()
-        damaged = bytearray(sound)
-        struct.pack_into("<HHIQ", damaged, sound.index(b"GCOL") + 16, number, 1, 0, size)
-        path.write_bytes(damaged)
-        with pytest.raises(IntegrityError, match=rf"heap of texts .* claims {size} bytes\."):
-            read_files(formats()[name], sample.given, tmp_path / "store", sample.options)
-        path.write_bytes(sound)
-
-
 @pytest.mark.parametrize("packing", [{}, {"compression": "gzip"}, {"shuffle": True}])
 def test_chunks_that_are_smaller_than_their_checksums_are_refused(samples, tmp_path, packing):
     """libhdf5 2.0.0 takes the checksum's four bytes off any size, and then reads far beyond."""
@@ -299,7 +285,7 @@ def test_npz_that_is_no_plain_npz_is_refused(tmp_path, monkeypatch, write, text)
     monkeypatch.chdir(tmp_path)
     write(Path("a.npz"))
     with pytest.raises((IntegrityError, SchemaError), match=rf"a\.npz.*{text}"):
-        read_files(npz.FORMAT, Path("a.npz"), tmp_path / "store")
+        read_files(formats()["npz"], Path("a.npz"), tmp_path / "store")
     assert not Path("made").exists()
 
 
@@ -331,7 +317,7 @@ def test_a_zip_bomb_takes_little_memory(tmp_path):
     np.savez_compressed(path, **columns)
     assert path.stat().st_size < 2**20
     del columns
-    with npz.FORMAT.open(Asked(files=[path], sources=["a.npz"])) as opened:
+    with formats()["npz"].open(Asked(files=[path], sources=["a.npz"])) as opened:
         assert _peak(lambda: sum(len(piece.rewards) for piece in opened.steps)) < MOST_BYTES
 
 
@@ -507,19 +493,3 @@ if __name__ == "__main__":
             with tempfile.TemporaryDirectory() as folder:
                 counted = count_flips(name, dataset, Path(folder), FLIPS)
                 sys.stdout.write(f"{name} {dict(counted)}\n")
-
-
-def test_names_of_hdf5_whose_free_blocks_lead_around_are_refused(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w", libver="earliest") as file:
-        file["actions"] = np.zeros((4, 2))
-    data = bytearray(path.read_bytes())
-    heap = data.index(b"HEAP\x00\x00\x00\x00")
-    size, _, first = struct.unpack_from("<QQQ", data, heap + 8)
-    assert size >= 64
-    block = size - 32
-    struct.pack_into("<QQQ", data, heap + 8, size, block, first)
-    struct.pack_into("<QQ", data, first + block, block, 32)  # the next free block is itself
-    path.write_bytes(data)
-    with pytest.raises(IntegrityError, match=r"free blocks of its heap of names.*in a circle"):
-        orlog.import_dataset(path, "lab/a-v1", columns={"action": "actions"}, episode="file")

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 from gymnasium import spaces
 
-from orlog.datasets.formats import imitation
-from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.formats import choose_format, formats
 from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
@@ -70,7 +69,7 @@ def test_trajectories_are_read(tmp_path, choices):
     rows = trajectories(choices)
     write(tmp_path / "data", rows)
     assert choose_format([tmp_path / "data"], None, "lab/x").name == "imitation"
-    dataset, found = read_files(imitation.FORMAT, tmp_path / "data", tmp_path / "store")
+    dataset, found = read_files(formats()["imitation"], tmp_path / "data", tmp_path / "store")
     check(dataset, rows)
     assert [bool(one.truncations[-1]) for one in dataset] == [True, False, True]
     assert [bool(one.terminations[-1]) for one in dataset] == [False, False, False]
@@ -89,13 +88,13 @@ def test_files_of_older_versions_are_read(tmp_path):
         infos=np.array([{}] * sum(LENGTHS), object),
     )
     assert choose_format([tmp_path / "rollout.npz"], None, "lab/x").name == "imitation"
-    dataset, found = read_files(imitation.FORMAT, tmp_path / "rollout.npz", tmp_path / "store")
+    dataset, found = read_files(formats()["imitation"], tmp_path / "rollout.npz", tmp_path / "store")
     check(dataset, rows)
     assert (found.terminated, found.truncated) == (0, 2)
     inner = np.cumsum(LENGTHS)[:-1]
     np.savez(tmp_path / "odd.npz", **arrays, indices=inner, terminal=np.array([1, np.nan, 0]))
     with pytest.raises(SchemaError, match="terminal: expected 0 or 1, found nan at row 1"):
-        read_files(imitation.FORMAT, tmp_path / "odd.npz", tmp_path / "odd")
+        read_files(formats()["imitation"], tmp_path / "odd.npz", tmp_path / "odd")
 
 
 def test_what_does_not_agree_is_refused(tmp_path):
@@ -111,7 +110,7 @@ def test_what_does_not_agree_is_refused(tmp_path):
         rows[2] |= change
         write(tmp_path / str(number), rows)
         with pytest.raises(SchemaError, match=message):
-            read_files(imitation.FORMAT, tmp_path / str(number), tmp_path / "store")
+            read_files(formats()["imitation"], tmp_path / str(number), tmp_path / "store")
     write(tmp_path / "data")
     for name, error, message in (
         ("../secret.arrow", SchemaError, "expected a file in the folder"),
@@ -121,7 +120,7 @@ def test_what_does_not_agree_is_refused(tmp_path):
         state = {"_data_files": [{"filename": name}]}
         (tmp_path / "data" / "state.json").write_text(json.dumps(state), "utf-8")
         with pytest.raises(error, match=message):
-            read_files(imitation.FORMAT, tmp_path / "data", tmp_path / "store")
+            read_files(formats()["imitation"], tmp_path / "data", tmp_path / "store")
 
 
 @pytest.mark.thorough
@@ -145,7 +144,7 @@ def test_what_imitation_saves_is_read(tmp_path):
     ])
     """
     run_tool(tool_python(*PACKAGES, dependencies=False), code, folder=tmp_path)
-    dataset, found = read_files(imitation.FORMAT, tmp_path / "saved", tmp_path / "store")
+    dataset, found = read_files(formats()["imitation"], tmp_path / "saved", tmp_path / "store")
     check(dataset, rows)
     assert [bool(one.truncations[-1]) for one in dataset] == [True, False, False]
     assert (found.terminated, found.truncated) == (1, 1)

@@ -137,12 +137,6 @@ def test_a_text_of_a_number_that_is_too_large_is_refused(tmp_path, ending, numbe
         read(path)
 
 
-def test_a_large_number_that_is_a_float_is_read(tmp_path):
-    for ending in TEXTS:
-        path = write(tmp_path, ending, logs(count=[1e300, 2.0**60, 0.5]))
-        np.testing.assert_array_equal(read(path)[0].infos["count"], [1e300, 2.0**60, 0.5])
-
-
 @pytest.mark.parametrize("ending", [".parquet", ".npz"])
 def test_files_of_other_integers_are_joined_as_floats(tmp_path, ending):
     folder = tmp_path / "several"

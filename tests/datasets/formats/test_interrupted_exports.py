@@ -4,7 +4,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 import subprocess
 import sys
 
@@ -15,7 +14,7 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.formats.formats import formats
-from orlog.errors import StorageError, VersionExistsError
+from orlog.errors import VersionExistsError
 from tests.episodes import record_episodes, whole_episode
 from tests.kills import killed_at
 
@@ -71,7 +70,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
 FULL_AT_EACH = """
 import pathlib, resource, sys
 import numpy as np
-from orlog.datasets.formats.hdf5_files import create_hdf5, write_checked
+from orlog.datasets.formats.array_files import create_hdf5, write_checked
 file = pathlib.Path(sys.argv[1])
 for limit in range(1, 49_000, 397):
     same = False
@@ -132,24 +131,3 @@ def test_an_export_that_was_killed_is_done_again(tmp_path, to, options):
         for line in (around / "out" / "SHA256SUMS").read_text().splitlines():
             sha256, _, name = line.partition("  ")
             assert hashlib.sha256((around / "out" / name).read_bytes()).hexdigest() == sha256
-
-
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [
-        (28, "; free some space or choose a folder on another disk, then run the same command again."),
-        (13, "; change who may write there or choose a folder on another disk, then run the same command again."),
-        (21, "."),
-    ],
-)
-def test_only_a_full_disk_advises_to_free_space(tmp_path, monkeypatch, number, advice):
-    record(1, 2)
-
-    def refuse(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("orlog.datasets.exporting.write_sums", refuse)
-    with pytest.raises(StorageError) as caught:
-        orlog.export_dataset(NAME, tmp_path / "out", to="npz", lossy=True)
-    assert str(caught.value) == f"{tmp_path / 'out'}: cannot write: {os.strerror(number)}{advice}"
-    assert caught.value.errno == number

@@ -15,16 +15,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from PIL import Image
-from zarr import open_group
 
-import orlog
-from orlog.datasets.formats import mapped_arrays, rllib, zarr_arrays
-from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats import array_files, mapped_arrays
+from orlog.datasets.formats.formats import choose_format, formats
 from orlog.datasets.formats.layouts import FORMATS
 from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
-from tests.episodes import whole_episode
 
 LENGTHS = [10, 1, 20, 3]
 JOINTS = 6
@@ -161,7 +158,7 @@ def _cut(path):
             SchemaError,
             "save this array again with Blosc",
         ),
-        (lambda one: _change(one, chunks=[2**40, 2]), SchemaError, "too large"),
+        (lambda one: _change(one, chunks=[2**40, 2]), IntegrityError, "cannot be read as Zarr"),
         (lambda one: _change(one, chunks=[0, 2]), SchemaError, "do not fit"),
         (lambda one: _change(one, shape=[2**41, 2]), SchemaError, "expected"),
         (lambda one: _change(one, shape="x"), IntegrityError, "cannot be read as Zarr"),
@@ -199,23 +196,22 @@ def test_pickles_in_zarr_are_not_run(tmp_path, monkeypatch):
 
 
 def test_headers_of_blosc_that_lie_are_refused(tmp_path):
-    """Blosc itself would read beyond a chunk; in shards too."""
-    kinds = [{}, {"version": 3}, {"version": 3, "shards": True}]
-    for number, how in enumerate(kinds):
+    """Blosc itself would read beyond a chunk."""
+    for version in (2, 3):
         codec = [{"name": "blosc", "configuration": {"typesize": 4, "cname": "lz4"}}]
-        path = tmp_path / f"{number}.zarr"
-        write_zarr(path, compressor=codec if how else numcodecs.Blosc("lz4"), **how)
+        path = tmp_path / f"{version}.zarr"
+        write_zarr(path, compressor=codec if version == 3 else numcodecs.Blosc("lz4"), version=version)
         for chunk in (one for one in (path / "data" / "state").rglob("*") if one.is_file()):
             data = chunk.read_bytes()
             if not chunk.name.startswith((".z", "zarr")):
                 chunk.write_bytes(data[:12] + (2**31 - 1).to_bytes(4, "little") + data[16:])
-        with pytest.raises(IntegrityError, match=r"the chunk at row 0: .* claims"):
-            read_files(FORMATS["zarr"], path, tmp_path / f"store-{number}")
+        with pytest.raises(IntegrityError, match=r"the chunk at row 0: .* header lies"):
+            read_files(FORMATS["zarr"], path, tmp_path / f"store-{version}")
 
 
 def test_an_array_of_zarr_that_is_not_there_is_not_filled_without_end(tmp_path, monkeypatch):
     write_zarr(tmp_path / "a.zarr")
-    monkeypatch.setattr(zarr_arrays, "LARGEST_FILL", 100)
+    monkeypatch.setattr(array_files, "LARGEST_FILL", 100)
     with pytest.raises(SchemaError, match="do not hold the shape"):
         read_files(FORMATS["zarr"], tmp_path / "a.zarr", tmp_path / "store")
 
@@ -531,8 +527,8 @@ def write_rllib(path, *, kind="new", per_line=4):
 def test_batches_of_rllib(tmp_path, kind, per_line):
     body = write_rllib(tmp_path / "output.json", kind=kind, per_line=per_line)
     files = [tmp_path / "output.json"]
-    assert choose_format(files, None, "lab/a-v1") is rllib.FORMAT
-    dataset, _ = read_files(rllib.FORMAT, files, tmp_path / "store")
+    assert choose_format(files, None, "lab/a-v1") is formats()["rllib"]
+    dataset, _ = read_files(formats()["rllib"], files, tmp_path / "store")
     for one, start, stop in zip(dataset, (0, 5, 9), (5, 9, 12), strict=True):
         steps = slice(start, stop)
         np.testing.assert_array_equal(one.observations[:-1], body["obs"][steps])
@@ -559,59 +555,4 @@ def test_batches_of_rllib(tmp_path, kind, per_line):
 def test_lines_that_are_no_batches_are_refused(tmp_path, line, error, text):
     (tmp_path / "output.json").write_text(line)
     with pytest.raises(error, match=text):
-        read_files(rllib.FORMAT, tmp_path / "output.json", tmp_path / "store")
-
-
-def test_demonstrations_are_written_as_their_tools_open_them(tmp_path):
-    rng = np.random.default_rng(0)
-    lengths = (3, 1, 6)
-    space = spaces.Dict(
-        {"qpos": spaces.Box(-1, 1, (4,), np.float32), "images.top": spaces.Box(0, 255, (8, 9, 3), np.uint8)}
-    )
-    writer = orlog.DatasetWriter(
-        "lab/arm-v1", observation_space=space, action_space=spaces.Box(-1, 1, (2,), np.float32)
-    )
-    episodes = [
-        whole_episode(
-            {
-                "qpos": rng.random((steps + 1, 4), np.float32),
-                "images.top": rng.integers(0, 256, (steps + 1, 8, 9, 3), np.uint8),
-            },
-            rng.random((steps, 2), np.float32),
-            rng.random(steps),
-            end="truncation",
-        )
-        for steps in lengths
-    ]
-    with writer:
-        for one in episodes:
-            writer.add_episode(one)
-    for name in ("zarr", "aloha"):
-        with pytest.raises(SchemaError, match="How episodes ended is lost"):
-            orlog.export_dataset("lab/arm-v1", tmp_path / f"no-{name}", to=name)
-        made = orlog.load_dataset("lab/arm-v1").export(tmp_path / name, name, lossy=True)
-        assert made == tmp_path / name
-    group = open_group(tmp_path / "zarr" / "arm-v1.zarr", mode="r")
-    assert group.metadata.zarr_format == 2
-    assert np.asarray(group["meta/episode_ends"]).tolist() == np.cumsum(lengths).tolist()
-    whole = {
-        "action": np.concatenate([one.actions for one in episodes]),
-        "reward": np.concatenate([one.rewards for one in episodes]),
-        "qpos": np.concatenate([one.observations["qpos"][:-1] for one in episodes]),
-        "images.top": np.concatenate([one.observations["images.top"][:-1] for one in episodes]),
-    }
-    for name, values in whole.items():
-        np.testing.assert_array_equal(np.asarray(group[f"data/{name}"]), values)
-    for number, one in enumerate(episodes):
-        with h5py.File(tmp_path / "aloha" / f"episode_{number}.hdf5") as file:
-            for place, values in (
-                ("observations/qpos", one.observations["qpos"]),
-                ("observations/images/top", one.observations["images.top"]),
-            ):
-                np.testing.assert_array_equal(file[place][()], values[:-1])
-            np.testing.assert_array_equal(file["action"][()], one.actions)
-    for name, files in (("zarr", "arm-v1.zarr"), ("aloha", "")):
-        orlog.import_dataset(tmp_path / name / files, f"lab/{name}-v1")
-        back = orlog.load_dataset(f"lab/{name}-v1")
-        assert [len(one) for one in back] == [steps - 1 for steps in lengths if steps > 1]
-        np.testing.assert_array_equal(back[0].actions, episodes[0].actions[:-1])
+        read_files(formats()["rllib"], tmp_path / "output.json", tmp_path / "store")

@@ -12,10 +12,10 @@ from PIL import Image
 
 import orlog
 from orlog import OrlogError
+from orlog.datasets.formats.array_files import PictureColumn
 from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.notes import sentences
-from orlog.datasets.formats.pictures import PictureColumn
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.datasets.formats.test_lerobot import CAMERA, LENGTHS, change_episodes, change_info, write, write_video

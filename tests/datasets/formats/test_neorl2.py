@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.formats import neorl2, npz
-from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.formats import choose_format, formats
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.levels import scaled
@@ -70,9 +69,9 @@ def test_a_file_gives_what_the_npz_file_of_the_same_rows_gives(tmp_path_factory,
     np.savez(folder / "a.npz", allow_pickle=False, **rows)
     whole = write(folder / "a.parquet", rows, spread=spread, row_group_size=group)
     mirrored = write(folder / "b.parquet", as_published(rows), row_group_size=group)
-    expected, _ = read_files(npz.FORMAT, folder / "a.npz", folder / "s0")
+    expected, _ = read_files(formats()["npz"], folder / "a.npz", folder / "s0")
     for file, store in ((whole, "s1"), (mirrored, "s2")):
-        dataset, _ = read_files(neorl2.FORMAT, file, folder / store)
+        dataset, _ = read_files(formats()["neorl2"], file, folder / store)
         ours, theirs = ({one.name: one.blake3 for one in each.manifest.columns} for each in (dataset, expected))
         assert ours == theirs
 
@@ -112,12 +111,12 @@ def test_what_does_not_agree_is_refused(tmp_path):
     for changed, error, message in cases:
         write(path, changed)
         with pytest.raises(error, match=rf"bad\.parquet.*{message}"):
-            read_files(neorl2.FORMAT, path, tmp_path / "store")
+            read_files(formats()["neorl2"], path, tmp_path / "store")
     path.write_bytes(write(path, rows).read_bytes()[:-9])
     with pytest.raises(IntegrityError, match=r"bad\.parquet: cannot be read as a table"):
-        read_files(neorl2.FORMAT, path, tmp_path / "store")
+        read_files(formats()["neorl2"], path, tmp_path / "store")
     write(path, rows)
     wide = {**rows, "actions": np.zeros((13, 4), "f4")}
     other = write(tmp_path / "other.parquet", wide)
     with pytest.raises(SchemaError, match=r"other\.parquet: its columns differ"):
-        read_files(neorl2.FORMAT, [path, other], tmp_path / "store")
+        read_files(formats()["neorl2"], [path, other], tmp_path / "store")

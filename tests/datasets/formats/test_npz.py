@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.formats import d4rl, npz
 from orlog.datasets.formats.episodes import Options
-from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.formats import choose_format, formats
 from orlog.datasets.formats.notes import sentences
 from orlog.errors import SchemaError
 from tests.datasets.formats.reading import read_files
@@ -67,7 +66,7 @@ def test_actions_of_whole_numbers_are_taken_to_be_choices(tmp_path):
 def test_an_index_that_disagrees_with_the_flags_is_refused(tmp_path):
     np.savez(tmp_path / "a.npz", **flat(9, [3, 8]), index=[0, 5])
     with pytest.raises(SchemaError, match=r"a\.npz, index: lists 2 .* differ from episode 1"):
-        read_files(npz.FORMAT, tmp_path / "a.npz", tmp_path / "store")
+        read_files(formats()["npz"], tmp_path / "a.npz", tmp_path / "store")
 
 
 def test_stable_baselines_files_end_where_the_next_episode_starts(tmp_path):
@@ -81,7 +80,7 @@ def test_stable_baselines_files_end_where_the_next_episode_starts(tmp_path):
         episode_starts=starts,
         episode_returns=np.zeros(2),
     )
-    dataset, found = read_files(npz.FORMAT, tmp_path / "expert.npz", tmp_path / "store")
+    dataset, found = read_files(formats()["npz"], tmp_path / "expert.npz", tmp_path / "store")
     # What followed the last step of an episode is not in the file.
     assert dataset.episode_lengths.tolist() == [2, 2]
     assert found.truncated == 2
@@ -96,10 +95,10 @@ def test_stable_baselines_files_end_where_the_next_episode_starts(tmp_path):
         arrays = dict(expert)
     returns = [columns["reward"][:3].sum(), columns["reward"][3:].sum()]
     np.savez(tmp_path / "right.npz", **arrays | {"episode_returns": returns})
-    _, found = read_files(npz.FORMAT, tmp_path / "right.npz", tmp_path / "right")
+    _, found = read_files(formats()["npz"], tmp_path / "right.npz", tmp_path / "right")
     assert "episode_returns" not in " ".join(sentences(found.notes))
     np.savez(tmp_path / "more.npz", **arrays | {"episode_returns": [*returns, 1.0]})
-    _, found = read_files(npz.FORMAT, tmp_path / "more.npz", tmp_path / "more")
+    _, found = read_files(formats()["npz"], tmp_path / "more.npz", tmp_path / "more")
     assert "episode_returns holds 3 numbers, and there are 2 episodes." in sentences(found.notes)
 
 
@@ -108,7 +107,7 @@ def test_names_of_old_transitions_of_imitation_are_known(tmp_path):
     names = {"obs": "obs_old", "action": "act", "next_obs": "obs_new", "reward": "rew", "done": "dones"}
     np.savez(tmp_path / "a.npz", **{new: columns[old] for old, new in names.items()})
     assert choose_format([tmp_path / "a.npz"], None, "lab/x").name == "npz"
-    dataset, _ = read_files(npz.FORMAT, tmp_path / "a.npz", tmp_path / "store")
+    dataset, _ = read_files(formats()["npz"], tmp_path / "a.npz", tmp_path / "store")
     np.testing.assert_array_equal(dataset[0].observations[:3], columns["obs"][:3])
     np.testing.assert_array_equal(dataset[0].observations[3], columns["next_obs"][2])
 
@@ -125,22 +124,22 @@ def test_what_is_missing_twice_or_ambiguous_is_said(tmp_path):
     for arrays, message in cases:
         np.savez(path, **arrays)
         with pytest.raises(SchemaError, match=message):
-            read_files(npz.FORMAT, path, tmp_path / "store")
+            read_files(formats()["npz"], path, tmp_path / "store")
     unknown = {name: columns[name] for name in ("obs", "action", "reward")}
     np.savez(path, **unknown)
     with pytest.raises(SchemaError, match="nothing says where episodes end"):
-        read_files(npz.FORMAT, path, tmp_path / "store")
+        read_files(formats()["npz"], path, tmp_path / "store")
     np.savez(path, **unknown, done=columns["done"])
     with pytest.raises(SchemaError, match="horizon="):
-        read_files(npz.FORMAT, path, tmp_path / "store")
-    dataset, _ = read_files(npz.FORMAT, path, tmp_path / "store", Options(horizon=3))
+        read_files(formats()["npz"], path, tmp_path / "store")
+    dataset, _ = read_files(formats()["npz"], path, tmp_path / "store", Options(horizon=3))
     assert dataset.episode_lengths.tolist() == [3, 2]
 
 
 def test_arrays_stored_column_by_column_are_turned(tmp_path):
     columns = flat(6, [2, 5])
     np.savez(tmp_path / "a.npz", **{**columns, "action": np.asfortranarray(columns["action"])})
-    dataset, _ = read_files(npz.FORMAT, tmp_path / "a.npz", tmp_path / "store")
+    dataset, _ = read_files(formats()["npz"], tmp_path / "a.npz", tmp_path / "store")
     np.testing.assert_array_equal(dataset[0].actions, columns["action"][:3])
 
 
@@ -166,7 +165,7 @@ def test_costs_of_dsrl_are_kept(tmp_path):
     path = tmp_path / "SafetyCarRun-v0-40-651.hdf5"
     body = write_dsrl(path)
     assert choose_format([path], None, "lab/x").name == "dsrl-hdf5"
-    dataset, found = read_files(d4rl.FORMATS["dsrl"], path, tmp_path / "store")
+    dataset, found = read_files(formats()["dsrl"], path, tmp_path / "store")
     assert dataset.episode_lengths.tolist() == [4, 5]
     np.testing.assert_array_equal(dataset.column("infos/cost"), body["costs"])
     assert (dataset.roles, dataset.manifest.roles) == ({"infos/cost": "cost"}, {})
@@ -177,4 +176,4 @@ def test_what_is_no_dsrl_file_is_refused(tmp_path):
     path = tmp_path / "a.hdf5"
     write_dsrl(path, costs=np.zeros(8))
     with pytest.raises(SchemaError, match="costs: expected 9 rows"):
-        read_files(d4rl.FORMATS["dsrl"], path, tmp_path / "store")
+        read_files(formats()["dsrl"], path, tmp_path / "store")

@@ -28,7 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.formats.other_files import about_pickle, is_pickle
+from orlog.datasets.formats.inventory import about_pickle, is_pickle
 from orlog.datasets.unpickled import rows_of, save_rows
 from tests.command_line import orlog as run
 from tests.levels import scaled

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import gymnasium
-import h5py
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -81,17 +80,6 @@ def test_unknown_ends_are_what_the_user_says(tmp_path, write, how):
         assert len(one) == len(before) + (how == "terminated")
         np.testing.assert_array_equal(one.actions[: len(before)], before.actions)
         assert one.metadata["final_observation_missing"] == (how == "terminated")
-
-
-def test_ends_that_files_tell_stay_as_they_are(tmp_path):
-    write_maniskill(tmp_path)
-    with pytest.raises(ValueError, match="does not use ends="):
-        read_files(
-            choose_format([tmp_path / "demos.h5"], None, "lab/a-v1"),
-            tmp_path / "demos.h5",
-            tmp_path / "store",
-            Options(ends="terminated"),
-        )
 
 
 def calvin(root):
@@ -273,13 +261,6 @@ def test_rewards_of_success_are_those_of_the_files_where_they_have_them(tmp_path
         np.testing.assert_array_equal(one.rewards, body["reached"].astype(float))
 
 
-def test_no_success_is_refused_or_told(tmp_path):
-    with pytest.raises(SchemaError, match="nothing states which episodes succeeded"):
-        read_zarr(tmp_path, reward="success")
-    _, _, doubts = read_zarr(tmp_path / "b", reward="success", ends="truncated")
-    assert "No step has a reward other than 0." in doubts
-
-
 @pytest.mark.parametrize("block_bytes", [300, 2**22])
 def test_rewards_of_a_function_see_each_step_and_what_followed(tmp_path, monkeypatch, block_bytes):
     from orlog.datasets.formats import mapped_arrays
@@ -318,24 +299,6 @@ def test_rewards_that_cannot_be_made_are_refused(tmp_path, monkeypatch, said, er
 
 
 ROWS = 60
-OWN_FORMAT = """
-import contextlib, gymnasium, numpy as np
-from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.formats import Opened, Steps
-
-BOX = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
-ACTION = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
-
-
-@contextlib.contextmanager
-def _open(asked):
-    step = Steps(observations=np.zeros((5, 3)), actions=np.zeros((4, 1)), rewards=np.ones(4), truncated=True)
-    yield Opened(schema=Schema(observation_space=BOX, action_space=ACTION), steps=iter([step]))
-
-
-FORMAT = Format(name="mine", open=_open, extensions=(".mine",))
-"""
 
 
 def columns():
@@ -355,13 +318,6 @@ def plain_npz(folder):
     return folder / "data.npz"
 
 
-def plain_hdf5(folder):
-    with h5py.File(folder / "data.hdf5", "w") as file:
-        for name, values in columns().items():
-            file[name] = values
-    return folder / "data.hdf5"
-
-
 def csv(folder):
     rows = columns()
     table = np.column_stack([np.arange(ROWS) // 20, rows["observations"], rows["actions"], rows["rewards"]])
@@ -370,18 +326,10 @@ def csv(folder):
     return folder / "data.csv"
 
 
-def own(folder):
-    (folder / "mine.py").write_text(OWN_FORMAT)
-    (folder / "data.mine").write_text("")
-    return folder / "data.mine"
-
-
-WRITERS = (plain_npz, plain_hdf5, csv, own)
+WRITERS = (plain_npz, csv)
 
 
 def imported(path, name="lab/arm-v1", **options):
-    if path.suffix == ".mine":
-        options["format"] = str(path.with_name("mine.py"))
     return orlog.load_dataset(orlog.import_dataset(path, name, **options))
 
 

@@ -10,9 +10,8 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.formats import d4rl
 from orlog.datasets.formats.episodes import Options
-from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.formats import choose_format, formats
 from orlog.datasets.formats.layouts import FORMATS
 from orlog.datasets.formats.notes import sentences
 from orlog.datasets.formats.rlds import format as rlds
@@ -625,7 +624,7 @@ def test_d4rl_by_tensorflow_datasets_is_d4rl_but_for_final_observations(tmp_path
         list(ends & (np.arange(12) != 7)), list(ends & (np.arange(12) == 7)), next_observations=has_next
     )
     file = test_d4rl.write(tmp_path / "a.hdf5", body)
-    right, _ = read_files(d4rl.FORMATS["d4rl"], file, tmp_path / "right")
+    right, _ = read_files(formats()["d4rl"], file, tmp_path / "right")
     dataset, found = converted(file, "d4rl_mujoco_small", tmp_path / "tfds")
     # The second episode was cut off: without a final observation, it loses its last step.
     assert dataset.episode_lengths.tolist() == [4, 3, 4]

@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import orlog
-from orlog.datasets.formats import rllib
 from orlog.datasets.formats.episodes import Options
-from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.formats import choose_format, formats
 from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
@@ -129,8 +128,8 @@ def test_a_run_that_the_next_one_repeats_is_read_once(tmp_path, kind):
         for place, name in enumerate(names):
             file = folder / run_name / f"{number}_00000{place}-0.parquet"
             write_steps(file, [name]) if kind == "steps" else write_episodes(file, whole(name))
-    assert choose_format([tmp_path / "rllib"], None, "lab/a-v1") is rllib.FORMAT
-    dataset, found = read_files(rllib.FORMAT, tmp_path / "rllib", tmp_path / "store")
+    assert choose_format([tmp_path / "rllib"], None, "lab/a-v1") is formats()["rllib"]
+    dataset, found = read_files(formats()["rllib"], tmp_path / "rllib", tmp_path / "store")
     check(dataset, ["e7", "0b", "c1"])
     assert "Left out, since the next one holds it too: run-000001-00001." in sentences(found.notes)
 
@@ -139,12 +138,12 @@ def test_pieces_of_episodes_are_joined(tmp_path):
     pieces = [[("e7", 0, 2), ("0b", 0, 1)], [("e7", 2, 4), ("c1", 0, 5)], [("0b", 1, 3)]]
     for number, some in enumerate(pieces):
         write_episodes(tmp_path / "a" / f"run-000001-0000{number}" / "0.parquet", some)
-    dataset, _ = read_files(rllib.FORMAT, tmp_path / "a", tmp_path / "store")
+    dataset, _ = read_files(formats()["rllib"], tmp_path / "a", tmp_path / "store")
     check(dataset, ["e7", "0b", "c1"])
     (tmp_path / "a" / "run-000001-00000" / "0.parquet").unlink()
     write_episodes(tmp_path / "a" / "run-000001-00000" / "0.parquet", [("e7", 0, 1)])
     with pytest.raises(SchemaError, match=r"00001/0.parquet, row 0: .* goes on at step 2, .* ends at step 1"):
-        read_files(rllib.FORMAT, tmp_path / "a", tmp_path / "other")
+        read_files(formats()["rllib"], tmp_path / "a", tmp_path / "other")
 
 
 def test_steps_of_episodes_that_mix_are_sorted(tmp_path):
@@ -152,9 +151,9 @@ def test_steps_of_episodes_that_mix_are_sorted(tmp_path):
     rows = pq.read_table(tmp_path / "a.parquet")
     pq.write_table(rows.take([0, 4, 1, 7, 8, 5, 2, 9, 3, 6, 10, 11]), tmp_path / "b.parquet")
     with pytest.raises(SchemaError, match="sort=True"):
-        read_files(rllib.FORMAT, tmp_path / "b.parquet", tmp_path / "store")
+        read_files(formats()["rllib"], tmp_path / "b.parquet", tmp_path / "store")
     options = Options(sort=True)
-    dataset, _ = read_files(rllib.FORMAT, tmp_path / "b.parquet", tmp_path / "other", options)
+    dataset, _ = read_files(formats()["rllib"], tmp_path / "b.parquet", tmp_path / "other", options)
     check(dataset, ["0b", "c1", "e7"])
 
 
@@ -177,7 +176,7 @@ def test_steps_of_episodes_that_mix_are_sorted(tmp_path):
 def test_episodes_that_are_none_are_refused(tmp_path, changed, error, text):
     write_episodes(tmp_path / "a.parquet", whole("e7"), **changed)
     with pytest.raises(error, match=text):
-        read_files(rllib.FORMAT, tmp_path / "a.parquet", tmp_path / "store")
+        read_files(formats()["rllib"], tmp_path / "a.parquet", tmp_path / "store")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

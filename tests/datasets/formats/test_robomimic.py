@@ -146,34 +146,6 @@ def test_all_arrays_with_a_row_a_step_are_kept(tmp_path):
         np.testing.assert_array_equal(again[2].infos[key], dataset[2].infos[key])
 
 
-@pytest.mark.parametrize("place", ["data@joint_names", "demo@dof_names", "demo/joint_names"])
-def test_lists_of_names_name_numbers(tmp_path, place):
-    path, (where, sign, name) = tmp_path / "a.hdf5", (place[:4], place[4], place[5:])
-    write(path)
-    with h5py.File(path, "a") as file:
-        groups = [file["data"]] if where == "data" else file["data"].values()
-        for group in groups:
-            if sign == "@":
-                group.attrs[name] = ["pan", "lift"]
-            else:
-                group[name] = ["pan", "lift"]
-    dataset, found = read_files(FORMATS["robomimic"], path, tmp_path / "store")
-    assert dataset.dimension_names == {"actions": ["pan", "lift"]}
-    assert "names" not in " ".join(sentences(found.notes))
-
-
-def test_what_is_exported_comes_back(tmp_path):
-    write(tmp_path / "lift.hdf5")
-    orlog.import_dataset(tmp_path / "lift.hdf5", "lab/lift-v1")
-    dataset = orlog.load_dataset("lab/lift-v1")
-    orlog.export_dataset(dataset, tmp_path / "out", to="robomimic")
-    orlog.import_dataset(tmp_path / "out" / "lift-v1.hdf5", "lab/again-v1")
-    hashes = {one.name: one.blake3 for one in dataset.manifest.columns}
-    again = orlog.load_dataset("lab/again-v1")
-    del hashes["infos/done"]  # flags, which robomimic has as integers
-    assert hashes.items() <= {one.name: one.blake3 for one in again.manifest.columns}.items()
-
-
 def test_what_does_not_agree_is_refused(tmp_path):
     path = tmp_path / "bad.hdf5"
     for change, message in (

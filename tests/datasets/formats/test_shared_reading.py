@@ -11,11 +11,10 @@ import pytest
 import orlog
 from orlog import OrlogError
 from orlog.base.jobs import execute_here
-from orlog.datasets.formats.blanks import noted_blanks
 from orlog.datasets.formats.episode_cutter import EpisodeCutter, ends_of_lengths
 from orlog.datasets.formats.episodes import Asked, Options, Sharing
 from orlog.datasets.formats.formats import Wanted, formats, read_version
-from orlog.datasets.formats.notes import sentences
+from orlog.datasets.formats.notes import noted_blanks, sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats import (

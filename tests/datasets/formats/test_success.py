@@ -241,24 +241,6 @@ def test_records_that_state_neither_success_nor_ends_are_refused(tmp_path):
         read(folder, reward="success")
 
 
-def test_success_is_written_and_read_again(tmp_path):
-    dataset, _ = read(write(tmp_path / "a.hdf5"))
-    (path,) = orlog.export_dataset(dataset, tmp_path / "out", to="robomimic", lossy=True).glob("*.hdf5")
-    again, _ = read(path)
-    assert again.column("episodes/success").tolist() == list(DONE)
-
-
-def test_notes_about_rewards_of_files_stay_where_others_are_made(tmp_path):
-    from tests.datasets.formats.test_npz import flat
-
-    columns = flat(6, [3])
-    kept = {name: columns[name] for name in ("obs", "action", "reward")}
-    starts = np.array([1, 0, 0, 0, 1, 0], bool)
-    np.savez(tmp_path / "a.npz", **kept, episode_starts=starts, episode_returns=[100.0, 200.0])
-    _, told = read(tmp_path / "a.npz", reward="constant")
-    assert "are not the sums of their rewards" in told
-
-
 ROBOSUITE = {"env_name": "Lift", "type": 1}
 OSC = {"type": "OSC_POSE", "input_max": 1, "input_min": -1, "control_delta": True}
 PARTS = {"type": "BASIC", "body_parts": {"right": OSC | {"input_type": "delta"}}}

@@ -27,7 +27,6 @@ from orlog.datasets.formats.notes import NOT_IN_LISTED, OF_FINALS, SENTENCES, No
 from orlog.datasets.formats.rlds.tfrecords import example_bytes, read_records, write_record
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run_orlog
-from tests.datasets.formats import test_lerobot
 from tests.datasets.formats.reading import read_files
 from tests.fuzz.samples import READERS
 from tests.levels import scaled
@@ -241,14 +240,6 @@ def test_many_pointers_are_counted(tmp_path):
     assert "and 2 more files are pointers of Git LFS" in told.stderr
 
 
-def test_a_shard_given_alone_names_the_folder_to_import(samples):
-    (sample, *_) = samples["rlds"]
-    shard = next(sample.root.rglob("*.tfrecord*"))
-    told = run_orlog("import", str(shard), "lab/shard-v1")
-    (line,) = re.findall(r"run: orlog (import .* lab/shard-v1)", told.stderr)
-    assert run_orlog(*line.split()).returncode == 0
-
-
 @pytest.mark.parametrize("chunks", [None, (2, 3)])
 def test_an_array_that_nobody_wrote_is_read_as_hdf5_reads_it_and_told(tmp_path, chunks):
     path = tmp_path / "blank.h5"
@@ -261,30 +252,6 @@ def test_an_array_that_nobody_wrote_is_read_as_hdf5_reads_it_and_told(tmp_path, 
     ds = orlog.load_dataset("lab/blank-v1")
     assert np.array_equal(ds[0].observations[:3], np.full((3, 3), 0.5, np.float32))
     assert "fill value stands for all values: observations in blank.h5." in ds.manifest.description
-
-
-def test_a_table_of_a_dataset_given_alone_names_the_folder_to_import(tmp_path):
-    test_lerobot.write(tmp_path / "arm", "v2.1")
-    for table in ("data/chunk-000/episode_000001.parquet", "meta/episodes.jsonl"):
-        told = run_orlog("import", str(tmp_path / "arm" / table), "lab/arm-v1")
-        assert f"run: orlog import {tmp_path / 'arm'} lab/arm-v1" in " ".join(told.stderr.split())
-
-
-def test_a_dataset_in_a_folder_beside_has_nothing_to_do_with_a_file(tmp_path, samples):
-    for name in ("rlds", "lerobot", "zarr", "minari"):
-        shutil.copytree(samples[name][0].given[0], tmp_path / f"other-{name}")
-    with h5py.File(tmp_path / "mine.h5", "w") as file:
-        file["arm/sensed"] = np.zeros((3, 2))
-    (tmp_path / "nothing" / "in").mkdir(parents=True)
-    (tmp_path / "other-lerobot" / "notes.txt").write_text("mine")
-    for given, expected in (
-        ("mine.h5", "arm/sensed (3, 2) float64"),
-        ("nothing", "nothing is an empty folder"),
-        ("other-lerobot/notes.txt", "look like no known format"),
-    ):
-        told = " ".join(run_orlog("import", str(tmp_path / given), "lab/x-v1").stderr.split())
-        assert expected in told
-        assert "The folder around it" not in told
 
 
 def import_zarr(root, name):
@@ -372,23 +339,3 @@ def test_an_array_that_is_called_as_words_of_sentences_is_noted(tmp_path, name, 
     _, found = read_files(formats()["d4rl"], tmp_path / "a.hdf5", tmp_path / "store", options)
     assert [note.columns for note in found.notes if note.code == "not_read"] == [(name,)]
     assert any(note.code == "rewards_made" for note in found.notes) == bool(reward)
-
-
-def test_logs_that_were_cut_are_not_ended_by_the_time_limit_of_their_environment(tmp_path, monkeypatch):
-    """Pendulum never terminates, and its time limit does not say why a log of 150 steps is shorter."""
-    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
-    lines = ["run,c,s,v,torque,reward"]
-    lines += [f"{run},1.0,0.0,{step / 100},0.5,-1.0" for run in range(3) for step in range(150)]
-    (tmp_path / "a.csv").write_text("\n".join(lines))
-    found = []
-    folder = orlog.import_dataset(
-        tmp_path / "a.csv",
-        "lab/p-v1",
-        columns={"observation": "c,s,v", "action": "torque", "reward": "reward"},
-        episode="run",
-        environment="Pendulum-v1",
-        on_found=found.append,
-    )
-    assert (found[0].terminated, found[0].truncated) == (0, 3)
-    assert not orlog.load_dataset(folder).column("terminations").any()
-    assert [note.code for note in found[0].notes if note.code.startswith("ends")] == ["ends_unknown"]
