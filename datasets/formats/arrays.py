@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import re
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,21 +23,18 @@ import numpy as np
 from orlog.datasets.formats.array_files import is_npy_folder
 from orlog.datasets.formats.episodes import Asked, Opened, Options
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.mapped_arrays import ArrayLayout, are_episodes, open_mapped
+from orlog.datasets.formats.mapped_arrays import are_episodes, open_mapped
 from orlog.datasets.formats.places import (
     ARRAYS,
     FILE,
     NUMBER,
     ROW,
-    ArrayFile,
     Place,
-    Places,
     columns_by_role,
     files_of_arrays,
     holds_arrays,
-    open_arrays,
 )
-from orlog.datasets.formats.roles import MOST_TRIED, USUAL, Kind, base_role, done_names, hint, map_of, tree_of
+from orlog.datasets.formats.roles import USUAL, Kind, base_role, done_names, hint, map_of, tree_of
 from orlog.errors import OrlogError, SchemaError
 
 MOST_ARRAYS = 200  # of which a hint is made
@@ -106,20 +102,7 @@ def _describe(files: Sequence[Path]) -> str:
     inner = {name: kinds[tree.start + name] for name in tree.names if tree.start + name in kinds}
     of_number = {name: kinds[first] for name, first in numbered.items() if first in kinds}
     ways = _ways(tree.episode, inner, of_number, kinds, has_several=len(each) > 1)
-    return shown + hint(_open_few, asked, ways, tree.names, files, otherwise=UNDECIDED)
-
-
-@contextlib.contextmanager
-def _open_few(asked: Asked) -> Iterator[Opened]:
-    """Open the first places of each file alone."""
-
-    def few(given: ArrayFile, options: Options) -> Generator[Place]:
-        with contextlib.closing(open_arrays(given, options)) as places:
-            yield from itertools.islice(places, MOST_TRIED)
-
-    layout = ArrayLayout(columns={}, places=Places(files_of_arrays, few))
-    with open_mapped(_understood(asked), layout) as opened:
-        yield opened
+    return shown + hint(_open, asked, ways, tree.names, files, otherwise=UNDECIDED)
 
 
 def _ways(

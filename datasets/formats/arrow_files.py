@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
+from orlog.datasets.formats.safe_reading import reading
+from orlog.errors import SchemaError, needing
 
 JSON_LINES = (".jsonl", ".ndjson")
 ENDINGS = (".csv", ".parquet", ".pq", *JSON_LINES)
@@ -55,7 +56,8 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
         sizes = np.asarray(column.value_lengths())
         if parts.dtype.kind not in "biuf" or (sizes != sizes[:1]).any():
             row = first + int((sizes != sizes[:1]).argmax())
-            raise SchemaError(f"{where}: {name} holds lists of no numbers, or of different lengths, at row {row}.")
+            what = "lists of other things than numbers, or of different lengths,"  # versions may say so
+            raise SchemaError(f"{where}: {name} holds {what} at row {row}.")
         return parts.reshape(len(column), *sizes[:1].tolist(), *parts.shape[1:])
     raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
 
@@ -246,15 +248,8 @@ def _check_nesting(file: Path, where: str) -> None:
 def reading_arrow(where: str) -> Iterator[None]:
     """Turn errors of pyarrow into an IntegrityError that names the file."""
     check_pyarrow()
-    import pyarrow as pa
-
-    try:
+    with reading(where, "a table"):
         yield
-    except OrlogError:
-        raise
-    except (pa.ArrowException, KeyError, OSError, TypeError, ValueError) as error:
-        text = str(error.args[0] if error.args else error).partition("\n")[0]
-        raise IntegrityError(f"{where}: cannot be read as a table: {text:.300}.", file=where) from error
 
 
 def check_pyarrow() -> None:

@@ -15,14 +15,12 @@ comes in the same order. What goes on from one file to the next, such as cutting
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -275,7 +273,6 @@ def write_episodes(
 
 File = TypeVar("File")
 Part = TypeVar("Part")
-OpenFile: TypeAlias = Callable[[Path, str, Options], AbstractContextManager[Opened]]
 
 
 def read_pieces(
@@ -327,61 +324,3 @@ def _read_there(
     check_seen(*folders)
     with noted_blanks() as blanks:
         return [*read(files)], blanks
-
-
-@contextlib.contextmanager
-def open_each(asked: Asked, open_file: OpenFile, splits: Sequence[str]) -> Iterator[Opened]:
-    """Open files that are one dataset: each holds whole episodes, and all have the same columns.
-
-    Args:
-        asked: The files.
-        open_file: Opens one, by its path, what errors call it, and the options.
-        splits: What each file is named for; where all are, it becomes `episodes/split`.
-    """
-    with contextlib.ExitStack() as stack:
-        files: list[_File] = []
-        notes: list[Note] = []
-        for path, where, split in zip(asked.files, asked.sources, splits, strict=True):
-            opened = stack.enter_context(open_file(path, where, asked.options))
-            files.append(_File(path, where, {"split": split} if all(splits) else {}, opened))
-            notes += [note for note in opened.notes if note not in notes]
-            if opened.schema != files[0].opened.schema:
-                raise SchemaError(
-                    f"{where}: its columns differ in dtype or shape from those of {files[0].where}, so they "
-                    "are not one dataset."
-                )
-        if asked.sharing is None:
-            steps = read_steps(asked, _read_open, files, notes)
-        else:
-            read = functools.partial(_open_and_read, open_file, asked.options)
-            closed = [(file.path, file.where, file.metadata) for file in files]
-            steps = read_steps(asked, read, closed, notes)
-        yield Opened(
-            schema=files[0].opened.schema,
-            steps=steps,
-            total_steps=sum(file.opened.total_steps for file in files),
-            notes=notes,
-        )
-
-
-class _File(NamedTuple):
-    path: Path
-    where: str
-    metadata: dict[str, str]
-    opened: Opened
-
-
-def _read_open(files: Iterable[_File]) -> Iterator[Steps | Note]:
-    for file in files:
-        for steps in file.opened.steps:
-            more = file.metadata if steps.ends else {}
-            yield dataclasses.replace(steps, metadata={**steps.metadata, **more})
-        yield from file.opened.notes
-
-
-def _open_and_read(
-    open_file: OpenFile, options: Options, files: Iterable[tuple[Path, str, dict[str, str]]]
-) -> Iterator[Steps | Note]:
-    for path, where, metadata in files:
-        with open_file(path, where, options) as opened:
-            yield from _read_open([_File(path, where, metadata, opened)])

@@ -62,7 +62,7 @@ from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.mapped_arrays import ArrayLayout, count_from_zero, open_layout
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.places import Place, Places
+from orlog.datasets.formats.places import Place, Places, given_files
 from orlog.datasets.formats.safe_reading import rows_differ
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
@@ -137,7 +137,7 @@ def _open_flat(
     def about(place: Place) -> tuple[Mapping[str, Any], None]:
         return {"split": split_of[place.where]} if split_of else {}, None
 
-    places = Places(lambda asked: list(zip(asked.files, asked.sources, strict=True)), open_file)
+    places = Places(given_files, open_file)
     layout = dataclasses.replace(FLAT, places=places, about=about, **fields)
     with open_layout(layout, asked) as opened:
         if benchmark is None:

@@ -83,7 +83,7 @@ from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.inventory import MOST_LOOKED_AT
 from orlog.datasets.formats.mapped_arrays import ArrayLayout, as_dtype, count_from_zero, open_layout
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.places import Place, Places, files_below, in_order
+from orlog.datasets.formats.places import Place, Places, files_below, given_files, in_order
 from orlog.datasets.formats.safe_reading import finite_float, numbers_in, read_json_object
 from orlog.datasets.formats.table import TABLE
 from orlog.datasets.reading.dataset import Dataset
@@ -191,7 +191,7 @@ DUMP = ArrayLayout(
         "observation/*": PART.format("*"),
     },
     episode="",
-    places=Places(lambda asked: zip(asked.files, asked.sources, strict=True), _d3rlpy_places),
+    places=Places(given_files, _d3rlpy_places),
 )
 
 
@@ -277,9 +277,7 @@ TIME_LIMIT = "TimeLimit.truncated"
 def _open_imitation(asked: Asked) -> Iterator[Opened]:
     where = asked.only_file("imitation's layout")[1]
     unknown = UnknownEnds(asked.options, where, are_over=True)
-    places = Places(
-        lambda asked: zip(asked.files, asked.sources, strict=True), functools.partial(_open_trajectories, unknown)
-    )
+    places = Places(given_files, functools.partial(_open_trajectories, unknown))
     layout = dataclasses.replace(TRAJECTORIES, places=places)
     # What users say of ends is for those that may be time limits alone.
     options = dataclasses.replace(asked.options, ends="", horizon=None)
@@ -440,7 +438,6 @@ ITEM = "item"
 TABLES = (".parquet", ".pq")
 ENDINGS = (".json", *TABLES)
 RUN = re.compile(r"(run-\d+)-\d+")
-FEW = 4  # files, whose names are listed
 RLLIB_COLUMNS = {
     "observation": "obs",
     "action": "actions",
@@ -550,10 +547,9 @@ def _refuse_packed(asked: Asked) -> None:
     for name in PACKED:
         if isinstance(row, dict) and isinstance(row.get(name), str):
             files = repr([str(one) for one in asked.files])
-            if len(asked.files) > FEW:
+            if len(asked.files) > 4:
                 folders = list(dict.fromkeys(str(one.parent) for one in asked.files))
-                inner = f"sorted(glob.glob(folder + '/*{file.suffix}'))"
-                files = f"[file for folder in {folders} for file in {inner}]"
+                files = f"[file for folder in {folders} for file in sorted(glob.glob(folder + '/*{file.suffix}'))]"
             raise SchemaError(
                 f"{where}, {name}: is packed by RLlib as a pickle, and reading a pickle runs the program in it. Where you "
                 f"trust it, convert it yourself:{UNPACK.format(files=files)}Then: orlog import data.npz NAME\n"

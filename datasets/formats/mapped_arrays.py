@@ -628,7 +628,7 @@ def count_from_zero(opened: Opened, code: str, where: str) -> list[Note]:
     if not isinstance(space, Discrete):
         return []
     if space.start < 0:
-        raise SchemaError(f"{where}: expected discrete actions from 0 on, found {space.start}.")
+        raise SchemaError(f"{where}, actions: expected discrete actions from 0 on, found {space.start}.")
     count = int(space.start + space.n)
     opened.schema = dataclasses.replace(opened.schema, action_space=Discrete(count))
     return [Note(code, count=count, largest=count - 1)]

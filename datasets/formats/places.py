@@ -316,7 +316,6 @@ def in_all(values: list[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], li
 
 FILE, ROW, NUMBER = "file", "row", "#"
 LAYOUT = "arrays that --map could name"
-LARGEST_WHOLE = 2**20  # numbers or texts
 LENGTHS = (*("mask", "masks", "valid", "traj_mask"), *("length", "lengths", "episode_lengths", "traj_lengths"))
 """Usual names of arrays that say how long episodes are."""
 
@@ -466,9 +465,14 @@ def in_order(given: Iterable[tuple[Path, str]]) -> list[tuple[Path, str]]:
     return sorted(given, key=lambda file: [by_numbers(part) for part in file[0].parts])
 
 
+def given_files(asked: Asked) -> list[tuple[Path, str]]:
+    """Return the files that are asked for, and what errors call them."""
+    return list(zip(asked.files, asked.sources, strict=True))
+
+
 def files_of_arrays(asked: Asked) -> list[ArrayFile]:
     """Return the files, those of a folder and of folders in it too, in the order of the numbers in their paths."""
-    given = list(zip(asked.files, asked.sources, strict=True))
+    given = given_files(asked)
     for file, source in given:
         if file.suffix == ".npy" and not file.is_dir():
             raise SchemaError(f"{source}: is one array; name the folder that holds it and the others: {file.parent}")

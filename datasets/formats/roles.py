@@ -24,7 +24,7 @@ from orlog.manifests.names import counted, did_you_mean
 
 MOST_NAMED = 40
 MOST_SHOWN = 40
-MOST_TRIED = 200  # files, and groups of each
+MOST_TRIED = 200  # files
 ROLES = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
 JOINED = ("observation", "action", "next_observation")
 USUAL = {
@@ -372,15 +372,10 @@ def hint(
     *,
     otherwise: str,
 ) -> str:
-    """Return the first of several ways to read files that works, as a call, with what it gives.
+    """Return the first of several ways to read files that works, the likeliest first, as a call, with what it gives.
 
-    Args:
-        open_files: Opens them, as `Format.open` does.
-        asked: The files.
-        ways: What they may mean, the likeliest first.
-        names: The names of their arrays or columns.
-        given: What the user gave: the files, or their folder.
-        otherwise: What to decide where none works.
+    `open_files` opens them, `names` are those of their arrays or columns, `given` what the user gave, the files or their
+    folder, and `otherwise` what to decide where none works.
     """
     reason = ""
     paths = str(given[0]) if len(given) == 1 else [str(file) for file in given]
@@ -392,12 +387,11 @@ def hint(
             f"{name}={getattr(options, name)!r}" for name in ("episode", "sort", "columns") if getattr(options, name)
         )
         try:
-            count, gives = _tried(open_files, dataclasses.replace(few, options=options))
+            gives = _tried(open_files, dataclasses.replace(few, options=options))
         except OrlogError as error:
             reason = reason or f"\nWith {arguments}: {error}"
             continue
-        is_part = count >= MOST_TRIED or len(asked.files) > MOST_TRIED
-        it = f"Of the first {MOST_TRIED} it" if is_part else "It"
+        it = f"Of the first {MOST_TRIED} files it" if len(asked.files) > MOST_TRIED else "It"
         return (
             f"\nSay what they mean, for example: orlog.import_dataset({paths!r}, 'NAME', {arguments})\n{it} gives "
             f"{gives}.{_about_done(names, options.columns)}"
@@ -405,8 +399,8 @@ def hint(
     return f"\n{otherwise}{reason}{_about_done(names, {})}"
 
 
-def _tried(open_files: Callable[[Asked], AbstractContextManager[Opened]], asked: Asked) -> tuple[int, str]:
-    """Return how many episodes an import would give, and that in words, with rows and the shapes of one."""
+def _tried(open_files: Callable[[Asked], AbstractContextManager[Opened]], asked: Asked) -> str:
+    """Return how many episodes an import would give, with rows and the shapes of one."""
     with open_files(asked) as opened, contextlib.closing(opened.steps) as steps:  # type: ignore[type-var]
         next(steps, None)
         spaces = {"observation": opened.schema.observation_space}
@@ -420,7 +414,7 @@ def _tried(open_files: Callable[[Asked], AbstractContextManager[Opened]], asked:
         f"{role} 1 of {space.n} choices" if isinstance(space, gymnasium.spaces.Discrete) else f"{role} {space.shape}"
         for role, space in spaces.items()
     )
-    return count, f"{counted(count, 'episode')} of {rows}; {kinds}"
+    return f"{counted(count, 'episode')} of {rows}; {kinds}"
 
 
 def done_names(names: Sequence[str]) -> list[str]:

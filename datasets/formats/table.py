@@ -45,13 +45,13 @@ from orlog.datasets.formats.arrow_files import (
     column_names,
     reading_arrow,
 )
+from orlog.datasets.formats.benchmarks import is_open_bandit
 from orlog.datasets.formats.episode_cutter import FLAGS, EpisodeCutter, Rows, UnknownEnds, ends_of_lengths, unknown_ends
 from orlog.datasets.formats.episodes import Asked, Opened, Options, Steps, read_pieces, warn_of_one_process
 from orlog.datasets.formats.flat_rows import ROLES, file_stem, flat_columns, flat_losses, is_neorl2
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.mapped_arrays import as_dtype, kept_dtype, mapped_action_space, space_of_observations
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.open_bandit import is_open_bandit
 from orlog.datasets.formats.places import FILE, files_below, holds_tables, is_table
 from orlog.datasets.formats.roles import Kind, Layout, base_role, done_names, hint, map_of
 from orlog.datasets.reading.dataset import Dataset

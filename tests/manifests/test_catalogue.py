@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
+from orlog.datasets.formats.benchmarks import find_task
 from orlog.datasets.formats.formats import formats
-from orlog.datasets.formats.ogbench import find_task
 from orlog.datasets.listing import NOT_READ
 from orlog.manifests.benchmarks import as_listed, find_benchmark_dataset
 from orlog.manifests.shipped import SHIPPED, records_folder, shipped_index, shipped_names

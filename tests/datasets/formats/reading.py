@@ -1,5 +1,6 @@
 """Reads files by a format into a dataset, and damages files, for the tests of all formats."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -50,3 +51,10 @@ def refuses_or_reads(read):
         read()
     except OrlogError:
         return
+
+
+class Runs:
+    """What makes a folder where it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("made",)

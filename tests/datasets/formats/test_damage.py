@@ -30,7 +30,7 @@ from orlog.datasets.formats.formats import choose_format, formats
 from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats import test_lerobot, test_minari_arrow, test_rlds, test_robomimic
-from tests.datasets.formats.reading import read_files
+from tests.datasets.formats.reading import Runs, read_files
 from tests.datasets.formats.test_contract import record_small
 from tests.datasets.formats.test_npz import flat
 from tests.fuzz.readers import KEPT, Reader
@@ -223,13 +223,6 @@ def _is_refused(sample, store):
     finally:
         shutil.rmtree(store, ignore_errors=True)
     return False
-
-
-class Runs:
-    """What makes a folder where it is unpickled."""
-
-    def __reduce__(self):
-        return os.mkdir, ("made",)
 
 
 def rewritten(path, **change):

@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import os
 import pickle
 import shutil
 import zipfile
@@ -21,7 +20,7 @@ from orlog.datasets.formats.formats import choose_format, formats
 from orlog.datasets.formats.layouts import FORMATS
 from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
-from tests.datasets.formats.reading import read_files
+from tests.datasets.formats.reading import Runs, read_files
 
 LENGTHS = [10, 1, 20, 3]
 JOINTS = 6
@@ -172,13 +171,6 @@ def test_arrays_of_zarr_that_lie_are_refused(tmp_path, damage, expected, text):
     damage(tmp_path / "a.zarr" / "data" / "action")
     with pytest.raises(expected, match=text):
         read_files(FORMATS["zarr"], tmp_path / "a.zarr", tmp_path / "store")
-
-
-class Runs:
-    """What makes a folder where it is unpickled."""
-
-    def __reduce__(self):
-        return os.mkdir, ("made",)
 
 
 def test_pickles_in_zarr_are_not_run(tmp_path, monkeypatch):

@@ -100,7 +100,7 @@ def test_what_does_not_agree_is_refused(tmp_path):
     missing = rows["rewards"].tolist()
     missing[4] = None
     cases = [
-        (shifted, SchemaError, "so these are not next obs"),
+        (shifted, SchemaError, "these are not next obs"),
         (longer, SchemaError, "episodes that no terminal ends have 3 to 5 steps"),
         ({**rows, "terminals": rows["rewards"]}, SchemaError, "expected 0 or 1"),
         ({**rows, "rewards": np.array(["a"] * 13)}, SchemaError, "expected rows of numbers"),

@@ -119,7 +119,7 @@ def test_what_is_missing_twice_or_ambiguous_is_said(tmp_path):
     cases = [
         (without, r"has no actions \(actions, action, acts, act\)"),
         ({**columns, "observations": columns["obs"]}, "has both observations and obs; remove one"),
-        ({**columns, "done": columns["done"] + 3}, "terminals: expected 0 or 1, found 3 at step 0"),
+        ({**columns, "done": columns["done"] + 3}, "terminated is 3.0 at row 0, expected 0 or 1"),
     ]
     for arrays, message in cases:
         np.savez(path, **arrays)

@@ -8,8 +8,8 @@ import tensorstore
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.formats import ogmarl
-from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats import benchmarks
+from orlog.datasets.formats.formats import choose_format, formats
 from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
@@ -105,9 +105,9 @@ def check(dataset, steps):
 
 @pytest.mark.parametrize("block_bytes", [1, 400, 2**24])
 def test_a_vault_is_read_in_blocks_of_any_size(tmp_path, monkeypatch, block_bytes):
-    monkeypatch.setattr(ogmarl, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(benchmarks, "BLOCK_BYTES", block_bytes)
     folder = write(tmp_path / "3m.vlt" / "Good", arrays())
-    dataset, found = read_files(ogmarl.FORMAT, folder, tmp_path / "store")
+    dataset, found = read_files(formats()["ogmarl"], folder, tmp_path / "store")
     check(dataset, arrays())
     assert dataset.action_space["agent_0"] == spaces.Discrete(CHOICES)
     assert (found.terminated, found.truncated) == (2, 1)
@@ -132,7 +132,7 @@ def test_vaults_of_a_folder_are_splits_or_chosen(tmp_path):
 def test_actions_that_are_no_choices_and_episodes_without_an_end_are_read(tmp_path):
     steps = {name: values[:6] for name, values in arrays().items() if name != "infos.legals"}
     steps["actions"] = np.zeros((6, AGENTS, 2), "f4")
-    dataset, found = read_files(ogmarl.FORMAT, write(tmp_path / "a", steps), tmp_path / "s")
+    dataset, found = read_files(formats()["ogmarl"], write(tmp_path / "a", steps), tmp_path / "s")
     assert dataset.episode_lengths.tolist() == [4, 1]
     assert "a: the last episode does not end" in sentences(found.notes)[0]
     assert dataset.action_space["agent_1"].shape == (2,)
@@ -154,22 +154,22 @@ def test_what_is_wrong_names_vault_and_array(tmp_path):
     for number, (steps, error, message) in enumerate(cases):
         folder = write(tmp_path / str(number) / "Bad", steps)
         with pytest.raises(error, match=f"Bad.*{message}"):
-            read_files(ogmarl.FORMAT, folder, tmp_path / "store")
+            read_files(formats()["ogmarl"], folder, tmp_path / "store")
     folder = write(tmp_path / "a", late, len(good["rewards"]) + 2**20)
     with pytest.raises(IntegrityError, match=r"not all of the .* steps are in the vault"):
-        read_files(ogmarl.FORMAT, folder, tmp_path / "store")
+        read_files(formats()["ogmarl"], folder, tmp_path / "store")
     folder = write(tmp_path / "b", good)
     for file in (folder / "d").iterdir():
         file.unlink()
     with pytest.raises(IntegrityError, match="b: cannot be read"):
-        read_files(ogmarl.FORMAT, folder, tmp_path / "store")
+        read_files(formats()["ogmarl"], folder, tmp_path / "store")
     folder = write(tmp_path / "c", good)
     (folder / "more").symlink_to(tmp_path)
     with pytest.raises(SchemaError, match="c: a file is a link"):
-        read_files(ogmarl.FORMAT, folder, tmp_path / "store")
+        read_files(formats()["ogmarl"], folder, tmp_path / "store")
     (folder / "metadata.json").write_text('{"version": 2.0}', "utf-8")
     with pytest.raises(SchemaError, match=r"expected a vault of version 1, found 2\.0"):
-        read_files(ogmarl.FORMAT, folder, tmp_path / "store")
+        read_files(formats()["ogmarl"], folder, tmp_path / "store")
 
 
 FLASHBAX = """
@@ -206,6 +206,6 @@ def test_what_flashbax_writes_is_read(tmp_path):
     python = tool_python("flashbax==0.1.3")
     run_tool(python, FLASHBAX, "steps.npz", tmp_path / "vaults", folder=tmp_path)
     folder = tmp_path / "vaults" / "3m.vlt"
-    dataset, _ = read_files(ogmarl.FORMAT, folder, tmp_path / "store")
+    dataset, _ = read_files(formats()["ogmarl"], folder, tmp_path / "store")
     check(dataset[:3], arrays())
     check(dataset[3:], arrays())

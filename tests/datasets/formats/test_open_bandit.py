@@ -108,7 +108,7 @@ def test_files_are_taken_without_the_items(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"propensity_score": 0.0}, r"propensity_score is 0\.0 at row 2; items count from 0"),
+        ({"propensity_score": 0.0}, r"propensity_score is 0\.0 at row 2"),
         ({"click": 2}, "click is 2 at row 2"),
         ({"position": 0}, "position is 0 at row 2"),
         ({"item_id": -1}, "item_id is -1 at row 2"),

@@ -5,7 +5,6 @@ import collections
 import gzip
 import json
 import lzma
-import os
 import pickle
 import re
 import shlex
@@ -31,6 +30,7 @@ import orlog
 from orlog.datasets.formats.inventory import about_pickle, is_pickle
 from orlog.datasets.unpickled import rows_of, save_rows
 from tests.command_line import orlog as run
+from tests.datasets.formats.reading import Runs
 from tests.levels import scaled
 from tests.tool_environments import run_tool, tool_python
 
@@ -215,13 +215,6 @@ def test_a_pickled_table_becomes_parquet(tmp_path, monkeypatch):
     assert message.endswith("Then: orlog import data.parquet NAME")
     orlog.import_dataset("data.parquet", "lab/x-v1")
     assert orlog.load_dataset("lab/x-v1").total_episodes == 2
-
-
-class Runs:
-    """What makes a folder where it is unpickled."""
-
-    def __reduce__(self):
-        return os.mkdir, ("made",)
 
 
 def test_what_fits_no_kind_is_told_and_never_run(tmp_path, monkeypatch):

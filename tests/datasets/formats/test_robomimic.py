@@ -153,7 +153,7 @@ def test_what_does_not_agree_is_refused(tmp_path):
         ({"rewards": np.zeros(2)}, "demo_2, rewards: expected 3 rows, found 2"),
         ({"dones": None}, "demo_2: has no array 'dones', and .*demo_0 has"),
         ({"dones": [0, 0, np.nan]}, "demo_2: infos/done has rows of float64"),
-        ({"rewards": np.zeros((3, 2))}, r"demo_2, rewards: expected one number .* of \(2,\)"),
+        ({"rewards": np.zeros((3, 2))}, r"demo_2, rewards: expected one number .* \(3, 2\)"),
         ({"actions": np.zeros((4, 2))}, "demo_2: num_samples says 3, and actions holds 4"),
         ({"actions": np.zeros((3, 2, 1))}, r"demo_2: action has rows of float64 \(2, 1\), and .*demo_0 of"),
         ({"obs/eef_pos": np.zeros((3, 5))}, r"demo_2: observation/eef_pos has rows of float64 \(5,\), and .*demo_0 of"),
