@@ -1,9 +1,5 @@
 """Reads arrays of HDF5, npz, npy and Zarr that the user names, whatever their layout.
 
-    orlog import my.h5 lab/mine-v1 --episode "demo_*" --map observation=obs/qpos,obs/qvel --map action=actions
-    orlog import logs/*.npz lab/mine-v1 --episode file --map observation=obs* --map action=a --horizon 200
-    orlog import all.zarr lab/mine-v1 --episode meta/episode_ends --map "observation/*=data/*" --map action=data/action
-
 `--map` is as for tables (`roles.py`), but an array has as many numbers a row as it likes, and several that
 make one observation are put side by side. `mapped_arrays.py` says what an episode is.
 """

@@ -3,7 +3,7 @@
 What followed the last row of an episode is not among them, unless there are next observations. A row that
 ends the task keeps its step with a final observation of zeros, and `episodes/final_observation_missing`
 is true; any other last row is left out, and its observation is the final one. Where actions are moved up (`--shift`), all keep
-their step, since `conventions.py` then makes the last observation the final one.
+their step, since `overrides.py` then makes the last observation the final one.
 
 How an episode ended is said by flags, which files may store as numbers, by the success that they state, or by the user.
 """

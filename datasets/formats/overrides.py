@@ -1,20 +1,8 @@
 """What a user gives in place of what files say: rewards, an environment, bounds, and conventions of recordings.
 
-    --reward constant            1 at each step; `constant=-1` another number
-    --reward success             1 where `infos/success` is true, if the files have it; else at the last step of each
-                                 episode whose `episodes/success` is true; where neither is there, of each one that
-                                 the task ended (`--ends terminated` says that all did)
-    --reward FILE.py:function    what a function of yours returns for n observations, n actions, and the n observations
-                                 after these; a Dict of observations comes as a dict of arrays
-    --shift action=-1            the action of a row is the one that the next row holds, as where observations were
-                                 recorded after the action (LIBERO); rewards and infos move with it
-    --shift infos/force=2        one column alone; `infos/force=0` keeps one where it is
-    --flip observation/image     the lowest row of a frame comes first (OpenGL)
-    --bgr observation/image      red and blue are swapped (frames that cv2 encoded)
-
-Rows move within their episode alone. Those without a partner at an end are left out: with -1 the last one of each
-episode, whose observation is then the final one. How episodes ended stays. Spaces that are given narrow those of the files,
-whose numbers stay as they are.
+docs/formats.md has the options. Rows move within their episode alone. Those without a partner at an end are left out: with -1
+the last one of each episode, whose observation is then the final one. How episodes ended stays. Spaces that are given narrow
+those of the files, whose numbers stay as they are.
 """
 
 from __future__ import annotations

@@ -8,17 +8,8 @@ rows are episodes, one after the other, without what fills them up:
 
 A list of names (`dof_names`, an attribute `joint_names`) belongs to the array whose attribute it is. Otherwise the nearest
 one counts, in the array's own group or one around it, whose length is the width of the array; `body_names` is only for
-arrays whose names begin with `body`.
-
-Values of episodes are attributes, keys in those that are JSON, and arrays with a row for each episode:
-
-    --map episodes/task=@current_task                        the attribute current_task
-    --map episodes/task=@problem_info:language_instruction   a key in an attribute that is JSON; `:a.b` is a key in a key
-    --map episodes/task=metadata@instruction                 an attribute of the group metadata
-    --map episodes/score=meta/scores                         an array with a row for each episode
-
-The attribute nearest to an episode counts: that of its own group, then those of the groups around it, up to the file's.
-Where nothing says `episodes/task`, the names count by which LIBERO, RoboCasa, DROID and others keep it.
+arrays whose names begin with `body`. Values of episodes are attributes (the nearest one counts too), keys in those that are
+JSON, and arrays with a row for each episode (docs/formats.md).
 """
 
 from __future__ import annotations

@@ -1,25 +1,8 @@
 """Reads logs in tables, CSV, Parquet and lines of JSON: a row for each step, columns that the user names.
 
-    orlog import logs.parquet lab/robot-v3 --map observation=obs_* --map action=u --map reward=r --episode run
-
-`observation`, `action`, `next_observation` take one column of numbers or of lists of equal length, or several:
-patterns and names with commas between, patterns in the order of the numbers in the names. `reward`,
-`terminated`, `truncated` and `infos/NAME` take one column each. `observation/NAME` and `next_observation/NAME` are the
-parts of a Dict of observations. All other columns are left out. Where nothing is named, columns that have
-these names are taken, as `--to parquet` writes them, or else those with the usual names, such as `obs_0`,
-`obs_1` and `terminal` (`USUAL`).
-
-The rows of an episode must follow each other; with `--step` its numbers must grow by one, and with
-`--length` it must have that many rows. `--episode file` makes each file one. `--sort` puts rows in the order of episodes and steps, in memory.
-Tables are read twice: first to check all of this, then to take the values. Without `next_observation`, what
-followed the last row of an episode was not recorded: a row that `terminated` marks keeps its step with a
-final observation of zeros (`episodes/final_observation_missing`), any other gives its observation
-as the final one.
-
-A folder stands for its tables and those of folders in it, in the order of the numbers in their paths.
-
-`--to parquet` writes `episode`, `step` (numbers from 0), `observation` (a list of numbers, or `observation/NAME` for each
-part of a Dict), `next_observation`, `action`, `reward`, `terminated`, `truncated` and `infos/NAME`.
+docs/formats.md has the options. Tables are read twice: first to check where episodes begin, then to take the values.
+`episode_cutter.py` says what becomes of the last row of an episode. `--to parquet` writes `episode`, `step` and columns by the
+names of roles, which are read again without `--map`.
 """
 
 from __future__ import annotations

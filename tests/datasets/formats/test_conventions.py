@@ -266,19 +266,6 @@ def test_the_task_of_robocasa_comes_by_itself_and_more_is_mapped(tmp_path):
     assert dataset.roles["episodes/instruction"] == "task_words"
 
 
-def test_success_that_is_mapped_is_followed(tmp_path):
-    write_robocasa(tmp_path / "a.hdf5")
-    with h5py.File(tmp_path / "a.hdf5", "a") as file:
-        for number, demo in enumerate(file["data"].values()):
-            del demo["dones"]
-            demo.attrs["done_well"] = number == 1
-    dataset = imported(
-        tmp_path / "a.hdf5", columns={"episodes/success": "@done_well"}, reward="success", ends="terminated"
-    )
-    assert [episode.rewards.sum() for episode in dataset] == [0, 1, 0]
-    assert [bool(episode.terminations[-1]) for episode in dataset] == [False, True, False]
-
-
 @pytest.mark.parametrize(
     ("said", "message"),
     [

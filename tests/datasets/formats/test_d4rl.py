@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog import load_dataset
 from orlog.datasets.formats import mapped_arrays
-from orlog.datasets.formats.episodes import Asked, Options
-from orlog.datasets.formats.formats import Wanted, formats, read_version
+from orlog.datasets.formats.episodes import Options
+from orlog.datasets.formats.formats import formats
 from orlog.datasets.formats.notes import sentences
 from orlog.errors import SchemaError
-from orlog.manifests.manifest import MANIFEST_FILE
 from orlog.manifests.names import counted
+from tests.datasets.formats.reading import read_files
 from tests.levels import scaled
 
 MISSING = "final_observation_missing"
@@ -53,11 +52,8 @@ def write(path, body, **options):
 
 
 def read(path, folder, horizon=None):
-    asked = Asked(files=[path], sources=["test.hdf5"], options=Options(time_limit=horizon))
-    wanted = Wanted(name="lab/test-v0", version="1.0.0")
-    manifest, found = read_version(formats()["d4rl"], asked, folder, wanted)
-    (folder / MANIFEST_FILE).write_text(manifest.to_json(), "utf-8")
-    return load_dataset(folder), " ".join(sentences(found.notes))
+    dataset, found = read_files(formats()["d4rl"], path, folder, Options(time_limit=horizon))
+    return dataset, " ".join(sentences(found.notes))
 
 
 def slow_episodes(body, horizon=None):
