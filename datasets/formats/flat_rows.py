@@ -182,7 +182,8 @@ def _place(
     `options.limit` steps: needed where there are neither timeouts nor next observations, and counted only there.
     """
     has_next, has_timeouts = "next_observations" in names, "timeouts" in names
-    names, horizon, notes, taken = [*names], options.limit, [*notes], column
+    kept, horizon, told = [*names], options.limit, [*notes]
+    timeouts: np.ndarray | None = None
     if has_next:
         before, after = column("observations"), column("next_observations")
         if (before.dtype.newbyteorder("="), before.shape) != (after.dtype.newbyteorder("="), after.shape):
@@ -201,17 +202,19 @@ def _place(
         for end in (*np.flatnonzero(terminals).tolist(), len(terminals)):
             timeouts[first + horizon - 1 : end : horizon] = True  # not at the terminal itself
             first = end + 1
-        names.append("timeouts")
-
-        def taken(name: str) -> Any:
-            return timeouts if name == "timeouts" else column(name)
-
-        notes.append(Note("ends_by_horizon", horizon=horizon))
+        kept.append("timeouts")
+        told.append(Note("ends_by_horizon", horizon=horizon))
     elif ends is None and options.horizon is not None:
         key = "timeouts" if has_timeouts else "next_observations"
-        raise SchemaError(f"{where}: its {key} say where time limits ended episodes; leave horizon=.. out.")
+        raise SchemaError(
+            f"{where}: its {key} say where time limits end episodes; leave horizon={options.horizon} out."
+        )
     lengths = [] if ends is None else np.diff(np.flatnonzero(ends), prepend=-1).tolist()
-    return Place(where, names, taken, reading, lengths=lengths, outside=outside, notes=notes)
+
+    def opened(name: str) -> Any:
+        return timeouts if name == "timeouts" and timeouts is not None else column(name)
+
+    return Place(where, kept, opened, reading, lengths=lengths, outside=outside, notes=told)
 
 
 @contextlib.contextmanager
@@ -358,7 +361,8 @@ def _npz_places(given: File, options: Options) -> Generator[Place]:
     path, where = given
     with open_npz(path, where) as file:
         names, notes = _named(file), list[Note]()
-        stored, used, ends = dict(names), {*names.values()}, None
+        stored, used = dict(names), {*names.values()}
+        ends: np.ndarray | None = None
         count = len(file.column(names["observations"]))
         if "terminals" in names:
             is_unclear = names["terminals"] in ("dones", "done")

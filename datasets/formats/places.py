@@ -478,7 +478,7 @@ def files_of_arrays(asked: Asked) -> list[ArrayFile]:
 def open_arrays(file: ArrayFile, options: Options) -> Generator[Place]:
     """Yield each place of a file; groups come in the order of the numbers in their names."""
     path, where = file.path, file.where
-    if is_hdf5(path):
+    if not (path.is_dir() or is_npz(path)):
         with open_hdf5(path, where) as opened:
             yield from _places_in_hdf5(file, opened, options)
         return

@@ -228,6 +228,13 @@ def test_a_link_in_a_folder_of_a_folder_is_refused_with_its_path(tmp_path, link)
         read_files(arrays.FORMAT, given, tmp_path / "store", options)
 
 
+def test_a_file_that_is_damaged_at_its_start_is_refused(tmp_path):
+    write_groups(tmp_path / "a.h5", [3])
+    (tmp_path / "a.h5").write_bytes(b"X" + (tmp_path / "a.h5").read_bytes()[1:])
+    with pytest.raises(IntegrityError, match=r"a\.h5: cannot be read as HDF5"):
+        read_files(arrays.FORMAT, tmp_path / "a.h5", tmp_path / "store", Options(columns=MAPPED, episode="demo_*"))
+
+
 def test_a_file_of_a_folder_that_is_damaged_at_its_start_is_refused(tmp_path):
     for number in range(3):
         np.savez(tmp_path / f"episode_{number}.npz", obs=np.zeros((5, 2)), act=np.zeros((5, 1)))
