@@ -17,7 +17,7 @@ import itertools
 import json
 import urllib.parse
 from collections.abc import Collection
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -230,20 +230,6 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
         The entry says so if the data were not audited. A version listed with another digest is refused.
         """
-        name, version = manifest.name, manifest.version
-        if version in self.foreign.get(name, {}):
-            raise VersionExistsError(
-                f"{name}@{version}: the index lists a third-party file under that name and version; "
-                "publish the dataset under a new version."
-            )
-        listed = self.entry(name, version)
-        if listed is not None and listed.digest != manifest.digest:
-            raise VersionExistsError(
-                f"{name}@{version}: the index lists it as {listed.digest}, but this is "
-                f"{manifest.digest}, and a version never changes; publish it under a new version."
-            )
-        if listed is not None:
-            return self
         entry = IndexEntry(
             digest=manifest.digest,
             size_bytes=manifest.size_bytes,
@@ -252,8 +238,7 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             audit=None if is_audited else "skipped",
             license=manifest.license or None,
         )
-        versions = {**self.datasets.get(name, {}), version: entry}
-        return self._next(datasets={**self.datasets, name: versions})
+        return self._with("datasets", manifest.name, manifest.version, entry)
 
     def with_foreign(self, name: str, version: str, entry: ForeignEntry) -> Index:
         """Return the next index, with a foreign file added; this index itself if it lists the file.
@@ -266,21 +251,22 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             convert_json(msgspec.to_builtins(entry), ForeignEntry)
         except ValueError as error:
             raise ManifestError(f"{name}@{version}: {clause(error)}.") from error
-        listed = self.foreign.get(name, {}).get(version)
-        if listed == entry:
-            return self
-        if listed is not None or self.entry(name, version) is not None:
-            raise VersionExistsError(
-                f"{name}@{version}: the index has a different entry for it, and a version never "
-                "changes; link the file under a new version."
-            )
-        versions = {**self.foreign.get(name, {}), version: entry}
-        return self._next(foreign={**self.foreign, name: versions})
+        return self._with("foreign", name, version, entry)
 
-    def _next(self, **changes: Any) -> Index:
+    def _with(self, kind: str, name: str, version: str, entry: IndexEntry | ForeignEntry) -> Index:
+        listed = self.entry(name, version) or self.foreign.get(name, {}).get(version)
+        if listed is not None and _content_of(listed) == _content_of(entry):
+            return self
+        if listed is not None:
+            raise VersionExistsError(
+                f"{name}@{version}: the index lists {_content_of(listed)!s:.200} under that name and version, not "
+                f"{_content_of(entry)!s:.200}, and a version never changes; publish it under a new version."
+            )
         if self.serial >= 2**53:
             raise ManifestError(f"serial {self.serial} of the index is the largest possible; restore the index.")
-        return msgspec.structs.replace(self, serial=self.serial + 1, **changes)
+        entries = getattr(self, kind)
+        added = {**entries, name: {**entries.get(name, {}), version: entry}}
+        return msgspec.structs.replace(self, serial=self.serial + 1, **{kind: added})
 
     def to_json(self) -> bytes:
         """Return the bytes of `index.json`: keys sorted, so equal indexes have equal bytes."""
@@ -288,6 +274,11 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         if not self.foreign:
             del body["foreign"]
         return (json.dumps(body, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _content_of(entry: IndexEntry | ForeignEntry) -> str | ForeignEntry:
+    """Return what a version never changes: a digest, or a third-party entry."""
+    return entry.digest if isinstance(entry, IndexEntry) else entry
 
 
 def _last_part(url: str) -> str:

@@ -349,21 +349,22 @@ class PaddedVersion(StoredVersion):
         stop = self._stop(name, start, stop)
         if name in self._same:
             return self._stored.read(name, start, stop, out=out)
-        if name in self._made:
-            return placed(self._made[name][start:stop].copy(), out)
-        if name not in self._stored.schema.columns():
-            return placed(np.tile(self._flags[name], (stop - start, 1)), out)
-        return self._filled(name, self._stored.read(name, start, stop), out)
+        if name in self._stored.schema.columns() and name not in self._made:
+            return self._filled(name, self._stored.read(name, start, stop), out)
+        return placed(self._made_rows(name, np.arange(start, stop)), out)
 
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for; see `StoredVersion.read_rows`."""
         if name in self._same:
             return self._stored.read_rows(name, rows)
+        if name in self._stored.schema.columns() and name not in self._made:
+            return self._filled(name, self._stored.read_rows(name, rows))
+        return self._made_rows(name, rows)
+
+    def _made_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         if name in self._made:
             return np.take(self._made[name], rows, axis=0)
-        if name not in self._stored.schema.columns():
-            return np.tile(self._flags[name], (len(rows), 1))
-        return self._filled(name, self._stored.read_rows(name, rows))
+        return np.tile(self._flags[name], (len(rows), 1))
 
     def _filled(self, name: str, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         spec = self.schema.columns()[name]

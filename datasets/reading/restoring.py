@@ -14,7 +14,7 @@ An array in the attribute `goal` of the environment is kept as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
@@ -71,8 +71,16 @@ def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int
     if not -len(episode) <= step < len(episode):
         raise NotFoundError(f"{where}: has {counted(len(episode), 'step')}, none of them number {step}.")
     step %= len(episode)
-    recorded = _recorded_state(episode, step)
-    _check_agents(where, episode, step)
+    for column, acts in episode.infos.items():
+        if column.startswith("agents/") and column.endswith("/acts") and not acts[step]:
+            raise SchemaError(
+                f"{where}: agent {column.split('/')[1]} takes no part in step {step}, and an environment "
+                "starts with all agents; choose another step."
+            )
+    states = {name.removeprefix(STATE): name for name in episode.infos if name.startswith(STATE)}
+    # D4RL and OGBench name these columns without `state/`.
+    states = states or {name: name for name in _NEEDED if name in episode.infos}
+    recorded = {part: np.asarray(episode.infos[name][step]) for part, name in states.items()}
     options = options_from_text(episode.metadata.get("options", ""))
     env.reset(seed=episode.seed, options=options)
     simulator = simulator_of(env)
@@ -91,32 +99,17 @@ def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int
             )
     simulator.write({part: recorded[part] for part in present if part in recorded})
     observation = row_of(episode.observations, step)
-    for wrapper in (env, *_wrappers_of(env)):
-        if isinstance(wrapper, gymnasium.wrappers.TimeLimit):
-            wrapper._elapsed_steps = step  # type: ignore[assignment] # declared as None
-        started = getattr(wrapper, "episode_starts_from", None)
-        if started is not None:
-            started(observation)
-    return observation
-
-
-def _wrappers_of(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, Any, Any]]:
-    """Yield the wrappers of an environment, and of those that it is made of, as PettingZoo's are."""
+    # Also of the environments that it is made of, as PettingZoo's are.
     for held in (env, *vars(env.unwrapped).values()):
-        inner = held
-        while isinstance(inner, gymnasium.Wrapper):
-            yield inner
-            inner = inner.env
-
-
-def _check_agents(where: str, episode: Episode, step: int) -> None:
-    """Refuse a step without some agents: an environment starts with all of them."""
-    for name, acts in episode.infos.items():
-        if name.startswith("agents/") and name.endswith("/acts") and not acts[step]:
-            raise SchemaError(
-                f"{where}: agent {name.split('/')[1]} takes no part in step {step}, and an environment "
-                "starts with all agents; choose another step."
-            )
+        wrapper: Any = held
+        while wrapper is env or isinstance(wrapper, gymnasium.Wrapper):
+            if isinstance(wrapper, gymnasium.wrappers.TimeLimit):
+                wrapper._elapsed_steps = step  # type: ignore[assignment] # declared as None
+            started = getattr(wrapper, "episode_starts_from", None)
+            if started is not None:
+                started(observation)
+            wrapper = getattr(wrapper, "env", None) if isinstance(wrapper, gymnasium.Wrapper) else None
+    return observation
 
 
 def _mujoco(model: Any, data: Any) -> Simulator:
@@ -175,16 +168,6 @@ def _with_goal(inner: Any, simulator: Simulator) -> Simulator:
     space = inner.observation_space
     has_goals = isinstance(space, gymnasium.spaces.Dict) and "desired_goal" in space.spaces
     return Simulator(read, write) if hasattr(inner, "goal") or has_goals else simulator
-
-
-def _recorded_state(episode: Episode, step: int) -> dict[str, np.ndarray]:
-    """Return the state before an action; D4RL and OGBench name its columns without `state/`."""
-    state = {
-        name.removeprefix(STATE): np.asarray(values[step])
-        for name, values in episode.infos.items()
-        if name.startswith(STATE)
-    }
-    return state or {name: np.asarray(episode.infos[name][step]) for name in _NEEDED if name in episode.infos}
 
 
 def row_of(values: Any, row: int) -> Any:

@@ -73,8 +73,5 @@ def test_an_unknown_name_is_refused_with_the_nearest(written, meant):
     assert find_benchmark_dataset(written) is None
     with pytest.raises(NotFoundError, match=f"^{written}: no dataset .* Did you mean {meant}"):
         benchmark_dataset(written)
-
-
-def test_an_unknown_benchmark_is_refused_with_the_known_ones():
     with pytest.raises(NotFoundError, match="no benchmark is named 'd5rl'; there are d4rl, atari"):
         benchmark_datasets("d5rl")
