@@ -5,7 +5,6 @@ import itertools
 import os
 import shutil
 import signal
-import sys
 
 import numpy as np
 import pytest
@@ -40,9 +39,8 @@ from tests.datasets.recording.arms import (
     steps_of,
     tell,
 )
+from tests.datasets.recording.conftest import fill_shards
 from tests.levels import scaled
-from tests.programs import run_program
-from tests.small_disks import can_mount
 
 pytestmark = pytest.mark.usefixtures("small_shards")
 
@@ -291,72 +289,28 @@ def test_after_a_full_disk_the_same_writer_goes_on_right_or_not_at_all():
     assert opened(writer).digest == expected
 
 
-SMALL_DISK = """
-import os, sys
-from pathlib import Path
-import numpy as np
-from gymnasium import spaces
-import orlog
-from orlog.datasets.store import encoding
-
-os.environ["ORLOG_HOME"] = sys.argv[1] + "/home"
-encoding.CHUNK_BYTES, encoding.SHARD_BYTES = 2**12, 2**14
-box = spaces.Box(-1, 1, (16,), np.float32)
-full = 0
-
-def start():
-    return orlog.DatasetWriter("lab/arm-v1", observation_space=box, action_space=box, resume=True)
-
-def make(number):
-    rng = np.random.default_rng(number)
-    return orlog.Episode(
-        observations=rng.standard_normal((41, 16)).astype(np.float32),
-        actions=rng.standard_normal((40, 16)).astype(np.float32),
-        rewards=rng.standard_normal(40),
-        terminations=np.zeros(40, bool),
-        truncations=np.zeros(40, bool),
-    )
-
-ballast = [Path(sys.argv[1]) / f"ballast-{number}" for number in range(8)]
-for path in ballast if sys.argv[2] == "full" else []:
-    path.write_bytes(bytes(150_000))
-acknowledged = 0
-while True:
-    try:
-        with start() as writer:
-            assert writer.total_episodes >= acknowledged, (writer.total_episodes, acknowledged)
-            for number in range(writer.total_episodes, 150):
-                writer.add_episode(make(number))
-                if number % 10 == 9:
-                    acknowledged = writer.checkpoint()
-        break
-    except orlog.OrlogError as error:
-        assert "No space left on device; free some space" in str(error), error
-        full += 1
-        ballast.pop().unlink()
-assert orlog.verify_store(writer.folder)[1] == []
-print(orlog.load_dataset("lab/arm-v1").digest, full)
-"""
-
-
-def on_a_disk_of_its_own(script, *arguments, folder):
-    """Run a script with an empty file system of 1.6 MB on a folder."""
-    command = 'mount -t tmpfs -o size=1600k tmpfs "$0" && exec "$@"'
-    folder.mkdir()
-    done = run_program(
-        [
-            *("unshare", "-rm", "sh", "-c", command, str(folder)),
-            *(sys.executable, "-c", script, str(folder), *arguments),
-        ]
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not can_mount(), reason="needs the right to mount a small file system")
-def test_a_small_disk_fills_up_and_recording_goes_on_once_there_is_room(tmp_path):
-    expected = on_a_disk_of_its_own(SMALL_DISK, "empty", folder=tmp_path / "empty").split()
-    found = on_a_disk_of_its_own(SMALL_DISK, "full", folder=tmp_path / "full").split()
-    assert found[0] == expected[0]
-    assert (int(expected[1]), int(found[1]) > 1) == (0, True)
+def test_a_small_disk_fills_up_and_recording_goes_on_once_there_is_room(mount, monkeypatch):
+    fill_shards(monkeypatch, 2**12, 2**14)
+    episodes = [make_episode(number, 40) for number in range(150)]
+    expected = record(episodes).digest
+    disk = mount("size=1600k")
+    monkeypatch.setenv("ORLOG_HOME", str(disk / "home"))
+    ballast = [disk / f"ballast-{number}" for number in range(9)]
+    for path in ballast:
+        path.write_bytes(bytes(160_000))
+    acknowledged = full = 0
+    while not (datasets_folder() / NAME / "1.0.0").exists():
+        try:
+            with start(resume=True) as writer:
+                assert writer.total_episodes >= acknowledged
+                for episode in episodes[writer.total_episodes :]:
+                    writer.add_episode(episode)
+                    if writer.total_episodes % 10 == 0:
+                        acknowledged = writer.checkpoint()
+        except OrlogError as error:
+            assert "No space left on device; free some space" in str(error)  # noqa: PT017
+            full += 1
+            ballast.pop().unlink()
+    assert full > 1
+    assert opened(writer).digest == expected
