@@ -147,10 +147,10 @@ def train_run(
     for line in taken:
         hooks.tell(line)
     plain = _plain(config)
-    own = {name: getattr(options, name) for name in runs.TrainOptions.__struct_fields__}
-    of_run = {"steps": steps, "preset": recipe.preset, "device": device, "precision": precision}
+    asked = {name: getattr(options, name) for name in runs.TrainOptions.__struct_fields__}
+    decided = {"steps": steps, "preset": recipe.preset, "device": device, "precision": precision}
     record = runs.RunRecord(
-        **own | of_run | {"settings": {name: plain[name] for name in settings}},
+        **asked | decided | {"settings": {name: plain[name] for name in settings}},
         algorithm=name,
         dataset=dataset.name,
         version=dataset.version,
