@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,6 @@ from orlog.datasets.home.folders import (
     is_whole,
     partial_folder,
     read_partial,
-    stored_objects,
     unless_deleted,
     version_folder,
     version_folder_of,
@@ -228,8 +227,7 @@ def repair_dataset(
 ) -> list[Problem]:
     """Download the damaged files of a stored version again, and return what was wrong.
 
-    Files that do not belong to it are moved out of the folder, not deleted. Other versions that shared a damaged
-    file get the good one too.
+    Files that do not belong to it are moved out of the folder, not deleted.
 
     Args:
         folder: The version's folder under ORLOG_HOME, a copy of it, or the folder of a part of it;
@@ -354,14 +352,21 @@ def _repair(folder: Path, source: Source, options: TransferOptions) -> list[Prob
     kept = download_folder(version_folder_of(folder))
     fetch_objects(source, broken, kept, options, damaged=folder)
     with storage_errors(folder):
-        others = list(stored_objects()) if broken else []
         for problem in problems:
             if problem.file not in listed and problem.file != MANIFEST_FILE:
                 aside = folder.with_name(f".{folder.name}.strange") / problem.file
                 make_folder(aside.parent)
                 _rename(folder / problem.file, aside)
         for item in broken:
-            _replace(kept / item.sha256, folder, item, others)
+            if (link := find_link(folder, item.path)) is not None:
+                link.unlink()
+            target = folder / item.path
+            if target.is_dir():
+                shutil.rmtree(target)
+            temporary = target.with_name(f".{target.name}.good")
+            temporary.unlink(missing_ok=True)
+            link_or_copy(kept / item.sha256, temporary)
+            _rename(temporary, target)
         sync_folders(folder)
         for item in broken:
             (kept / item.sha256).unlink(missing_ok=True)
@@ -394,33 +399,6 @@ def _find_problems(folder: Path, manifest: Manifest) -> list[Problem]:
         where = f"{folder}: the source offers another version, {manifest.name}@{manifest.version}"
         raise mismatch(where, "", here.digest, manifest.digest, "nothing was changed.")
     return verify_folder(folder)[1]
-
-
-def _replace(good: Path, folder: Path, item: StoredObject, others: Iterable[tuple[Path, StoredObject]]) -> None:
-    """Replace a damaged file by a good one, also in other versions that share it."""
-    link = find_link(folder, item.path)
-    if link is not None:
-        link.unlink()
-    target = folder / item.path
-    make_folder(target.parent)
-    damaged = target.stat() if target.is_file() else None
-    if target.is_dir():
-        shutil.rmtree(target)
-    _rename_over(good, target)
-    if damaged is None or damaged.st_nlink < 2:
-        return
-    for other, candidate in others:
-        path = other / candidate.path
-        with contextlib.suppress(OSError):
-            if candidate.sha256 == item.sha256 and path.stat().st_ino == damaged.st_ino:
-                _rename_over(good, path)
-
-
-def _rename_over(good: Path, target: Path) -> None:
-    temporary = target.with_name(f".{target.name}.good")
-    temporary.unlink(missing_ok=True)
-    link_or_copy(good, temporary)
-    _rename(temporary, target)
 
 
 def _rename(path: Path, target: Path) -> None:

@@ -471,20 +471,14 @@ def secret_parts(query: str) -> list[str]:
 def authorization(url: str) -> dict[str, str]:
     """Return the header for a URL with what `.netrc` has for its host; none over plain http elsewhere."""
     parts = urllib.parse.urlsplit(url)
-    is_safe = parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if not parts.hostname or not (parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1")):
+        return {}
     path = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
     try:
-        account = _account(parts.hostname, path, path.stat().st_mtime_ns) if parts.hostname and is_safe else ""
+        account = netrc.netrc(path).authenticators(parts.hostname)
     except OSError:
         return {}
-    return {"Authorization": f"Basic {base64.b64encode(account.encode()).decode()}"} if account else {}
-
-
-@functools.lru_cache(256)
-def _account(host: str, path: Path, _changed: int) -> str:
-    """Return `USER:PASSWORD` for a host; empty if there is none."""
-    try:
-        account = netrc.netrc(path).authenticators(host)
     except netrc.NetrcParseError as error:
         raise ValueError(f"{path}: line {error.lineno} cannot be read: {error.msg}.") from error
-    return f"{account[0]}:{account[2]}" if account else ""
+    coded = base64.b64encode(f"{account[0]}:{account[2]}".encode()).decode() if account else ""
+    return {"Authorization": f"Basic {coded}"} if coded else {}

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orlog.base.files import absolute_path, make_folder, sync, sync_all, sync_folders, take_lock
+from orlog.base.files import absolute_path, make_folder, replace_file, sync, sync_all, sync_folders, take_lock
 from orlog.datasets.download.http import missing_backend
 from orlog.datasets.store.objects import holds, mismatch
 from orlog.errors import ManifestError, NotFoundError, OrlogError, StorageError, VersionExistsError, clause
@@ -263,12 +263,13 @@ class FolderTarget(Target):
         """Rename each new file over the old one."""
         for change in changes:
             file = self._root / change.path
-            if change.data is not None:
-                self._replace(change.path, [change.data])
             with target_errors(file):
                 if change.data is None:
                     file.unlink(missing_ok=True)
-                sync(file.parent)
+                    sync(file.parent)
+                else:
+                    make_folder(file.parent)
+                    replace_file(file, change.data)
         return True
 
     @contextlib.contextmanager
@@ -291,10 +292,20 @@ class FolderTarget(Target):
     def put(self, path: str, item: StoredObject, source: Path, **_options: Any) -> None:
         """Hash the file that is there; write another one under a temporary name, then rename it."""
         file = self._root / path
+        unfinished = file.with_name(f".{file.name}.unfinished")
         with target_errors(file):
             if holds(file, item):
                 return
-        self._replace(path, checked_blocks(source, item))
+            make_folder(file.parent)
+            try:
+                with unfinished.open("wb") as opened:
+                    for block in checked_blocks(source, item):
+                        opened.write(block)
+                    opened.flush()
+                    os.fsync(opened.fileno())
+                unfinished.replace(file)
+            finally:
+                unfinished.unlink(missing_ok=True)
 
     def send_objects(
         self, place: str, objects: Sequence[StoredObject], folder: Path, jobs: int, progress: Callable[[int, int], None]
@@ -314,21 +325,6 @@ class FolderTarget(Target):
             yield
         finally:
             lock.release()
-
-    def _replace(self, path: str, blocks: Iterable[bytes]) -> None:
-        file = self._root / path
-        unfinished = file.with_name(f".{file.name}.unfinished")
-        with target_errors(file):
-            make_folder(file.parent)
-            try:
-                with unfinished.open("wb") as opened:
-                    for block in blocks:
-                        opened.write(block)
-                    opened.flush()
-                    os.fsync(opened.fileno())
-                unfinished.replace(file)
-            finally:
-                unfinished.unlink(missing_ok=True)
 
 
 class BucketTarget(Target):
