@@ -124,14 +124,25 @@ def _make_version(
     on_mirror: Callable[[str], None],
 ) -> None:
     """Download the files and put the version that they hold in its place."""
+    entry = source.entry
     refused: set[str] = set()
     while True:
         fetched = _fetch(source, files, refused, options, on_mirror)
         on_read()
+
+        def accept(manifest: Manifest, fetched: Sequence[Fetched] = fetched) -> None:
+            _check_digest(source, manifest.digest)
+            check_offered(manifest)
+            _remember_first(source, files, fetched)  # not earlier: an error page must not be trusted
+
         try:
-            _import_files(source, files, fetched, store, destination)
+            _refuse_others(source, fetched, _read_first_downloads())
+            paths = [files] if reads_folder(entry) else [files / file.path for file in entry.each]
+            sums = [result.sha256 for result in fetched]
+            manifest, _ = read_listed(source.name, source.version, entry, paths, sums, store)
+            finish_version(store, manifest, destination, accept=accept, decode=True, replace=True)
         except (SchemaError, IntegrityError) as error:
-            each = zip(source.entry.each, source.urls, fetched, strict=True)
+            each = zip(entry.each, source.urls, fetched, strict=True)
             unproven = [(urls, result.sources) for file, urls, result in each if not file.has_checksum]
             wrong = {url for _, sources in unproven for url in sources}
             refused |= wrong
@@ -182,23 +193,6 @@ def _fetch(
             reasons = "; ".join(f"{url}: {reason}" for url, reason in one.failed.items())
             on_mirror(f"downloaded from {', '.join(one.sources)}, since {reasons}.")
     return fetched
-
-
-def _import_files(
-    source: ForeignFileSource, folder: Path, fetched: Sequence[Fetched], store: Path, destination: Path
-) -> None:
-    entry = source.entry
-    _refuse_others(source, fetched, _read_first_downloads())
-
-    def accept(manifest: Manifest) -> None:
-        _check_digest(source, manifest.digest)
-        check_offered(manifest)
-        _remember_first(source, folder, fetched)  # not earlier: an error page must not be trusted
-
-    files = [folder] if reads_folder(entry) else [folder / file.path for file in entry.each]
-    sums = [one.sha256 for one in fetched]
-    manifest, _ = read_listed(source.name, source.version, entry, files, sums, store)
-    finish_version(store, manifest, destination, accept=accept, decode=True, replace=True)
 
 
 def read_listed(
