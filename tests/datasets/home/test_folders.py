@@ -1,13 +1,18 @@
-"""Where versions are found: the user's own home, and homes that several users share, which are never written to."""
+"""Where versions are found, in homes of one user and of several, and what readers of deleted versions see."""
 
+import contextlib
+import multiprocessing
 import os
 import shutil
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import orlog
 from orlog import repair_dataset
 from orlog.base.files import put_new
+from orlog.cli import app
 from orlog.datasets.download.download import download_version
 from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.home.folders import (
@@ -17,9 +22,10 @@ from orlog.datasets.home.folders import (
     share_objects,
     version_folder,
 )
+from orlog.datasets.home.garbage import delete_version
 from orlog.datasets.home.records import known_versions
 from orlog.datasets.store.verify import verify_folder
-from orlog.errors import StorageError, VersionExistsError
+from orlog.errors import IntegrityError, NotFoundError, StorageError, VersionExistsError
 from orlog.manifests.manifest import read_manifest
 from tests.datasets.conftest import MINI
 
@@ -134,3 +140,67 @@ def test_no_version_is_recorded_or_saved_that_a_shared_home_has():
     saved = orlog.save_dataset(ds[:2], MINI, version="2.0.0")
     assert saved.is_relative_to(datasets_folder())
     assert orlog.load_dataset(MINI).version == "2.0.0"
+
+
+ROUNDS = 60
+
+
+def delete_and_put_back(folder, copy):
+    for number in range(ROUNDS):
+        spare = copy.with_name(f"copy-{number}")
+        shutil.copytree(copy, spare, copy_function=os.link)
+        delete_version(MINI, "1.0.0")
+        spare.rename(folder)
+
+
+def test_what_is_deleted_while_it_is_read_is_not_found(mini_folder, tmp_path):
+    copy = tmp_path / "copies/copy"
+    shutil.copytree(mini_folder, copy)
+    context = multiprocessing.get_context("fork")
+    other = context.Process(target=delete_and_put_back, args=(mini_folder, copy))
+    other.start()
+    ways = [
+        lambda: orlog.load_dataset(MINI).column("rewards"),
+        lambda: orlog.load_dataset(mini_folder)[3:5].column("observations/observation"),
+        lambda: orlog.load_dataset(f"{MINI}@1.0.0")[0],
+        lambda: check(orlog.verify_store(mini_folder)[1]),
+        lambda: check(orlog.verify_store(mini_folder, quick=True)[1]),
+    ]
+    while other.is_alive():
+        for read in ways:
+            with contextlib.suppress(NotFoundError):
+                read()
+    assert other.exitcode == 0
+    for read in ways:
+        read()
+    assert orlog.verify_store(mini_folder)[1] == []
+
+
+def check(problems):
+    assert problems == []
+
+
+def test_a_version_that_was_deleted_since_it_was_opened_says_so(mini):
+    view = mini[2:4]
+    delete_version(MINI, "1.0.0")
+    for read in (
+        lambda: mini.column("rewards"),
+        lambda: mini.rows("rewards", np.array([3, 1])),
+        lambda: view[0],
+        lambda: next(mini.blocks()),
+        lambda: orlog.verify_store(mini.folder),
+        lambda: orlog.publish_dataset(mini.folder, "registry"),
+    ):
+        with pytest.raises(NotFoundError, match="was deleted while it was read"):
+            read()
+
+
+def test_what_is_damaged_is_still_damaged(mini):
+    (mini.folder / "rewards/c.0").unlink()
+    with pytest.raises(IntegrityError):
+        mini.column("rewards")
+    assert [one.kind for one in orlog.verify_store(mini.folder)[1]] == ["missing"]
+    (mini.folder / "manifest.json").unlink()
+    with pytest.raises(IntegrityError):
+        orlog.verify_store(mini.folder)
+    assert isinstance(CliRunner().invoke(app, ["verify", MINI]).exception, NotFoundError)
