@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 from typer.testing import CliRunner
 
-from orlog.cli import app
+from orlog.cli.commands import app
 
 HEAD = """# The command line
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import orlog
 from orlog import publish_dataset
-from orlog.cli import app
+from orlog.cli.commands import app
 from orlog.datasets.home.registries import add_registry
 from orlog.errors import NotFoundError
 from orlog.manifests.shipped import shipped_names
@@ -131,9 +131,9 @@ def test_starting_reads_no_table_of_the_catalogue():
     code = (
         "import sys\n"
         "earlier = {*sys.modules}\n"
-        "import orlog, orlog.cli\n"
+        "import orlog, orlog.cli.commands\n"
         "from typer.testing import CliRunner\n"
-        "assert CliRunner().invoke(orlog.cli.app, ['--help']).exit_code == 0\n"
+        "assert CliRunner().invoke(orlog.cli.commands.app, ['--help']).exit_code == 0\n"
         "print([one for one in {*sys.modules} - earlier if 'shipped' in one or 'orlog.manifests.tables' in one])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ from orlog import cli
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.algos.training.runs import read_run
 from orlog.base import terminal
-from orlog.cli import app
+from orlog.cli.commands import app
 from orlog.manifests.shipped import recorded_folder
 from tests.command_line import orlog
 from tests.programs import run_program

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from orlog.cli import app
+from orlog.cli.commands import app
 from orlog.errors import NotFoundError, SimulatorError
 from tests.episodes import record_episodes, whole_episode
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import orlog
 from orlog import Dataset
-from orlog.cli import app
+from orlog.cli.commands import app
 from orlog.errors import ManifestError, SchemaError, VersionExistsError
 from tests import command_line
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import orlog
 from orlog.base.terminal import printable
-from orlog.cli import app
+from orlog.cli.commands import app
 from orlog.errors import SchemaError
 from orlog.manifests.spaces import (
     leaf_spaces,

@@ -9,8 +9,8 @@ import typer
 from typer.testing import CliRunner
 
 from orlog.algos.algorithms import ALGORITHMS
-from orlog.cli import app
 from orlog.cli.advice import as_settings
+from orlog.cli.commands import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])

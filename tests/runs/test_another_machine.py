@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from orlog.algos.settings import complete_config
 from orlog.algos.training.evaluating import scoring_protocol
 from orlog.algos.training.runs import Evaluation, read_run, write_evaluation, write_record
-from orlog.cli import app
+from orlog.cli.commands import app
 from orlog.errors import NotFoundError, SchemaError
 from orlog.normalize.baselines import read_baseline
 from orlog.runs import jobs, quickstart, reproducing

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from orlog.algos.presets import RECIPES, recipe_for
 from orlog.algos.training.runs import TrainOptions, read_metrics, run_folder
 from orlog.base.processes import processor_name
-from orlog.cli import app
+from orlog.cli.commands import app
 from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import NotFoundError, StoppedError
 from orlog.manifests.shipped import recorded_manifest

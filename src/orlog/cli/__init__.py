@@ -8,10 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from orlog.cli.commands import app as app
+from typing import Any
 
 
 def main() -> None:
@@ -35,11 +32,3 @@ def _stop(*_: object) -> None:
     # Nothing has begun, and libraries that are imported halfway may turn an exception into another.
     os.write(2, b"stopped by Ctrl-C: nothing had begun.\n")
     os._exit(130)
-
-
-def __getattr__(name: str) -> Any:
-    if name != "app":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from orlog.cli.commands import app
-
-    return app

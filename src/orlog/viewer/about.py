@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.facts import columns_of, facts_of, versions_of
 from orlog.datasets.reading.views import operation_words
 from orlog.errors import NotFoundError, OrlogError
-from orlog.manifests.diff import diff_manifests
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import counted
 from orlog.normalize.published_scores import PublishedScore
@@ -27,7 +25,6 @@ from orlog.viewer.shown import Shown
 
 LONGEST = 2000  # characters of a fact
 MOST_LINES = 40
-MOST_NAMED = 4
 
 
 def about(shown: Shown) -> dict[str, Any]:
@@ -53,30 +50,13 @@ def about(shown: Shown) -> dict[str, Any]:
 def _versions(manifest: Manifest) -> list[dict[str, Any]]:
     """Return every version that is here or ships with orlog, the newest first, and what is new in it."""
     try:
-        known = known_versions(manifest.name)
-        versions = versions_of(manifest.name, known)
+        versions = versions_of(manifest.name, known_versions(manifest.name))
     except (OrlogError, OSError):
         return []
-    manifests = [one for one, _ in known.values()]
-    differences = [_difference(old, new) for new, old in itertools.pairwise(manifests)]
-    for version, differs in zip(versions, [*differences, ""], strict=True):
+    for version in versions:
         version["name"] = f"{manifest.name}@{version['version']}"
-        version["differs"] = differs
         version["shown"] = version["digest"] == manifest.digest
     return versions
-
-
-def _difference(before: Manifest, after: Manifest) -> str:
-    """Return in one line what a version has that the one before had not, by their manifests."""
-    episodes = after.total_episodes - before.total_episodes
-    steps = after.total_steps - before.total_steps
-    words = [f"{episodes:+,} episodes, {steps:+,} steps"] if episodes or steps else []
-    differences = diff_manifests(before, after)
-    for kind, text in (("column", "changed:"), ("values", "other values in")):
-        names = [one.name for one in differences if one.kind == kind]
-        listed = ", ".join(names) if len(names) <= MOST_NAMED else counted(len(names), "column")
-        words += [f"{text} {listed}"] if names else []
-    return f"compared with {before.version}: {'; '.join(words) or 'the same data'}"
 
 
 def _lineage(dataset: Dataset) -> list[list[Any]]:

@@ -31,8 +31,6 @@ from starlette.types import ASGIApp
 
 from orlog.base.terminal import tell
 from orlog.datasets.audit.audit import audit
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.views import operation_words
 from orlog.errors import NotFoundError, OrlogError, VersionExistsError
 from orlog.manifests.diff import diff_datasets
 from orlog.viewer.about import about
@@ -181,7 +179,7 @@ class Viewer:
                     f"compared; store it as one first: orlog save {one.title} NAME@VERSION"
                 )
         first, second = (one.dataset for one in shown)
-        return self._jobs.ask(f"diff {before} {after}", lambda _: _difference(first, second))
+        return self._jobs.ask(f"diff {before} {after}", lambda _: diff_datasets(first, second).to_json())
 
     def episodes(
         self,
@@ -257,17 +255,6 @@ def _item(items: Sequence[ItemT], number: int, what: str) -> ItemT:
     if not 0 <= number < len(items):
         raise NotFoundError(f"no {what} of number {number} is open.")
     return items[number]
-
-
-def _difference(before: Dataset, after: Dataset) -> dict[str, Any]:
-    found = diff_datasets(before, after).to_json()
-    for one in found["differences"]:
-        if one["name"] == "lineage":
-            for side in ("before", "after"):
-                one[side] = "; ".join(
-                    f"{operation_words(parent['operation'])}, of {parent['digest'][:19]}" for parent in one[side] or []
-                )
-    return found
 
 
 def application(viewer: Viewer) -> Guard:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import orlog
 from orlog import repair_dataset
 from orlog.base.files import put_new
-from orlog.cli import app
+from orlog.cli.commands import app
 from orlog.datasets.download.download import download_version
 from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.home.folders import (

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import orlog
 from orlog import Dataset, build_dataset, download_dataset, publish_dataset, save_dataset
-from orlog.cli import app
+from orlog.cli.commands import app
 from orlog.datasets.home.folders import partial_folder, write_partial
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import link_foreign_file

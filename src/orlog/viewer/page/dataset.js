@@ -60,7 +60,7 @@ function showVersions(place, versions, opened) {
     const [before, after] = [versions[at + 1] ? open(versions[at + 1]) : -1, open(one)];
     const link = before >= 0 && after >= 0 && element("a", { href: `#/differences?before=${before}&after=${after}` }, "all differences");
     return [one.version + (one.shown ? " (shown)" : ""), number(one.episodes), number(one.steps), one.is_here ? "yes" : one.state === "not here" ? "no" : one.state,
-      element("span", {}, [one.changes, one.status === "good" ? "" : `${one.status}: ${one.reason}`, one.differs].filter(Boolean).join("; "), " ", link), element("code", {}, one.digest.slice(0, 19))];
+      element("span", {}, [one.changes, one.status === "good" ? "" : `${one.status}: ${one.reason}`].filter(Boolean).join("; "), " ", link), element("code", {}, one.digest.slice(0, 19))];
   });
   const here = versions.filter((one) => one.is_here);
   place.append(element("h3", {}, "Versions"), table(["version", "episodes", "steps", "here", "changes", "digest"], rows, { numbers: [1, 2], stacked: true }));
