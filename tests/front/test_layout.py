@@ -157,7 +157,7 @@ def test_the_tests_that_contributing_names_are_there():
     [
         ("import orlog", "torch numpy zarr gymnasium"),
         (
-            "import orlog.cli; from orlog.algos.algorithms import ALGORITHMS; assert 'bc' in ALGORITHMS",
+            "import orlog.cli.commands; from orlog.algos.algorithms import ALGORITHMS; assert 'bc' in ALGORITHMS",
             "torch zarr gymnasium orlog.algos.bc",
         ),
         ("import orlog; orlog.verify_store({0!r}); orlog.load_dataset({0!r})[0]", "torch"),

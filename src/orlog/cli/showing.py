@@ -1,9 +1,13 @@
-"""Lists datasets: those here, those the catalogue builds, those to download; and shows what is known of one."""
+"""Lists datasets, and shows what is known of one: in the terminal, and in the browser."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import tempfile
+import threading
+import webbrowser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +21,9 @@ from rich.text import Text
 import orlog
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import console, print_json, printable, progress_bar, say, show_facts, show_table, tell
-from orlog.cli.options import AsJson, Name, command
+from orlog.cli.options import AsJson, Imports, Name, TrustEnvironment, command
 from orlog.cli.results import facts, in_words, show, show_rows
-from orlog.errors import InvalidNameError, NotFoundError
+from orlog.errors import InvalidNameError, NotFoundError, needing
 from orlog.manifests.names import counted, size_text
 from orlog.manifests.roles import find_family
 
@@ -552,3 +556,63 @@ def _picture(frame: np.ndarray, columns: int) -> list[Text]:
         for pair in zip(colors[::2], colors[1::2], strict=True)
     ]
     return [Text.assemble(*(("▀", style) for style in line)) for line in styles]
+
+
+@command("orlog open pointmaze/umaze-v1", name="open")
+def open_viewer(
+    names: list[str],
+    port: int = 0,
+    browser: bool = True,
+    trust_environment: TrustEnvironment = False,
+    imports: Imports = None,  # noqa: ARG001 (its callback imports them)
+) -> None:
+    """Look at episodes, datasets, runs and reports in a page that this machine serves to itself.
+
+    The page is on 127.0.0.1 only and asks nothing from anywhere else. Its address lets one browser in; the
+    next address is printed when it was used. It reads what is named here and nothing besides. Ctrl-C ends it.
+    On another machine: ssh -L 8000:127.0.0.1:PORT HOST, then the address with port 8000.
+
+    Options:
+        names (NAME_OR_FILE...): Datasets by name or path, files of views, folders of runs, reports; two datasets
+            stand side by side.
+        port (>= 0, default: a free one): Port on 127.0.0.1.
+        browser: Open the page in the browser.
+    """
+    with needing("the viewer needs Starlette and uvicorn", "orlog[open]"):
+        from orlog.viewer.server import Viewer, application, listen, serve
+    from orlog.viewer.shown import open_all
+
+    opened = open_all(names, trust_environment=trust_environment)
+    viewer, listening = Viewer(opened), listen(port)
+    guard = application(viewer)
+    site = "http://{}:{}".format(*listening.getsockname()[:2])
+
+    def print_next() -> None:
+        with contextlib.suppress(OSError):  # nobody reads what is printed any more
+            say(f"A browser entered. For another one:\n{site}{guard.invite(print_next)}")
+
+    say(f"{site}{guard.invite(print_next)}")
+    say(f"shows {', '.join(map(str, [*(shown.title for shown in opened.datasets), *opened.runs, *opened.reports]))}")
+    say("Ctrl-C ends it.")
+    with contextlib.ExitStack() as stack:
+        stack.callback(viewer.close)
+        if browser:
+            page = _new_file()
+            stack.callback(page.unlink, missing_ok=True)
+            address = site + guard.invite(lambda: page.unlink(missing_ok=True))
+            page.write_text(f'<meta http-equiv="refresh" content="0; url={address}">\n', "utf-8")
+            # In a thread, since a browser in the terminal would keep the server from answering it.
+            threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
+        serve(guard, listening)
+
+
+def _new_file() -> Path:
+    """Return a new file that only the user can read, to lead a browser to the page.
+
+    The address of the page is not given to the browser, since all users of a machine see its command line.
+    """
+    home = Path.home()  # browsers that are snaps see the home, but neither /tmp nor hidden folders
+    in_home = Path("/snap").is_dir() and os.access(home, os.W_OK)
+    file, path = tempfile.mkstemp(".html", "orlog-open-", home if in_home else None)
+    os.close(file)
+    return Path(path)
