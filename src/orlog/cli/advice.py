@@ -37,7 +37,7 @@ _CALL = re.compile(r"\borlog\.import_dataset(\(.*\))$", re.MULTILINE)
 
 
 def in_options(message: str, words: Sequence[str] | None = None) -> str:
-    """Return a message with options of the command that runs in place of arguments, and a command in place of a call."""
+    """Return a message with options of the command that runs for arguments, and a command for a call."""
     command = Begun.command
     for word in sys.argv[1:] if words is None else words:
         command = getattr(command, "commands", {}).get(word, command)

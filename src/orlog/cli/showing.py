@@ -309,7 +309,7 @@ def _find(name: str) -> tuple[Manifest, Dataset | None, Path | None]:
 
 
 def _known(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> dict[str, Any]:
-    """Return all that is known about a dataset; if it is not here, `part` is the folder with a part of it, if any is."""
+    """Return all that is known about a dataset; of one that is not here, `part` is the folder of a part."""
     import msgspec
 
     from orlog.datasets.home.folders import how_much

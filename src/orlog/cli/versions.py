@@ -324,7 +324,8 @@ def _how_to_meet(name: str, pin: LockedDataset) -> str:
         return f"run: orlog download {name}@{pin.version}"
     return (
         "only the packages and the processor that made this rebuild give it again; with those "
-        f"run: orlog build {name}@{pin.version}. Or pin the recorded data: orlog lock --update {name}@{plain_version(pin.version)}"
+        f"run: orlog build {name}@{pin.version}. Or pin the recorded data: "
+        f"orlog lock --update {name}@{plain_version(pin.version)}"
     )
 
 
