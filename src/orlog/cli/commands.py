@@ -13,17 +13,7 @@ from typing import Any
 import typer
 
 from orlog.base.terminal import tell
-from orlog.cli import (  # noqa: F401 (some only declare commands)
-    cache,
-    checking,
-    evaluating,
-    exchange,
-    reproducing,
-    scores,
-    showing,
-    training,
-    versions,
-)
+from orlog.cli import cache, checking, evaluating, exchange, reproducing, scores, showing, training, versions  # noqa: F401
 from orlog.cli.advice import as_settings, in_options, stopped_by_signals
 from orlog.cli.options import Begun
 from orlog.cli.options import app as app
