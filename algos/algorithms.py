@@ -1,12 +1,12 @@
 """What the class of an algorithm declares, and how to find it: by name, by file or as the class.
 
-Each algorithm in this folder is a file named after it: `iql.py` with a class `IQL`, `td3_bc.py`
-with a class `TD3BC`. It needs no registration, and is imported on first use. An algorithm from
-elsewhere is named by module and class, `my_method.py:MyMethod`, or passed as the class itself.
+Each algorithm in this folder is a file named after it: `iql.py` with a class `IQL`, `td3_bc.py` with a class `TD3BC`.
+It needs no registration, and is imported on first use. An algorithm from elsewhere is named by module and class,
+`my_method.py:MyMethod`, or passed as the class itself.
 
-A method has one name for all spaces. A form of it for others is a file of its own (`FORMS`): `cql_discrete.py`
-with a class `CQLDiscrete` for discrete actions, `bc_text.py` with `BCText` for texts. The spaces of a dataset choose
-between them and `cql.py`, and records of runs hold the name `cql`.
+A method has one name for all spaces. A form of it for others is a class of the same file or of a file of its own
+(`FORMS`): `cql_discrete.py` with a class `CQLDiscrete` for discrete actions, `bc_text.py` with `BCText` for texts.
+The spaces of a dataset choose between them and `cql.py`, and records of runs hold the name `cql`.
 """
 
 from __future__ import annotations
@@ -152,43 +152,43 @@ _TITLE = re.compile(r'^    TITLE = "(.+)"', re.MULTILINE)
 _TITLES = re.compile(r'^    TITLE_(?:WITH|BY) = \("(\w+)", "(.+)"\)', re.MULTILINE)
 
 
-_Named: TypeAlias = tuple[str, str, dict[str, str]]
-"""A class, its title, and its other titles by the setting with which it has them."""
+_Named: TypeAlias = tuple[str, str, dict[str, str], str]
+"""A class, its title, its other titles by the setting with which it has them, and its module."""
 
 
 def _classes() -> dict[str, _Named]:
     """Return how each algorithm of this folder is called by name, in the order of names."""
-    found: dict[str, _Named] = {}
-    for folder in map(Path, sys.modules[_PACKAGE].__path__):
-        found.update(_classes_in(folder, folder.stat().st_mtime_ns))
-    return dict(sorted(found.items()))
+    folders = map(Path, sys.modules[_PACKAGE].__path__)
+    return dict(sorted(item for folder in folders for item in _classes_in(folder, folder.stat().st_mtime_ns).items()))
 
 
 @functools.cache
 def _classes_in(folder: Path, _changed: int) -> dict[str, _Named]:
     """Return how each algorithm of a folder is called, read again once files come or go."""
-    found: dict[str, _Named] = {}
+    classes: dict[str, _Named] = {}
     for path in folder.glob("*.py"):
         text = path.read_text("utf-8")
         for name in _CLASS.findall(text):
-            if name.lower() == path.stem.replace("_", ""):
-                title, others = _TITLE.search(text), dict(_TITLES.findall(text))
-                found[path.stem] = name, name if title is None else title[1], others
-    return found
+            for form in (path.stem, *(path.stem + ending for ending in FORMS.values())):
+                if name.lower() == form.replace("_", ""):
+                    title = _TITLE.search(text)
+                    classes[form] = name, name if title is None else title[1], dict(_TITLES.findall(text)), path.stem
+    return classes
 
 
 def _files() -> dict[str, list[str]]:
     """Return the files of each algorithm of this folder by name: its forms, the first one first."""
     classes = _classes()
-    found: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     for file in classes:
         plain = (file.removesuffix(ending) for ending in FORMS.values() if file.endswith(ending))
-        found.setdefault(next((one for one in plain if one in classes), file), []).append(file)
-    return found
+        files.setdefault(next((name for name in plain if name in classes), file), []).append(file)
+    return files
 
 
 def _import_form(file: str) -> type[Any]:
-    kind: type[Any] = getattr(importlib.import_module(f"{_PACKAGE}.{file}"), _classes()[file][0])
+    name, _, _, module = _classes()[file]
+    kind: type[Any] = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
     return kind
 
 
@@ -214,7 +214,7 @@ def algorithm_title(name: str, settings: Mapping[str, Any] | None = None) -> str
     """
     if name not in _files():
         return name.rpartition(":")[2]
-    _, title, others = _classes()[name]
+    _, title, others, _ = _classes()[name]
     for setting, other in others.items():
         value = (settings or {}).get(setting)
         if value is not None and ("{" not in other or isinstance(value, int | float)):
@@ -232,15 +232,15 @@ def find_algorithm(
     forms = algorithm_forms(algorithm)
     if action_space is None:
         return forms[0]
-    found = action_kind(action_space)
-    fitting = [form for form in forms if found in form.ACTIONS]
+    kind = action_kind(action_space)
+    fitting = [form for form in forms if kind in form.ACTIONS]
     if fitting:
         return next((form for form in fitting if observations in form.OBSERVATIONS), fitting[0])
-    takes = " or ".join(ACTION_WORDS[kind] for form in forms for kind in form.ACTIONS)
+    takes = " or ".join(ACTION_WORDS[one] for form in forms for one in form.ACTIONS)
     others = [
         name
         for name in ALGORITHMS
-        if any(found in form.ACTIONS and not for_teams(form) for form in algorithm_forms(name))
+        if any(kind in form.ACTIONS and not for_teams(form) for form in algorithm_forms(name))
     ]
     raise SchemaError(
         f"{algorithm_name(algorithm)} takes actions that are {takes}, found {action_space}"
@@ -250,38 +250,30 @@ def find_algorithm(
 
 def algorithm_forms(algorithm: AlgorithmLike) -> list[type[Any]]:
     """Return the classes of an algorithm, one for each of its forms."""
-    if isinstance(algorithm, str) and ":" in algorithm:
-        kinds = [_import_class(algorithm)]
-    elif isinstance(algorithm, str):
-        files, algorithm = _files(), known_as(algorithm)
-        if algorithm not in files:
-            for name, forms in files.items():
-                if algorithm in forms:
-                    raise ValueError(
-                        f"{algorithm!r} is a form of {name}: name {name}, and the action space of "
-                        "the dataset chooses the form."
-                    )
-            if algorithm.endswith(".py"):
-                raise ValueError(_no_class(algorithm))
-            hint = did_you_mean(algorithm, files) or f"; choose one of: {', '.join(files)}."
-            raise ValueError(f"no algorithm {algorithm!r}{hint}")
-        kinds = [_import_form(file) for file in files[algorithm]]
+    if not isinstance(algorithm, str):
+        forms = [algorithm]
+    elif ":" in algorithm:
+        forms = [_import_class(algorithm)]
+    elif algorithm.endswith(".py"):
+        path = Path(algorithm).expanduser()
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file; give the path of a Python file that holds the algorithm.")
+        classes = _CLASS.findall(path.read_text("utf-8", "replace"))  # read, and not imported
+        raise ValueError(f"{algorithm} names no class; add :CLASS, one of: {', '.join(classes) or 'it has none'}.")
     else:
-        kinds = [algorithm]
-    for kind in kinds:
-        _check_class(algorithm, kind)
-    return kinds
-
-
-def _no_class(text: str) -> str:
-    """Return what to add to the path of a file; the file is read and not imported."""
-    path = Path(text).expanduser()
-    if not path.is_file():
-        return f"{text}: no such file; give the path of a Python file that holds the algorithm."
-    classes = _CLASS.findall(path.read_text("utf-8", "replace"))
-    if not classes:
-        return f"{text} has no class; an algorithm is a class: {_SEE}."
-    return f"{text} names no class; add :CLASS, such as {text}:{classes[-1]}; it has {', '.join(classes)}."
+        files, name = _files(), known_as(algorithm)
+        if name not in files:
+            of = next((first for first, others in files.items() if name in others), None)
+            if of is not None:
+                raise ValueError(
+                    f"{name!r} is a form of {of}: name {of}, and the action space of the dataset chooses the form."
+                )
+            hint = did_you_mean(name, files) or f"; choose one of: {', '.join(files)}."
+            raise ValueError(f"no algorithm {name!r}{hint}")
+        forms = [_import_form(file) for file in files[name]]
+    for form in forms:
+        _check_class(algorithm, form)
+    return forms
 
 
 def _check_class(algorithm: AlgorithmLike, kind: Any) -> None:
@@ -418,22 +410,17 @@ class own_errors:  # noqa: N801 (a context manager; a generator would cost more 
 def _import_class(text: str) -> Any:
     """Return what `module:Class` or `path.py:Class` names."""
     name, _, attribute = text.rpartition(":")
-    module = _import_file(Path(name).expanduser()) if name.endswith(".py") else _import(text, name)
     try:
-        return getattr(module, attribute)
-    except AttributeError as error:
-        there = [
-            name for name, one in vars(module).items() if isinstance(one, type) and one.__module__ == module.__name__
-        ]
-        hint = f"it has {', '.join(there)}" if there else "it has none"
-        raise ValueError(f"no algorithm {text!r}: {name} has no class {attribute}; {hint}.") from error
-
-
-def _import(text: str, name: str) -> Any:
-    try:
-        return importlib.import_module(name)
+        module = _import_file(Path(name).expanduser()) if name.endswith(".py") else importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ValueError(f"no algorithm {text!r}: {error}.") from error
+    values = vars(module)
+    if attribute not in values:
+        there = [one for one, kind in values.items() if isinstance(kind, type) and kind.__module__ == module.__name__]
+        raise ValueError(
+            f"no algorithm {text!r}: {name} has no class {attribute}; it has {', '.join(there) or 'none'}."
+        )
+    return values[attribute]
 
 
 def _import_file(path: Path) -> Any:
@@ -448,7 +435,7 @@ def _import_file(path: Path) -> Any:
     if spec is None or spec.loader is None or not path.is_file():
         raise ValueError(f"{path}: no such file; give the path of a Python file that holds the algorithm.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses look up their module during its import
+    sys.modules[path.stem] = module  # types of settings are looked up there
     try:
         spec.loader.exec_module(module)
     except BaseException as error:

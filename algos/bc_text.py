@@ -2,8 +2,8 @@
 
     L(pi) = E_(episode) ~ D [ mean over the agent's own tokens of -log pi(token | all tokens before) ]
 
-The policy is a small causal transformer (`token_policies.py`). It says token after token, drawn from its
-likelihoods, so that it says what the data say as often as they do. Rewards, terminations and truncations play no part.
+The policy is a small causal transformer (`token_policies.py`). It says token after token, drawn from its likelihoods,
+so that it says what the data say as often as they do. Rewards, terminations and truncations play no part.
 
 Defaults are those of the code of ILQL (Sea-Snell/Implicit-Language-Q-Learning at 0dc5561,
 `config/wordle/train_bc.yaml`): AdamW at 1e-4 with a weight decay of 0.01, batches of 64, a temperature of 1.
@@ -16,30 +16,17 @@ What differs from that code:
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from orlog.algos import token_policies
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.optimizers import descend
-from orlog.algos.token_policies import (
-    LanguageModel,
-    Speaker,
-    TokenSettings,
-    Words,
-    cloning_loss,
-    decayed,
-    of_last,
-    said_after,
-    sequences_of,
-    trimmed,
-)
 from orlog.loaders.batch import TokenBatch
 
 
-class BCTextConfig(TokenSettings, frozen=True, kw_only=True):
+class BCTextConfig(token_policies.TokenSettings, frozen=True, kw_only=True):
     """Settings of behavior cloning in words."""
 
 
@@ -54,24 +41,21 @@ class BCText:
     ACTIONS = ("text", "discrete")
     CONSTANTS = ("config", "scaling", "words")
 
-    @staticmethod
-    def loader(config: BCTextConfig) -> tuple[str, dict[str, Any]]:
-        """Return the loader of its batches: token sequences."""
-        return "orlog.loaders.token_sequences:token_sequences", sequences_of(config)
+    loader = staticmethod(token_policies.token_sequences_of)
+    act = token_policies.speak_at_once
 
     def __init__(self, config: BCTextConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
-        self.config = config
-        self.scaling = scaling.to(device)
-        self.words = Words(config, device)
-        self.policy = LanguageModel(config, self.words, generator=make_generator(seed, 0, device))
-        self.optimizer = decayed(config, self.policy)
+        self.config, self.scaling = config, scaling.to(device)
+        self.words = token_policies.Words(config, device)
+        self.policy = token_policies.LanguageModel(config, self.words, generator=make_generator(seed, 0, device))
+        self.optimizer = token_policies.decayed(config, self.policy)
 
     def update(self, batch: TokenBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
-        batch = trimmed(batch)
-        hidden, said = said_after(self.policy.body(batch.tokens), batch, self.words)
+        batch = token_policies.trimmed(batch)
+        hidden, said = token_policies.said_after(self.policy.body(batch.tokens), batch, self.words)
         scores = self.policy.head(hidden)
-        loss = cloning_loss(scores, said)
+        loss = token_policies.cloning_loss(scores, said)
         descend(self.optimizer, loss)
         agreement = (scores.argmax(-1) == said).to(scores.dtype).mean()
         return {"policy/loss": loss.detach(), "policy/agreement": agreement}
@@ -80,13 +64,8 @@ class BCText:
         self, tokens: Int64[Tensor, "batch length"], last: Int64[Tensor, " batch"]
     ) -> Float32[Tensor, "batch spoken"]:
         """Return the log-likelihoods of what may be said next."""
-        return torch.log_softmax(self.policy.head(of_last(self.policy.body(tokens), last)), -1)
+        return torch.log_softmax(self.policy.head(token_policies.of_last(self.policy.body(tokens), last)), -1)
 
-    def act(self, observations: Any) -> list[str] | Int64[Tensor, " batch"]:
-        """Return what is said at the first steps of episodes."""
-        one = observations if isinstance(observations, list) else next(iter(observations.values()))
-        return self.actor(len(one)).act(observations)
-
-    def actor(self, environments: int) -> Speaker:
+    def actor(self, environments: int) -> token_policies.Speaker:
         """Return what speaks in some environments and remembers their episodes."""
-        return Speaker(self, environments)
+        return token_policies.Speaker(self, environments)

@@ -4,22 +4,22 @@
     L(theta)  = -E[ log pi(a_t | R_1, C_1, s_1, .., C_t, s_t) + temperature H(pi) ]
                 + cost_prediction_weight E[ cross entropy of whether step t costs, read at a_t ]
 
-As `dt`, whose transformer it shares, with the cost that an episode still has as a further token, and a
-Gaussian policy whose entropy is held near -dim(A) by the temperature. To act, the first return-to-go is
-`target_return` and the first cost-to-go is `cost_limit`: a return to ask for, and a cost that may be paid. Each
-reward is subtracted from the one, and each cost, as the environment's info tells it, from the other.
+As `dt`, whose transformer it shares, with the cost that an episode still has as a further token, and a Gaussian
+policy whose entropy is held near -dim(A) by the temperature. To act, the first return-to-go is `target_return` and
+the first cost-to-go is `cost_limit`: a return to ask for, and a cost that may be paid. Each reward is subtracted from
+the one, and each cost, as the environment's info tells it, from the other.
 
-The return to ask for is by default the mean of the best tenth of the data's episodes whose cost is within
-the limit, so that what is asked for is in the data. Costs are the info `cost` of the dataset's steps, or the column
-with that role.
+The return to ask for is by default the mean of the best tenth of the data's episodes whose cost is within the limit,
+so that what is asked for is in the data. Costs are the info `cost` of the dataset's steps, or the column with that
+role.
 
 Defaults are OSRL's for BulletSafetyGym (`manifests/recorded/published/hyperparameters.json`, safe / CDT), apart from
 target and scales, which are taken from the data. What differs from OSRL (liuzuxin/OSRL, `osrl/algorithms/cdt.py`),
 whose authors are the paper's:
 - Missing: the augmentation of data with returns and costs that no episode has (section 4.2 of the paper), and the
   prediction of the next observation, whose weight OSRL sets to 0.
-- Returns are scaled by 1 / the largest of an episode, and costs by 1 / the largest; OSRL takes 0.1 of returns, and
-  50 - cost.
+- Returns are scaled by 1 / the largest of an episode, and costs by 1 / the largest; OSRL takes 0.1 of returns, and 50
+  - cost.
 - The chance of an episode grows with how far its cost stays below `costliest`, as OSRL draws; its steps then are
   equally likely. OSRL draws starts up to a window's length before its end.
 - Embeddings, layers, padding, dropout and weights at the start are those of `dt`.
@@ -31,70 +31,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated
 
 import torch
 from jaxtyping import Float32, Int64
-from msgspec import Meta
 from torch import Tensor, nn
 
-from orlog.algos.costs import COST, best_return_within, costs_of, one_over_largest_cost, one_over_largest_return
-from orlog.algos.dt import DTActor
-from orlog.algos.encoders import Observations, encode_windows, encoder_of
+from orlog.algos.critics import COST, best_return_within, costs_of, one_over_largest
+from orlog.algos.dt import DTActor, DTConfig, act_at_once, clipped_step
+from orlog.algos.encoders import encode_windows, encoder_of
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.optimizers import parameters_of
-from orlog.algos.settings import AnyNumber, Count, FrameSettings, NotNegative, Positive
+from orlog.algos.settings import Count, NotNegative, Positive
 from orlog.algos.transformer import DecisionTransformer, make_dropout
 from orlog.loaders.batch import SequenceBatch
 
 _LOG_STDS = (-20.0, 2.0)  # OSRL's have no bounds
 
 
-class CDTConfig(FrameSettings, frozen=True, kw_only=True):
-    """Settings of Constrained Decision Transformer."""
+class CDTConfig(DTConfig, frozen=True, kw_only=True):
+    """Settings of Constrained Decision Transformer; the return to ask for is by default one within the limit."""
 
     cost_limit: NotNegative = 10.0
-    """Cost of an episode to ask for, >= 0."""
+    """Cost of an episode to ask for."""
     length: Count = 10
-    """Steps that it sees at once."""
-    width: Count = 128
-    """Width of the embedding; hidden layers are four times as wide."""
-    layers: Count = 3
-    """Layers of attention."""
     heads: Count = 8
-    """Heads of attention, a divisor of `width`."""
-    dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.1
-    """Fraction that dropout sets to 0, in [0, 1)."""
     longest_episode: Count = 300
-    """Steps of an episode that have an embedding of their own."""
-    target_return: AnyNumber | None = None
-    """Return of an episode to ask for; by default the mean of the best tenth of those within the limit."""
-    return_scale: Positive | None = None
-    """Factor of returns in the network; by default 1 / the dataset's largest absolute return."""
     cost_scale: Positive | None = None
     """Factor of costs in the network; by default 1 / the dataset's largest cost of an episode."""
     costliest: NotNegative | None = 50.0
     """Cost from which on episodes are not drawn, the others the more often the cheaper; none draws all alike."""
     cost_prediction_weight: NotNegative = 0.02
-    """Factor of the loss of predicting whether a step costs, >= 0."""
+    """Factor of the loss of predicting whether a step costs."""
     initial_temperature: Positive = 0.1
-    """Factor of the entropy at the start, > 0."""
-    learning_rate: Positive = 1e-4
-    """Step size of AdamW after the warm-up."""
+    """Factor of the entropy at the start."""
     temperature_learning_rate: Positive = 1e-4
     """Step size of Adam for the temperature."""
     warmup_steps: Count = 500
-    """Gradient steps over which the learning rate rises."""
-    weight_decay: NotNegative = 1e-4
-    """Weight decay of AdamW."""
-    max_gradient_norm: Positive = 0.25
-    """Norm at which the gradient of all parameters is clipped."""
     batch_size: Count = 2048
-    """Windows in a batch."""
-
-    def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"width must be a multiple of heads, found {self.width} and {self.heads}.")
 
 
 class CostTransformer(DecisionTransformer):
@@ -113,12 +86,19 @@ class CDT:
             "the mean return of the best tenth of the episodes whose cost is within the limit",
             best_return_within,
         ),
-        "return_scale": ("1 / the largest absolute return of an episode", one_over_largest_return),
-        "cost_scale": ("1 / the largest cost of an episode", one_over_largest_cost),
+        "return_scale": (
+            "1 / the largest absolute return of an episode",
+            lambda _config, totals: one_over_largest(totals.returns),
+        ),
+        "cost_scale": (
+            "1 / the largest cost of an episode",
+            lambda _config, totals: one_over_largest(totals.sum_of(COST)),
+        ),
     }
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     CONSTANTS = ("config", "scaling", "target_return", "scales")
+    act = act_at_once
 
     @staticmethod
     def loader(config: CDTConfig) -> tuple[str, dict[str, object]]:
@@ -131,8 +111,7 @@ class CDT:
     def __init__(self, config: CDTConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         if None in (config.target_return, config.return_scale, config.cost_scale):
             raise ValueError("target_return, return_scale and cost_scale must be set where no data set them.")
-        self.config = config
-        self.scaling = scaling.to(device)
+        self.config, self.scaling = config, scaling.to(device)
         assert config.target_return is not None
         self.target_return = config.target_return
         self.scales = [float(one or 0) for one in (config.return_scale, config.cost_scale)]
@@ -194,29 +173,18 @@ class CDT:
         cost_loss = -(guessed.gather(-1, is_costly).squeeze(-1) * mask).mean()
         loss = policy_loss + config.cost_prediction_weight * cost_loss
 
-        self.optimizer.param_groups[0]["lr"] = config.learning_rate * min((self.step + 1) / config.warmup_steps, 1.0)
-        self.optimizer.zero_grad()
-        loss.backward()
-        trained = self.optimizer.param_groups[0]["params"]
-        norm = nn.utils.clip_grad_norm_(trained, config.max_gradient_norm)
-        self.optimizer.step()
+        norm = clipped_step(self, loss)
         self.temperature_optimizer.zero_grad()
         error = entropy.detach() + actions.shape[-1]
         (temperature * error).backward()
         self.temperature_optimizer.step()
-        self.step += 1
         return {
             "policy/loss": policy_loss.detach(),
             "policy/entropy": entropy.detach(),
             "policy/temperature": temperature.detach(),
-            "policy/gradient_norm": norm.detach(),
+            "policy/gradient_norm": norm,
             "cost/loss": cost_loss.detach(),
         }
-
-    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
-        """Return the actions of the first steps of episodes in the environment's unit."""
-        one = next(iter(observations.values())) if isinstance(observations, dict) else observations
-        return self.actor(len(one)).act(observations)
 
     def actor(self, environments: int) -> CDTActor:
         """Return what acts in some environments and remembers their episodes."""
@@ -241,8 +209,8 @@ class CDTActor(DTActor):
         policy = self.algorithm.policy
         features = policy.features(self.wishes, self.features, self.actions, timesteps)
         means, _ = policy.head(features[:, :, -2]).chunk(2, -1)
-        found: Tensor = means.clamp(-1, 1)
-        return found
+        actions: Tensor = means.clamp(-1, 1)
+        return actions
 
     def notice(self, infos: Mapping[str, Tensor]) -> None:
         """Subtract costs from the cost that may still be paid."""

@@ -7,15 +7,15 @@
 
 It imitates: rewards play no part. Windows and chunks are used as Diffusion Policy (Chi and others 2023,
 https://arxiv.org/abs/2303.04137) uses them, 2 observations, 16 actions planned and 8 executed, which are the
-defaults; ACT (Zhao and others 2023, https://arxiv.org/abs/2304.13705) plans chunks too, 100 actions long. The flow
-is that of `flows.py`, as in QC-FQL. A whole chunk is drawn at once, so that where demonstrations go either left or
+defaults; ACT (Zhao and others 2023, https://arxiv.org/abs/2304.13705) plans chunks too, 100 actions long. The flow is
+that of `flows.py`, as in QC-FQL. A whole chunk is drawn at once, so that where demonstrations go either left or
 right, the policy goes one way, and not the mean of both.
 
 What differs from Diffusion Policy's code (real-stanford/diffusion_policy):
 - A flow takes the place of diffusion, and a network of the window, the chunk and the time that of a U-Net or a
   Transformer along the chunk.
-- Chunks begin with the present action. Theirs begin with that of the first observation of the window, and what
-  is past of them is not executed.
+- Chunks begin with the present action. Theirs begin with that of the first observation of the window, and what is
+  past of them is not executed.
 - Observations are standardized over the dataset, theirs are brought to [-1, 1]. Actions are mapped from the bounds of
   the action space to [-1, 1], theirs from the smallest and largest of the data.
 - Missing: the average of the weights over training steps, with which theirs acts, and the learning rate that falls.
@@ -78,9 +78,7 @@ class ChunkedFlow:
         }
 
     def __init__(self, config: ChunkedFlowConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
-        self.config = config
-        self.scaling = scaling.to(device)
-        self.seed = seed
+        self.config, self.scaling, self.seed = config, scaling.to(device), seed
         self.generator = make_generator(seed, 1, device)
         generator = make_generator(seed, 0, device)
         self.encoder = encoder_of(config, self.scaling, generator)

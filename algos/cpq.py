@@ -6,24 +6,25 @@
     L_Q      = E[ ( r + discount 1(C_target(s', a') <= l) Q_target(s', a') - Q(s, a) )^2 ],          a' ~ pi
     L_pi     = -E_(s, a ~ pi)[ 1(C(s, a) <= l) Q(s, a) ]
 
-Costs of actions that the data do not have are raised to l' = `unseen_factor` l: o are those of
-`sampled_actions` samples of the policy in each state whose divergence KL(q(z | s, o) || N(0, 1)) is above that of
-95 % of the data's actions in a batch. alpha is a multiplier that grows while their cost is below l', and falls
-while it is above. Values follow only actions whose cost is within the limit, so what costs too much is worth nothing.
-Rewards should be positive on the whole, since a value of 0 is what an unsafe action has.
+Costs of actions that the data do not have are raised to l' = `unseen_factor` l: o are those of `sampled_actions`
+samples of the policy in each state whose divergence KL(q(z | s, o) || N(0, 1)) is above that of 95 % of the data's
+actions in a batch. alpha is a multiplier that grows while their cost is below l', and falls while it is above. Values
+follow only actions whose cost is within the limit, so what costs too much is worth nothing. Rewards should be
+positive on the whole, since a value of 0 is what an unsafe action has.
 
-Costs are the info `cost` of the dataset's steps, or the column with that role. T, the length of an episode, is
-the mean of the data unless `episode_length` is set. Truncations bootstrap, terminations do not.
+Costs are the info `cost` of the dataset's steps, or the column with that role. T, the length of an episode, is the
+mean of the data unless `episode_length` is set. Truncations bootstrap, terminations do not.
 
-Defaults are OSRL's for BulletSafetyGym (`manifests/recorded/published/hyperparameters.json`, safe / CPQ), without
-its factor 0.1 of rewards. The authors' code is not public. What differs from OSRL (liuzuxin/OSRL at 03a4586,
+Defaults are OSRL's for BulletSafetyGym (`manifests/recorded/published/hyperparameters.json`, safe / CPQ), without its
+factor 0.1 of rewards. The authors' code is not public. What differs from OSRL (liuzuxin/OSRL at 03a4586,
 `osrl/algorithms/cpq.py`):
-- The term of unseen actions has a gradient, as in the paper (equation 7). OSRL computes it from the
-  target networks, so that it is only a number in the loss.
+- The term of unseen actions has a gradient, as in the paper (equation 7). OSRL computes it from the target networks,
+  so that it is only a number in the loss.
 - Its mean is over the unseen actions. OSRL's is over all samples, where others count as 0.
 - Unseen are samples less usual than 95 % of the data's actions. OSRL takes the least usual quarter of the samples,
   although the data may have them all.
-- Samples pass through the tanh, as actions do. OSRL takes them before the tanh, where they may lie outside of [-1, 1].
+- Samples pass through the tanh, as actions do. OSRL takes them before the tanh, where they may lie outside of [-1,
+  1].
 - `cloning_steps`, `unsafe_weight` and `bounded_costs` are additions, which recorded baselines use. None is on by
   default, which is OSRL's. With `bounded_costs` alpha never falls: a cost counts up to l'. In trials with a cost of
   unseen actions (1.5, seed 100, 2,000 steps with 25 times alpha's step size) alpha came to 58 on
@@ -39,18 +40,17 @@ its factor 0.1 of rewards. The authors' code is not public. What differs from OS
 
 from __future__ import annotations
 
-import copy
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float32
+from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.costs import COST, costs_of, discounted_limit
-from orlog.algos.encoders import Observations, encoder_of
-from orlog.algos.gaussians import sample_squashed, squashed_log_density, squashed_samples
-from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
-from orlog.algos.optimizers import Adam, descend, frozen, update_target
+from orlog.algos import critics
+from orlog.algos.encoders import encoder_of
+from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
+from orlog.algos.optimizers import Adam, descend, frozen, parameters_of, update_target
+from orlog.algos.policies import act_tanh, sample_squashed, squashed_log_density, squashed_samples
 from orlog.algos.settings import ActorCritic, Count, Natural, NotNegative, Positive
 from orlog.loaders.batch import Batch
 
@@ -61,10 +61,10 @@ _UNSEEN = 0.95  # quantile of divergences from which on actions count as unseen
 
 
 class CPQConfig(ActorCritic, frozen=True, kw_only=True):
-    """Settings of Constraints Penalized Q-learning."""
+    """Settings of Constraints Penalized Q-learning; the critics' rate is the autoencoder's too."""
 
     cost_limit: NotNegative = 10.0
-    """Cost that an episode may have on average, >= 0."""
+    """Cost that an episode may have on average."""
     autoencoder_width: Count = 400
     """Width of the two hidden layers of encoder and decoder of actions."""
     policy_learning_rate: Positive = 1e-4
@@ -75,13 +75,13 @@ class CPQConfig(ActorCritic, frozen=True, kw_only=True):
     sampled_actions: Count = 10
     """Actions drawn per state, of which the least usual ones are to cost."""
     divergence_weight: NotNegative = 0.5
-    """Factor of the divergence in the autoencoder's loss, >= 0."""
+    """Factor of the divergence in the autoencoder's loss."""
     unseen_factor: NotNegative = 1.5
-    """What unseen actions are to cost, in units of the limit, >= 0."""
+    """What unseen actions are to cost, in units of the limit."""
     cloning_steps: Natural = 0
     """First steps in which the policy imitates the data instead of following the critics."""
     unsafe_weight: NotNegative = 0.0
-    """Factor of the cost of the policy's unsafe actions in its loss, >= 0; with 0 nothing moves them."""
+    """Factor of the cost of the policy's unsafe actions in its loss; with 0 nothing moves them."""
     bounded_costs: bool = False
     """Whether costs of unseen actions count up to what they are to be, so that the multiplier never falls."""
     episode_length: Positive | None = None
@@ -121,11 +121,6 @@ def divergences(
     return 0.5 * (means.square() + torch.exp(2 * log_stds) - 1 - 2 * log_stds).mean(-1)
 
 
-def mean_of(values: Float32[Tensor, ...], which: Bool[Tensor, ...]) -> Float32[Tensor, ""]:
-    """Return the mean of some of the values."""
-    return (values * which).sum() / which.sum().clamp(min=1)
-
-
 class CPQ:
     """Constraints Penalized Q-learning for continuous actions."""
 
@@ -134,19 +129,11 @@ class CPQ:
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     CONSTANTS = ("config", "scaling", "limit")
-
-    @staticmethod
-    def loader(config: CPQConfig) -> tuple[str, dict[str, object]]:
-        """Return the loader of its batches: transitions with their costs."""
-        arguments = {"batch_size": config.batch_size, "infos": (COST,)}
-        return "orlog.loaders.transitions:transitions", arguments
+    loader = staticmethod(critics.transitions_with_costs)
+    act = act_tanh
 
     def __init__(self, config: CPQConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
-        if config.episode_length is None:
-            raise ValueError("episode_length must be set where no data set it.")
-        self.config = config
-        self.scaling = scaling.to(device)
-        self.limit = discounted_limit(config.cost_limit, config.discount, config.episode_length)
+        self.config, self.scaling, self.limit = config, scaling.to(device), critics.discounted_limit(config)
         self.generator = make_generator(seed, 1, device)
         generator = make_generator(seed, 0, device)
         self.encoder = encoder_of(config, self.scaling, generator)
@@ -155,14 +142,14 @@ class CPQ:
         self.critic, self.cost_critic = (
             TwinCritic(width, action_dim, config.hidden, generator=generator) for _ in range(2)
         )
-        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.target_cost_critic = copy.deepcopy(self.cost_critic).requires_grad_(False)
+        self.target_critic, self.target_cost_critic = (
+            critics.target_of(self.critic),
+            critics.target_of(self.cost_critic),
+        )
         self.policy = make_network(width, 2 * action_dim, config.hidden, generator=generator)
         self.log_multiplier = nn.Parameter(torch.zeros((), device=device), requires_grad=False)
-        networks = (self.encoder, self.autoencoder, self.critic, self.cost_critic)
-        self.optimizer = Adam(
-            [one for network in networks for one in network.parameters()], config.critic_learning_rate
-        )
+        trained = parameters_of(self.encoder, self.autoencoder, self.critic, self.cost_critic)
+        self.optimizer = Adam(trained, config.critic_learning_rate)
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
         self.step = 0
 
@@ -173,21 +160,21 @@ class CPQ:
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config, limit = self.config, self.limit
-        features = self.encoder(self.encoder.shift(batch.observations))
+        features = self.encoder.shifted(batch.observations)
         fixed = features.detach()
         actions = self.scaling.actions_to_unit(batch.actions)
         means, log_stds = self.policy(fixed).chunk(2, -1)
         log_stds = log_stds.clamp(*_LOG_STDS)
 
         with torch.no_grad():
-            next_features = self.encoder(self.encoder.shift(batch.next_observations))
+            next_features = self.encoder.shifted(batch.next_observations)
             next_actions, _ = sample_squashed(self.policy(next_features), _LOG_STDS, self.generator)
             next_costs = self.target_cost_critic(next_features, next_actions).amax(0)
-            next_q = self.target_critic(next_features, next_actions).amin(0)
-            targets = bellman_targets(
-                batch.rewards, batch.terminations, (next_costs <= limit) * next_q, config.discount
+            next_q = (next_costs <= limit) * self.target_critic(next_features, next_actions).amin(0)
+            targets = critics.bellman_targets(batch.rewards, batch.terminations, next_q, config.discount)
+            cost_targets = critics.bellman_targets(
+                critics.costs_of(batch), batch.terminations, next_costs, config.discount
             )
-            cost_targets = bellman_targets(costs_of(batch), batch.terminations, next_costs, config.discount)
             shape = (config.sampled_actions, *means.shape)
             noise = torch.randn(shape, generator=self.generator, device=means.device)
             sampled, _ = squashed_samples(means, log_stds, noise)
@@ -202,15 +189,15 @@ class CPQ:
         unseen = unusual > torch.quantile(usual.detach(), _UNSEEN)
 
         q_values = self.critic(features, actions)
-        critic_loss = (q_values - targets).square().mean(-1).sum()
+        critic_loss = critics.squared_errors(q_values, targets)
         costs = self.cost_critic(features, actions)
         judged = self.cost_critic(many.flatten(0, 1), sampled.flatten(0, 1)).amax(0)
         lowest = config.unseen_factor * limit
         judged = judged.clamp(max=lowest) if config.bounded_costs else judged
-        unseen_cost = mean_of(judged, unseen.flatten())
+        unseen_cost = (judged * unseen.flatten()).sum() / unseen.sum().clamp(min=1)
         multiplier = self.log_multiplier.exp()
         gap = unseen_cost - lowest
-        cost_loss = (costs - cost_targets).square().mean(-1).sum() - multiplier * gap
+        cost_loss = critics.squared_errors(costs, cost_targets) - multiplier * gap
 
         noise = torch.randn((1, *means.shape), generator=self.generator, device=means.device)
         own = squashed_samples(means, log_stds, noise)[0][0]
@@ -242,9 +229,3 @@ class CPQ:
             "policy/decoded": (decoded - actions).square().mean().detach(),
             "policy/usual": usual.mean().detach(),
         }
-
-    @torch.no_grad()
-    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
-        """Return the tanh of the policy's mean in the environment's unit."""
-        means, _ = self.policy(self.encoder(observations)).chunk(2, -1)
-        return self.scaling.actions_from_unit(torch.tanh(means))

@@ -4,76 +4,47 @@
     L(phi, psi) = 1/B^2 sum_i sum_j  softplus( f(s_i, a_i, g_j) ) - 1(i = j) f(s_i, a_i, g_j)
     L(pi) = -mean f(s, mu(s, g), g) / mean |f(s, mu(s, g), g)|  -  w mean log pi(a | s, g)
 
-In a batch of B items, g_i is a state of the same episode, a geometric number of steps with the
-discount after s_i. L(phi, psi) is the binary cross-entropy of telling the pairs (s_i, a_i, g_i)
-from those with the goals of other items: f becomes log p(g | s, a) / p(g), plus a constant, so that
-the action with the largest f makes g most likely. Nothing bootstraps: no targets, no rewards.
+In a batch of B items, g_i is a state of the same episode, a geometric number of steps with the discount after s_i.
+L(phi, psi) is the binary cross-entropy of telling the pairs (s_i, a_i, g_i) from those with the goals of other items:
+f becomes log p(g | s, a) / p(g), plus a constant, so that the action with the largest f makes g most likely. Nothing
+bootstraps: no targets, no rewards.
 
-There are two critics; L(phi, psi) is their mean, and the policy uses the smaller value. The
-denominator in L(pi) has no gradient. The policy is a Gaussian of standard deviation 1 around mu; mu
-is clipped to [-1, 1] where f sees it and when it acts. Terminations and truncations play no part.
+There are two critics; L(phi, psi) is their mean, and the policy uses the smaller value. The denominator in L(pi) has
+no gradient. The policy is a Gaussian of standard deviation 1 around mu; mu is clipped to [-1, 1] where f sees it and
+when it acts. Terminations and truncations play no part.
 
-The form and the defaults are those of OGBench (Park and others 2025,
-https://arxiv.org/abs/2410.20092; `impls/agents/crl.py`), whose loss of the policy is TD3+BC's
-("DDPG+BC") in place of the paper's.
+The form and the defaults are those of OGBench (Park and others 2025, https://arxiv.org/abs/2410.20092;
+`impls/agents/crl.py`), whose loss of the policy is TD3+BC's ("DDPG+BC") in place of the paper's.
 
-What differs from OGBench's code:
-- States and goals are standardized over the dataset by default. There, and with the authors' preset,
-  they are as they are.
-- Actions are mapped from the bounds of the action space to [-1, 1]; in OGBench's environments these
-  are the bounds.
-- A uniform later state is uniform; there, the nearest and the farthest come half as often as others.
-- In data of Gymnasium's goal environments a goal is the part achieved_goal, and a state has no part
-  desired_goal (`loaders/states_and_goals.py`). OGBench's goals are whole observations, as ours are in
-  other data.
-- Frames of states and goals pass the same convolutions, which only the critics' loss trains. Theirs
-  have two in the critics, and others in the policy.
-- Missing: discrete actions and the advantage-weighted policy, which goes with them there; a
-  standard deviation that is learned.
+What differs from OGBench's code, besides what `goal_networks.py` lists for all:
+- Frames of states and goals pass the same convolutions, which only the critics' loss trains. Theirs have two in the
+  critics, and others in the policy.
+- Missing: the advantage-weighted policy, which goes with discrete actions there.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.encoders import Observations
-from orlog.algos.goal_networks import (
-    GoalEncoder,
-    act_for_goals,
-    log_likelihood,
-    make_goal_policy,
-    policy_means,
-    value_and_cloning_loss,
-)
+from orlog.algos import goal_networks
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend_both, parameters_of
-from orlog.algos.settings import Common, Count, Fraction, Goals, NotNegative, Widths, check_goals
+from orlog.algos.settings import Count, Goals, NotNegative
 from orlog.loaders.batch import GoalBatch
 
 
-class CRLConfig(Common, frozen=True, kw_only=True):
+class CRLConfig(goal_networks.GoalValueSettings, frozen=True, kw_only=True):
     """Settings of contrastive RL."""
 
-    hidden: Widths = (512, 512, 512)
     representation: Count = 512
     """Numbers d in a representation."""
-    batch_size: Count = 1024
-    discount: Fraction = 0.99
-    """Discount of the distances to the critics' goals, in (0, 1)."""
     cloning_weight: NotNegative = 0.1
-    """Weight w of the log-likelihood of the data's actions in the policy's loss, >= 0."""
+    """Weight w of the log-likelihood of the data's actions in the policy's loss."""
     value_goals: Goals = (0.0, 1.0, 0.0)
-    """Probability that the critics' goal is the state itself, a later one, or a random one."""
-    policy_goals: Goals = (0.0, 1.0, 0.0)
-    """Probability that the policy's goal is the state itself, a later one, or a random one."""
-
-    def __post_init__(self) -> None:
-        check_goals(value_goals=self.value_goals, policy_goals=self.policy_goals)
 
 
 def contrastive_loss(logits: Float32[Tensor, "critics batch batch"]) -> Float32[Tensor, ""]:
@@ -126,24 +97,16 @@ class CRL:
     ACTIONS = ("continuous",)
     GOALS = True
 
-    @staticmethod
-    def loader(config: CRLConfig) -> tuple[str, dict[str, Any]]:
-        """Return the loader of its batches: states with goals."""
-        return "orlog.loaders.states_and_goals:states_and_goals", {
-            "batch_size": config.batch_size,
-            "value_goals": config.value_goals,
-            "policy_goals": config.policy_goals,
-            "discount": config.discount,
-        }
+    loader = staticmethod(goal_networks.states_with_goals)
+    act = goal_networks.act_for_goals
 
     def __init__(self, config: CRLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
-        self.config = config
-        self.scaling = scaling.to(device)
+        self.config, self.scaling = config, scaling.to(device)
         generator = make_generator(seed, 0, device)
-        self.encoder = GoalEncoder(self.scaling, config.encoder, config.random_shift, generator)
+        self.encoder = goal_networks.GoalEncoder(self.scaling, config, generator)
         width, action_dim = self.encoder.width, len(scaling.action_low)
         self.critic = BilinearCritic(width, action_dim, self.encoder.goal_width, config, generator=generator)
-        self.policy = make_goal_policy(self.encoder, action_dim, config.hidden, generator=generator)
+        self.policy = goal_networks.make_goal_policy(self.encoder, action_dim, config.hidden, generator=generator)
         self.optimizer = Adam(parameters_of(self.encoder, self.critic, self.policy), config.learning_rate)
 
     def update(self, batch: GoalBatch) -> dict[str, Tensor]:
@@ -158,10 +121,10 @@ class CRL:
         logits = self.critic.every_pair(states, actions, self.encoder.goals(batch.value_goals))
         critic_loss = contrastive_loss(logits)
 
-        means = policy_means(self.policy, fixed, goals)
+        means = goal_networks.policy_means(self.policy, fixed, goals)
         values = self.critic(fixed, means.clamp(-1, 1), goals).amin(0)
-        log_likelihoods = log_likelihood(actions, means)
-        policy_loss = value_and_cloning_loss(values, log_likelihoods, self.config.cloning_weight)
+        log_likelihoods = goal_networks.log_likelihood(actions, means)
+        policy_loss = goal_networks.value_and_cloning_loss(values, log_likelihoods, self.config.cloning_weight)
 
         descend_both(self.optimizer, critic_loss, policy_loss, self.policy)
         logits = logits.detach()
@@ -173,7 +136,3 @@ class CRL:
             "policy/loss": policy_loss.detach(),
             "policy/log_likelihood": log_likelihoods.detach().mean(),
         }
-
-    def act(self, observations: Observations, goals: Observations) -> Float32[Tensor, "batch act"]:
-        """Return the policy's mean actions for goals, in the environment's unit."""
-        return act_for_goals(self.policy, self.encoder, self.scaling, observations, goals)

@@ -4,19 +4,19 @@
               each one embedded linearly, plus a learned embedding of its step in the episode
     L(theta)  = E[ mean over the steps of |pi_theta(R_1, s_1, a_1, .., R_t, s_t) - a_t|^2 ]
 
-A causal transformer reads the sequence, and its output at s_t is the action a_t. Nothing is learned
-from rewards but what return followed which actions. To act, the first return-to-go is
-`target_return`, a return to ask for; each reward is subtracted from it (section 3, "Evaluation").
-What it predicts depends on the last K steps of the episode, so it is a policy with memory.
+A causal transformer reads the sequence, and its output at s_t is the action a_t. Nothing is learned from rewards but
+what return followed which actions. To act, the first return-to-go is `target_return`, a return to ask for; each
+reward is subtracted from it (section 3, "Evaluation"). What it predicts depends on the last K steps of the episode,
+so it is a policy with memory.
 
 Defaults are those of the authors' code for Gym, apart from the two that are taken from the data
 (`manifests/recorded/published/hyperparameters.json`, DT / official gym and CORL).
 
 What differs from the authors' code (kzl/decision-transformer), as in CORL:
-- Layers are normalized first (`x + attention(norm(x))`) with a normalization at the end, as in GPT-2,
-  and have dropout after the embedding. Hidden layers have GELU, the authors' have ReLU.
-- Windows start at the drawn step and are padded at their end; the authors' are padded in front. To
-  act at the first steps of an episode, the sequence is as short as the episode.
+- Layers are normalized first (`x + attention(norm(x))`) with a normalization at the end, as in GPT-2, and have
+  dropout after the embedding. Hidden layers have GELU, the authors' have ReLU.
+- Windows start at the drawn step and are padded at their end; the authors' are padded in front. To act at the first
+  steps of an episode, the sequence is as short as the episode.
 - The mean of the loss is over all slots, empty ones included, whose loss is 0.
 
 What differs from CORL (`dt.py`):
@@ -57,7 +57,7 @@ class DTConfig(FrameSettings, frozen=True, kw_only=True):
     heads: Count = 1
     """Heads of attention, a divisor of `width`."""
     dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.1
-    """Fraction that dropout sets to 0, in [0, 1)."""
+    """Fraction that dropout sets to 0."""
     longest_episode: Count = 1000
     """Steps of an episode that have an embedding of their own."""
     target_return: AnyNumber | None = None
@@ -80,13 +80,22 @@ class DTConfig(FrameSettings, frozen=True, kw_only=True):
             raise ValueError(f"width must be a multiple of heads, found {self.width} and {self.heads}.")
 
 
-def masked_square(
-    predicted: Float32[Tensor, "batch length act"],
-    actions: Float32[Tensor, "batch length act"],
-    mask: Bool[Tensor, "batch length"],
-) -> Float32[Tensor, ""]:
-    """Return the mean squared error, in which empty slots count as 0."""
-    return ((predicted - actions).square() * mask.unsqueeze(-1)).mean()
+def clipped_step(self: Any, loss: Tensor) -> Tensor:
+    """Take a step with a rate that rises at first and a clipped gradient, whose norm is returned."""
+    config, group = self.config, self.optimizer.param_groups[0]
+    group["lr"] = config.learning_rate * min((self.step + 1) / config.warmup_steps, 1.0)
+    self.optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+    norm = nn.utils.clip_grad_norm_(group["params"], config.max_gradient_norm)
+    self.optimizer.step()
+    self.step += 1
+    return norm.detach()
+
+
+def act_at_once(self: Any, observations: Any) -> Any:
+    """Return the actions of the first steps of episodes, in the environment's unit."""
+    rows = next(iter(observations.values())) if isinstance(observations, dict) else observations
+    return self.actor(len(rows)).act(observations)
 
 
 class DT:
@@ -98,18 +107,17 @@ class DT:
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     CONSTANTS = ("config", "scaling", "return_scale", "target_return")
+    act = act_at_once
 
     @staticmethod
     def loader(config: DTConfig) -> tuple[str, dict[str, int]]:
         """Return the loader of its batches: windows of steps."""
-        arguments = {"batch_size": config.batch_size, "length": config.length}
-        return "orlog.loaders.sequences:sequences", arguments
+        return "orlog.loaders.sequences:sequences", {"batch_size": config.batch_size, "length": config.length}
 
     def __init__(self, config: DTConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         if config.target_return is None or config.return_scale is None:
             raise ValueError("target_return and return_scale must be set where no data set them.")
-        self.config = config
-        self.scaling = scaling.to(device)
+        self.config, self.scaling = config, scaling.to(device)
         self.target_return, self.return_scale = config.target_return, config.return_scale
         generator = make_generator(seed, 0, device)
         self.encoder = encoder_of(config, self.scaling, generator)
@@ -130,30 +138,16 @@ class DT:
 
     def update(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
-        config = self.config
         actions = self.scaling.actions_to_unit(batch.actions)
         predicted = self.policy(
             batch.returns_to_go * self.return_scale,
             encode_windows(self.encoder, batch.observations, batch.mask),
             actions,
             batch.timesteps,
-            make_dropout(config.dropout, generator=self.generator),
+            make_dropout(self.config.dropout, generator=self.generator),
         )
-        loss = masked_square(predicted, actions, batch.mask)
-
-        self.optimizer.param_groups[0]["lr"] = config.learning_rate * min((self.step + 1) / config.warmup_steps, 1.0)
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        trained = self.optimizer.param_groups[0]["params"]
-        norm = nn.utils.clip_grad_norm_(trained, config.max_gradient_norm)
-        self.optimizer.step()
-        self.step += 1
-        return {"policy/loss": loss.detach(), "policy/gradient_norm": norm.detach()}
-
-    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
-        """Return the actions of the first steps of episodes in the environment's unit."""
-        one = next(iter(observations.values())) if isinstance(observations, dict) else observations
-        return self.actor(len(one)).act(observations)
+        loss = ((predicted - actions).square() * batch.mask.unsqueeze(-1)).mean()
+        return {"policy/gradient_norm": clipped_step(self, loss), "policy/loss": loss.detach()}
 
     def actor(self, environments: int) -> DTActor:
         """Return what acts in some environments and remembers their episodes."""
@@ -186,8 +180,8 @@ class DTActor:
     def actions_of(self, timesteps: Int64[Tensor, "batch length"]) -> Float32[Tensor, "batch length act"]:
         """Return the action of each step of the windows, in [-1, 1]."""
         policy: DecisionTransformer = self.algorithm.policy
-        found: Tensor = policy(self.wishes[..., 0], self.features, self.actions, timesteps)
-        return found
+        actions: Tensor = policy(self.wishes[..., 0], self.features, self.actions, timesteps)
+        return actions
 
     def begin(self, which: Bool[Tensor, " environments"]) -> None:
         """Forget the episodes of some environments."""
@@ -207,10 +201,10 @@ class DTActor:
         self.wishes[rows, slot] = self.to_go * self.to_go.new_tensor(self.scales())
         # Slots after this one may hold anything, since the transformer does not look ahead.
         timesteps = (self.steps - slot)[:, None] + torch.arange(length, device=slot.device)
-        found = self.actions_of(timesteps)[rows, slot]
-        self.actions[rows, slot] = found
+        unit = self.actions_of(timesteps)[rows, slot]
+        self.actions[rows, slot] = unit
         self.steps += 1
-        actions: Tensor = algorithm.scaling.actions_from_unit(found)
+        actions: Tensor = algorithm.scaling.actions_from_unit(unit)
         return actions
 
     def reward(self, rewards: Float32[Tensor, " batch"]) -> None:

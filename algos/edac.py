@@ -1,7 +1,7 @@
 """EDAC, and SAC-N (An, Moon, Kim and Song 2021, https://arxiv.org/abs/2110.01548).
 
-Soft actor-critic with many critics, of which the smallest counts. EDAC also keeps their gradients
-with respect to the action apart, so that fewer are enough; `diversity=0` is SAC-N.
+Soft actor-critic with many critics, of which the smallest counts. EDAC also keeps their gradients with respect to the
+action apart, so that fewer are enough; `diversity=0` is SAC-N.
 
     L_Q(theta)  = sum_i E[ ( y - Q_i(s, a) )^2 ]
                   + diversity / (N - 1) E[ sum_(i != j) < g_i, g_j > ]
@@ -11,38 +11,33 @@ with respect to the action apart, so that fewer are enough; `diversity=0` is SAC
     L_pi(phi)   = E[ temperature log pi(a | s) - min_i Q_i(s, a) ],  a ~ pi
     L(log temperature) = -log temperature E[ log pi(a | s) - dim(A) ]
 
-Temperature, policy and critics step in this order, each by what stepped before it. The policy is a
-Gaussian squashed by a tanh, evaluated at its mean. Truncations bootstrap, terminations do not.
+Temperature, policy and critics step in this order, each by what stepped before it. The policy is a Gaussian squashed
+by a tanh, evaluated at its mean. Truncations bootstrap, terminations do not.
 
-Defaults are the authors' (`manifests/recorded/published/hyperparameters.json`, EDAC / CORL, whose
-common settings they are): three hidden layers of 256, Adam at 3e-4, batches of 256, 10 critics,
-diversity 1. Both differ by dataset, as CORL's preset does; its other preset, `sac-n`, has diversity
-0 and up to 500 critics. They train for 3 million steps, as the presets do.
+Defaults are the authors' (`manifests/recorded/published/hyperparameters.json`, EDAC / CORL, whose common settings
+they are). Critics and diversity differ by dataset, as CORL's preset does; its other preset, `sac-n`, has diversity 0
+and up to 500 critics. They train for 3 million steps, as the presets do.
 
-Cost: an update passes all critics five times, of which the diversity's gradient of a gradient takes
-about two.
+Cost: an update passes all critics five times, of which the diversity's gradient of a gradient takes about two.
 
 What differs from the authors' code (snu-mllab/EDAC, `lifelong_rl/trainers/q_learning/sac.py`):
-- Temperature, policy and critics step one after another, as in CORL. The authors compute all losses
-  from the networks before the step.
+- Temperature, policy and critics step one after another, as in CORL. The authors compute all losses first.
 - The tanh's Jacobian is exact. The authors and CORL add 1e-6 to 1 - tanh^2.
-- Observations are standardized over the dataset by default. The authors leave them as they are, and
-  so do the presets.
+- Observations are standardized over the dataset by default. The authors leave them, and so do the presets.
 - Actions are mapped from the bounds of the action space to [-1, 1] and clipped nowhere.
-- Missing: the backup of the largest of 10 actions (`max_q_backup`), a fixed temperature, backups
-  without entropy (`deterministic_backup`), and rewards shifted and scaled to mean 0 and deviation 1,
-  which they use for some of Adroit's datasets.
-As theirs, the log standard deviation is clipped to [-5, 2], hidden biases start at 0.1, and last
-layers within 3e-3 (critics) and 1e-3 (policy).
+- Missing: the backup of the largest of 10 actions (`max_q_backup`), a fixed temperature, backups without entropy
+  (`deterministic_backup`), and rewards shifted and scaled to mean 0 and deviation 1, which they use for some of
+  Adroit's datasets.
+As theirs, the log standard deviation is clipped to [-5, 2], hidden biases start at 0.1, and last layers within 3e-3
+(critics) and 1e-3 (policy).
 
 CORL (`edac.py`, `sac_n.py`) computes the same update, but draws another sample for the temperature.
-`tests/algos/recorded` holds parameters after 100 of its updates; without its 1e-6 in the Jacobian,
-ours differ from them by 2e-14.
+`tests/algos/recorded` holds parameters after 100 of its updates; without its 1e-6 in the Jacobian, ours differ from
+them by 2e-14.
 """
 
 from __future__ import annotations
 
-import copy
 from typing import Annotated
 
 import torch
@@ -50,10 +45,11 @@ from jaxtyping import Float32
 from msgspec import Meta
 from torch import Tensor, nn
 
-from orlog.algos.encoders import Observations, encoder_of
-from orlog.algos.gaussians import sample_squashed
-from orlog.algos.networks import Critics, Scaling, bellman_targets, make_generator, make_network
+from orlog.algos.critics import bellman_targets, squared_errors, target_of, temperature_loss, transitions_of
+from orlog.algos.encoders import encoder_of
+from orlog.algos.networks import Critics, Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
+from orlog.algos.policies import act_tanh, sample_squashed
 from orlog.algos.settings import ActorCritic, NotNegative, Positive, Widths
 from orlog.loaders.batch import Batch
 
@@ -67,9 +63,9 @@ class EDACConfig(ActorCritic, frozen=True, kw_only=True):
     temperature_learning_rate: Positive = 3e-4
     """Step size of Adam for the entropy temperature."""
     critics: Annotated[int, Meta(ge=2)] = 10
-    """Number N of critics, >= 2."""
+    """Number N of critics."""
     diversity: NotNegative = 1.0
-    """Weight eta of the similarity of the critics' gradients, >= 0; 0 is SAC-N."""
+    """Weight eta of the similarity of the critics' gradients; 0 is SAC-N."""
 
 
 def similarity(gradients: Float32[Tensor, "critics batch act"]) -> Float32[Tensor, ""]:
@@ -86,25 +82,18 @@ class EDAC:
     CONFIG = EDACConfig
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    CONSTANTS = ("config", "scaling", "action_dim")
-
-    @staticmethod
-    def loader(config: EDACConfig) -> tuple[str, dict[str, int]]:
-        """Return the loader of its batches: transitions."""
-        return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
+    loader = staticmethod(transitions_of)
+    act = act_tanh
 
     def __init__(self, config: EDACConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
-        self.config = config
-        self.scaling = scaling.to(device)
+        self.config, self.scaling = config, scaling.to(device)
         self.generator = make_generator(seed, 1, device)
         generator = make_generator(seed, 0, device)
         self.encoder = encoder_of(config, self.scaling, generator)
-        width, self.action_dim = self.encoder.width, len(scaling.action_low)
-        self.critic = Critics(
-            config.critics, width, self.action_dim, config.hidden, generator=generator, last_bound=3e-3
-        )
-        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.policy = make_network(width, 2 * self.action_dim, config.hidden, generator=generator, last_bound=1e-3)
+        width, action_dim, hidden = self.encoder.width, len(scaling.action_low), config.hidden
+        self.critic = Critics(config.critics, width, action_dim, hidden, generator=generator, last_bound=3e-3)
+        self.target_critic = target_of(self.critic)
+        self.policy = make_network(width, 2 * action_dim, hidden, generator=generator, last_bound=1e-3)
         self.log_temperature = nn.Parameter(torch.zeros((), device=device))
         self.critic_optimizer = Adam(parameters_of(self.encoder, self.critic), config.critic_learning_rate)
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
@@ -113,14 +102,12 @@ class EDAC:
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
-        features = self.encoder(self.encoder.shift(batch.observations))
+        features = self.encoder.shifted(batch.observations)
         fixed = features.detach()  # the critics alone train the encoder
         actions = self.scaling.actions_to_unit(batch.actions)
 
         own_actions, log_densities = sample_squashed(self.policy(fixed), LOG_STDS, self.generator)
-        entropy_error = (log_densities.detach() - self.action_dim).mean()
-        temperature_loss = -self.log_temperature * entropy_error
-        descend(self.temperature_optimizer, temperature_loss)
+        descend(self.temperature_optimizer, temperature_loss(self.log_temperature, log_densities, -actions.shape[-1]))
         temperature = self.log_temperature.detach().exp()
 
         own_q = self.critic(fixed, own_actions).amin(0)
@@ -128,7 +115,7 @@ class EDAC:
         descend(self.policy_optimizer, policy_loss, only=self.policy)
 
         with torch.no_grad():
-            next_features = self.encoder(self.encoder.shift(batch.next_observations))
+            next_features = self.encoder.shifted(batch.next_observations)
             next_actions, next_log_densities = sample_squashed(self.policy(next_features), LOG_STDS, self.generator)
             next_q = self.target_critic(next_features, next_actions).amin(0)
             next_values = next_q - temperature * next_log_densities
@@ -141,7 +128,7 @@ class EDAC:
             similar = similarity(gradients)
         else:
             q_values, similar = self.critic(features, actions), torch.zeros_like(temperature)
-        bellman_loss = (q_values - targets).square().mean(-1).sum()
+        bellman_loss = squared_errors(q_values, targets)
         descend(self.critic_optimizer, bellman_loss + config.diversity * similar)
         update_target(self.target_critic, self.critic, config.target_rate)
         return {
@@ -153,9 +140,3 @@ class EDAC:
             "policy/entropy": -log_densities.detach().mean(),
             "policy/temperature": temperature,
         }
-
-    @torch.no_grad()
-    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
-        """Return the tanh of the policy's mean in the environment's unit."""
-        means, _ = self.policy(self.encoder(observations)).chunk(2, -1)
-        return self.scaling.actions_from_unit(torch.tanh(means))

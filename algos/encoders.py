@@ -6,9 +6,9 @@
                MultiBinary                          0 or 1
     mixture    a Dict or Tuple of these             the features of its parts, side by side
 
-Frames are given as they are stored, uint8, and become floats only here. The axis of their colors is
-the smallest of three, the last one if two are equal; of four axes the first one counts stacked
-frames. Every pixel of a stack becomes an input channel.
+Frames are given as they are stored, uint8, and become floats only here. The axis of their colors is the smallest of
+three, the last one if two are equal; of four axes the first one counts stacked frames. Every pixel of a stack becomes
+an input channel.
 
 Convolutions end in a flat vector, so that the layers of an algorithm (`hidden`) come right after them:
 
@@ -19,11 +19,11 @@ Convolutions end in a flat vector, so that the layers of an algorithm (`hidden`)
              filters, each a convolution, a maximum over 3 x 3 at every 2nd pixel and two residual
              blocks, and a last ReLU. With `hidden=[256]` it is that paper's network without memory.
 
-An algorithm with critics has one encoder, which their loss alone trains and of which there is no target
-copy, as in DrQ-v2 (Yarats et al. 2021, https://arxiv.org/abs/2107.09645); discrete CQL has a target copy,
-as d3rlpy has. Layers start as `torch.nn.Conv2d` does. Random shifts (Kostrikov, Yarats and Fergus 2020,
-https://arxiv.org/abs/2004.13649) move the frames of a batch in training, each by its own number of
-pixels in both directions; the pixels at the border are repeated.
+An algorithm with critics has one encoder, which their loss alone trains and of which there is no target copy, as in
+DrQ-v2 (Yarats et al. 2021, https://arxiv.org/abs/2107.09645); discrete CQL has a target copy, as d3rlpy has. Layers
+start as `torch.nn.Conv2d` does. Random shifts (Kostrikov, Yarats and Fergus 2020, https://arxiv.org/abs/2004.13649)
+move the frames of a batch in training, each by its own number of pixels in both directions; the pixels at the border
+are repeated.
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ class Encoder(nn.Module):
     def shift(self, observations: Any) -> Any:
         """Return observations whose frames are shifted at random, for training; others as they are."""
         return observations
+
+    def shifted(self, observations: Any) -> Float[Tensor, "batch width"]:
+        """Return the features of observations for training, whose frames are shifted at random."""
+        features: Tensor = self(self.shift(observations))
+        return features
 
 
 class _MixedEncoder(Encoder):

@@ -1,22 +1,21 @@
 """Fitted Q evaluation (FQE): the value of a fixed policy from transitions of another one.
 
-Le, Voloshin and Yue 2019, "Batch policy learning under constraints", https://arxiv.org/abs/1903.08738,
-algorithm 3: a sequence of regressions
+Le, Voloshin and Yue 2019, "Batch policy learning under constraints", https://arxiv.org/abs/1903.08738, algorithm 3: a
+sequence of regressions
 
     Q_k = argmin_Q  E_(s, a, r, s') ~ D [ (Q(s, a) - r - discount (1 - d) E_(a' ~ pi(s')) Q_(k-1)(s', a'))^2 ]
 
-where d marks a termination; truncated episodes go on with the value of their final observation, as if
-they had no end. The value of pi is the mean of V(s) = E_(a ~ pi(s)) Q(s, a) over first observations.
+where d marks a termination; truncated episodes go on with the value of their final observation, as if they had no
+end. The value of pi is the mean of V(s) = E_(a ~ pi(s)) Q(s, a) over first observations.
 
 What differs from the paper: the regressions run into one another, as in Fu et al. 2021
-(https://arxiv.org/abs/2103.16596, "FQE-L2"). Each step of Adam is on one batch, and Q_(k-1) is a target
-network that moves towards Q by a small fraction. Rewards are divided by their root mean square, so that one
-learning rate serves any unit; values are given in the unit of the rewards. Targets are clipped to the values
-that rewards like the recorded ones could add up to: far from the data, values would otherwise grow with
-each regression.
+(https://arxiv.org/abs/2103.16596, "FQE-L2"). Each step of Adam is on one batch, and Q_(k-1) is a target network that
+moves towards Q by a small fraction. Rewards are divided by their root mean square, so that one learning rate serves
+any unit; values are given in the unit of the rewards. Targets are clipped to the values that rewards like the
+recorded ones could add up to: far from the data, values would otherwise grow with each regression.
 
-A policy is a function of observations. Where actions are Discrete it returns the probability of each one,
-and expectations are exact; in a Box it returns actions, and one action stands for the expectation.
+A policy is a function of observations. Where actions are Discrete it returns the probability of each one, and
+expectations are exact; in a Box it returns actions, and one action stands for the expectation.
 """
 
 from __future__ import annotations
@@ -32,10 +31,11 @@ from gymnasium import spaces
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.discrete import action_count, actions_to_indices, chosen_values
+from orlog.algos.critics import bellman_targets
 from orlog.algos.encoders import Observations, make_encoder
-from orlog.algos.networks import Scaling, bellman_targets, make_generator, make_network
+from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, update_target
+from orlog.algos.policies import action_count, actions_to_indices, chosen_values
 from orlog.algos.settings import Count, EncoderKind, Fraction, Positive, Widths
 from orlog.errors import DivergedError
 

@@ -49,30 +49,10 @@ def flow_actions(
     return actions.clamp(-1, 1)
 
 
-class NoisyActor:
-    """Acts in an evaluation with noise from a generator of its own, so that training sees none of it.
-
-    An `orlog.algos.algorithms.Actor` that remembers nothing of an episode.
-    """
-
-    def __init__(self, act: Callable[[Observations, torch.Generator], Tensor], generator: torch.Generator) -> None:
-        self._act, self._generator = act, generator
-
-    def begin(self, which: Tensor) -> None:
-        """Do nothing: actions depend on the present observation alone."""
-
-    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
-        """Return actions with fresh noise."""
-        return self._act(observations, self._generator)
-
-    def reward(self, rewards: Float32[Tensor, " batch"]) -> None:
-        """Do nothing."""
-
-
 class ChunkActor:
-    """Acts out chunks of actions: it looks at an environment only when the last chunk is used up.
+    """Acts out chunks of actions, with noise from a generator of its own, so that training sees none of it.
 
-    An `orlog.algos.algorithms.Actor`. It plans for all environments in each step and takes up the
+    An `orlog.algos.algorithms.Actor` that looks at an environment only when the last chunk is used up. It plans for all environments in each step and takes up the
     plans of those that need one, so that an episode does not depend on those beside it.
     """
 

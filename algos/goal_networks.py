@@ -1,29 +1,68 @@
 """What goal-conditioned algorithms share: policies, critics of state and goal, and their losses.
 
-As in OGBench (Park and others 2025, https://arxiv.org/abs/2410.20092, `impls/utils/networks.py`):
-layers with GELU; the values' with layer normalization after each, the policy's without. Policies are
-Gaussians around their mean with a standard deviation of 1, which only weighs the error of an action;
-they act with the mean.
+As in OGBench (Park and others 2025, https://arxiv.org/abs/2410.20092, `impls/utils/networks.py`): layers with GELU;
+the values' with layer normalization after each, the policy's without. Policies are Gaussians around their mean with a
+standard deviation of 1, which only weighs the error of an action; they act with the mean, clipped to [-1, 1].
+
+What differs from OGBench's code in all of them:
+- States and goals are standardized over the dataset by default. There, and with the authors' preset, they are not.
+- Actions are mapped from the bounds of the action space to [-1, 1]; in OGBench's environments these are the bounds.
+- A uniform later state is uniform; there, the nearest and the farthest come half as often as others.
+- In data of Gymnasium's goal environments a goal is the part achieved_goal, and a state has no part desired_goal
+  (`loaders/states_and_goals.py`). OGBench's goals are whole observations, as ours are in other data.
+- Missing: discrete actions, and a standard deviation that is learned.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.encoders import Encoder, Observations, make_encoder
+from orlog.algos.encoders import Encoder, Observations, encoder_of
 from orlog.algos.networks import Scaling, TwinCritic, make_network
-from orlog.algos.settings import EncoderKind
+from orlog.algos.settings import Common, Count, Fraction, FrameSettings, Goals, Widths
 from orlog.loaders.batch import GoalBatch
 
 _STATES = ("observations", "next_observations", "subgoal_observations")
 _GOALS = ("value_goals", "actor_goals", "low_goals", "subgoals")
 _ACHIEVED = "achieved_goal"  # a part of observations in Gymnasium's goal environments
 _FIRST_ACTIONS = 0.1  # the last layer of a policy starts with a tenth of the usual weights
+
+
+class GoalSettings(Common, frozen=True, kw_only=True):
+    """What is set where a policy reaches goals."""
+
+    hidden: Widths = (512, 512, 512)
+    batch_size: Count = 1024
+    policy_goals: Goals = (0.0, 1.0, 0.0)
+    """Probability that the policy's goal is the state itself, a later one of its episode, or a random one."""
+
+    def __post_init__(self) -> None:
+        for name in ("policy_goals", "value_goals"):
+            value = getattr(self, name, (1.0,))
+            if not math.isclose(sum(value), 1):
+                raise ValueError(f"{name} must be three probabilities that sum to 1, found {value}.")
+
+
+class GoalValueSettings(GoalSettings, frozen=True, kw_only=True):
+    """What is set where values of goals are learned too."""
+
+    discount: Fraction = 0.99
+    """Weight of the next state's value, and discount of the distances to value goals that are later states."""
+    value_goals: Goals = (0.2, 0.5, 0.3)
+    """Probability that the values' goal is the state itself, a later one of its episode, or a random one."""
+
+
+def states_with_goals(config: Any) -> tuple[str, dict[str, Any]]:
+    """Return the loader of batches of states with goals."""
+    names = ("batch_size", "value_goals", "policy_goals", "discount")
+    arguments = {name: getattr(config, name) for name in names if hasattr(config, name)}
+    return "orlog.loaders.states_and_goals:states_and_goals", arguments
 
 
 class GoalEncoder(nn.Module):
@@ -35,15 +74,15 @@ class GoalEncoder(nn.Module):
         goals_are_states: Whether goals are whole observations.
     """
 
-    def __init__(self, scaling: Scaling, kind: EncoderKind, random_shift: int, generator: torch.Generator) -> None:
+    def __init__(self, scaling: Scaling, config: FrameSettings, generator: torch.Generator) -> None:
         super().__init__()
-        self._states = make_encoder(scaling, kind, generator=generator, random_shift=random_shift)
+        self._states = encoder_of(config, scaling, generator)
         self._goals = None
         if scaling.goal_mean is not None and scaling.goal_std is not None:
             of_goals = dataclasses.replace(
                 scaling, obs_mean=scaling.goal_mean, obs_std=scaling.goal_std, observation_space=scaling.goal_space
             )
-            self._goals = make_encoder(of_goals, kind, generator=generator, random_shift=random_shift)
+            self._goals = encoder_of(config, of_goals, generator)
         self.goals_are_states = self._goals is None
         self.width, self.goal_width = self._states.width, self._of_goals.width
 
@@ -125,15 +164,14 @@ def log_likelihood(
 
 
 @torch.no_grad()
-def act_for_goals(
-    policy: nn.Module, encoder: GoalEncoder, scaling: Scaling, observations: Observations, goals: Observations
-) -> Float32[Tensor, "batch act"]:
-    """Return the mean actions, in bounds; states, goals and actions are in their own units."""
-    means = policy_means(policy, encoder.states(observations), encoder.goals(goals))
-    return scaling.actions_from_unit(means.clamp(-1, 1))
+def act_for_goals(self: Any, observations: Observations, goals: Observations) -> Float32[Tensor, "batch act"]:
+    """Return the policy's mean actions for goals, in bounds, in the environment's unit."""
+    means = policy_means(self.policy, self.encoder.states(observations), self.encoder.goals(goals))
+    actions: Tensor = self.scaling.actions_from_unit(means.clamp(-1, 1))
+    return actions
 
 
-def expectile_loss(
+def signed_expectile_loss(
     values: Float32[Tensor, "*values batch"],
     targets: Float32[Tensor, "*values batch"],
     advantages: Float32[Tensor, " batch"],

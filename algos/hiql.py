@@ -6,40 +6,26 @@
     L(pi_high) = -E[ min(exp(beta_high A(s, w, g)), 100) log pi_high(phi(s, w) | s, g) ]
                  A(s, u, g) = V(u, g) - V(s, g)
 
-w is the state k steps ahead: the upper policy is told g and chooses phi(s, w), the lower policy is
-told phi(s, w) and chooses the action. r is 0 and m is 0 where s is the goal itself, elsewhere -1 and
-1. In L(pi_low), w is the state k steps ahead in the episode; in L(pi_high) it is the same, or g
-where that comes first (`loaders/subgoals.py`).
+w is the state k steps ahead: the upper policy is told g and chooses phi(s, w), the lower policy is told phi(s, w) and
+chooses the action. r is 0 and m is 0 where s is the goal itself, elsewhere -1 and 1. In L(pi_low), w is the state k
+steps ahead in the episode; in L(pi_high) it is the same, or g where that comes first (`loaders/subgoals.py`).
 
-There are two values, and the asymmetric square weighs and squares different numbers: it weighs by
-the sign of r + discount m min V_target(s', g) - mean V_target(s, g), and each value is drawn to its
-own target's r + discount m V_target(s', g). Advantages are those of the mean of both. phi learns
-from L(V, phi) alone, and the target networks share it. Policies are Gaussians of standard deviation
-1 around their means; they act with the means, the upper one's scaled to the length of phi, the lower
-one's clipped to [-1, 1]. Terminations and truncations play no part.
+There are two values, and the asymmetric square weighs and squares different numbers: it weighs by the sign of r +
+discount m min V_target(s', g) - mean V_target(s, g), and each value is drawn to its own target's r + discount m
+V_target(s', g). Advantages are those of the mean of both. phi learns from L(V, phi) alone, and the target networks
+share it. Policies are Gaussians of standard deviation 1 around their means; they act with the means, the upper one's
+scaled to the length of phi, the lower one's clipped to [-1, 1]. Terminations and truncations play no part.
 
-The form and the defaults are those of OGBench (Park and others 2025,
-https://arxiv.org/abs/2410.20092; `impls/agents/hiql.py`). As there, the target networks move towards
-the networks from before the step.
+The form and the defaults are those of OGBench (Park and others 2025, https://arxiv.org/abs/2410.20092;
+`impls/agents/hiql.py`). As there, the target networks move towards the networks from before the step.
 
-What differs from OGBench's code:
-- States and goals are standardized over the dataset by default. There, and with the authors' preset,
-  they are as they are.
-- Actions are mapped from the bounds of the action space to [-1, 1]; in OGBench's environments these
-  are the bounds.
-- A uniform later state is uniform; there, the nearest and the farthest come half as often as others.
-- In data of Gymnasium's goal environments a goal is the part achieved_goal, and a state has no part
-  desired_goal (`loaders/states_and_goals.py`). OGBench's goals are whole observations, as ours are in
-  other data.
-- Frames of states and goals pass the same convolutions, which only the values' loss trains. Theirs
-  has others in each network, and phi learns from the lower policy too.
-- Missing: discrete actions, a
-  standard deviation that is learned.
+What differs from OGBench's code, besides what `goal_networks.py` lists for all:
+- Frames of states and goals pass the same convolutions, which only the values' loss trains. Theirs has others in each
+  network, and phi learns from the lower policy too.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -47,39 +33,31 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos import iql
+from orlog.algos import goal_networks
+from orlog.algos.critics import target_of, weighted_cloning_loss
 from orlog.algos.encoders import Observations
-from orlog.algos.goal_networks import GoalEncoder, expectile_loss, log_likelihood, make_mean_network
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
-from orlog.algos.settings import Count, Goals, Inside, NotNegative, Positive, Valued, Widths, check_goals
+from orlog.algos.settings import Count, Fraction, Inside, NotNegative, Positive
 from orlog.loaders.batch import GoalBatch
 
 
-class HIQLConfig(Valued, frozen=True, kw_only=True):
+class HIQLConfig(goal_networks.GoalValueSettings, frozen=True, kw_only=True):
     """Settings of hierarchical implicit Q-learning."""
 
-    hidden: Widths = (512, 512, 512)
     representation: Count = 10
     """Numbers d in a representation."""
-    batch_size: Count = 1024
+    target_rate: Fraction = 0.005
     expectile: Inside = 0.7
-    """Expectile tau of the value loss, in (0, 1)."""
+    """Expectile tau of the value loss."""
     low_inverse_temperature: NotNegative = 3.0
-    """Factor beta_low of the advantage in the lower policy's weights, >= 0."""
+    """Factor beta_low of the advantage in the lower policy's weights."""
     high_inverse_temperature: NotNegative = 3.0
-    """Factor beta_high of the advantage in the upper policy's weights, >= 0."""
+    """Factor beta_high of the advantage in the upper policy's weights."""
     max_weight: Positive = 100.0
     """Upper bound of the policies' weights."""
     subgoal_steps: Count = 25
     """Steps k to a subgoal."""
-    value_goals: Goals = (0.2, 0.5, 0.3)
-    """Probability that the values' goal is the state itself, a later one, or a random one."""
-    policy_goals: Goals = (0.0, 1.0, 0.0)
-    """Probability that the upper policy's goal is the state itself, a later one, or a random one."""
-
-    def __post_init__(self) -> None:
-        check_goals(value_goals=self.value_goals, policy_goals=self.policy_goals)
 
 
 def to_length(vectors: Float32[Tensor, "batch d"]) -> Float32[Tensor, "batch d"]:
@@ -108,19 +86,18 @@ class HIQL:
         }
 
     def __init__(self, config: HIQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
-        self.config = config
-        self.scaling = scaling.to(device)
+        self.config, self.scaling = config, scaling.to(device)
         generator = make_generator(seed, 0, device)
-        self.encoder = GoalEncoder(self.scaling, config.encoder, config.random_shift, generator)
+        self.encoder = goal_networks.GoalEncoder(self.scaling, config, generator)
         states, goals, chosen = self.encoder.width, self.encoder.goal_width, config.representation
         style: dict[str, Any] = {"generator": generator, "layer_norm": True, "style": "gelu"}
         self.representation = make_network(states + goals, chosen, config.hidden, **style)
         self.value = TwinCritic(states, chosen, config.hidden, **style)
-        self.target_value = copy.deepcopy(self.value).requires_grad_(False)
-        self.low_policy = make_mean_network(
+        self.target_value = target_of(self.value)
+        self.low_policy = goal_networks.make_mean_network(
             states + chosen, len(scaling.action_low), config.hidden, generator=generator
         )
-        self.high_policy = make_mean_network(states + goals, chosen, config.hidden, generator=generator)
+        self.high_policy = goal_networks.make_mean_network(states + goals, chosen, config.hidden, generator=generator)
         self.optimizer = Adam(
             parameters_of(self.encoder, self.representation, self.value, self.low_policy, self.high_policy),
             config.learning_rate,
@@ -155,7 +132,7 @@ class HIQL:
             targets = batch.rewards + config.discount * batch.masks * next_values
             advantages = targets.amin(0) - target_values.mean(0)
         values = self.value(states, represented)
-        loss = expectile_loss(values, targets, advantages, config.expectile)
+        loss = goal_networks.signed_expectile_loss(values, targets, advantages, config.expectile)
 
         with torch.no_grad():  # both policies' values at once: fewer, larger products
             places = torch.cat([states, states, next_states, subgoal_states])
@@ -163,12 +140,15 @@ class HIQL:
             low, high, low_next, high_next = self.value(places, aims).mean(0).chunk(4)
             low_chosen, high_chosen = aims[: len(states)], self.represent(states, subgoals)
         low_means = self.low_policy(torch.cat([fixed, low_chosen], -1))
-        low_loss = iql.policy_loss(
-            log_likelihood(actions, low_means), low_next - low, config.low_inverse_temperature, config.max_weight
+        low_loss = weighted_cloning_loss(
+            goal_networks.log_likelihood(actions, low_means),
+            low_next - low,
+            config.low_inverse_temperature,
+            config.max_weight,
         )
         high_means = self.high_policy(torch.cat([fixed, high_goals], -1))
-        high_loss = iql.policy_loss(
-            log_likelihood(high_chosen, high_means),
+        high_loss = weighted_cloning_loss(
+            goal_networks.log_likelihood(high_chosen, high_means),
             high_next - high,
             config.high_inverse_temperature,
             config.max_weight,

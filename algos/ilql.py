@@ -1,7 +1,8 @@
 """Implicit Language Q-Learning (Snell and others 2022, https://arxiv.org/abs/2206.11871).
 
-Every token that the agent says is an action. Its state h is all that was told and said before; h' is the state in which
-the agent chooses its next token, after what it is told in between. r is the reward of a step, at its last token.
+Every token that the agent says is an action. Its state h is all that was told and said before; h' is the state in
+which the agent chooses its next token, after what it is told in between. r is the reward of a step, at its last
+token.
 
     L_V    = E[ |tau - 1(u < 0)| u^2 ]                      u = min(Q1', Q2')(h, a) - V(h)
     L_Q    = sum over both Q of E[ (r + gamma (1 - terminated) V(h') - Q(h, a))^2 ]
@@ -11,8 +12,9 @@ the agent chooses its next token, after what it is told in between. r is the rew
 
     pi(a | h) is proportional to beta(a | h) exp(advantage_weight (min(Q1', Q2')(h, a) - V(h)))
 
-beta is a language model of the data, as that of `bc`. Q1, Q2 and V are heads of the same transformer, each with one hidden
-layer of twice the width and ReLU; Q1' and Q2' are Polyak averages of the heads of Q. All losses train the transformer.
+beta is a language model of the data, as that of `bc`. Q1, Q2 and V are heads of the same transformer, each with one
+hidden layer of twice the width and ReLU; Q1' and Q2' are Polyak averages of the heads of Q. All losses train the
+transformer.
 
 Defaults are those of the authors' code for Wordle (Sea-Snell/Implicit-Language-Q-Learning at 0dc5561,
 `config/wordle/train_iql.yaml`: gamma 0.99, tau 0.7, alpha 0.005, weights 1, 1, 1 and 1e-4, batches of 64 x 16 by
@@ -20,16 +22,16 @@ accumulation, AdamW at 1e-5 without decay; policies with an advantage weight of 
 
 What differs from the paper and that code:
 - The transformer is small and begins at random, with a learning rate of 1e-4 and batches of 64; theirs is GPT-2.
-- There is one transformer, as without their options `seperate_policy` and `seperate_target`, which have a transformer of
-  its own for beta and an averaged one for Q'; that takes three times as long.
+- There is one transformer, as without their options `seperate_policy` and `seperate_target`, which have a transformer
+  of its own for beta and an averaged one for Q'; that takes three times as long.
 - Only tokens that the data's agents say have a value and a likelihood; theirs are all of the tokenizer's.
 - gamma is 1 inside of what is said, and 0.99 from step to step, so that long commands are no worse than short ones;
   theirs is 0.99 for each token.
 - Advantages count in full, as in their configurations for Visual Dialogue and toxicity. That for Wordle has
   `adv_clip: 0`, so that no token gains by its advantage: with it one policy (words/coin-mixed-v1, training seed 100)
   won 32 of 100 games in place of 36.
-- L_beta is a mean over what is said. Theirs divides the sum by all tokens of the batch. It trains a transformer of its
-  own there, and Adam leaves out such factors; in the one of here beta weighs more beside values, 5 times on
+- L_beta is a mean over what is said. Theirs divides the sum by all tokens of the batch. It trains a transformer of
+  its own there, and Adam leaves out such factors; in the one of here beta weighs more beside values, 5 times on
   words/coin-mixed-v1, where 19 % of the tokens are said.
 - They search for answers by beams in the paper; here the best token is taken, as in their configuration for Wordle,
   or tokens are drawn (`sampling_temperature`).
@@ -38,33 +40,20 @@ What differs from the paper and that code:
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import torch
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import Bool, Float32, Int64
 from torch import Tensor, nn
 from torch.nn import functional
 
+from orlog.algos import token_policies
+from orlog.algos.critics import expectile_loss, target_of
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import descend, update_target
 from orlog.algos.settings import Fraction, Inside, NotNegative
-from orlog.algos.token_policies import (
-    LanguageModel,
-    Speaker,
-    TokenSettings,
-    Words,
-    cloning_loss,
-    decayed,
-    of_last,
-    said_after,
-    sequences_of,
-    trimmed,
-)
 from orlog.loaders.batch import TokenBatch
 
 
-class ILQLConfig(TokenSettings, frozen=True, kw_only=True):
+class ILQLConfig(token_policies.TokenSettings, frozen=True, kw_only=True):
     """Settings of Implicit Language Q-Learning."""
 
     discount: Fraction = 0.99
@@ -78,15 +67,7 @@ class ILQLConfig(TokenSettings, frozen=True, kw_only=True):
     advantage_weight: NotNegative = 16.0
     """Weight of advantages beside the log-likelihoods of the data, when it speaks; 0 speaks as the data do."""
     sampling_temperature: NotNegative = 0.0
-    """How much chance decides what is said; 0 for none."""
     weight_decay: NotNegative = 0.0
-    """Weight decay of AdamW."""
-
-
-def expectile_loss(advantages: Float[Tensor, " said"], expectile: float) -> Float[Tensor, ""]:
-    """Return the mean square of advantages, those above 0 weighted by the expectile and others by the rest."""
-    weights = torch.where(advantages < 0, 1 - expectile, expectile)
-    return (weights * advantages.square()).mean()
 
 
 def next_places(
@@ -115,33 +96,30 @@ class ILQL:
     ACTIONS = ("text", "discrete")
     CONSTANTS = ("config", "scaling", "words")
 
-    @staticmethod
-    def loader(config: ILQLConfig) -> tuple[str, dict[str, Any]]:
-        """Return the loader of its batches: token sequences."""
-        return "orlog.loaders.token_sequences:token_sequences", sequences_of(config)
+    loader = staticmethod(token_policies.token_sequences_of)
+    act = token_policies.speak_at_once
 
     def __init__(self, config: ILQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
-        self.config = config
-        self.scaling = scaling.to(device)
-        self.words = Words(config, device)
+        self.config, self.scaling = config, scaling.to(device)
+        self.words = token_policies.Words(config, device)
         generator = make_generator(seed, 0, device)
         width, hidden = config.width, (2 * config.width,)
-        self.policy = LanguageModel(config, self.words, generator=generator)
+        self.policy = token_policies.LanguageModel(config, self.words, generator=generator)
         self.value = make_network(width, 1, hidden, generator=generator)
         self.critics = nn.ModuleList(
             make_network(width, len(self.words.spoken), hidden, generator=generator) for _ in range(2)
         )
-        self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
-        self.optimizer = decayed(config, self.policy, self.value, self.critics)
+        self.target_critics = target_of(self.critics)
+        self.optimizer = token_policies.decayed(config, self.policy, self.value, self.critics)
 
     def update(self, batch: TokenBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
-        batch = trimmed(batch)
+        batch = token_policies.trimmed(batch)
         states = self.policy.body(batch.tokens)
-        hidden, said = said_after(states, batch, self.words)
+        hidden, said = token_policies.said_after(states, batch, self.words)
         chosen = said.unsqueeze(1)
-        policy_loss = cloning_loss(self.policy.head(hidden), said)
+        policy_loss = token_policies.cloning_loss(self.policy.head(hidden), said)
 
         values = self.value(hidden).squeeze(1)
         with torch.no_grad():
@@ -186,17 +164,12 @@ class ILQL:
         self, tokens: Int64[Tensor, "batch length"], last: Int64[Tensor, " batch"]
     ) -> Float32[Tensor, "batch spoken"]:
         """Return the log-likelihoods of what may be said next, and their advantages beside them."""
-        hidden = of_last(self.policy.body(tokens), last)
+        hidden = token_policies.of_last(self.policy.body(tokens), last)
         advantages = least(self.target_critics, hidden) - self.value(hidden)
         likelihoods = torch.log_softmax(self.policy.head(hidden), -1)
         found: Tensor = likelihoods + self.config.advantage_weight * advantages
         return found
 
-    def act(self, observations: Any) -> list[str] | Int64[Tensor, " batch"]:
-        """Return what is said at the first steps of episodes."""
-        one = observations if isinstance(observations, list) else next(iter(observations.values()))
-        return self.actor(len(one)).act(observations)
-
-    def actor(self, environments: int) -> Speaker:
+    def actor(self, environments: int) -> token_policies.Speaker:
         """Return what speaks in some environments and remembers their episodes."""
-        return Speaker(self, environments)
+        return token_policies.Speaker(self, environments)

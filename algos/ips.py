@@ -1,7 +1,7 @@
 """Off-policy learning from logged choices: inverse propensity scores, or doubly robust.
 
-A choice is an episode of one step: an observation x, an action a that was taken with the recorded probability
-b(a | x), and a reward r. The policy pi is a softmax that maximizes an estimate of its mean reward:
+A choice is an episode of one step: an observation x, an action a that was taken with the recorded probability b(a |
+x), and a reward r. The policy pi is a softmax that maximizes an estimate of its mean reward:
 
     ips     E[ w (r - baseline) ],   w = min(pi(a | x) / b(a | x), max_weight)
             (inverse propensity scores; Horvitz and Thompson 1952. `baseline` is the constant by which Joachims,
@@ -30,10 +30,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from orlog.algos import discrete
 from orlog.algos.encoders import encoder_of
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of
+from orlog.algos.policies import action_count, actions_from_indices, actions_to_indices, chosen_values
 from orlog.algos.settings import AnyNumber, Common, NotNegative, Positive
 from orlog.loaders.batch import Batch
 
@@ -63,11 +63,11 @@ def estimated_rewards(
     by_regression = (log_likelihoods.exp() * expected).sum(-1)
     if config.objective == "direct":
         return by_regression
-    chosen = discrete.chosen_values(log_likelihoods, actions)
+    chosen = chosen_values(log_likelihoods, actions)
     weights = (chosen - behavior_log_probs).exp().clamp(max=config.max_weight)
     if config.objective == "ips":
         return weights * (rewards - config.baseline)
-    return weights * (rewards - discrete.chosen_values(expected, actions)) + by_regression
+    return weights * (rewards - chosen_values(expected, actions)) + by_regression
 
 
 class IPS:
@@ -84,12 +84,11 @@ class IPS:
         return "orlog.loaders.logged_choices:logged_choices", arguments
 
     def __init__(self, config: IPSConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
-        self.config = config
-        self.scaling = scaling.to(device)
+        self.config, self.scaling = config, scaling.to(device)
         generator = make_generator(seed, 0, device)
         self.encoder = encoder_of(config, self.scaling, generator)
         self.policy, self.regression = (
-            make_network(self.encoder.width, discrete.action_count(scaling), config.hidden, generator=generator)
+            make_network(self.encoder.width, action_count(scaling), config.hidden, generator=generator)
             for _ in range(2)
         )
         parameters = parameters_of(self.encoder, self.policy, self.regression)
@@ -99,10 +98,10 @@ class IPS:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
         features = self.encoder(self.encoder.shift(batch.observations))
-        actions = discrete.actions_to_indices(self.scaling, batch.actions)
+        actions = actions_to_indices(self.scaling, batch.actions)
         log_likelihoods = torch.log_softmax(self.policy(features), -1)
         expected = self.regression(features)
-        regression_loss = (discrete.chosen_values(expected, actions) - batch.rewards).square().mean()
+        regression_loss = (chosen_values(expected, actions) - batch.rewards).square().mean()
         value = estimated_rewards(
             log_likelihoods,
             actions,
@@ -124,4 +123,4 @@ class IPS:
     def act(self, observations: Any) -> Int64[Tensor, " batch"]:
         """Return the most likely actions."""
         indices = self.policy(self.encoder(observations)).argmax(-1)
-        return discrete.actions_from_indices(self.scaling, indices)
+        return actions_from_indices(self.scaling, indices)

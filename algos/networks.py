@@ -1,8 +1,8 @@
 """Networks and helpers that several algorithms share.
 
-Every network draws its initial weights from a generator that is passed in, never from a global
-one. Inside an algorithm, observations are standardized and actions lie in [-1, 1]; `Scaling`
-holds the two maps, so that a policy takes and gives the environment's own units.
+Every network draws its initial weights from a generator that is passed in, never from a global one. Inside an
+algorithm, observations are standardized and actions lie in [-1, 1]; `Scaling` holds the two maps, so that a policy
+takes and gives the environment's own units.
 """
 
 from __future__ import annotations
@@ -185,30 +185,10 @@ class TwinCritic(nn.Module):
     times at 3,072 rows and more, equal at 256).
     """
 
-    def __init__(
-        self,
-        obs_dim: int,
-        action_dim: int,
-        hidden: tuple[int, ...],
-        *,
-        generator: torch.Generator,
-        last_bound: float | None = None,
-        layer_norm: bool = False,
-        style: Literal["relu", "gelu"] = "relu",
-    ) -> None:
+    def __init__(self, obs_dim: int, action_dim: int, hidden: tuple[int, ...], **style: Any) -> None:
+        """Draw the weights; the keywords are those of `make_network`."""
         super().__init__()
-        self.first, self.second = (
-            make_network(
-                obs_dim + action_dim,
-                1,
-                hidden,
-                generator=generator,
-                last_bound=last_bound,
-                layer_norm=layer_norm,
-                style=style,
-            )
-            for _ in range(2)
-        )
+        self.first, self.second = (make_network(obs_dim + action_dim, 1, hidden, **style) for _ in range(2))
 
     def forward(
         self, observations: Float32[Tensor, "batch obs"], actions: Float32[Tensor, "batch act"]
@@ -289,13 +269,3 @@ class Critics(nn.Module):
 def _of(values: Tensor, which: Tensor | None) -> Tensor:
     """Return the values of some critics."""
     return values if which is None else values.index_select(0, which)
-
-
-def bellman_targets(
-    rewards: Float32[Tensor, " batch"],
-    terminations: Float32[Tensor, " batch"],
-    next_values: Float32[Tensor, " batch"],
-    discount: float,
-) -> Float32[Tensor, " batch"]:
-    """Return r + discount (1 - termination) V(s'): nothing follows a termination."""
-    return rewards + discount * (1 - terminations) * next_values

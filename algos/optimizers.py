@@ -1,9 +1,9 @@
 """Steps of training: down losses, of target networks, and Adam with less work around each step.
 
-Adam has the numbers and the state of `torch.optim.Adam`. PyTorch's fused Adam changes all parameters
-in one call, but prepares that call anew in every step and counts the steps of each parameter by a
-call of its own, which takes longer than the fused call where networks are small. Here its lists are
-kept, and the numbers of steps are views of one tensor.
+Adam has the numbers and the state of `torch.optim.Adam`. PyTorch's fused Adam changes all parameters in one call, but
+prepares that call anew in every step and counts the steps of each parameter by a call of its own, which takes longer
+than the fused call where networks are small. Here its lists are kept, and the numbers of steps are views of one
+tensor.
 """
 
 from __future__ import annotations

@@ -11,9 +11,8 @@ All of them are data. Own recipes are in `manifests/recorded/recipes.json`:
                                     "return_range": 100.0, and of how they were chosen
                                     "settings_tried": 4, "tuning_seeds": [100, 101]}}}]}
 
-What was published is in `manifests/recorded/published/hyperparameters.json`, and
-`published/presets/ALGORITHM.json` says for which datasets it is and what each published name means
-here. A new algorithm adds such a file.
+What was published is in `manifests/recorded/published/hyperparameters.json`, and `published/presets/ALGORITHM.json`
+says for which datasets it is and what each published name means here. A new algorithm adds such a file.
 
     {"algorithm": "IQL",                          its name in hyperparameters.json
      "presets": {
@@ -34,13 +33,12 @@ here. A new algorithm adds such a file.
     EFFECT: {"settings": {..}, "steps": 1, "reward_scale": 1.0, "reward_shift": 0.0,
              "return_range": 1000.0, "standardize_observations": true, "difference": "text"}
 
-A published setting that no key covers is a difference, which is shown: none is dropped silently. A
-recipe changes only the settings it names; all others are the algorithm's defaults.
+A published setting that no key covers is a difference, which is shown: none is dropped silently. A recipe changes
+only the settings it names; all others are the algorithm's defaults.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import functools
 import json
@@ -64,9 +62,14 @@ DEFAULTS = "none"
 OWN = "orlog"
 """The preset of orlog's own recipes."""
 
+_NO_SOURCE = "defaults"
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Rewards:
+
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What files say, without fields that nobody knows."""
+
+
+class Rewards(_Strict, frozen=True, kw_only=True):
     """What rewards become in training; evaluations always use raw returns.
 
     reward -> scale * (reward * return_range / (best - worst return of an episode)) + shift
@@ -95,8 +98,7 @@ class Rewards:
         return f"{text} {sign} {abs(self.shift):g}" if self.shift else text
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(_Strict, frozen=True, kw_only=True):
     """How an algorithm is trained on a dataset.
 
     Attributes:
@@ -113,23 +115,21 @@ class Recipe:
     """
 
     steps: int
-    settings: Mapping[str, object]
+    settings: Mapping[str, Any]
     source: str
     preset: str = OWN
     rewards: Rewards = Rewards()
     standardize_observations: bool = True
     differences: tuple[str, ...] = ()
-    evaluation: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    evaluation: Mapping[str, Any] = {}
     settings_tried: int = 0
     tuning_seeds: tuple[int, ...] = ()
 
     def lines(self, steps: int | None = None) -> list[str]:
         """Return what it uses and from where, in lines to print; `steps` are those of a run."""
-        chosen = ", ".join(
-            f"{name}={'none' if value is None else _text(value)}" for name, value in self.settings.items()
-        )
+        chosen = _named({name: "none" if value is None else value for name, value in self.settings.items()})
         seen = "standardized" if self.standardize_observations else "as they are"
-        length = f"{counted(self.steps, 'step')}"
+        length = counted(self.steps, "step")
         if steps not in (None, self.steps):
             length = f"{counted(steps, 'step')} (the preset has {self.steps:,})"
         source = self.source
@@ -139,79 +139,57 @@ class Recipe:
             f"preset {self.preset}: {source}",
             f"settings: {chosen or 'the defaults'}; {length}",
             f"rewards: {self.rewards}; observations: {seen}",
+            *(f"differs from what was published: {difference}" for difference in self.differences),
         ]
-        lines += [f"differs from what was published: {one}" for one in self.differences]
         if self.evaluation:
-            found = ", ".join(f"{name}={_text(value)}" for name, value in self.evaluation.items())
-            lines.append(f"published evaluation, not used here: {found}")
+            lines.append(f"published evaluation, not used here: {_named(self.evaluation)}")
         return lines
 
 
-_NO_SOURCE = "defaults"
-
-
-class _OwnRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A recipe as the file of own recipes has it."""
-
-    steps: int
-    settings: dict[str, Any]
-    source: str
-    preset: str = OWN
-    return_range: float | None = None
-    standardize_observations: bool = True
-    settings_tried: int = 0
-    tuning_seeds: tuple[int, ...] = ()
-
-
-class _Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _Group(_Strict, frozen=True, kw_only=True):
     """Datasets with recipes in common, by algorithm."""
 
     datasets: list[str]
-    recipes: dict[str, _OwnRecipe]
+    recipes: dict[str, dict[str, Any]]
 
 
-class _Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _Defaults(_Strict, frozen=True, kw_only=True):
     """Where the defaults of an algorithm come from, and for how many steps they are."""
 
     source: str = _NO_SOURCE
     steps: int = 1_000_000
 
 
-class _OwnTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _OwnTable(_Strict, frozen=True, kw_only=True):
     """The file of own recipes."""
 
     sources: dict[str, str]
     defaults: dict[str, _Defaults]
-    libraries: dict[str, _OwnRecipe]
+    libraries: dict[str, dict[str, Any]]
     groups: list[_Group]
 
-
-def _own_recipe(table: _OwnTable, written: _OwnRecipe) -> Recipe:
-    return Recipe(
-        steps=written.steps,
-        settings=written.settings,
-        source=written.source.format_map(table.sources),
-        preset=written.preset,
-        rewards=Rewards(return_range=written.return_range),
-        standardize_observations=written.standardize_observations,
-        settings_tried=written.settings_tried,
-        tuning_seeds=written.tuning_seeds,
-    )
+    def recipe(self, written: dict[str, Any]) -> Recipe:
+        """Return a recipe as it is written in the file."""
+        rewards = {"return_range": written.get("return_range")}
+        rest = {name: value for name, value in written.items() if name != "return_range"}
+        source = written["source"].format_map(self.sources)
+        return msgspec.convert({**rest, "source": source, "rewards": rewards}, Recipe)
 
 
 _OWN_TABLE = convert_json(parse_json((records_folder() / "recipes.json").read_bytes()), _OwnTable)
-_LIBRARIES = {form: _own_recipe(_OWN_TABLE, one) for form, one in _OWN_TABLE.libraries.items()}
+_LIBRARIES = {form: _OWN_TABLE.recipe(written) for form, written in _OWN_TABLE.libraries.items()}
 
 RECIPES: dict[tuple[str, str], Recipe] = {
-    (algorithm, dataset): _own_recipe(_OWN_TABLE, written)
+    (algorithm, dataset): recipe
     for group in _OWN_TABLE.groups
-    for dataset in group.datasets
     for algorithm, written in group.recipes.items()
+    for recipe in [_OWN_TABLE.recipe(written)]
+    for dataset in group.datasets
 }
 """Own recipes by algorithm and dataset."""
 
 
-class _Effect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _Effect(_Strict, frozen=True, kw_only=True):
     """What a published value means here."""
 
     settings: dict[str, Any] = {}
@@ -226,7 +204,7 @@ class _Effect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 _Keys = dict[str, str | dict[str, _Effect]]
 
 
-class _Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _Family(_Strict, frozen=True, kw_only=True):
     """Datasets with settings in common."""
 
     datasets: list[str]
@@ -235,7 +213,7 @@ class _Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     keys: _Keys = {}
 
 
-class _Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _Preset(_Strict, frozen=True, kw_only=True):
     """The settings of one implementation."""
 
     implementation: str
@@ -245,14 +223,25 @@ class _Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     also: _Effect = _Effect()
 
 
-class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _Table(_Strict, frozen=True, kw_only=True):
     """The presets of one algorithm."""
 
     algorithm: str
     presets: dict[str, _Preset]
 
 
-_FIELDS = ("steps", "reward_scale", "reward_shift", "return_range", "standardize_observations")
+class _Published(_Strict, frozen=True, kw_only=True):
+    """A published preset that fits a dataset of a name."""
+
+    name: str
+    preset: _Preset
+    family: _Family
+    dataset: str
+    algorithm: str
+    implementation: str
+    body: dict[str, Any]
+
+
 _ABOUT = ("source", "code", "n_datasets", "flags_source")
 
 
@@ -263,17 +252,16 @@ def recipe_for(algorithm: str, dataset: Dataset | str, *, preset: str = "") -> R
     benchmark's dataset that it names, else those of another implementation, else the defaults.
     `preset` names another one (`preset_names`).
     """
-    algorithm, names = known_as(algorithm), _names(dataset)
+    algorithm, names, form = _asked(algorithm, dataset)
     wanted = preset.lower()
     if wanted in ("", OWN) and (algorithm, names[0]) in RECIPES:
         return RECIPES[algorithm, names[0]]
     if wanted != DEFAULTS:
-        for name, found, family, dataset_name in _fitting(algorithm, names):
-            if wanted in ("", name):
-                return _published(_table(algorithm), name, found, family, dataset_name)
-        library = _LIBRARIES.get(_form(algorithm, dataset))
-        if library is not None and wanted == library.preset:
-            return library
+        for published in _fitting(algorithm, names):
+            if wanted in ("", published.name):
+                return _as_recipe(published)
+        if form in _LIBRARIES and wanted == _LIBRARIES[form].preset:
+            return _LIBRARIES[form]
         if wanted:
             known = preset_names(algorithm, dataset)
             raise ValueError(
@@ -281,41 +269,30 @@ def recipe_for(algorithm: str, dataset: Dataset | str, *, preset: str = "") -> R
                 f"{', '.join(known)}{did_you_mean(wanted, known) or '.'}"
             )
     defaults, none = _OWN_TABLE.defaults, _Defaults()
-    return Recipe(
-        steps=defaults.get(algorithm, none).steps,
-        settings={},
-        source=defaults.get(_form(algorithm, dataset), none).source,
-        preset=DEFAULTS,
-    )
+    steps, source = defaults.get(algorithm, none).steps, defaults.get(form, none).source
+    return Recipe(steps=steps, settings={}, source=source, preset=DEFAULTS)
 
 
 def preset_names(algorithm: str, dataset: Dataset | str) -> list[str]:
     """Return the names of the presets of an algorithm for a dataset, the default first."""
-    algorithm, names = known_as(algorithm), _names(dataset)
+    algorithm, names, form = _asked(algorithm, dataset)
     own = [OWN] if (algorithm, names[0]) in RECIPES else []
-    found = [name for name, *_ in _fitting(algorithm, names)]
-    library = _LIBRARIES.get(_form(algorithm, dataset))
-    libraries = [] if library is None else [library.preset]
-    return [*own, *dict.fromkeys([*found, *libraries, DEFAULTS])]
+    libraries = [_LIBRARIES[form].preset] if form in _LIBRARIES else []
+    published = [fitting.name for fitting in _fitting(algorithm, names)]
+    return list(dict.fromkeys([*own, *published, *libraries, DEFAULTS]))
 
 
-def _form(algorithm: str, dataset: Dataset | str) -> str:
-    """Return the name of an algorithm's form for the actions of a dataset, if these are known."""
-    return algorithm if isinstance(dataset, str) else form_of(algorithm, _kind_of_actions(dataset))
-
-
-def _kind_of_actions(dataset: Dataset) -> str:
-    """Return the kind of a dataset's actions; where there is one for each agent, that of the first."""
+def _asked(algorithm: str, dataset: Dataset | str) -> tuple[str, list[str], str]:
+    """Return an algorithm, the names of a dataset (its own and the benchmark's), and the form for its actions."""
+    algorithm = known_as(algorithm)
+    if isinstance(dataset, str):
+        return algorithm, [dataset], algorithm
     space: Any = dataset.action_space
     parts = getattr(space, "spaces", None)
-    return action_kind(next(iter(parts.values())) if isinstance(parts, dict) and parts else space)
-
-
-def _names(dataset: Dataset | str) -> list[str]:
-    """Return the names under which settings are looked for: its own and the benchmark's."""
-    if isinstance(dataset, str):
-        return [dataset]
-    return [name for name in dict.fromkeys((dataset.name, dataset.benchmark)) if name]
+    if isinstance(parts, dict) and parts:  # an action for each agent
+        space = next(iter(parts.values()))
+    names = [name for name in dict.fromkeys((dataset.name, dataset.benchmark)) if name]
+    return algorithm, names, form_of(algorithm, action_kind(space))
 
 
 @functools.cache
@@ -326,95 +303,91 @@ def _table(algorithm: str) -> _Table:
     return convert_json(parse_json(path.read_bytes()), _Table)
 
 
-def _fitting(algorithm: str, names: list[str]) -> list[tuple[str, _Preset, _Family, str]]:
-    """Return the presets that fit a dataset: name, preset, family, and the name that it fits."""
+def _fitting(algorithm: str, names: list[str]) -> list[_Published]:
+    """Return the presets that fit a dataset, each by the first of its names that fits."""
     table, fitting = _table(algorithm), []
     for name, preset in table.presets.items():
-        for one in names:
-            family = _family(table, preset, one)
-            if family is not None:
-                fitting.append((name, preset, family, one))
-                break
+        by_name = (_published(table, name, preset, dataset) for dataset in names)
+        fitting += [published for published in by_name if published is not None][:1]
     return fitting
 
 
-def _family(table: _Table, preset: _Preset, name: str) -> _Family | None:
+def _published(table: _Table, name: str, preset: _Preset, dataset: str) -> _Published | None:
     for family in preset.families:
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in family.datasets):
-            if "per_dataset" not in family.sections:
-                return family
-            body = _implementation(table, preset, family)
-            if name.rpartition("/")[2] in body["per_dataset"]:
-                return family
+        if any(fnmatch.fnmatchcase(dataset, pattern) for pattern in family.datasets):
+            algorithm = preset.algorithm or table.algorithm
+            implementation = family.implementation or preset.implementation
+            body = published_settings(algorithm, implementation)
+            if "per_dataset" not in family.sections or dataset.rpartition("/")[2] in body["per_dataset"]:
+                return _Published(
+                    name=name,
+                    preset=preset,
+                    family=family,
+                    dataset=dataset,
+                    algorithm=algorithm,
+                    implementation=implementation,
+                    body=body,
+                )
     return None
 
 
-def _implementation(table: _Table, preset: _Preset, family: _Family) -> dict[str, Any]:
-    algorithm = preset.algorithm or table.algorithm
-    return published_settings(algorithm, family.implementation or preset.implementation)
-
-
-def _published(table: _Table, name: str, preset: _Preset, family: _Family, dataset: str) -> Recipe:
+def _as_recipe(published: _Published) -> Recipe:
     """Return a published preset as a recipe."""
-    body = _implementation(table, preset, family)
+    body, preset, family = published.body, published.preset, published.family
     values: dict[str, Any] = {}
     for section in family.sections:
         part = body[section]
         if section == "per_dataset":
-            part = part[dataset.rpartition("/")[2]]
+            part = part[published.dataset.rpartition("/")[2]]
         values |= part if isinstance(part, dict) else {section: part}
     if not family.sections:
         values = {key: value for key, value in body.items() if key not in _ABOUT}
-    effects = [preset.also]
-    evaluation: dict[str, object] = {}
+    effects, evaluation = [preset.also], {}
     copied: dict[str, object] = {}
     for key, value in values.items():
         rule = _rule(preset.keys, family.keys, key, value)
         if rule == "evaluation":
             evaluation[key] = value
         elif isinstance(rule, str) and copied.setdefault(rule, value) != value:
-            one = f"one {rule}, {_text(copied[rule])}, published: {key}={_text(value)}"
-            effects.append(_Effect(difference=one))
+            difference = f"one {rule}, {_text(copied[rule])}, published: {key}={_text(value)}"
+            effects.append(_Effect(difference=difference))
         elif isinstance(rule, str):
-            effects.append(msgspec.convert({rule: value} if rule in _FIELDS else {"settings": {rule: value}}, _Effect))
+            is_effect = rule in _Effect.__struct_fields__
+            effects.append(msgspec.convert({rule: value} if is_effect else {"settings": {rule: value}}, _Effect))
         else:
             text = rule.difference.replace("{value}", _text(value))
             effects.append(msgspec.structs.replace(rule, difference=text))
-    settings: dict[str, object] = {}
-    for effect in effects:
-        settings |= effect.settings
-    fields = {
-        field: next((found for one in effects if (found := getattr(one, field)) is not None), None) for field in _FIELDS
-    }
-    implementation = family.implementation or preset.implementation
+
+    def first(field: str, default: Any) -> Any:
+        return next((value for one in effects if (value := getattr(one, field)) is not None), default)
+
     return Recipe(
-        steps=fields["steps"] or 1_000_000,
-        settings=settings,
-        source=f"{preset.algorithm or table.algorithm}, {implementation}: {body['source']}",
-        preset=name,
+        steps=first("steps", 1_000_000),
+        settings=functools.reduce(lambda settings, effect: {**settings, **effect.settings}, effects, {}),
+        source=f"{published.algorithm}, {published.implementation}: {body['source']}",
+        preset=published.name,
         rewards=Rewards(
-            scale=1.0 if fields["reward_scale"] is None else fields["reward_scale"],
-            shift=fields["reward_shift"] or 0.0,
-            return_range=fields["return_range"],
+            scale=first("reward_scale", 1.0), shift=first("reward_shift", 0.0), return_range=first("return_range", None)
         ),
-        standardize_observations=fields["standardize_observations"] is not False,
-        differences=tuple(dict.fromkeys(one.difference for one in effects if one.difference)),
+        standardize_observations=first("standardize_observations", True),
+        differences=tuple(dict.fromkeys(effect.difference for effect in effects if effect.difference)),
         evaluation=evaluation,
     )
 
 
 def _rule(general: _Keys, special: _Keys, key: str, value: object) -> str | _Effect:
     """Return what a published value means; a value that no key covers is a difference."""
-    for keys in (special, general):
-        rule = keys.get(key)
+    for rule in (special.get(key), general.get(key)):
         if isinstance(rule, str):
             return rule
-        if rule is not None and (found := rule.get(_text(value), rule.get("*"))) is not None:
-            return found
+        if rule is not None and (effect := rule.get(_text(value), rule.get("*"))) is not None:
+            return effect
     return _Effect(difference=f"orlog has no setting for the published {key}={_text(value)}")
 
 
 def _text(value: object) -> str:
-    if isinstance(value, tuple):
-        value = list(value)
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _named(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={_text(value)}" for name, value in values.items())

@@ -7,36 +7,32 @@
     L(T)      = mean ( d(phi(s'), z) + d(z, phi(s')) ) / 2,   z = phi(s) + T(phi(s), a)
     L(pi)     = mean q / mean |q|  -  w mean log pi(a | s, g),   q = d(phi(s) + T(phi(s), mu(s, g)), g)
 
-g in L(d) is the state of any step of the data. Of all distances that allow the data's steps, d is the
-largest: softplus raises the short ones, lambda rises while the steps cost more than epsilon. Two states
-that no episode joins are as far apart as the shortest chain of steps over several episodes.
+g in L(d) is the state of any step of the data. Of all distances that allow the data's steps, d is the largest:
+softplus raises the short ones, lambda rises while the steps cost more than epsilon. Two states that no episode joins
+are as far apart as the shortest chain of steps over several episodes.
 
-d is an interval quasimetric embedding (Wang and Isola 2022, https://arxiv.org/abs/2211.15120).
-phi(x) is split into groups of 8 numbers:
+d is an interval quasimetric embedding (Wang and Isola 2022, https://arxiv.org/abs/2211.15120). phi(x) is split into
+groups of 8 numbers:
 
     length of group k = | union over its numbers i of [ phi_i(x), max(phi_i(x), phi_i(y)) ] |
     d(x, y) = m mean_k length_k + (1 - m) max_k length_k,     m = sigmoid(mixing)
 
-It is 0 from x to x, obeys the triangle inequality, and may differ from d(y, x). L(d) and L(T) train
-phi and m, L(T) the model T too, L(lambda) the multiplier, L(pi) the policy alone; the denominator in
-L(pi) has no gradient. The policy is a Gaussian of standard deviation 1 around mu, which is clipped to
-[-1, 1] where T sees it and when it acts. Rewards, terminations and truncations play no part.
+It is 0 from x to x, obeys the triangle inequality, and may differ from d(y, x). L(d) and L(T) train phi and m, L(T)
+the model T too, L(lambda) the multiplier, L(pi) the policy alone; the denominator in L(pi) has no gradient. The
+policy is a Gaussian of standard deviation 1 around mu, which is clipped to [-1, 1] where T sees it and when it acts.
+Rewards, terminations and truncations play no part.
 
-The form and the defaults are those of OGBench (Park and others 2025,
-https://arxiv.org/abs/2410.20092; `impls/agents/qrl.py`).
+The form and the defaults are those of OGBench (Park and others 2025, https://arxiv.org/abs/2410.20092;
+`impls/agents/qrl.py`).
 
-What differs from OGBench's code:
-- In data of Gymnasium's goal environments a goal is the part achieved_goal, and a state has no part
-  desired_goal (`loaders/states_and_goals.py`). A goal is then a place of its own in phi's space,
-  psi(g), that a state reaches without a step: local has the term mean d(s, achieved_goal of s)^2
-  besides, and d(s, g) is the distance to the nearest state that achieves g. OGBench's goals are
-  whole observations, as ours are in other data, where psi = phi.
-- States and goals are standardized over the dataset by default; there, and with the authors' preset,
-  not. Actions are mapped from their bounds to [-1, 1], which are the bounds in OGBench.
-- A uniform later state is uniform; there, the nearest and the farthest come half as often as others.
+What differs from OGBench's code, besides what `goal_networks.py` lists for all:
+- In data of Gymnasium's goal environments a goal is the part achieved_goal, and a state has no part desired_goal
+  (`loaders/states_and_goals.py`). A goal is then a place of its own in phi's space, psi(g), that a state reaches
+  without a step: local has the term mean d(s, achieved_goal of s)^2 besides, and d(s, g) is the distance to the
+  nearest state that achieves g. OGBench's goals are whole observations, as ours are in other data, where psi = phi.
 - Frames pass the same convolutions in all networks; there, the policy has its own.
-- Missing: discrete actions and the advantage-weighted policy, which goes with them there; metric
-  residual networks, which no published setting uses; a standard deviation that is learned.
+- Missing: the advantage-weighted policy, which goes with discrete actions there; metric residual networks, which no
+  published setting uses.
 """
 
 from __future__ import annotations
@@ -47,45 +43,30 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.encoders import Observations
-from orlog.algos.goal_networks import (
-    GoalEncoder,
-    act_for_goals,
-    log_likelihood,
-    make_goal_policy,
-    policy_means,
-    value_and_cloning_loss,
-)
+from orlog.algos import goal_networks
 from orlog.algos.networks import Scaling, make_generator, make_network
-from orlog.algos.optimizers import Adam, descend_both
-from orlog.algos.settings import Common, Count, Fraction, Goals, NotNegative, Positive, Widths, check_goals
+from orlog.algos.optimizers import Adam, descend_both, parameters_of
+from orlog.algos.settings import Count, Goals, NotNegative, Positive
 from orlog.loaders.batch import GoalBatch
 
 _GROUP = 8  # numbers of a representation whose intervals are united
 
 
-class QRLConfig(Common, frozen=True, kw_only=True):
+class QRLConfig(goal_networks.GoalValueSettings, frozen=True, kw_only=True):
     """Settings of quasimetric RL."""
 
-    hidden: Widths = (512, 512, 512)
     representation: Count = 512
     """Numbers in a representation, a multiple of 8."""
-    batch_size: Count = 1024
-    discount: Fraction = 0.99
-    """Discount of the distances to value goals that are later states, in (0, 1)."""
     local_cost: Positive = 0.05
-    """Cost epsilon of the data's steps that the multiplier tolerates, > 0."""
+    """Cost epsilon of the data's steps that the multiplier tolerates."""
     cloning_weight: NotNegative = 0.003
-    """Weight w of the log-likelihood of the data's actions in the policy's loss, >= 0."""
+    """Weight w of the log-likelihood of the data's actions in the policy's loss."""
     value_goals: Goals = (0.0, 0.0, 1.0)
-    """Probability that the distance's goal is the state itself, a later one, or a random one."""
-    policy_goals: Goals = (0.0, 1.0, 0.0)
-    """Probability that the policy's goal is the state itself, a later one, or a random one."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.representation % _GROUP:
             raise ValueError(f"representation must be a positive multiple of {_GROUP}, found {self.representation}.")
-        check_goals(value_goals=self.value_goals, policy_goals=self.policy_goals)
 
 
 def far_loss(distances: Float32[Tensor, " batch"]) -> Float32[Tensor, ""]:
@@ -143,30 +124,21 @@ class QRL:
     ACTIONS = ("continuous",)
     GOALS = True
 
-    @staticmethod
-    def loader(config: QRLConfig) -> tuple[str, dict[str, Any]]:
-        """Return the loader of its batches: states with goals."""
-        return "orlog.loaders.states_and_goals:states_and_goals", {
-            "batch_size": config.batch_size,
-            "value_goals": config.value_goals,
-            "policy_goals": config.policy_goals,
-            "discount": config.discount,
-        }
+    loader = staticmethod(goal_networks.states_with_goals)
+    act = goal_networks.act_for_goals
 
     def __init__(self, config: QRLConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
-        self.config = config
-        self.scaling = scaling.to(device)
+        self.config, self.scaling = config, scaling.to(device)
         generator = make_generator(seed, 0, device)
-        self.encoder = GoalEncoder(self.scaling, config.encoder, config.random_shift, generator)
+        self.encoder = goal_networks.GoalEncoder(self.scaling, config, generator)
         encoder, action_dim = self.encoder, len(scaling.action_low)
         goal_dim = None if encoder.goals_are_states else encoder.goal_width
         self.distance = Quasimetric(encoder.width, goal_dim, config, generator=generator)
         width, hidden = config.representation, config.hidden
         self.model = make_network(width + action_dim, width, hidden, generator=generator, layer_norm=True, style="gelu")
-        self.policy = make_goal_policy(encoder, action_dim, hidden, generator=generator)
+        self.policy = goal_networks.make_goal_policy(encoder, action_dim, hidden, generator=generator)
         self.log_multiplier = nn.Parameter(torch.zeros((), device=device))
-        networks = (self.encoder, self.distance, self.model, self.policy)
-        trained = [one for network in networks for one in network.parameters()]
+        trained = parameters_of(self.encoder, self.distance, self.model, self.policy)
         self.optimizer = Adam([*trained, self.log_multiplier], config.learning_rate)
 
     def after(self, here: Tensor, actions: Tensor) -> Tensor:
@@ -196,11 +168,11 @@ class QRL:
         expected = self.after(here, actions)
         model_loss = (distance(following, expected) + distance(expected, following)).mean() / 2
 
-        means = policy_means(self.policy, fixed, goals)
+        means = goal_networks.policy_means(self.policy, fixed, goals)
         reached = self.after(here.detach(), means.clamp(-1, 1))
         left: Tensor = distance(reached, distance.of_goals(goals))
-        log_likelihoods = log_likelihood(actions, means)
-        policy_loss = value_and_cloning_loss(-left, log_likelihoods, self.config.cloning_weight)
+        log_likelihoods = goal_networks.log_likelihood(actions, means)
+        policy_loss = goal_networks.value_and_cloning_loss(-left, log_likelihoods, self.config.cloning_weight)
 
         descend_both(self.optimizer, distance_loss + multiplier_loss + model_loss, policy_loss, self.policy)
         return {
@@ -212,7 +184,3 @@ class QRL:
             "policy/loss": policy_loss.detach(),
             "policy/log_likelihood": log_likelihoods.detach().mean(),
         }
-
-    def act(self, observations: Observations, goals: Observations) -> Float32[Tensor, "batch act"]:
-        """Return the policy's mean actions for goals, in the environment's unit."""
-        return act_for_goals(self.policy, self.encoder, self.scaling, observations, goals)

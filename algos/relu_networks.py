@@ -2,16 +2,16 @@
 
     h_0 = x,   h_l = max(h_(l-1) W_l^T + b_l, 0),   y = h_(L-1) W_L^T + b_L
 
-The products are those that a chain of `torch.nn.Linear` and `torch.nn.ReLU` computes, in the same
-order, so every bit of outputs and gradients is the same. What is saved lies between the products: a
-ReLU and its mask are applied in place, and a network is one node of the graph in place of one for
-each operation. On a CPU, networks whose hidden layers all have `WIDE` units save more, by summing
-gradients of weights in another order, which changes their last bits: many rows pass them in blocks
-that fit the cache of a core (`BLOCK`), and the gradient of the first weights is computed transposed.
+The products are those that a chain of `torch.nn.Linear` and `torch.nn.ReLU` computes, in the same order, so every bit
+of outputs and gradients is the same. What is saved lies between the products: a ReLU and its mask are applied in
+place, and a network is one node of the graph in place of one for each operation. On a CPU, networks whose hidden
+layers all have `WIDE` units save more, by summing gradients of weights in another order, which changes their last
+bits: many rows pass them in blocks that fit the cache of a core (`BLOCK`), and the gradient of the first weights is
+computed transposed.
 
-`products_in("bf16")` takes the products between hidden layers in bfloat16, as forward as backward;
-they are nearly all of the work. The first layer, which sees the observations, the last one, sums,
-weights and gradients stay in float32.
+`products_in("bf16")` takes the products between hidden layers in bfloat16, as forward as backward; they are nearly
+all of the work. The first layer, which sees the observations, the last one, sums, weights and gradients stay in
+float32.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Updates on a GPU, recorded once and then repeated as a whole.
 
-An update of small networks is hundreds of kernels of a few microseconds each, and starting them one by one
-takes many times as long as they do. CUDA can record them and start all of them in one call (a CUDA graph):
-the same kernels on the same places in memory, so the numbers are the same to the bit. For that a batch is
-copied to where the recorded one lay, rates of learning are read from memory, and what an update decides in
-Python, such as whether the policy learns this time, is asked for before (`phase`): each answer has a
-recording of its own.
+An update of small networks is hundreds of kernels of a few microseconds each, and starting them one by one takes many
+times as long as they do. CUDA can record them and start all of them in one call (a CUDA graph): the same kernels on
+the same places in memory, so the numbers are the same to the bit. For that a batch is copied to where the recorded
+one lay, rates of learning are read from memory, and what an update decides in Python, such as whether the policy
+learns this time, is asked for before (`phase`): each answer has a recording of its own.
 """
 
 from __future__ import annotations

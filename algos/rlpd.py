@@ -1,8 +1,7 @@
 """RLPD (Ball, Smith, Kostrikov and Levine 2023, https://arxiv.org/abs/2302.02948).
 
-Online learning with prior data: soft actor-critic from nothing, in the environment of a dataset,
-with four changes: half of each batch is data, critics have layer normalization, there are many of
-them, and many updates for each step.
+Online learning with prior data: soft actor-critic from nothing, in the environment of a dataset, with four changes:
+half of each batch is data, critics have layer normalization, there are many of them, and many updates for each step.
 
     L_Q(theta)  = mean_i E[ ( y - Q_i(s, a) )^2 ]                          `updates` times each step
                   y = r + discount (1 - termination) ( min_(i in Z) Q_target_i(s', a')
@@ -11,42 +10,39 @@ them, and many updates for each step.
     L_pi(phi)   = E[ temperature log pi(a | s) - mean_i Q_i(s, a) ],  a ~ pi            once each step
     L(temperature) = temperature E[ -log pi(a | s) + dim(A) / 2 ]
 
-A batch holds `updates` smaller ones, each with its share of the data; policy and temperature step after
-them, on the last. The policy is a Gaussian squashed by a tanh; it explores with samples and is evaluated
-at its mean. Truncations bootstrap, terminations do not.
+A batch holds `updates` smaller ones, each with its share of the data; policy and temperature step after them, on the
+last. The policy is a Gaussian squashed by a tanh; it explores with samples and is evaluated at its mean. Truncations
+bootstrap, terminations do not.
 
-It is trained by `orlog train rlpd DATASET`: `steps` counts steps in the environment after the first
-`random_steps`, which take uniform actions without updates. It needs the environment, and the dataset
-may be any with rewards.
+It is trained by `orlog train rlpd DATASET`: `steps` counts steps in the environment after the first `random_steps`,
+which take uniform actions without updates. It needs the environment, and the dataset may be any with rewards.
 
-Defaults are the authors' for locomotion (`configs/rlpd_config.py`, README of ikostrikov/rlpd): two
-layers of 256, Adam at 3e-4, 10 critics, 2 for the target, 20 updates for each step, 5,000 random steps.
-For AntMaze they have three layers, `smallest_of=1`, `backup_entropy=false` and rewards r - 1; for Adroit
-three layers and `backup_entropy=false`.
+Defaults are the authors' for locomotion (`configs/rlpd_config.py`, README of ikostrikov/rlpd): two layers of 256,
+Adam at 3e-4, 10 critics, 2 for the target, 20 updates for each step, 5,000 random steps. For AntMaze they have three
+layers, `smallest_of=1`, `backup_entropy=false` and rewards r - 1; for Adroit three layers and `backup_entropy=false`.
 
 What differs from the authors' code (ikostrikov/rlpd, `rlpd/agents/sac/sac_learner.py`):
 - Observations are standardized over the dataset. The authors leave them as they are.
 - Actions are mapped from the bounds of the action space to [-1, 1], as the authors' wrapper does.
 - Layers start as `torch.nn.Linear` does. The authors': Glorot's uniform weights, biases 0.
 - The policy's deviation and mean are one layer, not two of the same input: the same function.
-- Missing: pretraining on the data alone, dropout, weight decay, and residual
-  critics.
+- Missing: pretraining on the data alone, dropout, weight decay, and residual critics.
 `tests/algos/recorded` holds parameters after 100 of its updates.
 """
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
+from orlog.algos.critics import bellman_targets, target_of
 from orlog.algos.encoders import Observations, encoder_of
-from orlog.algos.gaussians import sample_squashed
-from orlog.algos.networks import Critics, Scaling, bellman_targets, make_generator, make_network
+from orlog.algos.networks import Critics, Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
+from orlog.algos.policies import act_tanh, sample_squashed
 from orlog.algos.settings import ActorCritic, Count, Natural, Positive, Share
 from orlog.loaders.batch import Batch
 
@@ -54,7 +50,7 @@ LOG_STDS = (-20.0, 2.0)  # bounds of the policy's log standard deviation
 
 
 class RLPDConfig(ActorCritic, frozen=True, kw_only=True):
-    """Settings of RLPD."""
+    """Settings of RLPD; the batch size is that of one update of the critics."""
 
     temperature_learning_rate: Positive = 3e-4
     """Step size of Adam for the entropy temperature."""
@@ -67,13 +63,13 @@ class RLPDConfig(ActorCritic, frozen=True, kw_only=True):
     backup_entropy: bool = True
     """Whether targets hold the entropy of the next action."""
     prior: Share = 0.5
-    """Share of the dataset in each batch, in [0, 1]."""
+    """Share of the dataset in each batch."""
     random_steps: Natural = 5_000
     """First steps in the environment, with uniform actions and without updates."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.smallest_of <= self.critics:
-            raise ValueError(f"smallest_of must lie in [1, critics], found {self.smallest_of} of {self.critics}.")
+        if self.smallest_of > self.critics:
+            raise ValueError(f"smallest_of must be at most critics, found {self.smallest_of} of {self.critics}.")
 
 
 class RLPD:
@@ -83,26 +79,22 @@ class RLPD:
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     ONLINE = True
-    CONSTANTS = ("config", "scaling", "action_dim")
+    act = act_tanh
 
     @staticmethod
     def loader(config: RLPDConfig) -> tuple[str, dict[str, Any]]:
         """Return the loader of its batches: transitions, enough for all updates of a step."""
-        size = config.batch_size * config.updates
-        return "orlog.loaders.transitions:transitions", {"batch_size": size}
+        return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size * config.updates}
 
     def __init__(self, config: RLPDConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
-        self.config = config
-        self.scaling = scaling.to(device)
+        self.config, self.scaling = config, scaling.to(device)
         self.generator = make_generator(seed, 1, device)
         generator = make_generator(seed, 0, device)
         self.encoder = encoder_of(config, self.scaling, generator)
-        width, self.action_dim = self.encoder.width, len(scaling.action_low)
-        self.critic = Critics(
-            config.critics, width, self.action_dim, config.hidden, generator=generator, layer_norm=True
-        )
-        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.policy = make_network(width, 2 * self.action_dim, config.hidden, generator=generator)
+        width, action_dim, hidden = self.encoder.width, len(scaling.action_low), config.hidden
+        self.critic = Critics(config.critics, width, action_dim, hidden, generator=generator, layer_norm=True)
+        self.target_critic = target_of(self.critic)
+        self.policy = make_network(width, 2 * action_dim, hidden, generator=generator)
         self.log_temperature = nn.Parameter(torch.zeros((), device=device))
         self.critic_optimizer = Adam(parameters_of(self.encoder, self.critic), config.critic_learning_rate)
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
@@ -118,7 +110,7 @@ class RLPD:
             metrics = self._update_critics(part)
 
         with torch.no_grad():  # the critics alone train the encoder
-            features = self.encoder(self.encoder.shift(part.observations))
+            features = self.encoder.shifted(part.observations)
         own_actions, log_densities = sample_squashed(self.policy(features), LOG_STDS, self.generator)
         temperature = self.log_temperature.exp()
         own_q = self.critic(features, own_actions).mean(0)
@@ -126,8 +118,7 @@ class RLPD:
         descend(self.policy_optimizer, policy_loss, only=self.policy)
 
         entropy = -log_densities.detach().mean()
-        temperature_loss = temperature * (entropy + self.action_dim / 2)
-        descend(self.temperature_optimizer, temperature_loss)
+        descend(self.temperature_optimizer, temperature * (entropy + own_actions.shape[-1] / 2))
         return {
             **metrics,
             "policy/loss": policy_loss.detach(),
@@ -138,15 +129,13 @@ class RLPD:
     def _update_critics(self, batch: Batch) -> dict[str, Tensor]:
         """Take one step of the critics."""
         config = self.config
-        features = self.encoder(self.encoder.shift(batch.observations))
+        features = self.encoder.shifted(batch.observations)
         actions = self.scaling.actions_to_unit(batch.actions)
         with torch.no_grad():
-            next_features = self.encoder(self.encoder.shift(batch.next_observations))
+            next_features = self.encoder.shifted(batch.next_observations)
             next_actions, log_densities = sample_squashed(self.policy(next_features), LOG_STDS, self.generator)
-            drawn = torch.randperm(config.critics, generator=self.generator, device=actions.device)[
-                : config.smallest_of
-            ]
-            next_values = self.target_critic(next_features, next_actions, drawn).amin(0)
+            order = torch.randperm(config.critics, generator=self.generator, device=actions.device)
+            next_values = self.target_critic(next_features, next_actions, order[: config.smallest_of]).amin(0)
             if config.backup_entropy:
                 next_values -= self.log_temperature.exp() * log_densities
             targets = bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
@@ -157,18 +146,11 @@ class RLPD:
         return {"critic/loss": loss.detach(), "critic/mean": q_values.detach().mean()}
 
     @torch.no_grad()
-    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
-        """Return the tanh of the policy's mean in the environment's unit."""
-        means, _ = self.policy(self.encoder(observations)).chunk(2, -1)
-        return self.scaling.actions_from_unit(torch.tanh(means))
-
-    @torch.no_grad()
     def explore(self, observations: Observations, generator: torch.Generator) -> Float32[Tensor, "batch act"]:
         """Return samples of the policy in the environment's unit."""
-        outputs = self.policy(self.encoder(observations))
-        samples, _ = sample_squashed(outputs, LOG_STDS, generator)
+        samples, _ = sample_squashed(self.policy(self.encoder(observations)), LOG_STDS, generator)
         return self.scaling.actions_from_unit(samples)
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:
-    return batch.map(lambda one: one[rows])
+    return batch.map(lambda values: values[rows])

@@ -1,7 +1,7 @@
 """Settings of algorithms: the types and ranges that they share, and how text or JSON becomes settings.
 
-The settings of an algorithm are a frozen `msgspec.Struct`, whose annotations say the range of each. What nearly
-all have is in `Common` or `ActorCritic`; a page names what it adds, and what has another default there.
+The settings of an algorithm are a frozen `msgspec.Struct`, whose annotations say the range of each. What nearly all
+have is in `Common` or `ActorCritic`; a page names what it adds, and what has another default there.
 """
 
 from __future__ import annotations
@@ -66,16 +66,14 @@ class Valued(Common, frozen=True, kw_only=True):
 
 
 class ActorCritic(NetworkSettings, frozen=True, kw_only=True):
-    """What is set where policy and critics have rates of their own."""
+    """As `Valued`, where policy and critics have rates of their own."""
 
     policy_learning_rate: Positive = 3e-4
     """Step size of Adam for the policy."""
     critic_learning_rate: Positive = 3e-4
     """Step size of Adam for the critics."""
     discount: Fraction = 0.99
-    """Weight of the next step's value."""
     target_rate: Fraction = 0.005
-    """Fraction by which target networks move towards their networks in each update."""
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,21 +85,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an agent is rewarded with its own reward or with the team's."""
 
 
-def setting_names(config: type[Any]) -> tuple[str, ...]:
-    """Return the names of the settings of a configuration."""
-    return tuple(field.name for field in msgspec.structs.fields(config))
-
-
-def check_goals(**goals: tuple[float, float, float]) -> None:
-    """Refuse probabilities of goals that do not sum to 1."""
-    for name, value in goals.items():
-        if not math.isclose(sum(value), 1):
-            raise ValueError(f"{name} must be three probabilities that sum to 1, found {value}.")
-
-
 def of_run(kind: type[Any]) -> list[str]:
     """Return the settings of an algorithm that are those of the run: `steps` and `seed`, if it has them."""
-    return [name for name in ("steps", "seed") if name in setting_names(kind.CONFIG)]
+    return [name for name in ("steps", "seed") if name in kind.CONFIG.__struct_fields__]
 
 
 def make_config(algorithm: AlgorithmLike, settings: Mapping[str, object]) -> Any:
@@ -145,7 +131,7 @@ def check_for_any_form(algorithm: AlgorithmLike, settings: Mapping[str, object])
 
     Those that it has on data of several agents are taken, too.
     """
-    of_agents = {name: value for name, value in settings.items() if name in setting_names(AgentSettings)}
+    of_agents = {name: value for name, value in settings.items() if name in AgentSettings.__struct_fields__}
     read_config(AgentSettings, algorithm_name(algorithm), of_agents)
     own = {name: value for name, value in settings.items() if name not in of_agents}
     refused = []

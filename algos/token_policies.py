@@ -3,10 +3,10 @@
     context   what was told and said in the last steps of the episode, as `orlog.token_sequences` has it: o o [action] a [end] ..
     answer    token after token from what `next_scores` of the algorithm gives, up to the mark [end]
 
-Before the first token, steps are forgotten, the oldest first, until the context and the longest answer fit into `length`
-tokens. Only tokens that the data's agents say are scored and said. They are drawn in proportion to exp(score / sampling_temperature),
-by a generator whose stream is always the same; at a temperature of 0 the best one is taken. Where actions are numbers of choices
-(a Discrete space), only what may become the number of one is said.
+Before the first token, steps are forgotten, the oldest first, until the context and the longest answer fit into
+`length` tokens. Only tokens that the data's agents say are scored and said. They are drawn in proportion to exp(score
+/ sampling_temperature), by a generator whose stream is always the same; at a temperature of 0 the best one is taken.
+Where actions are numbers of choices (a Discrete space), only what may become the number of one is said.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from orlog.algos.networks import Scaling, make_generator
+from orlog.algos.optimizers import parameters_of
 from orlog.algos.settings import Count, Natural, NotNegative, Positive
 from orlog.algos.transformer import CausalTransformer, make_linear, recency
 from orlog.datasets.columns.vocabulary import OutsideVocabularyError, read_vocabulary
@@ -68,10 +69,18 @@ class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-def sequences_of(config: TokenSettings) -> dict[str, Any]:
-    """Return the arguments of the loader of token sequences."""
+def token_sequences_of(config: TokenSettings) -> tuple[str, dict[str, Any]]:
+    """Return the loader of batches of token sequences."""
     infos = {} if config.speaker is None else {"infos": ("speaker",), "speaker": config.speaker}
-    return {"batch_size": config.batch_size, "length": config.length, "tokenizer": config.tokenizer, **infos}
+    arguments = {"batch_size": config.batch_size, "length": config.length, "tokenizer": config.tokenizer, **infos}
+    return "orlog.loaders.token_sequences:token_sequences", arguments
+
+
+def speak_at_once(self: Any, observations: Any) -> list[str] | Int64[Tensor, " batch"]:
+    """Return what is said at the first steps of episodes."""
+    texts = observations if isinstance(observations, list) else next(iter(observations.values()))
+    said: list[str] | Tensor = self.actor(len(texts)).act(observations)
+    return said
 
 
 class TokenTransformer(nn.Module):
@@ -145,7 +154,7 @@ def trimmed(batch: TokenBatch) -> TokenBatch:
 
 def decayed(config: TokenSettings, *networks: nn.Module) -> torch.optim.AdamW:
     """Return AdamW for networks."""
-    parameters = [one for network in networks for one in network.parameters()]
+    parameters = parameters_of(*networks)
     return torch.optim.AdamW(parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True)
 
 

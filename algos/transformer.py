@@ -1,7 +1,7 @@
 """A causal transformer: each token becomes a vector that depends on this and the earlier tokens.
 
-Layers are those of GPT-2, normalized before attention and before the two linear layers. Initial
-weights and dropout's masks are drawn from generators that are passed in, never from a global one.
+Layers are those of GPT-2, normalized before attention and before the two linear layers. Initial weights and dropout's
+masks are drawn from generators that are passed in, never from a global one.
 """
 
 from __future__ import annotations

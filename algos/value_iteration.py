@@ -1,26 +1,25 @@
 """Value iteration on the counts of the data: the yardstick where states and actions are numbered.
 
-The data's transitions are taken for the world (certainty equivalence), and each update is one sweep over
-all of its states, Bellman's:
+The data's transitions are taken for the world (certainty equivalence), and each update is one sweep over all of its
+states, Bellman's:
 
     Q(s, a)  <-  r(s, a) + discount sum over s' of P(s' | s, a) V(s')  -  lower_bound / sqrt(n(s, a))
     V(s)      =  max of Q(s, a) over the actions with n(s, a) >= least_count
 
-where n are counts, P(s' | s, a) = n(s, a, s') / n(s, a), r is the mean reward, and nothing follows a
-termination. The policy takes the action of the largest Q(s, a) among those. With `lower_bound` 0, the
-default, this is value iteration (Bellman 1957; Sutton and Barto 2018, section 4.4). Above 0 it is VI-LCB of
-Rashidinejad and others 2021, https://arxiv.org/abs/2103.12021, which is pessimistic where the
-data are few.
+where n are counts, P(s' | s, a) = n(s, a, s') / n(s, a), r is the mean reward, and nothing follows a termination. The
+policy takes the action of the largest Q(s, a) among those. With `lower_bound` 0, the default, this is value iteration
+(Bellman 1957; Sutton and Barto 2018, section 4.4). Above 0 it is VI-LCB of Rashidinejad and others 2021,
+https://arxiv.org/abs/2103.12021, which is pessimistic where the data are few.
 
 What differs from VI-LCB: the penalty's factor is a setting in place of the theorem's (a bound on values times a
-logarithm); all sweeps use all of the data, which the paper splits; values are not clipped to be >= 0, since
-rewards may be negative; and actions that the data do not have are left out, which the paper values at 0.
+logarithm); all sweeps use all of the data, which the paper splits; values are not clipped to be >= 0, since rewards
+may be negative; and actions that the data do not have are left out, which the paper values at 0.
 
 A state that the data end in without a termination, and never act in, has the least value that the data's rewards
 allow: lowest reward / (1 - discount) if that is negative, else 0. There the policy takes the first action.
 
-`steps` are sweeps, of which a discount of 0.99 needs some hundreds: after each, errors are at most the
-discount times as large. There is no randomness, so all seeds are alike.
+`steps` are sweeps, of which a discount of 0.99 needs some hundreds: after each, errors are at most the discount times
+as large. There is no randomness, so all seeds are alike.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from orlog.algos import discrete
 from orlog.algos.encoders import make_encoder
 from orlog.algos.networks import Linear, Scaling, make_generator
+from orlog.algos.policies import action_count, actions_from_indices, actions_to_indices
 from orlog.algos.settings import Count, Inside, NotNegative
 from orlog.loaders.batch import CountBatch
 
@@ -90,10 +89,9 @@ class ValueIteration:
         return "orlog.loaders.counts:transition_counts", {}
 
     def __init__(self, config: ValueIterationConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
-        self.config = config
-        self.scaling = scaling.to(device)
+        self.config, self.scaling = config, scaling.to(device)
         self.encoder = make_encoder(self.scaling, generator=make_generator(seed, 0, device))
-        actions = discrete.action_count(scaling)
+        actions = action_count(scaling)
         self.critic = nn.Sequential(Linear(self.encoder.width, actions, bias=False, device=device))
         self.critic.requires_grad_(False)
         nn.init.zeros_(self.q_values)
@@ -110,7 +108,7 @@ class ValueIteration:
         """Sweep once over all states and return metrics (0-dimensional tensors)."""
         config, (states, actions) = self.config, self.counts.shape
         first = int(self.scaling.observation_space.start)  # type: ignore[union-attr]
-        indices = discrete.actions_to_indices(self.scaling, batch.actions)
+        indices = actions_to_indices(self.scaling, batch.actions)
         pairs = (batch.observations - first) * actions + indices
         counts = self.counts.new_zeros(states * actions).index_add_(0, pairs, batch.counts)
         self.counts = counts.view(states, actions)
@@ -130,7 +128,7 @@ class ValueIteration:
         """Return the actions of the largest values, among those that the data have often enough."""
         states = observations - int(self.scaling.observation_space.start)  # type: ignore[union-attr]
         known = torch.where(self._may_choose(), self.q_values.T, _NEVER)
-        return discrete.actions_from_indices(self.scaling, known[states].argmax(-1))
+        return actions_from_indices(self.scaling, known[states].argmax(-1))
 
     def _may_choose(self) -> Bool[Tensor, "states actions"]:
         return (self.counts > 0) & (self.counts >= self.config.least_count)

@@ -172,7 +172,7 @@ class COCOA(CQL):
     def __init__(self, config: COCOAConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         super().__init__(config, scaling, seed=seed, device=device)
         generator = make_generator(seed, 2, device)
-        obs_dim, action_dim = len(scaling.obs_mean), self.action_dim
+        obs_dim, action_dim = len(scaling.obs_mean), len(scaling.action_low)
         self.anchors = Anchors(obs_dim, action_dim, config, generator)
         self.anchor_optimizer = torch.optim.Adam(self.anchors.parameters(), config.anchor_learning_rate)
         find = self.anchors.find

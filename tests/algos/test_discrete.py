@@ -10,8 +10,8 @@ import torch
 
 from orlog.algos.algorithms import find_algorithm
 from orlog.algos.cql_discrete import CQLDiscrete, CQLDiscreteConfig
-from orlog.algos.discrete import actions_from_indices, actions_to_indices, chosen_values
 from orlog.algos.networks import make_generator
+from orlog.algos.policies import actions_from_indices, actions_to_indices, chosen_values
 from orlog.algos.settings import complete_config, make_config
 from orlog.loaders.batch import Batch
 from tests.algos import plain

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from orlog.algos.gaussians import squashed_log_density, squashed_samples
+from orlog.algos.policies import squashed_log_density, squashed_samples
 
 
 @pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (0.8, -1.0), (-1.5, 0.3), (0.1, -3.0)])

@@ -8,7 +8,6 @@ import torch
 
 from orlog.algos.crl import CRL
 from orlog.algos.gcbc import GCBC
-from orlog.algos.gciql import GCIQL
 from orlog.algos.gcivl import GCIVL
 from orlog.algos.hiql import HIQL
 from orlog.algos.qrl import QRL, interval_lengths
@@ -16,9 +15,18 @@ from orlog.algos.training.data import loaded
 from orlog.loaders.arrays import Arrays, Leaf
 from orlog.loaders.states_and_goals import states_and_subgoals
 from tests.algos import plain
-from tests.algos.updates.goals import union
 
 GRID = torch.linspace(-1, 1, 21)
+
+
+def union(starts, ends):
+    """Return the length of a union of intervals, from the ends of those that overlap."""
+    length, reached = 0.0, -np.inf
+    for start, end in sorted(zip(starts.tolist(), ends.tolist(), strict=True)):
+        if end > max(start, reached):
+            length += end - max(start, reached)
+            reached = end
+    return length
 
 
 def test_an_interval_distance_is_the_length_of_unions_and_a_quasimetric():
@@ -155,23 +163,3 @@ def test_values_put_pieces_together_and_cloning_does_not(pieces):
     assert to_c < 0 < to_e
     to_c, to_e = first_actions(valued, [C, E])
     assert to_c > 0.3 > -0.3 > to_e
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_critics_find_the_fastest_way_where_the_data_wander():
-    rng = np.random.default_rng(0)
-    walks, length = 200, 20
-    rows = np.zeros((walks, length + 1, 1 + 1 + 3), np.float32)
-    actions = rng.uniform(-2, 2, (walks, length))
-    states = rng.uniform(-1, 1, walks)
-    for step in range(length):
-        rows[:, step, 0], rows[:, step, 1] = states, actions[:, step]
-        states = (states + 0.1 * actions[:, step]).clip(-1, 1)
-    rows[:, length, 0] = states
-    rows[:, length - 1, 4] = 1
-    data = Arrays(rows=torch.from_numpy(rows.reshape(-1, 5)), lengths=np.full(walks, length), obs_dim=1, action_dim=1)
-    algorithm = trained(GCIQL, data, 900, learning_rate=1e-3, target_rate=0.1, discount=0.9)
-    ends = torch.tensor([[-0.8], [0.8]])
-    there, back = algorithm.act(ends, -ends).squeeze(1).tolist()
-    assert there > 1.5 > -1.5 > back

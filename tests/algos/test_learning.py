@@ -52,8 +52,8 @@ def packed(states, actions, rewards, *, terminated, length=1):
     return Arrays(rows=rows, lengths=lengths, obs_dim=1, action_dim=1, digest="sha256:toy")
 
 
-def trained(name, data, steps=STEPS, settings=None):
-    config = make_config(name, {"hidden": [32, 32], "batch_size": 128, **(settings or FAST[name])})
+def trained(name, data, steps=STEPS):
+    config = make_config(name, {"hidden": [32, 32], "batch_size": 128, **FAST[name]})
     algorithm = make_algorithm(name, config, plain.toy_scaling(), seed=0)
     for batch in itertools.islice(loaded(type(algorithm), config, data, seed=0), steps):
         algorithm.update(batch)
@@ -62,12 +62,10 @@ def trained(name, data, steps=STEPS, settings=None):
 
 AHEAD = {"target_rate": 0.1, "discount": 0.9}
 BOTH = {"policy_learning_rate": 3e-3, "critic_learning_rate": 3e-3, **AHEAD}
-CAREFUL = {**BOTH, "sampled_actions": 4, "conservative_weight": 0.1}
 FAST = {
     "bc": {"learning_rate": 3e-3},
     "iql": {"learning_rate": 3e-3, "expectile": 0.9, "inverse_temperature": 10.0, **AHEAD},
-    "cql": {**CAREFUL, "cloning_steps": 0},
-    "calql": {**CAREFUL, "target_gap": None},
+    "cql": {**BOTH, "sampled_actions": 4, "conservative_weight": 0.1, "cloning_steps": 0},
     "td3bc": {
         **BOTH,
         "policy_learning_rate": 1e-3,
@@ -75,37 +73,8 @@ FAST = {
         "value_weight": 30.0,
         "target_rate": 0.2,
     },
-    "rebrac": {
-        **BOTH,
-        "policy_learning_rate": 1e-2,
-        "critic_learning_rate": 1e-2,
-        "policy_penalty": 0.03,
-        "policy_interval": 10,
-        "target_rate": 0.5,
-    },
-    "edac": {**BOTH, "temperature_learning_rate": 3e-3, "critics": 3},
-    "fql": {
-        "learning_rate": 1e-2,
-        "distillation_weight": 0.1,
-        "normalize_values": True,
-        "flow_steps": 3,
-        "target_rate": 0.2,
-        "discount": 0.9,
-    },
-    "ifql": {"learning_rate": 1e-2, "expectile": 0.9, "flow_steps": 5, **AHEAD},
-    "awac": {"learning_rate": 3e-3, "temperature": 0.1, **AHEAD},
 }
-# A plain implementation shows each algorithm's updates; what they come to is shown by three kinds.
-VALUES = [
-    one if one in ("cql", "iql", "td3bc") else pytest.param(one, marks=pytest.mark.thorough)
-    for one in sorted({*FAST} - {"bc"})
-]
-# ReBRAC's critics start near 0, so that first steps of the policy lead nowhere, and FQL's policy
-# has to learn what the flow learns: three times as many.
-SLOWER = {
-    "fql": {"distillation_weight": 1.0},
-    "rebrac": {"policy_learning_rate": 1e-3, "policy_penalty": 1.0, "policy_interval": 2},
-}
+VALUES = ["cql", "iql", "td3bc"]
 
 
 def test_cloning_finds_the_mean_action_and_not_the_rewarded(one_choice):
@@ -122,16 +91,12 @@ def test_cloning_does_not_reach_back(two_steps):
 
 @pytest.mark.parametrize("name", VALUES)
 def test_values_find_the_rewarded_action(one_choice, name):
-    steps = 3 * STEPS if name in SLOWER else STEPS
-    error = trained_error(name, one_choice, offset=0.8, steps=steps)
-    # EDAC's critics agree too well beside the data, so that its policy goes there for some states.
-    assert error < (0.5 if name == "edac" else 0.4)
+    assert trained_error(name, one_choice, offset=0.8, steps=STEPS) < 0.4
 
 
 def trained_error(name, data, *, offset, steps):
     """Return the mean distance of a trained policy's actions from s + offset."""
-    algorithm = trained(name, data, steps, {**FAST[name], **SLOWER.get(name, {})})
-    return float((algorithm.act(GRID) - GRID - offset).abs().mean())
+    return float((trained(name, data, steps).act(GRID) - GRID - offset).abs().mean())
 
 
 @pytest.mark.parametrize("name", VALUES)

@@ -7,7 +7,7 @@ import pytest
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.algos.presets import RECIPES, Rewards, preset_names, recipe_for
 from orlog.algos.settings import make_config
-from orlog.manifests.tables import presets_file, published_file, published_settings, read_table
+from orlog.manifests.tables import presets_file, published_settings, read_table
 
 D4RL = [f"d4rl/{row['dataset_id']}" for row in read_table("d4rl")]
 FILES = sorted(presets_file("iql").parent.glob("*.json"))
@@ -23,50 +23,81 @@ def recipes():
                 yield path.stem, dataset, preset
 
 
-def test_iql_on_antmaze_takes_the_authors_settings_and_rewards():
-    recipe = recipe_for("iql", "d4rl/antmaze-medium-play-v2")
-    body = json.loads(published_file().read_text("utf-8"))["algorithms"]["IQL"]["official"]
-    assert recipe.preset == "authors"
-    assert body["source"] in recipe.source
-    assert recipe.settings["expectile"] == body["antmaze"]["expectile"] == 0.9
-    assert recipe.settings["inverse_temperature"] == body["antmaze"]["temperature"] == 10.0
-    assert recipe.rewards == Rewards(shift=-1.0)
-    assert body["antmaze"]["reward"] == "r - 1"
-    assert not recipe.standardize_observations
-    assert recipe.steps == 1_000_000
-    assert str(recipe.rewards) == "reward - 1"
-    assert any("-v0 in the README" in one for one in recipe.differences)
-    assert recipe.evaluation == {"eval_every": 100_000, "eval_episodes": 100}
-
-
-def test_iql_on_locomotion_scales_by_the_range_of_returns_and_corl_standardizes_too():
-    for name in ("halfcheetah-expert-v2", "hopper-medium-v2", "walker2d-random-v0"):
-        recipe = recipe_for("iql", f"d4rl/{name}")
-        assert recipe.rewards == Rewards(return_range=1000.0)
-        assert not recipe.standardize_observations
-    corl = recipe_for("iql", "d4rl/hopper-medium-v2", preset="corl")
-    assert corl.standardize_observations
-    assert corl.rewards == Rewards(return_range=1000.0)
-    assert corl.settings["target_rate"] == 0.001
-    assert any("deterministic" in one for one in corl.differences)
-    assert recipe_for("iql", "d4rl/hopper-expert-v2", preset="CORL").rewards == Rewards()
+TASK = "singletask-task3-v0"
+NOT_STANDARDIZED = {"standardize_observations": False}
+TAKEN = [
+    # algorithm, dataset, preset asked for, and of the recipe: preset, steps, rewards, some settings, other fields
+    ("iql", "d4rl/antmaze-medium-play-v2", "", "authors", 10**6, Rewards(shift=-1.0),
+     {"expectile": 0.9, "inverse_temperature": 10.0}, {**NOT_STANDARDIZED, "evaluation": {"eval_every": 100_000, "eval_episodes": 100}}),
+    ("iql", "d4rl/halfcheetah-expert-v2", "", "authors", 10**6, Rewards(return_range=1000.0), {}, NOT_STANDARDIZED),
+    ("iql", "d4rl/walker2d-random-v0", "", "authors", 10**6, Rewards(return_range=1000.0), {}, NOT_STANDARDIZED),
+    ("iql", "d4rl/hopper-medium-v2", "corl", "corl", 10**6, Rewards(return_range=1000.0), {"target_rate": 0.001}, {}),
+    ("iql", "d4rl/hopper-expert-v2", "CORL", "corl", 10**6, Rewards(), {}, {}),
     # The authors' code scales three families; ant is not among them, and nobody else published it.
-    assert recipe_for("iql", "d4rl/ant-medium-v2").preset == "none"
-
-
-def test_cql_on_antmaze_takes_each_implementations_rewards_and_gap():
-    authors = recipe_for("cql", "d4rl/antmaze-umaze-v2")
+    ("iql", "d4rl/ant-medium-v2", "", "none", 10**6, Rewards(), {}, {}),
     # (r - 0.5) * 4, and a threshold of 5 on a weighted gap of weight 5
-    assert authors.rewards == Rewards(scale=4.0, shift=-2.0)
-    assert authors.settings["target_gap"] == 5.0 / 5.0
-    corl = recipe_for("cql", "d4rl/antmaze-umaze-v2", preset="corl")
-    assert corl.rewards == Rewards(scale=10.0, shift=-5.0)
-    assert corl.settings["target_gap"] == 0.8
-    assert not corl.standardize_observations
-    differences = " ".join(corl.differences)
-    assert "cql_clip_diff_min=-200" in differences
-    assert "the best of 10" in differences
-    assert "published: 5" in differences
+    ("cql", "d4rl/antmaze-umaze-v2", "", "authors", 10**6, Rewards(scale=4.0, shift=-2.0), {"target_gap": 1.0}, {}),
+    ("cql", "d4rl/antmaze-umaze-v2", "corl", "corl", 10**6, Rewards(scale=10.0, shift=-5.0), {"target_gap": 0.8}, NOT_STANDARDIZED),
+    ("td3bc", "d4rl/hopper-medium-v0", "", "authors", 10**6, Rewards(), {"value_weight": 2.5}, {"differences": ()}),
+    ("td3bc", "d4rl/antmaze-umaze-v2", "", "corl", 10**6, Rewards(shift=-1.0), {}, {}),
+    ("awac", "d4rl/antmaze-umaze-v2", "", "corl", 10**6, Rewards(shift=-1.0), {}, {}),
+    ("awac", "d4rl/pen-human-v1", "", "corl", 10**6, Rewards(), {}, {}),
+    ("rebrac", "d4rl/walker2d-medium-v2", "", "authors", 10**6, Rewards(),
+     {"policy_penalty": 0.05, "critic_penalty": 0.1, "batch_size": 1024}, {**NOT_STANDARDIZED, "differences": ()}),
+    ("rebrac", "d4rl/antmaze-umaze-v2", "", "authors", 10**6, Rewards(scale=100.0), {"discount": 0.999}, {}),
+    ("rebrac", "d4rl/maze2d-large-v1", "", "corl", 10**6, Rewards(), {}, {}),
+    ("edac", "d4rl/hopper-medium-v2", "", "corl", 3 * 10**6, Rewards(), {"critics": 50, "diversity": 1}, NOT_STANDARDIZED),
+    ("edac", "d4rl/hopper-medium-v2", "SAC-N", "sac-n", 3 * 10**6, Rewards(), {"critics": 500, "diversity": 0}, {}),
+    ("edac", "d4rl/pen-cloned-v1", "", "authors", 200_000, Rewards(), {"critics": 20, "diversity": 10}, {}),
+    ("fql", "d4rl/pen-cloned-v1", "", "authors", 500_000, Rewards(),
+     {"distillation_weight": 10_000, "target": "smallest"}, {**NOT_STANDARDIZED, "differences": ()}),
+    ("fql", "d4rl/antmaze-large-play-v2", "", "authors", 500_000, Rewards(shift=-1.0), {"distillation_weight": 3}, {}),
+    ("fql", f"ogbench/humanoidmaze-large-navigate-{TASK}", "", "authors", 10**6, Rewards(), {"discount": 0.995}, {}),
+    ("ifql", "ogbench/humanoidmaze-medium-navigate-singletask-v0", "", "authors", 10**6, Rewards(),
+     {"discount": 0.995, "sampled_actions": 32}, {"differences": ()}),
+    ("qcfql", "ogbench/cube-triple-play-singletask-task2-v0", "", "authors", 10**6, Rewards(),
+     {"chunk_length": 5, "distillation_weight": 100}, {"differences": ()}),
+    ("hiql", "ogbench/antmaze-giant-stitch-v0", "", "ogbench", 10**6, Rewards(),
+     {"discount": 0.995, "policy_goals": [0.0, 0.5, 0.5], "value_goals": [0.2, 0.5, 0.3]}, NOT_STANDARDIZED),
+    ("gcivl", "ogbench/antmaze-giant-stitch-v0", "", "ogbench", 10**6, Rewards(),
+     {"inverse_temperature": 10, "policy_goals": [0, 0.5, 0.5]}, {}),
+    ("gciql", "ogbench/pointmaze-medium-navigate-v0", "", "ogbench", 10**6, Rewards(), {"cloning_weight": 0.003}, {}),
+    ("crl", "ogbench/antmaze-large-explore-v0", "", "ogbench", 10**6, Rewards(), {"policy_goals": [0.0, 0.0, 1.0]}, {}),
+    ("qrl", "ogbench/pointmaze-large-navigate-v0", "", "ogbench", 10**6, Rewards(), {"cloning_weight": 3e-4}, {}),
+    ("qrl", "ogbench/visual-cube-double-play-v0", "", "none", 10**6, Rewards(), {}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("algorithm", "dataset", "asked", "preset", "steps", "rewards", "settings", "others"), TAKEN)
+def test_recipes_are_what_was_published(algorithm, dataset, asked, preset, steps, rewards, settings, others):
+    recipe = recipe_for(algorithm, dataset, preset=asked)
+    assert (recipe.preset, recipe.steps, recipe.rewards) == (preset, steps, rewards)
+    assert settings.items() <= recipe.settings.items()
+    assert {name: getattr(recipe, name) for name in others} == others
+
+
+def test_differences_and_sources_are_said():
+    def source(*asked, **preset):
+        return recipe_for(*asked, **preset).source
+
+    def differs(*asked, **preset):
+        return " ".join(recipe_for(*asked, **preset).differences)
+
+    assert "-v0 in the README" in differs("iql", "d4rl/antmaze-medium-play-v2")
+    assert "deterministic" in differs("iql", "d4rl/hopper-medium-v2", preset="corl")
+    corl = differs("cql", "d4rl/antmaze-umaze-v2", preset="corl")
+    assert all(words in corl for words in ("cql_clip_diff_min=-200", "the best of 10", "published: 5"))
+    assert "-v0 list" in differs("td3bc", "d4rl/hopper-medium-v2")
+    assert source("edac", "d4rl/hopper-medium-v2", preset="SAC-N").startswith("SAC-N, CORL: ")
+    assert "1d4140997f" in source("hiql", "ogbench/antmaze-giant-stitch-v0")
+
+
+def test_all_datasets_of_ogbench_have_settings_of_all_algorithms_for_goals():
+    for row in read_table("ogbench"):
+        for algorithm in ("crl", "gcbc", "gciql", "gcivl", "hiql", "qrl"):
+            recipe = recipe_for(algorithm, f"ogbench/{row['dataset_id']}")
+            make_config(algorithm, recipe.settings)
+            assert not recipe.differences
 
 
 @pytest.mark.parametrize(
@@ -93,47 +124,6 @@ def test_corls_values_for_each_dataset_are_those_of_its_file(algorithm, publishe
     for name, special in body["per_dataset"].items():
         recipe = recipe_for(algorithm, f"d4rl/{name}", preset="corl")
         assert recipe.settings[ours] == {**body["common"], **special}[published], name
-
-
-def test_td3bc_and_awac_take_the_published_rewards_and_observations():
-    authors = recipe_for("td3bc", "d4rl/hopper-medium-v0")
-    assert (authors.preset, authors.differences) == ("authors", ())
-    assert authors.settings["value_weight"] == 2.5
-    assert authors.standardize_observations
-    (difference,) = recipe_for("td3bc", "d4rl/hopper-medium-v2").differences
-    assert "-v0 list" in difference
-    assert recipe_for("td3bc", "d4rl/antmaze-umaze-v2").rewards == Rewards(shift=-1.0)
-    assert recipe_for("awac", "d4rl/antmaze-umaze-v2").rewards == Rewards(shift=-1.0)
-    assert recipe_for("awac", "d4rl/hopper-medium-v2").rewards == Rewards()
-    assert recipe_for("awac", "d4rl/pen-human-v1").rewards == Rewards()
-    assert recipe_for("awac", "d4rl/pen-human-v1").standardize_observations
-
-
-def test_rebrac_takes_both_penalties_of_the_dataset():
-    recipe = recipe_for("rebrac", "d4rl/walker2d-medium-v2")
-    assert (recipe.preset, recipe.differences) == ("authors", ())
-    assert recipe.settings["policy_penalty"] == 0.05
-    assert recipe.settings["critic_penalty"] == 0.1
-    assert recipe.settings["batch_size"] == 1024
-    assert not recipe.standardize_observations
-    antmaze = recipe_for("rebrac", "d4rl/antmaze-umaze-v2")
-    assert antmaze.rewards == Rewards(scale=100.0)
-    assert antmaze.settings["discount"] == 0.999
-    assert recipe_for("rebrac", "d4rl/maze2d-large-v1").preset == "corl"
-
-
-def test_edac_takes_critics_and_diversity_of_the_dataset_and_sac_n_has_none():
-    recipe = recipe_for("edac", "d4rl/hopper-medium-v2")
-    assert (recipe.preset, recipe.steps, recipe.differences) == ("corl", 3_000_000, ())
-    assert (recipe.settings["critics"], recipe.settings["diversity"]) == (50, 1)
-    assert not recipe.standardize_observations
-    sac_n = recipe_for("edac", "d4rl/hopper-medium-v2", preset="SAC-N")
-    assert (sac_n.settings["critics"], sac_n.settings["diversity"]) == (500, 0)
-    assert sac_n.source.startswith("SAC-N, CORL: ")
-    authors = recipe_for("edac", "d4rl/pen-cloned-v1")
-    assert (authors.preset, authors.steps) == ("authors", 200_000)
-    assert (authors.settings["critics"], authors.settings["diversity"]) == (20, 10)
-    assert len(authors.differences) == 2
 
 
 def test_every_preset_makes_a_configuration_and_says_where_it_is_from():
@@ -208,46 +198,6 @@ def parts(body):
         if isinstance(value, dict):
             yield value
             yield from parts(value)
-
-
-def test_flow_policies_take_what_the_authors_chose_for_the_dataset():
-    recipe = recipe_for("fql", "d4rl/pen-cloned-v1")
-    assert (recipe.preset, recipe.differences, recipe.steps) == ("authors", (), 500_000)
-    assert recipe.settings["distillation_weight"] == 10_000
-    assert recipe.settings["target"] == "smallest"
-    assert not recipe.standardize_observations
-    antmaze = recipe_for("fql", "d4rl/antmaze-large-play-v2")
-    assert (antmaze.rewards, antmaze.settings["distillation_weight"]) == (Rewards(shift=-1.0), 3)
-    task = recipe_for("fql", "ogbench/humanoidmaze-large-navigate-singletask-task3-v0")
-    assert (task.settings["discount"], task.steps) == (0.995, 1_000_000)
-    best = recipe_for("ifql", "ogbench/humanoidmaze-medium-navigate-singletask-v0")
-    assert (best.preset, best.differences) == ("authors", ())
-    assert (best.settings["discount"], best.settings["sampled_actions"]) == (0.995, 32)
-    chunks = recipe_for("qcfql", "ogbench/cube-triple-play-singletask-task2-v0")
-    assert (chunks.preset, chunks.differences) == ("authors", ())
-    assert (chunks.settings["chunk_length"], chunks.settings["distillation_weight"]) == (5, 100)
-
-
-def test_goal_conditioned_algorithms_take_ogbenchs_flags_for_the_dataset():
-    hiql = recipe_for("hiql", "ogbench/antmaze-giant-stitch-v0")
-    assert (hiql.preset, hiql.steps, hiql.standardize_observations) == ("ogbench", 1_000_000, False)
-    assert "1d4140997f" in hiql.source
-    assert hiql.settings["discount"] == 0.995
-    assert hiql.settings["policy_goals"] == [0.0, 0.5, 0.5]
-    assert hiql.settings["value_goals"] == [0.2, 0.5, 0.3]
-    gcivl = recipe_for("gcivl", "ogbench/antmaze-giant-stitch-v0").settings
-    assert (gcivl["inverse_temperature"], gcivl["policy_goals"]) == (10, [0, 0.5, 0.5])
-    gciql = recipe_for("gciql", "ogbench/pointmaze-medium-navigate-v0").settings
-    assert (gciql["cloning_weight"], gciql["policy_goals"]) == (0.003, [0, 1, 0])
-    explore = recipe_for("crl", "ogbench/antmaze-large-explore-v0").settings
-    assert (explore["policy_goals"], explore["cloning_weight"]) == ([0.0, 0.0, 1.0], 0.003)
-    assert recipe_for("qrl", "ogbench/pointmaze-large-navigate-v0").settings["cloning_weight"] == 3e-4
-    assert recipe_for("qrl", "ogbench/visual-cube-double-play-v0").preset == "none"
-    for row in read_table("ogbench"):
-        for algorithm in ("crl", "gcbc", "gciql", "gcivl", "hiql", "qrl"):
-            recipe = recipe_for(algorithm, f"ogbench/{row['dataset_id']}")
-            make_config(algorithm, recipe.settings)
-            assert not recipe.differences
 
 
 def test_own_recipes_come_first_and_the_defaults_can_be_asked_for():

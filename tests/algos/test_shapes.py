@@ -12,7 +12,7 @@ from jaxtyping import install_import_hook
 # An int is a float here, as it is to mypy.
 beartype.beartype = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 # A Protocol that is not runtime_checkable cannot be checked: `algorithms` and `train` are left out.
-rooms = {"algos": ["awac", "bc", "calql", "conservative", "cql", "edac", "flows", "fql", "gaussians", "ifql", "iql", "networks", "qcfql", "rebrac", "rlpd", "td3bc", "training.checkpoint"],
+rooms = {"algos": ["awac", "bc", "calql", "cql", "critics", "edac", "flows", "fql", "ifql", "iql", "networks", "policies", "qcfql", "rebrac", "rlpd", "td3bc", "training.checkpoint"],
          "loaders": ["arrays", "batch", "chunks", "sampling", "transitions"],
          "normalize": ["references", "rollouts", "statistics", "tuning", "verdicts"]}
 modules = [f"orlog.{room}.{name}" for room, names in rooms.items() for name in names]

@@ -1,4 +1,4 @@
-"""Algorithms in words: losses against loops over tokens, how they speak, and runs with their tokenizer."""
+"""Algorithms in words: how they speak, and runs with their tokenizer."""
 
 import math
 import string
@@ -19,63 +19,6 @@ from tests.loaders.test_token_sequences import record
 pytest.importorskip("tokenizers")
 SMALL = {"width": 8, "layers": 1, "heads": 2, "length": 40, "batch_size": 4}
 SMALL |= {"vocabulary": 300, "longest_answer": 6}
-
-
-def softmax_log(row, place):
-    return float(row[place] - row.max() - math.log(np.exp(row - row.max()).sum()))
-
-
-def places_of(batch):
-    """Return item and place of each token that was said."""
-    return [(int(i), int(t)) for i, t in torch.nonzero(batch.is_action)]
-
-
-def test_the_losses_of_ilql_are_those_of_a_loop_over_tokens(make, batches_of):
-    made = make(ILQL, length=24, conservative_weight=0.5)  # so that some sequences are cut
-    (batch,) = batches_of(made, 1)
-    with torch.no_grad():
-        states = made.policy.body(batch.tokens)
-        logits, value = made.policy.head(states).numpy(), made.value(states).squeeze(-1).numpy()
-        firsts, seconds = (one(states).numpy() for one in made.critics)
-    spoken = made.words.spoken.tolist()
-    policy, values, conservative, critics = [], [], [], []
-    for item, place in places_of(batch):
-        said, before = spoken.index(int(batch.tokens[item, place])), place - 1
-        policy.append(-softmax_log(logits[item, before], said))
-        both = [one[item, before] for one in (firsts, seconds)]
-        gap = min(one[said] for one in both) - value[item, before]
-        values.append((0.7 if gap >= 0 else 0.3) * gap**2)
-        conservative.append(-sum(softmax_log(one, said) for one in both))
-        is_last = not batch.decides[item, place]
-        target = float(batch.rewards[item, place])
-        if not batch.terminations[item, place]:
-            later = [one for one in range(place, 24) if batch.decides[item, one]]
-            if not later:
-                continue
-            target += (0.99 if is_last else 1.0) * value[item, later[0]]
-        critics.append(sum((target - one[said]) ** 2 for one in both))
-    assert 0 < len(critics) < len(values)
-    metrics = made.update(batch)
-    assert metrics["policy/loss"].item() == pytest.approx(np.mean(policy), rel=1e-4)
-    assert metrics["value/loss"].item() == pytest.approx(np.mean(values), rel=1e-4)
-    assert metrics["critic/loss"].item() == pytest.approx(np.mean(critics), rel=1e-4)
-    expected = np.mean(conservative)
-    assert metrics["critic/conservative_loss"].item() == pytest.approx(expected, rel=1e-4)
-
-
-def test_cloning_is_the_likelihood_of_what_is_said_and_of_nothing_else(make, batches_of):
-    made = make(BCText)
-    (batch,) = batches_of(made, 1)
-    with torch.no_grad():
-        logits = made.policy.head(made.policy.body(batch.tokens)).numpy()
-    spoken = made.words.spoken.tolist()
-    expected = np.mean(
-        [
-            -softmax_log(logits[item, place - 1], spoken.index(int(batch.tokens[item, place])))
-            for item, place in places_of(batch)
-        ]
-    )
-    assert made.update(batch)["policy/loss"].item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_later_tokens_count_more_and_those_ahead_nothing():

@@ -19,7 +19,7 @@ import orlog
 from orlog.algos.algorithms import anywhere, find_algorithm
 from orlog.algos.bc import BC
 from orlog.algos.networks import Scaling
-from orlog.algos.training.runs import TrainOptions, checkpoint_metadata
+from orlog.algos.training.runs import TrainOptions
 from orlog.errors import StoppedError
 from orlog.runs.jobs import make_jobs, run_jobs
 from orlog.runs.seeds import seed_folders, train_seeds
@@ -111,44 +111,6 @@ def test_a_run_that_stopped_in_any_phase_goes_on_to_the_bit(cocoa, mini, tmp_pat
             np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def make(cocoa, **settings):
-    small = {key: tuple(one) if isinstance(one, list) else one for key, one in SMALL.items()}
-    return cocoa.COCOA(cocoa.COCOAConfig(**{**small, **settings}), SCALING, seed=0)
-
-
-def test_features_are_products_of_differences_and_anchors(cocoa):
-    made = make(cocoa, horizon=2)
-    observations = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        anchors = observations
-        for _ in range(2):
-            pairs = torch.cat([anchors, torch.tanh(made.anchors.policy(anchors))], 1)
-            anchors = anchors + made.anchors.forward_model(pairs)
-        network = made.policy.network
-        one = network.of_difference(observations - anchors).numpy().reshape(5, 8, 2)
-        other = network.of_anchor(anchors).numpy().reshape(5, 8, 2)
-        features = torch.from_numpy(np.einsum("bwe,bwe->bw", one, other))
-        torch.testing.assert_close(made.policy(observations), network.head(features))
-
-
-def test_anchors_come_to_lie_among_the_datas_states(cocoa):
-    # The data's states are near 0, and an action moves a state by a tenth of itself.
-    quick = {"anchor_learning_rate": 5e-3, "model_steps": 250, "anchor_steps": 250}
-    made = make(cocoa, model_hidden=(32,), anchor_hidden=(32,), **quick)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(500):
-        states = 0.05 * torch.randn(64, 3, generator=generator)
-        actions = torch.rand(64, 2, generator=generator) * 2 - 1
-        moved = states + 0.1 * torch.nn.functional.pad(actions, (0, 1))
-        made.update(cocoa.Batch(
-            observations=states, actions=actions, rewards=torch.zeros(64), next_observations=moved,
-            terminations=torch.zeros(64), truncations=torch.zeros(64),
-        ))  # fmt: skip
-    assert made.step == 0
-    away = torch.tensor([[0.3, 0.0, 0.0], [0.0, -0.3, 0.0], [0.2, 0.2, 0.0]])
-    assert (made.anchors.find(away).norm(dim=1) < away.norm(dim=1) - 0.04).all()
-
-
 BROKEN = {
     "a class that is not there": (
         lambda text: text.replace("class COCOA(CQL)", "class Cocoa(CQL)"),
@@ -211,7 +173,7 @@ def test_a_broken_file_is_explained_in_one_line(what, mini, empty):
 
 
 def test_a_file_without_its_class_is_answered_with_the_classes_that_it_has(empty):
-    with pytest.raises(ValueError, match=r"names no class; add :CLASS, .*COCOA; it has COCOAConfig"):
+    with pytest.raises(ValueError, match=r"names no class; add :CLASS, one of: COCOAConfig"):
         find_algorithm("./cocoa.py")
     assert "cocoa" not in sys.modules
     with pytest.raises(ValueError, match=r"none\.py: no such file"):
@@ -351,17 +313,3 @@ def test_a_class_that_draws_elsewhere_is_named(mini, empty):
     (empty / "my_method.py").write_text(RAW, "utf-8")
     with pytest.warns(UserWarning, match="chosen differs"):
         orlog.train("my_method.py:Elsewhere", mini, out="one", steps=1, evaluations=0)
-
-
-def test_a_checkpoint_of_an_own_class_without_generators_is_read(mini, empty, monkeypatch):
-    (empty / "my_method.py").write_text(RAW, "utf-8")
-    raw = find_algorithm("my_method.py:Raw")
-    options = {"seed": 0, "steps": 12, "evaluations": 0}
-    calls = iter([False] * 5 + [True] * 99)
-    with monkeypatch.context() as patch:
-        patch.setattr("orlog.algos.training.runs.is_own", lambda _kind: False)
-        with pytest.raises(StoppedError):
-            train_run(raw, mini, "run", **options, stop=functools.partial(next, calls))
-    assert "global generators" not in checkpoint_metadata(Path("run/checkpoint.safetensors"))["state"]
-    train_run(raw, mini, "run", **options, resume=True)
-    assert "global generators" in checkpoint_metadata(Path("run/checkpoint.safetensors"))["state"]

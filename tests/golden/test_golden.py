@@ -207,6 +207,6 @@ def test_updates(make, batches_of):
     if WRITES:
         path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     golden = json.loads(path.read_text("utf-8"))
-    assert found.keys() == golden.keys()
-    for name, sums in found.items():
-        assert sums == pytest.approx(golden[name], rel=1e-7), name
+    assert found.keys() >= golden.keys()  # a new algorithm has none yet
+    for name, sums in golden.items():
+        assert found[name] == pytest.approx(sums, rel=1e-7), name

@@ -23,9 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from orlog.algos.gaussians import sample_squashed
-from orlog.algos.networks import TwinCritic, bellman_targets, make_generator, make_network
+from orlog.algos.critics import bellman_targets
+from orlog.algos.networks import TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, update_target
+from orlog.algos.policies import sample_squashed
 from orlog.algos.settings import Count, Fraction, Natural, Positive, Widths
 from orlog.datasets.worlds.behavior_policies import LOG_DEVIATIONS, BehaviorPolicy, Layers
 

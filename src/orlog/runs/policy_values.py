@@ -12,9 +12,9 @@ from gymnasium import spaces
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from orlog.algos.discrete import action_count, actions_to_indices, chosen_values
 from orlog.algos.fitted_q_evaluation import EvaluatedQ, FQESettings, TargetPolicy, fit_q
 from orlog.algos.networks import Critics, TwinCritic
+from orlog.algos.policies import action_count, actions_to_indices, chosen_values
 from orlog.algos.training.runs import RunRecord
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError

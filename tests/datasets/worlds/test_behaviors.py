@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from orlog.algos.gaussians import squashed_log_density
+from orlog.algos.policies import squashed_log_density
 from orlog.datasets.worlds.behavior_policies import BehaviorPolicy, read_policies, write_policies
 from orlog.errors import DivergedError, IntegrityError, NotFoundError, SchemaError, StorageError
 from tools.behaviors import training
