@@ -27,7 +27,7 @@ from orlog.algos.networks import Scaling
 from orlog.base.processes import processor_name
 from orlog.normalize.statistics import percentile_interval
 from orlog.normalize.value_estimates import resampled_values, spread_of_fits
-from orlog.runs.policy_values import Logged, fit_policy, read_logged
+from orlog.runs.off_policy import Logged, fit_policy, read_logged
 
 PLACES, SLIP, COST, DISCOUNT = 7, 0.2, 0.05, 0.95
 REPEATS, EPISODES = 50, 40

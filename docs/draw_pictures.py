@@ -20,9 +20,9 @@ from orlog.datasets.looking.figures import dataset_picture
 from orlog.datasets.looking.leaves import first_frames
 from orlog.datasets.publish.card import dataset_card
 from orlog.manifests.shipped import recorded_manifest
-from orlog.normalize.baselines import read_baselines
+from orlog.normalize.references import read_baselines
 from orlog.normalize.statistics import bootstrap_interval
-from orlog.runs.references import references_of
+from orlog.runs.scores import references_of
 
 FRAMES = 3  # in the picture of a dataset of frames
 IMAGES = Path(__file__).with_name("images")

@@ -14,7 +14,7 @@ from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.names import newest_first, size_text
 from orlog.manifests.shipped import SHIPPED, shipped_index
 from orlog.normalize.published_scores import PublishedScore, published_scores
-from orlog.runs.baseline_scores import Section, benchmark_sections
+from orlog.runs.scores import Section, benchmark_sections
 
 OVERVIEW = """# Benchmarks
 

@@ -15,12 +15,11 @@ from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import size_text
 from orlog.manifests.shipped import recorded_manifest, recorded_manifests
 from orlog.manifests.spaces import space_from_json
-from orlog.normalize.baselines import read_baseline
+from orlog.normalize.references import read_baseline
 from orlog.normalize.statistics import bootstrap_interval
-from orlog.runs.pages import figure
-from orlog.runs.pictures import Dot, dots
-from orlog.runs.references import references_of
-from orlog.runs.result_figures import UNIT
+from orlog.runs.pictures import Dot, dots, figure
+from orlog.runs.plots import UNIT
+from orlog.runs.scores import references_of
 
 OVERVIEW = """# Datasets of the suites
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.manifests.shipped import recorded_manifest
-from orlog.normalize.baselines import read_baselines
+from orlog.normalize.references import read_baselines
 from orlog.normalize.statistics import Estimate, bootstrap_interval
-from orlog.runs.references import references_of
+from orlog.runs.scores import references_of
 from orlog.runs.sweeps import suite_datasets
 
 PAGE = Path(__file__).with_name("suites.md")

@@ -42,18 +42,14 @@ from orlog.normalize.references import normalized_cost
 from orlog.normalize.rollouts import Count
 from orlog.normalize.statistics import mean_interval, share_interval
 
-COST_LIMITS = (10.0, 20.0, 40.0)
-"""The limits of DSRL for BulletSafetyGym, for datasets without limits of their own."""
+COST_LIMITS = (10.0, 20.0, 40.0)  # the limits of DSRL for BulletSafetyGym, for datasets without limits of their own
 
+# Reference points of hypervolumes: a little worse than all that the best policies come to; zeros elsewhere.
 REFERENCE_POINTS: dict[str, tuple[float, ...]] = {
     "objectives/treasure-v1": (0.0, -25.0),
     "objectives/gathering-v1": (-0.25, 0.0, 0.0),
 }
-"""Reference points of hypervolumes: a little worse than all that the best policies come to; zeros elsewhere."""
-
-HEADINGS = ("counted", "mean", "95 % interval", "")
-"""What the cells of a number are; of a share the mean is in percent."""
-
+HEADINGS = ("counted", "mean", "95 % interval", "")  # what the cells of a number are; of a share the mean is in percent
 _INFOS = "infos/"
 _LONGEST = 60  # characters of a task's words
 _Kept = list[bool | float | list[float]]
@@ -182,10 +178,7 @@ def as_fields(counted: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def of_fields(fields: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return what metrics counted, from the fields of an evaluation or of a line of the log.
-
-    Raises ValueError if these are no lists of numbers, flags or vectors.
-    """
+    """Return what metrics counted, from the fields of an evaluation or of a line of the log."""
     kept = {name: fields.get(metric.kept_as) for name, metric in METRICS.items() if metric.kept_as}
     kept |= fields.get("metrics") or {}
     return {name: np.array(convert_json(values, _Kept)) for name, values in kept.items() if values}
@@ -293,23 +286,14 @@ def _judged_cost(run: EpisodeOutcomes) -> tuple[str, np.ndarray]:
 
 
 def _with_left_out(tasks: np.ndarray, dataset: Dataset) -> np.ndarray:
-    """Return the task of each episode, and whether it was left out of the training data: (episodes, 2).
-
-    It was if no episode of the data has its number. So a run on `ds.filter_episodes("task != 3")` is scored on the
-    others, and apart from them on task 3, of which it has seen nothing. Learning-to-Modulate (Schmied and others,
-    2023, https://arxiv.org/abs/2306.14884) leaves ten of 50 tasks out of the training of its Decision Transformer,
-    and then trains on them too; here nothing is learned from what was left out.
-    """
+    """Return the task of each episode, and whether it was left out of the training data: (episodes, 2)."""
+    # It was if no episode of the data has its number, as task 3 of `ds.filter_episodes("task != 3")`.
     seen = [np.unique(dataset.column(column)) for column in columns_with(dataset.roles, "task")]
     return np.stack([tasks, ~np.isin(tasks, np.concatenate(seen))], axis=1).astype(np.float64)
 
 
 def _by_task(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
-    """Return the mean over tasks, the number of each task, and that of tasks that were left out.
-
-    Each task counts alike, however many episodes it has. Where the environment tells no success it is the return.
-    Runs that leave out a task each, summarized together, give the leave-one-out number.
-    """
+    """Return the mean over tasks, the number of each task, and that of tasks that were left out."""
     is_success = all("success" in run.metrics for run in runs)
     what = "success rate" if is_success else "return"
     of_tasks: dict[int, list[np.ndarray]] = {}
@@ -411,10 +395,7 @@ def hypervolume(points: Float[np.ndarray, "points objectives"], reference: Float
 
 
 def points_of(run: EpisodeOutcomes) -> Float[np.ndarray, "weights objectives"]:
-    """Return the mean objectives of a run's episodes for each of their weights, in lexical order of these.
-
-    Raises ValueError if there are more or fewer weights than objectives.
-    """
+    """Return the mean objectives of a run's episodes for each of their weights, in lexical order of these."""
     gained, weights = run.metrics["hypervolume"], run.metrics["episode_weights"]
     if gained.shape != weights.shape:
         raise ValueError(
@@ -440,10 +421,7 @@ def _hypervolume_of(run: EpisodeOutcomes) -> float:
 
 
 def _hypervolume(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
-    """Return the hypervolume, over several runs its mean; no number where no weights were told.
-
-    Where the front is known, its hypervolume is said beside.
-    """
+    """Return the hypervolume, over several runs its mean; no number where no weights were told."""
     if any("episode_weights" not in run.metrics for run in runs):
         return []
     known = {known_hypervolume(run.dataset) for run in runs}
@@ -476,6 +454,7 @@ def _share(metric: str, name: str, unit: str, infos: tuple[str, ...], **more: An
     )
 
 
+# Each metric by its name.
 METRICS: dict[str, Metric] = {
     "by_task": Metric(summarize=_by_task, combine="last", role="task", infos=("task",), complete=_with_left_out),
     "cost": Metric(summarize=_cost, combine="sum", role="cost", judge=_judged_cost),
@@ -494,4 +473,3 @@ METRICS: dict[str, Metric] = {
     ),
     "wins": _share("wins", "share of wins", "game", ("won",)),
 }
-"""Each metric by its name."""

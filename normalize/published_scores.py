@@ -77,10 +77,7 @@ class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def published_scores(key: str) -> tuple[PublishedScore, ...]:
-    """Return all published scores of a benchmark, such as "d4rl".
-
-    Raises NotFoundError if there is no such benchmark.
-    """
+    """Return all published scores of a benchmark, such as "d4rl"."""
     if key not in BENCHMARKS:
         raise NotFoundError(f"no benchmark is named {key!r}; there are {', '.join(BENCHMARKS)}.")
     return tuple(score for score in _all_scores() if score.dataset.startswith(f"{key}/"))

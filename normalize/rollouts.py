@@ -19,8 +19,7 @@ from jaxtyping import Bool, Float64
 
 from orlog.errors import SimulatorError
 
-Policy = Callable[[Any], Any]
-"""Returns a batch of actions; a dict of them, by part, where actions are a Dict."""
+Policy = Callable[[Any], Any]  # returns a batch of actions; a dict of them, by part, where actions are a Dict
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,8 +105,6 @@ def run_episodes(
         discount: Weight of the next step in discounted returns.
         counts: What to count besides, as metrics ask (`normalize/metrics.py`).
         progress: Called with the number of episodes done after each round.
-
-    Raises ValueError if a number is out of range.
     """
     if episodes < 1 or first_seed < 0:
         raise ValueError(f"episodes must be >= 1 and first_seed >= 0, found {episodes} and {first_seed}.")

@@ -9,6 +9,8 @@ the resamples of a bootstrap; scores of different tasks must be normalized first
     comparisons   probability of improvement, performance profiles, mean ranks, Kemeny's consensus
     variance      which part is that of seeds, of checkpoints and of episodes
     everything    `compare_methods`
+    sequential    which methods differ, with no more seeds than needed
+    tuning        what a method gives after a choice of its settings by few evaluations
 
 Aggregates, profiles, probabilities and the stratified bootstrap are those of Agarwal et al. 2021, "Deep
 Reinforcement Learning at the Edge of the Statistical Precipice".
@@ -17,52 +19,53 @@ Reinforcement Learning at the Edge of the Statistical Precipice".
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from orlog.errors import needing
+from orlog.manifests.documents import canonical_json
 from orlog.manifests.names import counted
 
-MethodScores: TypeAlias = Mapping[str, Mapping[str, np.ndarray]]
-"""By method and task, an array [seeds, episodes]."""
-
+MethodScores: TypeAlias = Mapping[str, Mapping[str, np.ndarray]]  # by method and task, an array [seeds, episodes]
 Interval: TypeAlias = tuple[float, float]
 Runs: TypeAlias = Float[np.ndarray, "*resamples seeds tasks"]
 Values: TypeAlias = Float[np.ndarray, "*resamples"]
-
 LARGEST = 1e150  # scores must be smaller, so that their variance is a number
 FEWEST_SEEDS = 3  # seeds that a method needs to be ranked
+# Episodes of each seed that it needs where no other number was recorded, if another method has so many.
 USUAL_EPISODES = 100
-"""Episodes of each seed that it needs where no other number was recorded, if another method has so many."""
-
-EXACT_METHODS = 15
-"""Most methods for which the consensus is exact; its cost doubles with each further one."""
-
+EXACT_METHODS = 15  # most methods for which the consensus is exact; its cost doubles with each further one
+# Percent of 95 % intervals that hold the mean, by number of seeds (`benchmarks/intervals.py`).
 BOOTSTRAP_COVERAGE = {2: 64, 3: 78, 5: 85, 8: 89}
-"""Percent of 95 % intervals that hold the mean, by number of seeds (`benchmarks/intervals.py`)."""
-
+# What to print where the interval is printed.
 BOOTSTRAP_NOTE = (
     "Bootstrap intervals of few seeds are too narrow: they should hold the mean in 95 % of cases, and do in "
     + ", ".join(f"{share} % with {seeds} seeds" for seeds, share in BOOTSTRAP_COVERAGE.items())
     + ": docs/scores.md#statistics."
 )
-"""What to print where the interval is printed."""
-
+EXPLORATION = 2.0  # weight of the bandit's exploration, as in unifloral: for scores where 100 is the expert's
+MOST_EVALUATIONS = 10**8  # most evaluations of all trials together, whose scores are kept in memory
+POLICIES = 8  # policies that a user trains, as in unifloral's plots: each trial of the bandit draws so many
 _MOST_DRAWN = 2_000_000  # numbers drawn at once: 16 MB
 _NORMAL = 1.959963984540054  # the 97.5 % quantile
-
-
+Decision = Literal["above", "below", "not told apart", "needs seeds"]
+_DECISIONS: Mapping[str, Decision] = {
+    "larger": "above",
+    "smaller": "below",
+    "equal": "not told apart",
+    "continue": "needs seeds",
+}
 # Checks.
 
 
 def check_finite(scores: Float[np.ndarray, "*shape"], what: str = "scores") -> None:
-    """Refuse scores that are not all finite, or whose squares would not be.
-
-    Raises ValueError if a score is not finite, or too large; the message has its position.
-    """
+    """Refuse scores that are not all finite, or whose squares would not be."""
     wrong = ~(np.abs(np.atleast_1d(scores)) < LARGEST)
     if wrong.any():
         place = tuple(int(axis[0]) for axis in np.nonzero(wrong))
@@ -72,17 +75,8 @@ def check_finite(scores: Float[np.ndarray, "*shape"], what: str = "scores") -> N
         )
 
 
-def run_means(scores: Sequence[np.ndarray]) -> Float[np.ndarray, "seeds tasks"]:
-    """Return the mean score of each run of a method, from its scores by task."""
-    return np.stack([of_seeds.mean(1) for of_seeds in scores], axis=1)
-
-
 def check_method_scores(scores: MethodScores) -> None:
-    """Refuse scores that cannot be compared over tasks.
-
-    Raises ValueError if there is no method or task, methods have different tasks, a method has different
-    numbers of seeds on its tasks, or a score is not finite.
-    """
+    """Refuse scores that cannot be compared over tasks."""
     if not scores:
         raise ValueError("there is no method to compare.")
     first, tasks = next((method, set(of_tasks)) for method, of_tasks in scores.items())
@@ -293,15 +287,13 @@ def optimality_gap(scores: Runs) -> Values:
     return np.asarray(100.0 - np.minimum(scores, 100.0).mean((-2, -1)))
 
 
+# Each aggregate by its name; of the optimality gap less is better.
 AGGREGATES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "IQM": interquartile_mean,
     "median": median,
     "mean": mean,
     "optimality gap": optimality_gap,
 }
-"""Each aggregate by its name; of the optimality gap less is better."""
-
-
 # Comparisons.
 
 
@@ -360,8 +352,6 @@ def kemeny_consensus(scores: Float[np.ndarray, "methods tasks"]) -> Consensus:
     the ranking is exact, by dynamic programming over the sets of methods that come first (Betzler
     et al. 2009), in time and memory of 2^methods. With more, it starts from the mean ranks and moves
     one method at a time until no move helps; then a better ranking may exist.
-
-    Raises ValueError if a score is not finite.
     """
     check_finite(scores)
     above = scores[:, None, :] > scores[None, :, :]
@@ -431,8 +421,6 @@ def split_variance(scores: Float[np.ndarray, "seeds checkpoints episodes"]) -> V
     Where episode i starts from the same state in every run, as in orlog's evaluations, what the
     states have in common counts as variance of episodes, and that of seeds is estimated too low by
     at most the variance of episodes over their number.
-
-    Raises ValueError if there are fewer than two seeds or episodes, or a score is not finite.
     """
     seeds, checkpoints, episodes = scores.shape
     if seeds < 2 or episodes < 2:
@@ -580,7 +568,7 @@ def compare_methods(
     check_method_scores(scores)
     tasks = list(next(iter(scores.values())))
     of_tasks = {method: [by_task[task] for task in tasks] for method, by_task in scores.items()}
-    runs = {method: run_means(by_task) for method, by_task in of_tasks.items()}
+    runs = {method: np.stack([of_seeds.mean(1) for of_seeds in some], axis=1) for method, some in of_tasks.items()}
 
     drawn = {
         method: stratified_resamples(by_task, rng, resamples=resamples)
@@ -633,3 +621,159 @@ def compare_methods(
             for method, by_task in scores.items()
         },
     )
+
+
+# Sequential comparisons.
+#
+# AdaStop (Mathieu et al. 2023, "AdaStop: adaptive statistical testing for sound comparisons of Deep RL agents") adds
+# seeds in groups. After each group a permutation test decides which pairs of methods differ. It assumes no
+# distribution, and bounds the probability that any of its decisions, over all pairs and groups, calls two equal
+# methods different.
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SequentialComparison:
+    """The decisions of a sequential comparison so far."""
+
+    decisions: dict[tuple[str, str], Decision]  # whether the first of a pair scores above the second
+    groups: int  # groups of seeds that were looked at
+    missing: dict[str, int]  # seeds that a method lacks for the next group; empty when all is decided
+
+
+def compare_sequentially(
+    scores: Mapping[str, Float[np.ndarray, " seeds"]], *, group: int = 5, groups: int = 5, error_rate: float = 0.05
+) -> SequentialComparison:
+    """Return which methods differ, as far as their seeds decide it, and which need more seeds.
+
+    Call it again with all scores, in the order in which seeds were run, when more seeds are there: equal
+    scores give equal decisions. Group (seeds of each method), most groups and error rate must be chosen
+    before the first look and stay as they are. The error rate bounds the probability that any decision calls
+    equal methods different; pairs still undecided after all groups were not told apart.
+
+    adastop 0.1.3 compares the size of a difference with the quantile of signed differences, so that it errs
+    twice as often as it is asked to; it is therefore asked for half the error rate.
+    """
+    if len(scores) < 2 or group < 2 or groups < 1 or not 0 < error_rate < 1:
+        raise ValueError(
+            "a sequential comparison needs two methods, groups of at least two seeds and an error "
+            f"rate between 0 and 1; found {len(scores)} methods, {groups} groups of {group} and "
+            f"{error_rate}."
+        )
+    for method, of_seeds in scores.items():
+        check_finite(of_seeds, method)
+    test = _comparator()(n=group, K=groups, B=10_000, alpha=error_rate / 2, beta=0, seed=0)
+    methods, done = list(scores), 0
+    active, missing = set(methods), dict[str, int]()
+    while active:
+        needed = (done + 1) * group
+        lacking = {name: needed - len(scores[name]) for name in methods if name in active}
+        missing = {name: count for name, count in lacking.items() if count > 0}
+        if missing:
+            break
+        test.partial_compare({name: scores[name][:needed] for name in methods}, verbose=False)
+        done += 1
+        open_pairs = () if test.is_finished else np.ravel(test.current_comparisons)
+        active = {methods[index] for index in open_pairs}
+    decisions_made = dict(test.decisions) if done else {}
+    return SequentialComparison(
+        decisions={
+            (methods[first], methods[second]): _DECISIONS[
+                decisions_made.get(str(np.array([first, second])), "continue")
+            ]
+            for first, second in itertools.combinations(range(len(methods)), 2)
+        },
+        groups=done,
+        missing=missing,
+    )
+
+
+def _comparator() -> Any:
+    with needing("a sequential comparison needs adastop", "adastop"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of text in its plots
+        from adastop import MultipleAgentsComparator
+    return MultipleAgentsComparator
+
+
+# Tuning.
+#
+# A method is its code with the *range* of its settings, of which its user must choose one with few evaluations. Scores
+# of the best setting alone say nothing of that choice. In `tuning_curves` a bandit chooses which policy to run for the
+# next episode, and names the one that looks best so far (Jackson et al. 2025, "A Clean Slate for Offline Reinforcement
+# Learning", with their code unifloral). `expected_online_performance` is the best of as many settings, each evaluated
+# until its mean is known (Kurenkov and Kolesnikov 2022, "Showing Your Offline Reinforcement Learning Work: Online
+# Evaluation Budget Matters").
+
+
+def tuning_curves(
+    scores: Float[np.ndarray, "policies episodes"],
+    rng: np.random.Generator,
+    *,
+    evaluations: int = 200,
+    policies: int = POLICIES,
+    trials: int = 1000,
+    exploration: float = EXPLORATION,
+) -> Float[np.ndarray, "trials evaluations"]:
+    """Return the mean score of the policy that a bandit names best after each evaluation.
+
+    Each trial draws some of the policies without replacement (all if there are fewer). An evaluation draws
+    one of a policy's episodes with replacement. Each policy is evaluated once, in random order, then that
+    with the largest mean + sqrt(exploration ln(evaluations so far + 1) / its evaluations) (UCB; Auer et al.
+    2002), `exploration` in squared units of the scores. As in
+    EmptyJackson/unifloral@f2dc1278ea:evaluation.py, except that a policy without an evaluation is never named
+    best; there its mean counts as 0.
+    """
+    check_finite(scores)
+    if trials * evaluations > MOST_EVALUATIONS:
+        raise ValueError(
+            f"{trials:,} trials of {evaluations:,} evaluations are more than {MOST_EVALUATIONS:,} in all; choose fewer."
+        )
+    available, episodes = scores.shape
+    arms = min(policies, available)
+    rows = np.arange(trials)
+    chosen = rng.permuted(np.tile(np.arange(available), (trials, 1)), axis=1)[:, :arms]
+    true_means = scores.mean(1)[chosen]
+    counts, totals = np.zeros((trials, arms)), np.zeros((trials, arms))
+    curves = np.empty((trials, evaluations))
+    for done in range(evaluations):
+        if done < arms:
+            arm = np.full(trials, done)  # the order of `chosen` is random
+        else:
+            bounds = totals / counts + np.sqrt(exploration * np.log(done + 1) / counts)
+            arm = _largest(bounds, rng)
+        totals[rows, arm] += scores[chosen[rows, arm], rng.integers(episodes, size=trials)]
+        counts[rows, arm] += 1
+        means = np.divide(totals, counts, out=np.full_like(totals, -np.inf), where=counts > 0)
+        curves[:, done] = true_means[rows, means.argmax(1)]
+    return curves
+
+
+def _largest(values: Float[np.ndarray, "trials arms"], rng: np.random.Generator) -> np.ndarray:
+    """Return the position of each row's largest value, at random among equals."""
+    ties = values == values.max(1, keepdims=True)
+    return np.asarray((ties * rng.random(values.shape)).argmax(1))
+
+
+def expected_online_performance(scores: Float[np.ndarray, " settings"]) -> Float[np.ndarray, " settings"]:
+    """Return the expected score of the best of 1, 2, .. settings, drawn at random with replacement.
+
+    With N settings in order of their score, the best of n is at most the i-th with probability
+    (i/N)^n, so that its expectation is the sum of score_i ((i/N)^n - ((i-1)/N)^n) (Dodge et al. 2019,
+    whose estimate Kurenkov and Kolesnikov use). For n near N it is too low (Tang et al. 2020).
+    """
+    check_finite(scores)
+    count = len(scores)
+    budgets = np.arange(1, count + 1)[:, None]
+    at_most = (np.arange(count + 1) / count) ** budgets
+    return np.asarray(np.diff(at_most, axis=1) @ np.sort(scores))
+
+
+def method_digest(method: str, settings: Sequence[dict[str, Any]], **others: object) -> str:
+    """Return the identity of a method with the range of its settings, as `sha256:` and hex.
+
+    It is the SHA-256 of the canonical JSON of the method's name, of the different settings in
+    whatever order they are given, and of what else belongs to the method, such as its code's version.
+    """
+    distinct = {canonical_json(chosen): chosen for chosen in settings}
+    ordered = [distinct[text] for text in sorted(distinct)]
+    body = {**others, "method": method, "method_version": 1, "settings": ordered}
+    return f"sha256:{hashlib.sha256(canonical_json(body)).hexdigest()}"

@@ -39,8 +39,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float, Int
 
-Steps: TypeAlias = Float[np.ndarray, "episodes horizon"]
-"""A number for each step of each episode."""
+Steps: TypeAlias = Float[np.ndarray, "episodes horizon"]  # a number for each step of each episode
 Policies: TypeAlias = Float[np.ndarray, " policies"]
 
 _AT_ONCE = 50  # resamples multiplied at a time

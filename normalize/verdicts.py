@@ -35,8 +35,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from orlog.manifests.names import counted
-from orlog.normalize.baselines import Baseline
 from orlog.normalize.metrics import METRICS, EpisodeOutcomes, of_fields
+from orlog.normalize.references import Baseline
 
 MARGIN = 5.0  # difference of normalized scores, in points, that counts as none
 ERROR = 0.05  # share of comparisons of equal algorithms that may be called not consistent

@@ -13,7 +13,7 @@ from typing import Any
 from orlog.algos.settings import complete_config
 from orlog.manifests.documents import write_json
 from orlog.manifests.shipped import records_folder
-from orlog.normalize.baselines import added_settings_file, read_baseline
+from orlog.normalize.references import added_settings_file, read_baseline
 
 Added = dict[str, dict[str, dict[str, Any]]]
 

@@ -30,15 +30,15 @@ from orlog.loaders.subgoals import subgoals as subgoals
 from orlog.loaders.token_sequences import token_sequences as token_sequences
 from orlog.loaders.transitions import transitions as transitions
 from orlog.loaders.windows import windows as windows
-from orlog.runs.baseline_scores import baselines as baselines
 from orlog.runs.evaluating import evaluate as evaluate
-from orlog.runs.loaded_runs import load_runs as load_runs
-from orlog.runs.normalized_scores import normalized_score as normalized_score
 from orlog.runs.off_policy import evaluate_off_policy as evaluate_off_policy
 from orlog.runs.policies import load_policy as load_policy
-from orlog.runs.references import references as references
+from orlog.runs.run_folders import load_runs as load_runs
 from orlog.runs.running import finetune as finetune
 from orlog.runs.running import train as train
+from orlog.runs.scores import baselines as baselines
+from orlog.runs.scores import normalized_score as normalized_score
+from orlog.runs.scores import references as references
 
 __version__: str
 __all__: list[str]  # noqa: PYI035 (all names above)

@@ -14,7 +14,7 @@ beartype.beartype = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower
 # A Protocol that is not runtime_checkable cannot be checked: `algorithms` and `train` are left out.
 rooms = {"algos": ["awac", "bc", "calql", "cql", "critics", "edac", "flows", "fql", "ifql", "iql", "networks", "policies", "qcfql", "rebrac", "rlpd", "td3bc", "training.checkpoint"],
          "loaders": ["arrays", "batch", "chunks", "sampling", "transitions"],
-         "normalize": ["references", "rollouts", "statistics", "tuning", "verdicts"]}
+         "normalize": ["references", "rollouts", "statistics", "verdicts"]}
 modules = [f"orlog.{room}.{name}" for room, names in rooms.items() for name in names]
 with install_import_hook(modules, "beartype.beartype"):
     from orlog.algos import algorithms, bc, networks, settings
@@ -25,7 +25,7 @@ with install_import_hook(modules, "beartype.beartype"):
     from orlog.loaders import arrays
     from orlog.loaders import streams as batches
     from orlog.loaders import draws
-    from orlog.normalize import references, rollouts, statistics, tuning, verdicts
+    from orlog.normalize import references, rollouts, statistics, verdicts
 import numpy as np
 
 torch.set_num_threads(1)
@@ -60,8 +60,8 @@ statistics.mean_ranks(scores)
 statistics.compare_methods(
     {"a": {"one": scores, "two": scores}, "b": {"one": scores, "two": scores}}, np.random.default_rng(0), resamples=9
 )
-tuning.tuning_curves(scores, np.random.default_rng(0), evaluations=5, trials=3)
-tuning.expected_online_performance(scores[0])
+statistics.tuning_curves(scores, np.random.default_rng(0), evaluations=5, trials=3)
+statistics.expected_online_performance(scores[0])
 one = dict(enumerate(scores))
 verdicts.compare(one, {seed: value + 1 for seed, value in one.items()})
 """

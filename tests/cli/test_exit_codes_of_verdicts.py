@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from orlog.base.files import replace_file
-from orlog.normalize import baselines
-from orlog.normalize.baselines import read_baseline, record_baseline
-from orlog.runs.references import references_of
+from orlog.normalize import references as baselines
+from orlog.normalize.references import read_baseline, record_baseline
+from orlog.runs.scores import references_of
 from tests.command_line import orlog
 
 pytestmark = pytest.mark.usefixtures("jobs_run_here")

@@ -13,14 +13,14 @@ from gymnasium import spaces
 
 import orlog
 from orlog.algos.training.runs import TrainOptions, read_evaluation
-from orlog.normalize import baselines
-from orlog.normalize.baselines import read_baseline, record_baseline
+from orlog.normalize import references as baselines
 from orlog.normalize.metrics import METRICS, Metric, Number, numbers_of
+from orlog.normalize.references import read_baseline, record_baseline
 from orlog.runs.comparing import find_runs, tables_of
 from orlog.runs.jobs import make_jobs, run_jobs
 from orlog.runs.reproducing import summarize
 from orlog.runs.results_page import write_results_page
-from orlog.runs.run_groups import EVALUATED
+from orlog.runs.run_folders import EVALUATED
 from orlog.viewer.runs import runs_of
 from tests.command_line import orlog as run
 from tests.pools import pool_in_this_process

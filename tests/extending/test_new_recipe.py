@@ -8,7 +8,7 @@ import orlog
 import orlog.datasets.worlds
 from orlog.datasets.worlds.recipe import catalogue
 from orlog.normalize.references import ReferenceReturns
-from orlog.runs.measuring import measure_references
+from orlog.runs.evaluating import measure_references
 from tests.command_line import orlog as run
 
 RECIPE = """

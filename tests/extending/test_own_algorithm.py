@@ -22,7 +22,7 @@ from orlog.algos.networks import Scaling
 from orlog.algos.training.runs import TrainOptions
 from orlog.errors import StoppedError
 from orlog.runs.jobs import make_jobs, run_jobs
-from orlog.runs.seeds import seed_folders, train_seeds
+from orlog.runs.running import seed_folders, train_seeds
 from tests.command_line import orlog as command
 from tests.training import train_run
 
@@ -300,7 +300,7 @@ def test_jobs_in_other_folders_find_the_file_and_the_folder_of_the_run(mini, emp
     options = TrainOptions(steps=2, evaluations=0)
     folders = seed_folders("my_method.py:Raw", mini, [0])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orlog.runs.seeds.find_executor", lambda _: execute)
+        patch.setattr("orlog.runs.running.find_executor", lambda _: execute)
         ends = train_seeds("my_method.py:Raw", mini, folders, options, processes=1)
     assert ends[0].state == "finished"
     jobs = make_jobs("my_method.py:Raw", mini, "jobs", seeds=[0], episodes=1, options=options)

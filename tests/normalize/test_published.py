@@ -1,5 +1,4 @@
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -56,27 +55,6 @@ def test_scores_of_seeds_have_the_mean_that_was_published():
             assert score.spread == pytest.approx(np.std(known, ddof=1))
             assert score.seeds == len(known)
     assert differing == ["maximum"] * 5
-
-
-def test_every_source_of_a_published_number_has_a_name():
-    """A repository with its commit and file, or a paper with its table."""
-    named = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{7,}:\S|.+ paper \(.+ \d{4}\), Table \d")
-    sources = {score.source for score in of_benchmarks()}
-    assert [source for source in sources if not named.match(source)] == []
-    disagreeing = [row["source_a"] + row["source_b"] for row in read_table("disagreements")]
-    assert [source for source in disagreeing if "unknown" in source] == []
-
-
-def test_no_protocol_is_taken_for_another():
-    kinds = defaultdict(set)
-    for score in of_benchmarks():
-        kinds[score.statistic].add(score.protocol)
-        assert score.secondary == ("secondary" in score.source_kind)
-    assert kinds["not stated"] == {"as collected by the IQL authors"}
-    assert all(text.startswith("maximum") for text in kinds["maximum"])
-    assert all("mean of" in text for text in kinds["mean of last"])
-    assert {"last evaluation", "last of the epoch evaluations"} <= kinds["last"]
-    assert "single published run" in kinds["other"]
 
 
 def test_every_disagreement_is_found_by_a_name_that_it_is_about():

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from orlog.manifests.documents import convert_json, parse_json
 from orlog.manifests.shipped import records_folder
-from orlog.normalize.baselines import Baseline
 from orlog.normalize.references import (
+    Baseline,
     Protocol,
-    PublishedReferences,
     ReferenceReturn,
     ReferenceReturns,
     impossible_return,
@@ -115,19 +114,6 @@ def test_unknown_and_missing_keys_are_refused(tmp_path, whole, place):
             read(tmp_path, changed)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "[]", "{", '{"random": 1}', "nul"),
-        {**body(), "expert": body()["random"]},
-        {**PUBLISHED, "expert": PUBLISHED["random"]},
-    ],
-)
-def test_a_file_without_two_anchors_is_refused(tmp_path, content):
-    with pytest.raises(ValueError, match=r"."):
-        read(tmp_path, content)
-
-
 def test_a_record_holds_mean_deviation_and_error_of_its_returns(tmp_path):
     record = ReferenceReturn.of("uniform", np.array([1.0, 2.0, 6.0]))
     assert (record.mean, record.returns) == (3.0, [1.0, 2.0, 6.0])
@@ -137,15 +123,6 @@ def test_a_record_holds_mean_deviation_and_error_of_its_returns(tmp_path):
     assert (single.standard_deviation, single.standard_error) == (None, None)
     assert b'"standard_deviation":null' in msgspec.json.encode(single)
     assert read(tmp_path, body()) == references(1.5, 80.0)
-
-
-def test_published_means_are_read_and_normalize_as_measured_ones(tmp_path):
-    published = read(tmp_path, PUBLISHED)
-    assert isinstance(published, PublishedReferences)
-    assert msgspec.to_builtins(published) == PUBLISHED
-    assert "D4RL" in published.source
-    returns = np.array([-280.2, 5000.0, 12135.0])
-    np.testing.assert_array_equal(published.normalize(returns), references(-280.2, 12135.0).normalize(returns))
 
 
 def test_no_recorded_return_is_more_than_an_episode_can_have():
@@ -164,10 +141,3 @@ def test_no_recorded_return_is_more_than_an_episode_can_have():
         if isinstance(found, ReferenceReturns):
             for policy in (found.random, found.expert):
                 assert impossible_return(found.protocol, np.array(policy.returns)) == "", path
-
-
-def test_recorded_files_are_written_as_they_are():
-    for path in (records_folder() / "references").glob("*.json"):
-        recorded = read_references(path)
-        body = json.loads(path.read_text("utf-8"))
-        assert json.dumps(msgspec.to_builtins(recorded)) == json.dumps(body)

@@ -129,13 +129,6 @@ def test_a_policy_with_memory_remembers_each_episode_and_no_other(episodes, side
         assert found.returns.tolist() == expected
 
 
-@pytest.mark.parametrize(("episodes", "first_seed"), [(0, 0), (-1, 0), (1, -1)])
-def test_numbers_out_of_range_are_refused(episodes, first_seed):
-    environments = SyncVectorEnv([Countdown])
-    with pytest.raises(ValueError, match="episodes must be >= 1 and first_seed >= 0"):
-        run_episodes(policy, environments, episodes=episodes, first_seed=first_seed)
-
-
 def test_point_maze_gives_the_same_returns_twice():
     kwargs = {"reward_type": "dense", "max_episode_steps": 25}
 

@@ -1,5 +1,6 @@
 """Statistics of scores, against rliable, SciPy, sums of squares and counts by hand."""
 
+import hashlib
 import itertools
 import json
 import math
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy import stats
 
+from orlog.errors import MissingExtraError
 from orlog.normalize import statistics
 from orlog.normalize.published_scores import published_scores
 from orlog.normalize.statistics import (
@@ -21,22 +23,25 @@ from orlog.normalize.statistics import (
     Estimate,
     bootstrap_interval,
     compare_methods,
+    compare_sequentially,
     equal_methods,
+    expected_online_performance,
     interquartile_mean,
     kemeny_consensus,
     mean,
     mean_interval,
     mean_ranks,
     median,
+    method_digest,
     optimality_gap,
     percentile_interval,
     performance_profile,
     probability_of_improvement,
-    profile_thresholds,
     score_interval,
     share_interval,
     split_variance,
     stratified_resamples,
+    tuning_curves,
     unranked_methods,
     wilson_interval,
 )
@@ -89,13 +94,6 @@ def test_over_seeds_wilsons_rule_gets_the_effective_number_of_episodes(counts):
     assert bootstrap_interval(np.array(scores), np.random.default_rng(0)) == known
 
 
-def test_shares_of_three_seeds_by_hand():
-    assert share_interval([0.36, 0.57, 0.70], 300) == pytest.approx((0.20067, 0.84937), abs=1e-5)
-    assert mean_interval(np.array([36.0, 57.0, 70.0])) == pytest.approx((11.715, 96.952), abs=0.001)
-    assert share_interval([0.5, 0.5, 0.5], 300) == pytest.approx((0.37946, 0.62054), abs=1e-5)
-    assert share_interval([1.0, 1.0, 1.0], 300)[0] == pytest.approx(0.94188, abs=1e-5)
-
-
 @pytest.mark.parametrize("share", [0.5, 0.9])
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_intervals_of_shares_hold_the_share_of_the_method(seeds, share):
@@ -118,20 +116,10 @@ def test_other_scores_have_students_interval_and_equal_ones_none():
 # The bootstrap.
 
 
-def test_scores_without_spread_have_no_interval():
-    rng = np.random.default_rng(0)
-    assert bootstrap_interval(np.full((3, 7), 0.1), rng, resamples=50) is None
-    assert bootstrap_interval(np.ones((1, 1)), rng, resamples=50) is None
-    mostly_equal = np.zeros((40, 1))
-    mostly_equal[0] = 1
-    assert bootstrap_interval(mostly_equal, rng, confidence=0.1) is None
-
-
 def test_the_bootstrap_resamples_seeds_and_their_episodes():
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(30, 1)) + 2 * rng.normal(size=(30, 10))
     found = bootstrap_interval(scores, rng, resamples=20_000, confidence=0.68269)
-    assert found is not None
     # Drawing a seed, then episodes inside it: the variance of the mean is that of the seeds' means
     # plus the mean of the variances inside a seed over the episodes, all over the seeds.
     variance = (scores.mean(1).var() + scores.var(1).mean() / 10) / 30
@@ -287,17 +275,6 @@ def test_statistics_by_hand_keep_leading_axes():
     np.testing.assert_allclose(mean_ranks(np.stack([ranked, -ranked]))[1], [2.25, 1.25, 2.5])
 
 
-def test_a_profile_by_hand():
-    scores = np.array([[0.0, 50.0], [50.0, 100.0]])
-    found = performance_profile(scores, np.array([-1.0, 0.0, 49.0, 50.0, 99.9, 100.0]))
-    np.testing.assert_allclose(found, [1, 0.75, 0.75, 0.25, 0.25, 0])
-    both = performance_profile(np.stack([scores, scores + 1]), np.array([0.0, 50.0]))
-    np.testing.assert_allclose(both, [[0.75, 0.25], [1, 0.75]])
-    thresholds = profile_thresholds(np.array([[20.0, 30.0]]), np.array([[50.0, 110.0]]), count=12)
-    np.testing.assert_allclose(thresholds, np.linspace(0, 110, 12))
-    assert profile_thresholds(np.array([[-20.0]]))[[0, -1]].tolist() == [-20, 0]
-
-
 def disagreements(scores, order):
     """Count pairs that a task orders the other way."""
     return sum(
@@ -382,10 +359,6 @@ def test_the_split_is_that_of_sums_of_squares(size):
         assert found.shares() == pytest.approx(drawn, rel=0.2)
 
 
-def test_equal_scores_have_no_shares_of_variance():
-    assert split_variance(np.full((3, 1, 4), 7.0)).shares() == {"seeds": 0, "episodes": 0}
-
-
 @pytest.mark.parametrize("scores", [np.zeros((1, 1, 5)), np.zeros((5, 1, 1)), np.full((2, 1, 2), np.nan)])
 def test_scores_whose_variance_cannot_be_split_are_refused(scores):
     with pytest.raises(ValueError, match=r"two seeds and two episodes|nan at position 0, 0, 0"):
@@ -414,10 +387,8 @@ def test_a_comparison_has_every_statistic_of_the_same_scores():
         assert list(found.aggregates[method]) == list(AGGREGATES)
         for name, estimate in found.aggregates[method].items():
             assert estimate.value == AGGREGATES[name](runs[method])
-            assert estimate.interval is not None
             assert estimate.interval[0] < estimate.value < estimate.interval[1]
         profile = found.profiles[method]
-        assert profile.band is not None
         assert (profile.band[0] <= profile.shares).all()
         assert (profile.shares <= profile.band[1]).all()
         for task in TASKS:
@@ -436,15 +407,6 @@ def test_a_comparison_has_every_statistic_of_the_same_scores():
     assert body["consensus"]["order"] == ["iql", "cql", "bc"]
     assert [method["seeds"] for method in body["methods"]] == [4, 4, 4]
     assert body["improvement"][0].keys() == {"above", "below", "value", "interval"}
-
-
-def test_checkpoints_give_the_variance_if_they_are_there():
-    curve = np.random.default_rng(1).normal(size=(4, 3, 5))
-    found = compare_methods(draw({"bc": 20}), np.random.default_rng(0), resamples=9, checkpoints={"bc": {"ant": curve}})
-    assert found.variances["bc"]["ant"] == split_variance(curve)
-    other = found.variances["bc"]["hopper"]
-    assert other is not None
-    assert other.checkpoints is None
 
 
 def test_few_seeds_episodes_tasks_and_methods_have_what_they_can_show():
@@ -503,3 +465,149 @@ ONES = np.ones((2, 2))
 def test_bad_input_is_one_line(scores, message):
     with pytest.raises(ValueError, match=message):
         compare_methods(scores, np.random.default_rng(0))
+
+
+# Tuning.
+
+
+def best_of(scores, count):
+    """Return the mean of the best of so many, over all choices without replacement."""
+    return float(np.mean([max(chosen) for chosen in itertools.combinations(scores, count)]))
+
+
+def one_trial(scores, policies, evaluations, seed):
+    """Run the bandit of unifloral's description, one evaluation after the other."""
+    rng = np.random.default_rng(seed)
+    arms = rng.choice(len(scores), policies, replace=False).tolist()
+    seen = {arm: [] for arm in arms}
+    curve = []
+    for number in range(1, evaluations + 1):
+        bound = {
+            arm: math.inf if not one else sum(one) / len(one) + math.sqrt(2 * math.log(number) / len(one))
+            for arm, one in seen.items()
+        }
+        highest = max(bound.values())
+        arm = rng.choice([arm for arm in arms if bound[arm] == highest])
+        seen[arm].append(float(rng.choice(scores[arm])))
+        best = max((arm for arm in arms if seen[arm]), key=lambda arm: np.mean(seen[arm]))
+        curve.append(float(scores[best].mean()))
+    return curve
+
+
+def test_without_noise_a_bandit_names_the_best_policy_that_it_has_seen():
+    scores = np.array([[-3.0], [10.0], [40.0], [55.0], [90.0]])
+    curves = tuning_curves(scores, np.random.default_rng(0), evaluations=9, policies=4, trials=20_000)
+    assert curves.shape == (20_000, 9)
+    expected = [best_of(scores[:, 0], min(number, 4)) for number in range(1, 10)]
+    np.testing.assert_allclose(curves.mean(0), expected, atol=1)
+    assert (np.diff(curves, axis=1) >= 0).all()
+    # All policies, if there are fewer than a trial takes.
+    all_five = tuning_curves(scores, np.random.default_rng(0), evaluations=5, trials=10)
+    assert (all_five[:, -1] == 90).all()
+
+
+def test_the_bandit_is_that_of_a_plain_loop():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(rng.normal(40, 10, (6, 1)), 15, (6, 50))
+    scores[0] = -20  # whose mean is below that of a policy which was never run
+    ours = tuning_curves(scores, rng, evaluations=25, policies=4, trials=4000)
+    plain = np.array([one_trial(scores, 4, 25, seed) for seed in range(600)])
+    error = np.hypot(plain.std(0) / math.sqrt(len(plain)), ours.std(0) / math.sqrt(len(ours)))
+    assert (np.abs(ours.mean(0) - plain.mean(0)) < 4 * error).all()
+
+
+def test_the_expected_best_is_that_of_every_draw():
+    scores = np.array([30.0, -5.0, 80.0, 30.0])
+    expected = [np.mean([max(draw) for draw in itertools.product(scores, repeat=budget)]) for budget in range(1, 5)]
+    np.testing.assert_allclose(expected_online_performance(scores), expected, rtol=1e-12)
+    assert expected_online_performance(np.array([7.0])).tolist() == [7]
+
+
+def test_the_range_of_settings_is_part_of_the_method():
+    grid = [{"beta": beta, "hidden": [64, 64]} for beta in (3.0, 10.0)]
+    text = (
+        '{"method":"iql","method_version":1,"settings":[{"beta":10.0,"hidden":[64,64]},'
+        '{"beta":3.0,"hidden":[64,64]}],"steps":100}'
+    )
+    expected = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    assert method_digest("iql", grid, steps=100) == expected
+    assert method_digest("iql", [*grid[::-1], grid[0]], steps=100) == expected
+    others = [
+        method_digest("cql", grid, steps=100),
+        method_digest("iql", grid[:1], steps=100),
+        method_digest("iql", grid, steps=200),
+        method_digest("iql", [grid[0], {"beta": 11.0, "hidden": [64, 64]}], steps=100),
+    ]
+    assert len({expected, *others}) == 5
+
+
+def test_scores_that_are_not_finite_are_refused():
+    scores = np.array([[1.0, 2.0], [3.0, np.nan]])
+    with pytest.raises(ValueError, match="nan at position 1, 1"):
+        tuning_curves(scores, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="nan at position 1;"):
+        expected_online_performance(scores[1])
+
+
+# Sequential comparisons.
+
+
+@pytest.fixture
+def adastop():
+    try:
+        statistics._comparator()
+    except MissingExtraError:
+        pytest.skip("adastop is not installed")
+
+
+@pytest.mark.usefixtures("adastop")
+def test_a_large_difference_is_decided_by_the_first_group_and_others_need_more():
+    rng = np.random.default_rng(0)
+    scores = {"bc": rng.normal(20, 3, 5), "iql": rng.normal(60, 3, 5), "cql": rng.normal(20, 3, 7)}
+    found = compare_sequentially(scores)
+    assert found.decisions == {("bc", "iql"): "below", ("bc", "cql"): "needs seeds", ("iql", "cql"): "above"}
+    assert (found.groups, found.missing) == (1, {"bc": 5, "cql": 3})
+    more = {**scores, "bc": rng.normal(20, 3, 25), "cql": rng.normal(20, 3, 25)}
+    end = compare_sequentially({**more, "iql": scores["iql"]})
+    assert end.decisions[("bc", "cql")] == "not told apart"
+    assert end.decisions[("bc", "iql")] == "below"
+    assert (end.groups, end.missing) == (5, {})
+    assert end == compare_sequentially({**more, "iql": scores["iql"]})
+    # Too few seeds for one group decide nothing.
+    found = compare_sequentially({"a": np.arange(5.0), "b": np.arange(3.0)})
+    assert found.decisions == {("a", "b"): "needs seeds"}
+    assert (found.groups, found.missing) == (0, {"b": 2})
+
+
+@pytest.mark.slow
+@pytest.mark.scaled
+@pytest.mark.usefixtures("adastop")
+def test_equal_methods_are_called_different_in_no_more_than_the_error_rate():
+    """adastop itself, asked for 5 %, errs in about 9 %; if no longer, ask it for the whole rate."""
+    runs = scaled(3000, 150)
+    ours = theirs = 0
+    for seed in range(runs):
+        rng = np.random.default_rng(seed)
+        scores = {name: rng.normal(size=4) for name in "ab"}
+        found = compare_sequentially(scores, group=4, groups=1)
+        ours += found.decisions != {("a", "b"): "not told apart"}
+        test = statistics._comparator()(n=4, K=1, alpha=0.05, seed=0)
+        test.partial_compare(scores, verbose=False)
+        theirs += test.decisions != {"[0 1]": "equal"}
+    error = 3 * np.sqrt(0.05 * 0.95 / runs)
+    assert ours / runs <= 0.05 + error
+    assert theirs / runs > 0.05
+
+
+@pytest.mark.parametrize(
+    ("scores", "options", "message"),
+    [
+        ({"a": np.arange(5.0)}, {}, "found 1 methods, 5 groups of 5 and 0.05"),
+        ({"a": np.arange(5.0), "b": np.arange(5.0)}, {"group": 1}, "groups of at least two"),
+        ({"a": np.arange(5.0), "b": np.arange(5.0)}, {"error_rate": 1.0}, "between 0 and 1"),
+        ({"a": np.arange(5.0), "b": np.array([np.nan])}, {}, "b: nan at position 0"),
+    ],
+)
+def test_bad_input_of_a_sequential_comparison_is_one_line(scores, options, message):
+    with pytest.raises(ValueError, match=message):
+        compare_sequentially(scores, **options)  # numbers of any kind

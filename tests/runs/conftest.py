@@ -7,7 +7,7 @@ import pytest
 
 from orlog import load_dataset
 from orlog.algos.training.evaluating import evaluate_run
-from orlog.runs.making import scored_runs, write_all
+from orlog.runs.comparing import scored_runs, write_all
 from tests.training import train_run
 
 

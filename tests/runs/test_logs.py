@@ -5,14 +5,12 @@ import importlib.machinery
 import importlib.util
 import itertools
 import struct
-import sys
-import types
 
 import pytest
 
 from orlog.algos.training.runs import read_metrics
 from orlog.errors import MissingExtraError, StoppedError
-from orlog.runs.progress import check_log, log_to
+from orlog.runs.running import Log, check_log
 from tests.command_line import orlog
 from tests.training import train_run
 
@@ -21,7 +19,7 @@ BLOCK = 32768
 
 
 def train(kind, mini, folder, **options):
-    with log_to(kind, folder) as log:
+    with Log(kind, folder) as log:
         train_run("bc", mini, folder, seed=0, steps=10, settings=SMALL, evaluations=0, log=log, **options)
 
 
@@ -93,32 +91,13 @@ def test_weights_and_biases_has_each_point_once_after_a_resume(mini, tmp_path, m
     assert configs[0]["digest"] == f'"{mini.digest}"'
 
 
-def test_a_log_that_cannot_be_opened_leaves_no_run(mini, tmp_path, monkeypatch):
-    def init(**_):
-        raise RuntimeError("no key")
-
-    wandb = types.ModuleType("wandb")
-    wandb.init, wandb.Settings = init, dict
-    wandb.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    words = ["train", "bc", mini.name, "--steps", "1", "--evaluations", "0", "--out", "run"]
-    found = orlog(*words, "--log", "wandb", cwd=tmp_path)
-    assert found.returncode == 1
-    assert "no key; run: wandb login; or set WANDB_MODE=offline." in found.stderr
-    assert not (tmp_path / "run").exists()
-    assert orlog(*words, cwd=tmp_path).returncode == 0
-    found = orlog(*words, "--resume", "--log", "wandb", cwd=tmp_path)
-    assert found.returncode == 1
-    assert (tmp_path / "run" / "run.json").exists()
-
-
 def test_returns_are_logged_as_means_and_none_writes_nothing(mini, tmp_path):
     pytest.importorskip("tensorboard")
     reading = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     line = {"step": 3, "seconds": 1.5, "returns": [1.0, 3.0], "diverged": "policy/loss"}
     line["successes"] = [False, True]
     (tmp_path / "run.json").write_text("{}", "utf-8")
-    with log_to("tensorboard", tmp_path, lambda returns: 10 * returns) as log:
+    with Log("tensorboard", tmp_path, lambda returns: 10 * returns) as log:
         log(line)
     found = reading.EventAccumulator(str(tmp_path / "tensorboard"))
     found.Reload()
@@ -129,7 +108,7 @@ def test_returns_are_logged_as_means_and_none_writes_nothing(mini, tmp_path):
     assert (score.step, score.value) == (3, 20)
     start = (tmp_path / "run.json").stat().st_mtime
     assert score.wall_time == pytest.approx(start + 1.5, abs=0.01)
-    with log_to("none", tmp_path / "other") as log:
+    with Log("none", tmp_path / "other") as log:
         log(line)
     assert not (tmp_path / "other").exists()
     assert mini.total_episodes

@@ -1,8 +1,6 @@
-import inspect
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -13,13 +11,10 @@ import torch
 
 import orlog
 from orlog.algos.fitted_q_evaluation import FQESettings
-from orlog.algos.networks import TwinCritic, make_generator
 from orlog.algos.training.evaluating import FIRST_SEED
 from orlog.algos.training.runs import kept_checkpoints
-from orlog.cli import evaluating
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from orlog.runs.off_policy import _check_policy
-from orlog.runs.policy_values import why_no_critic
 from tests.command_line import orlog as command
 
 SMALL = {"hidden": [4], "batch_size": 8}
@@ -63,6 +58,16 @@ def trained(dataset, algorithm="cql", **options):
     return orlog.train(algorithm, dataset, **{**chosen, **options})
 
 
+def weights_and_returns(policy, episodes):
+    """Return the weight of each episode under a policy without noise, and its discounted return."""
+    weights, returns = [], []
+    for episode in episodes:
+        follows = (policy(episode.observations[:-1]) == episode.actions).all()
+        weights.append(follows / np.exp(episode.infos["action_log_probs"].sum()))
+        returns.append((episode.rewards * DISCOUNT ** np.arange(len(episode.rewards))).sum())
+    return np.array(weights), np.array(returns)
+
+
 def test_estimates_of_each_kept_checkpoint_equal_those_by_hand(data):
     run = trained(data, "bc", steps=60, settings={**SMALL, "learning_rate": 0.03})
     kept = kept_checkpoints(run.folder)
@@ -78,12 +83,7 @@ def test_estimates_of_each_kept_checkpoint_equal_those_by_hand(data):
     assert list(of_last.estimates) == ["fqe", "wis", "pdwis", "dr", "wdr"]
 
     policy = orlog.load_policy(run)
-    weights, returns = [], []
-    for episode in data:
-        follows = (policy(episode.observations[:-1]) == episode.actions).all()
-        weights.append(follows / np.exp(episode.infos["action_log_probs"].sum()))
-        returns.append((episode.rewards * DISCOUNT ** np.arange(len(episode.rewards))).sum())
-    weighed = np.array(weights)
+    weighed, returns = weights_and_returns(policy, data)
     expected = (weighed * returns).sum() / weighed.sum()
     assert of_last.estimates["wis"].value == pytest.approx(expected)
     expected = weighed.sum() ** 2 / np.square(weighed).sum()
@@ -100,36 +100,11 @@ def test_estimates_of_each_kept_checkpoint_equal_those_by_hand(data):
                 weight *= DISCOUNT
                 done = ended or cut
             played.append(total)
-    assert of_last.value is not None
     assert of_last.value.value == pytest.approx(np.mean(played))
     errors = [abs(one.estimates["fqe"].value - one.value.value) for one in found.policies if one.value]
     assert found.quality["fqe"]["absolute_error"].value == pytest.approx(np.mean(errors))
     assert set(found.quality["fqe"]) <= {"absolute_error", "rank_correlation", "regret_at_1"}
     assert orlog.evaluate_off_policy(run, episodes=3, settings=QUICK) == found
-
-
-def test_a_note_says_how_far_more_steps_would_move_fqe(data):
-    run = trained(data, "bc", steps=2, evaluations=0)
-    settings = msgspec.structs.replace(QUICK, steps=200, learning_rate=0.01, target_rate=0.1)
-    half, whole = (
-        orlog.evaluate_off_policy(run, episodes=0, settings=msgspec.structs.replace(settings, steps=steps))
-        for steps in (100, 200)
-    )
-    moved = whole.policies[0].estimates["fqe"].value - half.policies[0].estimates["fqe"].value
-    (note,) = (one for one in whole.notes if "second half of the 200 steps" in one)
-    assert f"fqe moved by {moved:+.3g}; " in note
-    assert "--fqe-steps 1000 " in note
-
-
-def test_the_default_takes_few_enough_steps_for_two_minutes():
-    asked = inspect.signature(evaluating.ope).parameters["fqe_steps"].default
-    assert asked * FQESettings().fits == FQESettings().steps * FQESettings().fits <= 20_000
-
-
-def test_the_default_keeps_the_last_checkpoint_alone(data):
-    run = trained(data, keep_checkpoints=False)
-    assert list(kept_checkpoints(run.folder)) == [20]
-    assert not (run.folder / "checkpoints").exists()
 
 
 def test_the_command_prints_tables_or_json(data):
@@ -202,14 +177,9 @@ def test_what_is_fitted_and_what_corrects_it_share_no_episode(data, tmp_path):
     assert found.digest == train.digest
     assert (found.on, found.on_digest) == (validation.name, validation.digest)
 
-    policy = orlog.load_policy(run)
-    weights, returns = [], []
-    for episode in validation:
-        follows = (policy(episode.observations[:-1]) == episode.actions).all()
-        weights.append(follows / np.exp(episode.infos["action_log_probs"].sum()))
-        returns.append((episode.rewards * DISCOUNT ** np.arange(len(episode.rewards))).sum())
+    weights, returns = weights_and_returns(orlog.load_policy(run), validation)
     estimates = found.policies[0].estimates
-    if any(weights):
+    if weights.any():
         assert estimates["wis"].value == pytest.approx(np.average(returns, weights=weights))
     else:
         assert "wis" in found.left_out
@@ -290,14 +260,6 @@ def test_weights_that_are_too_large_for_a_number_are_said_to_be():
     assert {"wis", "pdwis", "wdr"} <= {*found.policies[0].estimates}
 
 
-def test_the_critic_of_an_algorithm_without_a_discount_is_left_out():
-    critic = TwinCritic(4, 2, (8,), generator=make_generator(0, 0))
-    own = SimpleNamespace(critic=critic, encoder=None, config=SimpleNamespace(gamma=0.99))
-    record = SimpleNamespace(algorithm="mine:Mine", reward_shift=0.0)
-    found = why_no_critic(own, record, 0.99)
-    assert found == "mine:Mine has no setting discount, so that of its critic is not known."
-
-
 def test_bad_input_is_refused_with_what_to_do(data, tmp_path):
     run = trained(data, evaluations=0, steps=2)
     other = cartpole("lab/other-v1", log_probs=False)
@@ -327,10 +289,3 @@ def test_policies_that_are_no_function_of_the_observation_are_refused(data):
     for kind, reason in ((Remembering, "remembers the episode"), (Reaching, "acts for goals")):
         with pytest.raises(SchemaError, match=f"{reason}.*; leave this run out"):
             _check_policy(Path("run"), kind(), data)
-
-
-def test_policies_of_several_agents_are_refused(data, monkeypatch):
-    monkeypatch.setattr("orlog.runs.off_policy.is_team", lambda _dataset: True)
-    message = f"for all agents of {data.name} at once, .*; leave this run out, .* orlog evaluate run"
-    with pytest.raises(SchemaError, match=message):
-        _check_policy(Path("run"), object(), data)

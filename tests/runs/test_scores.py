@@ -7,7 +7,7 @@ import torch
 import orlog
 from orlog.errors import NotFoundError
 from orlog.manifests.tables import table_file
-from orlog.runs.normalized_scores import SafeScore, normalized_task_scores
+from orlog.runs.scores import SafeScore, normalized_task_scores
 from tests.command_line import orlog as orlog_command
 
 
@@ -41,13 +41,6 @@ def test_scores_keep_the_shape_and_are_not_clipped():
     assert found.shape == (2, 2)
     np.testing.assert_allclose(found[:, 0], [0, -100], atol=1e-6)
     assert float(orlog.normalized_score("atari/breakout", 59.3)) == pytest.approx(200)
-
-
-def test_neorl2_scores_of_its_data_are_the_published_ones():
-    for row in rows("neorl2"):
-        if row["mean_train_return"] and row["mean_train_score"]:
-            found = orlog.normalized_score(f"neorl2/{row['task']}", float(row["mean_train_return"]))
-            assert float(found) == pytest.approx(float(row["mean_train_score"]), abs=1e-3)
 
 
 def test_antmaze_and_kitchen_and_ogbench_count_successes():
@@ -110,14 +103,6 @@ def test_bad_input_is_one_clear_line(arguments, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_limit_that_is_no_number_is_refused():
-    for wrong in ("10", True):
-        with pytest.raises(TypeError, match="cost_limit must be a number"):
-            orlog.normalized_score("dsrl/CarButton1", [1], costs=[1], cost_limit=wrong)  # the point of the test
-    found = orlog.normalized_score("dsrl/CarButton1", [1], costs=[1], cost_limit=np.float32(2))  # a number of NumPy's
-    assert found.normalized_cost == 0.5
-
-
 @pytest.mark.parametrize("kind", [torch.float32, torch.int64, torch.float16])
 def test_tensors_are_returns(kind):
     found = orlog.normalized_score("d4rl/hopper-medium-v2", torch.tensor([1, 2], dtype=kind))
@@ -138,11 +123,6 @@ def test_a_dataset_counts_once_in_an_average(names):
         normalized_task_scores({name: [1.0] for name in names})
 
 
-def test_costs_of_a_benchmark_without_costs_are_refused():
-    with pytest.raises(ValueError, match="D4RL has no costs; leave them out"):
-        orlog.normalized_score("d4rl/hopper-medium-v2", [1], costs=[1], cost_limit=1)
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -155,12 +135,6 @@ def test_costs_of_a_benchmark_without_costs_are_refused():
 def test_a_score_without_references_is_refused(name, message):
     with pytest.raises(NotFoundError, match=f"^{name}: {message}"):
         orlog.normalized_score(name, [1.0])
-
-
-def test_a_dataset_here_is_scored_by_its_own_references(mini_folder):
-    anchors = orlog.references(mini_folder)
-    ends = [anchors.random.mean, anchors.expert.mean]
-    np.testing.assert_allclose(orlog.normalized_score(mini_folder, ends), [0, 100])
 
 
 def test_medians_are_taken_after_normalizing():

@@ -10,20 +10,13 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from gymnasium import spaces
 
-import orlog as orlog_package
 from orlog.algos.bc import BC
-from orlog.algos.training.runs import TrainOptions, read_metrics
+from orlog.algos.training.runs import TrainOptions
 from orlog.base import terminal
-from orlog.errors import WorkerDiedError
-from orlog.executors.processes import execute
-from orlog.runs.progress import Status, Watcher, status_lines
-from orlog.runs.seeds import parse_seeds, train_seeds
+from orlog.runs.running import Status, Watcher, parse_seeds, status_lines, train_seeds
 from tests.command_line import orlog
-from tests.episodes import whole_episode
 from tests.training import train_run
 
 SMALL = {"hidden": [4], "batch_size": 8}
@@ -88,26 +81,6 @@ def test_an_error_that_is_nobodys_fault_is_shown_with_its_place(mini, tmp_path, 
     assert "in broken" in only.details
 
 
-def test_one_seed_and_several_are_not_given_at_once(mini):
-    found = orlog("train", "bc", mini.name, "--seed", "1", "--seeds", "0-3")
-    assert found.returncode == 2
-    assert "name all of them with --seeds" in found.stderr
-
-
-def die_or_double(number):
-    if number == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return 2 * number
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_a_process_that_is_killed_ends_no_other():
-    found = dict(execute(die_or_double, [0, 1, 2, 3], workers=2, running=lambda _: None))
-    assert isinstance(found[1], WorkerDiedError)
-    assert [found[0], found[2], found[3]] == [0, 4, 6]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 @pytest.mark.parametrize("to_group", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["group", "parent"])
@@ -166,7 +139,6 @@ def test_a_watcher_counts_the_time_of_updates_only(mini, monkeypatch):
     watcher.progress(300, 1000)
     known = seen[-1]
     assert known.speed == pytest.approx(100)
-    assert known.score is not None
     words = ", ".join(known.words())
     score = f"loss: critic 0.25, score {known.score:.1f}, "
     assert words == f"{score}success rate 50.0 %, 100 updates/s, 0:00:07 left"
@@ -197,28 +169,3 @@ def test_a_terminal_shows_one_line_for_each_run(monkeypatch):
     assert "40 of 100, loss: critic" in shown[0]
     assert "3 of 100, score 7.0" in shown[1]
     assert len(shown[0]) <= 60  # the next one ends where the lines are drawn again
-
-
-def test_the_log_is_read_again_when_a_run_is_resumed(mini, tmp_path):
-    options = {"seed": 0, "steps": 6, "settings": SMALL, "evaluations": 0}
-    lines = []
-    for _ in range(2):
-        train_run("bc", mini, tmp_path, resume=True, log=lambda one: lines.append({**one}), **options)
-    assert [one["step"] for one in lines] == 2 * [1, 2, 3, 4, 5, 6]
-    assert lines[:6] == lines[6:] == read_metrics(tmp_path)
-
-
-@pytest.mark.usefixtures("jobs_run_here")
-def test_seeds_that_fail_alike_are_named_in_one_message(tmp_path):
-    with orlog_package.DatasetWriter(
-        "lab/still-v1",
-        observation_space=spaces.Box(-1, 1, (2,), np.float32),
-        action_space=spaces.Box(-1, 1, (1,), np.float32),
-    ) as writer:
-        writer.add_episode(
-            whole_episode(np.zeros((21, 2), np.float32), np.zeros((20, 1), np.float32), end="truncation")
-        )
-    found = orlog("train", "iql", "lab/still-v1", "--seeds", "3", "--evaluations", "0", cwd=tmp_path)
-    assert found.returncode == 1
-    (line,) = (one for one in found.stderr.splitlines() if one.startswith("error: "))
-    assert line.startswith("error: seeds 0, 1, 2: lab/still-v1: every reward is 0")

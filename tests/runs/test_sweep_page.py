@@ -10,9 +10,15 @@ from orlog.algos.training.runs import TrainOptions, read_run
 from orlog.errors import NotFoundError
 from orlog.normalize.statistics import compare_methods
 from orlog.runs.pictures import series_of
-from orlog.runs.result_figures import comparison_parts, curve_figure, score_figure, titles_of
 from orlog.runs.results import finished_results
-from orlog.runs.results_page import score_table, write_sweep_page
+from orlog.runs.results_page import (
+    comparison_parts,
+    curve_figure,
+    score_figure,
+    score_table,
+    titles_of,
+    write_sweep_page,
+)
 from orlog.runs.sweeps import plan_sweep, run_sweep
 
 

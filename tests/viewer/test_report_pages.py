@@ -9,10 +9,8 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.looking.sparklines import histogram
-from orlog.runs.audit_page import write_audit_page
-from orlog.runs.episode_figure import episode_figure
-from orlog.runs.pages import figure, html_table, page
-from orlog.runs.pictures import LARGEST, Dot, Line, bars, dots, lines, path_map
+from orlog.runs.pictures import LARGEST, Dot, Line, bars, dots, figure, html_table, lines, page, path_map
+from orlog.runs.results_page import episode_figure, write_audit_page
 from tests.episodes import record_episodes
 from tests.viewer.made import ARM_SPACE, robot_episode, write_robot
 from tests.viewer.test_page import CONTRASTS

@@ -11,7 +11,7 @@ import pytest
 
 import orlog
 from orlog.algos.training.runs import read_run
-from orlog.normalize.baselines import Baseline
+from orlog.normalize.references import Baseline
 from orlog.viewer.figures import draw_sample
 from orlog.viewer.server import Jobs
 from orlog.viewer.shown import open_all

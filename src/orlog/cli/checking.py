@@ -294,7 +294,7 @@ def audit(
             progress=update,
         )
     if html is not None:
-        from orlog.runs.audit_page import write_audit_page
+        from orlog.runs.results_page import write_audit_page
 
         write_audit_page(audited, html, _opened(name))
         tell(f"written: {html}")

@@ -16,8 +16,7 @@ from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.normalize.metrics import Number
-    from orlog.normalize.sequential import SequentialComparison
-    from orlog.normalize.statistics import Comparison
+    from orlog.normalize.statistics import Comparison, SequentialComparison
     from orlog.runs.comparing import Row
     from orlog.runs.evaluating import Score
     from orlog.runs.run_folders import RunSummary
@@ -163,12 +162,14 @@ def compare(
 
     is_file = plot is not None and plot.suffix != ""
     if plot is not None:
-        from orlog.runs.statistics_plots import check_format
+        from orlog.runs.plots import check_format
 
         check_format(plot if is_file else plot / "curves.svg")
-    skipped: list[Path] = []
+    skipped: list[RunSummary] = []
     rows = find_runs(places, on_skipped=skipped.append)
+    left_out = [f"{run.folder}: {'left out: ' + run.problem if run.problem else 'has no score yet'}" for run in skipped]
     if tuning:
+        say_notes(left_out, tell)
         _tune(rows, plot, evaluations, as_json)
         return
     if plot is not None:
@@ -182,7 +183,7 @@ def compare(
             decided = _sequential(comparison, group, groups)
         if plot is not None and not is_file:
             _draw_comparison(comparison, decided, plot if number == 1 else plot / f"table-{number}", is_normalized)
-        notes = [f"{folder}: has no score yet" for folder in skipped if number == 1] + notes_on(table)
+        notes = [*(left_out if number == 1 else ()), *notes_on(table)]
         numbers: dict[str, Any] = {}
         for row in table:
             numbers.setdefault(row.name, {})[row.task] = [one.to_json() for one in row.numbers]
@@ -239,7 +240,7 @@ def _print_table(table: Sequence[Row], comparison: Comparison, body: dict[str, A
 
 def _sequential(comparison: Comparison, group: int, groups: int) -> SequentialComparison:
     """Return the sequential comparison of a table's methods by the mean scores of their runs."""
-    from orlog.normalize.sequential import compare_sequentially
+    from orlog.normalize.statistics import compare_sequentially
 
     scores = {method: runs.mean(1) for method, runs in comparison.runs.items()}
     return compare_sequentially(scores, group=group, groups=groups)
@@ -258,10 +259,10 @@ def _decisions(decided: SequentialComparison) -> dict[str, Any]:
 def _draw_curves(rows: Sequence[Row], plot: Path, is_file: bool) -> None:
     """Draw the learning curves of the runs in folders; into a folder only where there are some."""
     from orlog.errors import NotFoundError
-    from orlog.runs.run_folders import with_references
-    from orlog.runs.statistics_plots import curves_plot, save_plot
+    from orlog.runs.plots import curves_plot, save_plot
+    from orlog.runs.run_folders import learning_curves
 
-    runs = with_references({run.folder: run for row in rows for run in row.runs}.values())
+    runs = [*{run.folder: run for row in rows for run in row.runs}.values()]
     if is_file and not runs:
         raise NotFoundError(
             f"{plot}: files of scored runs have no learning curves; draw their statistics into a folder: "
@@ -269,7 +270,7 @@ def _draw_curves(rows: Sequence[Row], plot: Path, is_file: bool) -> None:
         )
     if is_file or any(run.curve for run in runs):
         path = plot if is_file else plot / "curves.svg"
-        save_plot(curves_plot(runs), path)
+        save_plot(curves_plot(learning_curves(runs)), path)
         tell(f"wrote {path}")
 
 
@@ -277,7 +278,7 @@ def _draw_comparison(
     comparison: Comparison, decided: SequentialComparison | None, folder: Path, is_normalized: bool
 ) -> None:
     from orlog.datasets.looking.figures import line_colors
-    from orlog.runs.statistics_plots import comparison_plots, save_plot, sequential_plot
+    from orlog.runs.plots import comparison_plots, save_plot, sequential_plot
 
     figures = comparison_plots(comparison, is_normalized, line_colors(comparison.methods))
     if decided is not None:
@@ -288,8 +289,8 @@ def _draw_comparison(
 
 
 def _tune(rows: Sequence[Row], plot: Path | None, evaluations: int, as_json: bool) -> None:
-    from orlog.runs.statistics_plots import save_plot, tune_plot
-    from orlog.runs.tuning_curves import tune_curves
+    from orlog.runs.comparing import tune_curves
+    from orlog.runs.plots import save_plot, tune_plot
 
     curves = tune_curves(rows, evaluations=evaluations)
     if plot is not None:
@@ -393,7 +394,7 @@ def evaluate(
     for problem in problems:
         tell(problem)
     if out is not None and results:
-        from orlog.runs.making import scored_runs, write_all
+        from orlog.runs.comparing import scored_runs, write_all
 
         made = scored_runs([one.run.folder for one in results], tried=tried, algorithm=algorithm)
         for file in write_all(out, made):
@@ -404,7 +405,7 @@ def evaluate(
 
 def _print_scores(scores: Sequence[Score]) -> None:
     """Print a line for each score and number beside it, one for what to know of all, and one for each video."""
-    from orlog.runs.videos import VIDEOS
+    from orlog.runs.policies import VIDEOS
 
     for score in scores:
         say(score)

@@ -134,7 +134,7 @@ def reproduce(
     error; 3 damage; 4 unsettled, or with --require-same neither identical nor the same.
     """
     from orlog.algos.settings import make_config
-    from orlog.normalize.baselines import read_baseline
+    from orlog.normalize.references import read_baseline
     from orlog.normalize.verdicts import look_counts
     from orlog.runs import reproducing
     from orlog.runs.jobs import make_jobs, recorded_episodes
@@ -264,7 +264,7 @@ def sweep(*, scoring: Scoring, given: Sweeping) -> None:
 def _reproduce_file(path: Path, name: str | None, scoring: Scoring, given: Reproducing) -> None:
     """Run seeds of a file of scored runs again, and print the verdict in one line."""
     from orlog.runs.reproducing import OUTCOMES, reproduce_file, verdict_json
-    from orlog.runs.seeds import parse_seeds
+    from orlog.runs.running import parse_seeds
 
     kept = ("seeds", "out", "own_algorithm", "trust_environment", "imports", "as_json", "where", "workers")
     for options in (scoring, given):
@@ -338,9 +338,9 @@ def _check_share(scoring: Scoring, seeds: Sequence[int], recorded: Sequence[int]
 def _seeds(scoring: Scoring, algorithms: Sequence[str], names: Sequence[str]) -> list[int]:
     """Return the seeds that are given, or as many as can show a difference from each baseline."""
     from orlog.algos.algorithms import known_as
-    from orlog.normalize.baselines import read_baseline
+    from orlog.normalize.references import read_baseline
     from orlog.normalize.verdicts import judged_numbers, recorded_outcomes, usual_seeds
-    from orlog.runs.seeds import parse_seeds
+    from orlog.runs.running import parse_seeds
 
     if scoring.seeds:
         return parse_seeds(scoring.seeds)
@@ -371,7 +371,7 @@ def _check_recordable(dataset: Dataset, given: str) -> None:
 
 
 def _record(result: Reproduction) -> None:
-    from orlog.normalize.baselines import record_baseline
+    from orlog.normalize.references import record_baseline
 
     tell(f"recorded in {record_baseline(result.as_baseline())}")
 

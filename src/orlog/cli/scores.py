@@ -16,7 +16,7 @@ from orlog.manifests.names import counted
 if TYPE_CHECKING:
     from orlog.normalize.published_scores import PublishedScore
     from orlog.normalize.references import References
-    from orlog.runs.baseline_scores import Section
+    from orlog.runs.scores import Section
 
 COLUMNS = 8
 """Algorithms that a terminal has room for side by side."""
@@ -87,8 +87,7 @@ def scores(
 def _show_scores(name: str, returns: list[float], costing: dict[str, Any], as_json: bool) -> None:
     """Print the score of each return, with the two references that anchor it."""
     from orlog.errors import NotFoundError
-    from orlog.runs.normalized_scores import normalized_score
-    from orlog.runs.references import references
+    from orlog.runs.scores import normalized_score, references
 
     body: dict[str, Any] = {"dataset": name, "returns": returns, "scores": normalized_score(name, returns).tolist()}
     if costing:
@@ -130,9 +129,9 @@ def _measured(
 ) -> dict[str, Any]:
     """Measure both references and keep them; return them."""
     from orlog.datasets.loading import load_dataset
-    from orlog.runs.measuring import EPISODES, keep_references, measure_references
+    from orlog.runs.evaluating import REFERENCE_EPISODES, keep_references, measure_references
 
-    dataset, count, finished = load_dataset(name), episodes or EPISODES, 0
+    dataset, count, finished = load_dataset(name), episodes or REFERENCE_EPISODES, 0
 
     def progress(done: int) -> None:
         nonlocal finished
@@ -161,8 +160,7 @@ def _show_dataset(name: str, algorithm: str | None, as_json: bool) -> None:
 
     from orlog.errors import NotFoundError
     from orlog.normalize.published_scores import disagreements_about
-    from orlog.runs.baseline_scores import baselines, in_sections, published_name
-    from orlog.runs.references import references
+    from orlog.runs.scores import baselines, in_sections, published_name, references
 
     title = published_name(name)
     disagreements = disagreements_about(title, algorithm=algorithm_title(known_as(algorithm or "")))
@@ -263,7 +261,7 @@ def _show_benchmark(key: str, algorithm: str | None, as_json: bool) -> None:
     """Show all published scores of a benchmark, a matrix for each protocol."""
     import msgspec
 
-    from orlog.runs.baseline_scores import benchmark_sections
+    from orlog.runs.scores import benchmark_sections
 
     sections = benchmark_sections(key, algorithm=algorithm)
     bodies = msgspec.to_builtins(sections)

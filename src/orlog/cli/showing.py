@@ -318,7 +318,7 @@ def _known(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     from orlog.datasets.reading.facts import columns_of, versions_of
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
     from orlog.manifests.rebuilds import rebuild_text
-    from orlog.runs.references import references_of
+    from orlog.runs.scores import references_of
 
     shown = dataset or manifest
     is_view = dataset is not None and dataset.operation is not None
@@ -363,7 +363,7 @@ def _known(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
 def _baselines(manifest: Manifest, references: Any) -> list[dict[str, Any]]:
     """Return the recorded baselines of a dataset, by algorithm."""
     from orlog.algos.algorithms import ALGORITHMS
-    from orlog.normalize.baselines import read_baseline
+    from orlog.normalize.references import read_baseline
 
     known = []
     for baseline in filter(None, (read_baseline(algorithm, manifest.name) for algorithm in ALGORITHMS)):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from orlog.algos.training.runs import TrainOptions
     from orlog.algos.training.train import Hooks
     from orlog.datasets.reading.dataset import Dataset
-    from orlog.runs.progress import Status
+    from orlog.runs.running import Status
 
 
 ASKED_ABOVE = 10e9  # bytes of a dataset that is read in place
@@ -111,9 +111,8 @@ def train(
     from orlog.algos.settings import check_for_any_form
     from orlog.algos.training.data import find_device
     from orlog.algos.training.runs import run_folder, setting_text
-    from orlog.runs.progress import check_log
     from orlog.runs.run_folders import replacing
-    from orlog.runs.seeds import parse_seeds, seed_folders
+    from orlog.runs.running import check_log, parse_seeds, seed_folders
 
     if given.cache:
         read_bytes(given.cache, "a size such as 500M or 20G")
@@ -298,7 +297,7 @@ def _watched_run(
     the command that continues. `introduce` is called before the first step with the number of steps,
     and a line on each setting that is taken from the data.
     """
-    from orlog.runs.progress import Watcher, status_lines, watching
+    from orlog.runs.running import Watcher, status_lines, watching
 
     request, has_begun = StopRequest(), False
     taken: list[str] = []
@@ -373,8 +372,7 @@ def _train_several(
     algorithm: str, dataset: Dataset, folders: Mapping[int, Path], options: TrainOptions, given: Training, as_json: bool
 ) -> None:
     """Train several seeds, print a line for each, and the command that continues those that are not finished."""
-    from orlog.runs.progress import status_lines
-    from orlog.runs.seeds import train_seeds
+    from orlog.runs.running import status_lines, train_seeds
 
     request, Begun.more = StopRequest(), ("--resume",)
     noted: set[str] = set()
@@ -472,8 +470,8 @@ def finetune(run: Path, *, given: Finetuning, as_json: AsJson = False) -> None:
     """
     from orlog.algos.training.runs import OnlineRecord, evaluate_command, read_run, resume_command
     from orlog.algos.training.train import find_finetuned, finetune_run
-    from orlog.runs.progress import check_log
     from orlog.runs.run_folders import replacing
+    from orlog.runs.running import check_log
 
     options, share, algorithm = _train_options(given), _share_of_data(given.prior), given.algorithm
     check_log(given.log)

@@ -1,18 +1,22 @@
-"""What a run scores: `orlog.evaluate` gives a `Score`, which prints itself as a line or as JSON."""
+"""What policies get in an environment: the score of a run, and reference returns of a random and an expert policy."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import gymnasium
 import msgspec
 import numpy as np
 
 from orlog.algos.algorithms import AlgorithmLike, algorithm_title
-from orlog.algos.training.evaluating import EPISODES, evaluate_loaded, load_run
+from orlog.algos.training.data import one_thread
+from orlog.algos.training.evaluating import EPISODES, evaluate_loaded, load_run, run_protocol, scoring_protocol
 from orlog.algos.training.runs import (
     Evaluation,
     PathLike,
@@ -23,16 +27,37 @@ from orlog.algos.training.runs import (
     read_metrics,
     read_run,
 )
+from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given
-from orlog.errors import NotFoundError
+from orlog.datasets.worlds.recipe import Expert, catalogue
+from orlog.errors import NotFoundError, SchemaError
+from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.names import counted
 from orlog.normalize.metrics import EpisodeOutcomes, Number, in_short, numbers_of
-from orlog.normalize.references import Protocol, References, score_caveats, simulator_of
+from orlog.normalize.references import (
+    Protocol,
+    PublishedProtocol,
+    PublishedReferences,
+    PublishedReturn,
+    ReferenceReturn,
+    ReferenceReturns,
+    References,
+    score_caveats,
+    simulator_of,
+)
+from orlog.normalize.rollouts import Policy
 from orlog.normalize.statistics import score_interval
-from orlog.runs.references import references as find_references
-from orlog.runs.videos import VIDEOS, Video, check_video, film
+from orlog.runs.policies import VIDEOS, Video, check_video, film
+from orlog.runs.scores import benchmark_of, store_references, trained_policy
+from orlog.runs.scores import references as find_references
 
 ONE_RUN = "The interval is over the episodes of this one run (95 %, Student's t): it says nothing about other seeds."
+RECIPE = "recipe"
+REFERENCE_EPISODES = 1000
+RANDOM_POLICY = "uniform over the action space, drawn by PCG64 with seed 0"
+# An expert: a run or its folder, `recipe` for the controller of the dataset's recipe, or a number.
+Anchor: TypeAlias = str | os.PathLike[str] | float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -57,11 +82,9 @@ class Score:
         """Return run, score, return and what metrics counted in one line."""
         record, score = self.record, ""
         if self.score is not None:
-            score = f"score {self.score:z.1f}"
-            if self.interval is not None:
-                low, high = self.interval
-                score += f" (95 % interval {low:z.1f} to {high:z.1f})"
-            score += ", "
+            low_high = self.interval
+            interval = " (95 % interval {:z.1f} to {:z.1f})".format(*low_high) if low_high else ""
+            score = f"score {self.score:z.1f}{interval}, "
         return (
             f"{algorithm_title(record.algorithm, record.config)} seed {record.seed} on {record.shown_dataset}, "
             f"step {self.step:,} of {record.steps:,}: {score}return {self.mean_return:z.2f}, "
@@ -166,21 +189,17 @@ class Score:
     @property
     def curve(self) -> list[tuple[int, float]]:
         """The learning curve: gradient steps, and the mean return there."""
-        points = [line for line in self.log if "returns" in line]
-        return [(int(line["step"]), float(np.mean(line["returns"]))) for line in points]
+        return [(int(line["step"]), float(np.mean(line["returns"]))) for line in self.log if "returns" in line]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON; the score is None without references."""
         record, references = self.record, self.references
         return {
             "run": str(self.run.folder),
-            "algorithm": record.algorithm,
-            "dataset": record.dataset,
-            "version": record.version,
-            "digest": record.digest,
-            "seed": record.seed,
-            "preset": record.preset,
-            "config": record.config,
+            **{
+                name: getattr(record, name)
+                for name in ("algorithm", "dataset", "version", "digest", "seed", "preset", "config")
+            },
             "settings": record.every_setting,
             "step": self.step,
             "steps": record.steps,
@@ -205,7 +224,8 @@ class Score:
             "numbers": [number.to_json() for number in self.numbers],
             "protocol": msgspec.to_builtins(self.protocol),
             "videos": [
-                {**msgspec.to_builtins(one), "file": str(self.run.folder / VIDEOS / one.file)} for one in self.videos
+                {**msgspec.to_builtins(video), "file": str(self.run.folder / VIDEOS / video.file)}
+                for video in self.videos
             ],
         }
 
@@ -262,3 +282,178 @@ def read_score(folder: Path, references: References | None) -> Score:
     """Return what a run scored when it was last evaluated. Errors: `read_run`, `read_evaluation`."""
     run = Run(folder=folder, record=read_run(folder))
     return Score(run=run, evaluation=read_evaluation(folder), references=references)
+
+
+# Reference returns.
+
+
+def measure_references(
+    dataset: Given,
+    *,
+    expert: Anchor = RECIPE,
+    source: str = "",
+    episodes: int = REFERENCE_EPISODES,
+    keep: bool = False,
+    algorithm: AlgorithmLike | None = None,
+    trust_environment: bool = False,
+    progress: Callable[[int], None] = lambda _done: None,
+) -> References:
+    """Run a random and an expert policy in a dataset's environment; return their returns.
+
+    The random policy draws uniformly from the action space with its own generator, unless the recipe of the
+    dataset says what is random there (`random_policy`), as where actions are texts.
+
+    Args:
+        dataset: A dataset, or the name or path of one.
+        expert: A trained run or its folder, `recipe` for the controller of the dataset's recipe, or
+            a published mean return, with its source.
+        source: Where the number was published.
+        episodes: Episodes of each policy.
+        keep: Store them beside the data, where scores on all datasets of the environment find them.
+        algorithm: The run's algorithm, if it is not one of orlog's.
+        trust_environment: Consent to arguments of the environment that come with the data.
+        progress: Called with the number of episodes done, first of one policy, then of the other.
+
+    Raises:
+        NotFoundError: the dataset names no environment, its recipe has no expert, or there is no
+            such run.
+        SchemaError: the action space has no uniform policy, the run is of another environment, the
+            expert is not above the random policy, or the dataset's benchmark publishes references.
+        SimulatorError: the environment needs consent, or cannot be made.
+        ValueError: a number without its source, or a source without a number.
+        StorageError: they cannot be kept; older ones stay.
+    """
+    dataset = load_dataset(dataset)
+    entry = catalogue().get(dataset.name)
+    make_random = getattr(entry.recipe, "random_policy", None) if entry is not None else None
+    if make_random is None:
+        rng = np.random.Generator(np.random.PCG64(0))
+        random = Expert(name=RANDOM_POLICY, policy=_uniform(dataset.name, dataset.action_space, rng))
+    else:
+        random = make_random()
+    _environment_to_score(dataset)
+    is_number = isinstance(expert, int | float) and not isinstance(expert, bool)
+    if is_number and not source:
+        raise ValueError(f"{dataset.name}: a published return needs its source: source=TEXT.")
+    if source and not is_number:
+        raise ValueError(f"{dataset.name}: a source is for a published return, a number; found {expert}.")
+    policies = [random] if is_number else [random, _expert(dataset, expert, algorithm)]
+    protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
+    with one_thread():
+        low, *measured = (
+            ReferenceReturn.of(each.name, run_protocol(each.policy, protocol, progress).returns) for each in policies
+        )
+    try:
+        if measured:
+            references: References = ReferenceReturns(random=low, expert=measured[0], protocol=protocol)
+        else:
+            references = _with_number(low, float(expert), source, protocol)  # type: ignore[arg-type]  # it is a number
+    except ValueError as error:
+        raise SchemaError(f"{dataset.name}: {error}") from error
+    if keep:
+        keep_references(dataset, references)
+    return references
+
+
+def keep_references(dataset: Given, references: References) -> Path:
+    """Store reference returns beside the data; return their file."""
+    return store_references(_environment_to_score(load_dataset(dataset)), references)
+
+
+def _environment_to_score(dataset: Dataset) -> EnvironmentRecord:
+    """Return the environment whose references a dataset may have; a benchmark's dataset has the benchmark's."""
+    benchmark = benchmark_of(dataset.manifest)
+    if benchmark is not None and benchmark.anchors is not None:
+        raise SchemaError(
+            f"{dataset.name} is scored by the references that {benchmark.benchmark.title} publishes "
+            f"for {benchmark.name}; own ones are for other datasets."
+        )
+    if dataset.environment is None:
+        raise NotFoundError(f"{dataset.name} names no environment, and references belong to an environment.")
+    return dataset.environment
+
+
+def _expert(dataset: Dataset, expert: Any, algorithm: AlgorithmLike | None) -> Expert:
+    """Return the expert of a recipe, or the policy of a run."""
+    if expert == RECIPE:
+        entry = catalogue().get(dataset.name)
+        known = entry.recipe.expert() if entry is not None else None
+        if known is None:
+            raise NotFoundError(
+                f"{dataset.name}: no recipe is known that has an expert for it; name a run: expert=FOLDER."
+            )
+        return known
+    run = load_run(expert, algorithm=algorithm)
+    theirs, ours = (
+        None if environment is None else (environment.id, environment.kwargs, environment.max_episode_steps)
+        for environment in (run.dataset.environment, dataset.environment)
+    )
+    record = run.record
+    if theirs != ours:
+        raise SchemaError(
+            f"{run.folder}: the run was trained in {theirs!r:.200} ({record.dataset}), but "
+            f"{dataset.name} is of {ours!r:.200}; choose a run of that environment."
+        )
+    name = (
+        f"{record.algorithm}, seed {record.seed}, trained on {record.dataset}@{record.version} "
+        f"({record.digest[:19]}), step {run.step:,} of {record.steps:,}: {trained_policy(record.config)}"
+    )
+    return Expert(name=name, policy=run.policy)
+
+
+def _with_number(low: ReferenceReturn, expert: float, source: str, protocol: Protocol) -> PublishedReferences:
+    """Return a measured random policy with a published expert."""
+    if not math.isfinite(expert):
+        raise ValueError(f"the expert's return must be a finite number, found {expert}.")
+    error = "" if low.standard_error is None else f", standard error {low.standard_error:.4g}"
+    return PublishedReferences(
+        random=PublishedReturn(
+            policy=f"{low.policy}; measured with orlog, {len(low.returns)} episodes{error}", mean=low.mean
+        ),
+        expert=PublishedReturn(policy=f"as published: {source}", mean=expert),
+        protocol=PublishedProtocol(
+            environment_id=protocol.environment_id,
+            environment_kwargs=protocol.environment_kwargs,
+            versions=protocol.versions,
+            episodes=protocol.episodes,
+            description=(
+                f"the random policy ran {protocol.episodes} episodes from seed "
+                f"{protocol.first_seed}; the expert's return was not measured here"
+            ),
+        ),
+        source=f"random policy measured with orlog, expert {source}",
+        simulator=simulator_of(protocol),
+        caveats=["the expert's return is a published number, which orlog did not measure."],
+    )
+
+
+def _uniform(name: str, space: gymnasium.Space[Any], rng: np.random.Generator) -> Policy:
+    """Return a policy that draws uniformly from an action space."""
+
+    def rows(observations: Any) -> tuple[int, ...]:
+        return (_count(observations), *(space.shape or ()))
+
+    match space:
+        case gymnasium.spaces.Dict():
+            parts = {key: _uniform(name, part, rng) for key, part in space.spaces.items()}
+            return lambda seen: {key: part(seen) for key, part in parts.items()}
+        case gymnasium.spaces.Discrete():
+            return lambda seen: rng.integers(int(space.start), int(space.start + space.n), rows(seen))
+        case gymnasium.spaces.MultiDiscrete():
+            return lambda seen: rng.integers(space.start, space.start + space.nvec, rows(seen))
+        case gymnasium.spaces.MultiBinary():
+            return lambda seen: rng.integers(0, 2, rows(seen), dtype=np.int8)
+        case gymnasium.spaces.Box() if space.is_bounded():
+            return lambda seen: rng.uniform(space.low, space.high, rows(seen)).astype(space.dtype)
+    raise SchemaError(
+        f"{name}: no uniform policy exists for its action space {space}: a random policy needs "
+        "a bounded Box or discrete actions."
+    )
+
+
+def _count(observations: Any) -> int:
+    """Return the number of observations in a batch of any space."""
+    while isinstance(observations, (dict, tuple)):
+        parts = observations.values() if isinstance(observations, dict) else observations
+        observations = next(iter(parts))
+    return len(observations)

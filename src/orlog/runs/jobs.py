@@ -24,30 +24,20 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given
 from orlog.errors import NotFoundError
-from orlog.normalize.baselines import read_baseline
+from orlog.normalize.references import read_baseline
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run to train and evaluate.
+    """One run to train and evaluate."""
 
-    Attributes:
-        algorithm: Name of the algorithm, or module and class of one from elsewhere.
-        dataset: Folder of the dataset; the dataset itself where it is read in place.
-        folder: Folder of the run, which must be new unless `resume` is set.
-        options: What is asked for, with `steps`.
-        episodes: Episodes of the evaluation after training, if there is one.
-        resume: Continue from the folder's checkpoint, if it has one.
-        where: Where the data are in memory, as `train_run` takes it.
-    """
-
-    algorithm: str
-    dataset: Path | Dataset
-    folder: Path
-    options: TrainOptions
-    episodes: int = 0
-    resume: bool = False
-    where: str = "ram"
+    algorithm: str  # name of the algorithm, or module and class of one from elsewhere
+    dataset: Path | Dataset  # folder of the dataset; the dataset itself where it is read in place
+    folder: Path  # of the run, which must be new unless `resume` is set
+    options: TrainOptions  # what is asked for, with `steps`
+    episodes: int = 0  # of the evaluation after training, if there is one
+    resume: bool = False  # whether to continue from the folder's checkpoint, if it has one
+    where: str = "ram"  # where the data are in memory, as `train_run` takes it
 
     def anywhere(self) -> Self:
         """Return it with algorithm, dataset and folder as a process that works in another folder finds them."""
@@ -94,12 +84,7 @@ class Executor(Protocol):
 
 
 def find_executor(name: str | Executor, **options: str) -> Executor:
-    """Return the executor with a name: `execute` of the module `orlog.executors.NAME`; an executor as it is.
-
-    Options are passed to it: those that it has besides `workers` and `running`.
-
-    Raises ValueError if there is no executor of that name, or it has no such option.
-    """
+    """Return the executor with a name: `execute` of the module `orlog.executors.NAME`; an executor as it is."""
     if not isinstance(name, str):
         return name
     package = importlib.import_module("orlog.executors")
@@ -113,8 +98,7 @@ def find_executor(name: str | Executor, **options: str) -> Executor:
         if option not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise ValueError(f"the executor {name} has no option {option!r}; {has}.")
-    found: Executor = functools.partial(executor, **options) if options else executor
-    return found
+    return functools.partial(executor, **options)
 
 
 def run_jobs(
@@ -124,12 +108,7 @@ def run_jobs(
     executor: str | Executor = "processes",
     progress: Callable[[Job, int], None] = lambda _job, _step: None,
 ) -> None:
-    """Train and evaluate every job in its folder, `workers` at a time.
-
-    `progress` is called now and then with the last logged step of a running job.
-
-    Raises whatever the first failing job raised; ValueError if there is no executor of that name.
-    """
+    """Train and evaluate every job in its folder, `workers` at a time."""
     for index, error in find_executor(executor)(
         run_job,
         [job.anywhere() for job in jobs],
@@ -163,14 +142,7 @@ def last_step(folder: Path) -> int:
 
 
 def jobs_of(
-    algorithm: str,
-    dataset: Dataset,
-    folders: Mapping[int, Path],
-    options: TrainOptions,
-    *,
-    episodes: int = 0,
-    resume: bool = False,
-    where: str = "ram",
+    algorithm: str, dataset: Dataset, folders: Mapping[int, Path], options: TrainOptions, **more: Any
 ) -> list[Job]:
     """Return one job for each seed, whose folders are given; the seed of the options does not count."""
     return [
@@ -179,9 +151,7 @@ def jobs_of(
             dataset=dataset if dataset.in_place else dataset.folder,
             folder=folder,
             options=msgspec.structs.replace(options, seed=seed),
-            episodes=episodes,
-            resume=resume,
-            where=where,
+            **more,
         )
         for seed, folder in folders.items()
     ]
@@ -197,18 +167,11 @@ def make_jobs(
     options: TrainOptions = TrainOptions(),
     resume: bool = False,
 ) -> list[Job]:
-    """Return one job for each seed, with `options` as `job_options` completes them.
-
-    Raises ValueError if there is no such algorithm, or a seed is named twice; NotFoundError if the dataset names no
-    environment to score in, or neither a recipe nor a baseline says how many steps to take; SimulatorError if
-    the environment needs consent, or cannot be made; FileExistsError if one of the folders already holds a
-    run, and `resume` is not set.
-    """
+    """Return one job for each seed, with `options` as `job_options` completes them."""
     dataset = load_dataset(dataset)
     if len({*seeds}) != len(seeds):
         raise ValueError(f"a seed is named twice in {list(seeds)}; each counts once.")
     options = job_options(options, algorithm, dataset.name, seeds=len(seeds), episodes=episodes)
-    # Before any training.
     scoring_protocol(dataset, episodes, trust_environment=options.trust_environment)
     folders = {seed: run_folder(folder, algorithm, dataset, seed) for seed in seeds}
     for place in folders.values():
@@ -226,24 +189,16 @@ def recorded_episodes(algorithm: str, name: str) -> int:
 
 
 def job_options(options: TrainOptions, algorithm: str, name: str, *, seeds: int, episodes: int) -> TrainOptions:
-    """Return the options of a job, with the recipe's steps by default, and no curve of more episodes."""
-    steps = options.steps
+    """Return the options of a job: by default with the steps of the recipe or baseline; no curve of more episodes."""
+    steps, shown = options.steps, min(options.curve_episodes, episodes)
     if steps is None:
-        steps = steps_to_reproduce(algorithm, name, seeds)
-    shown = min(options.curve_episodes, episodes)
+        make_config(algorithm, {})
+        recipe, baseline = recipe_for(algorithm, name), read_baseline(algorithm, name)
+        if (algorithm, name) not in RECIPES and baseline is None:
+            raise NotFoundError(
+                f"orlog has neither a recipe nor a baseline of {algorithm} on {name}, so there is nothing "
+                f"to compare with, and training would take the published {seeds} x {recipe.steps:,} steps; "
+                "to train anyway, choose the number of steps as steps=."
+            )
+        steps = recipe.steps if baseline is None or (algorithm, name) in RECIPES else baseline.steps
     return msgspec.structs.replace(options, steps=steps, curve_episodes=shown)
-
-
-def steps_to_reproduce(algorithm: str, name: str, seeds: int) -> int:
-    """Return the number of steps of the recipe, or of the baseline if there is no recipe."""
-    make_config(algorithm, {})
-    recipe, baseline = recipe_for(algorithm, name), read_baseline(algorithm, name)
-    if (algorithm, name) in RECIPES:
-        return recipe.steps
-    if baseline is not None:
-        return baseline.steps
-    raise NotFoundError(
-        f"orlog has neither a recipe nor a baseline of {algorithm} on {name}, so there is nothing "
-        f"to compare with, and training would take the published {seeds} x {recipe.steps:,} steps; "
-        "to train anyway, choose the number of steps as steps=."
-    )

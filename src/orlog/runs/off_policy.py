@@ -11,85 +11,74 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
+import torch
+from gymnasium import spaces
+from jaxtyping import Float64
+from torch import Tensor, nn
 
 from orlog.algos.algorithms import Algorithm, AlgorithmLike, action_kind, takes_goals
-from orlog.algos.fitted_q_evaluation import FQESettings
+from orlog.algos.fitted_q_evaluation import EvaluatedQ, FQESettings, TargetPolicy, fit_q
+from orlog.algos.networks import Critics, TwinCritic
+from orlog.algos.policies import action_count, actions_to_indices, chosen_values
 from orlog.algos.settings import read_config
 from orlog.algos.training.data import one_thread
 from orlog.algos.training.evaluating import exact_values, find_run, run_protocol, scoring_protocol
 from orlog.algos.training.policy import make_from_record, make_policy
-from orlog.algos.training.runs import PathLike, as_path, kept_checkpoints, load_state
+from orlog.algos.training.runs import PathLike, RunRecord, as_path, kept_checkpoints, load_state
 from orlog.base.jobs import do_jobs
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given
 from orlog.errors import MissingExtraError, NotFoundError, SchemaError
+from orlog.loaders.arrays import Arrays, Mixture
+from orlog.loaders.places import load_arrays
 from orlog.loaders.teams import is_team
+from orlog.loaders.transitions import transitions
 from orlog.manifests.rebuilds import rebuild_notes
+from orlog.manifests.roles import column_with
+from orlog.normalize import value_estimates
 from orlog.normalize.references import Protocol
 from orlog.normalize.statistics import percentile_interval
-from orlog.normalize.value_estimates import (
-    Terms,
-    absolute_error,
-    mean_terms,
-    rank_correlation,
-    regret,
-    resampled_values,
-    spread_of_fits,
-)
-from orlog.runs.policy_values import Logged, PolicyValues, fit_policy, read_logged
+from orlog.normalize.value_estimates import Terms, mean_terms, padded, resampled_values, spread_of_fits
 
 EPISODES = 20
-ESTIMATORS = ("fqe", "critic", "wis", "pdwis", "dr", "wdr")
-"""The estimators, in the order in which they are shown; docs/ope.md explains them."""
+ESTIMATORS = ("fqe", "critic", "wis", "pdwis", "dr", "wdr")  # in the order of tables; docs/ope.md explains them
+LOG_PROBS = "infos/action_log_probs"
+# How good the estimates of several checkpoints are.
 QUALITY: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "absolute_error": absolute_error,
-    "rank_correlation": rank_correlation,
-    "regret_at_1": regret,
+    "absolute_error": value_estimates.absolute_error,
+    "rank_correlation": value_estimates.rank_correlation,
+    "regret_at_1": value_estimates.regret,
 }
-"""How good the estimates of several checkpoints are."""
+_ROWS = 4096  # observations that pass a network at a time
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its 95 % interval: a bootstrap over episodes, for `fqe` also the spread of its fits.
-
-    The interval is None where resamples show no spread, or some of them have no such number.
-    """
+    """A number with its 95 % interval: a bootstrap over episodes, for `fqe` also the spread of its fits."""
 
     value: float
-    interval: tuple[float, float] | None
+    interval: tuple[float, float] | None  # None where resamples show no spread, or some of them have no such number
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedPolicy:
-    """A checkpoint with its estimated values and the measured one.
+    """A checkpoint with its estimated values and the measured one."""
 
-    Attributes:
-        run: Folder of the run.
-        algorithm: Its algorithm.
-        seed: Its seed.
-        step: Gradient steps that the policy had taken.
-        estimates: By estimator; without those that are left out.
-        value: Measured mean discounted return; None if nothing was measured.
-        mean_return: Measured mean undiscounted return of the same episodes.
-        effective_episodes: How many equally weighted episodes the weights are worth; None without weights.
-        beyond_truncations: Mean over episodes of discount^H V(s_H), with H the length of a truncated one: as much
-            of `fqe`, `dr` and `wdr` stands for steps that nothing recorded can correct.
-    """
-
-    run: Path
-    algorithm: str
-    seed: int
-    step: int
-    estimates: dict[str, Estimate]
-    value: Estimate | None
-    mean_return: float | None
-    effective_episodes: float | None
+    run: Path  # folder of the run
+    algorithm: str  # its algorithm
+    seed: int  # its seed
+    step: int  # gradient steps that the policy had taken
+    estimates: dict[str, Estimate]  # by estimator; without those that are left out
+    value: Estimate | None  # measured mean discounted return; None if nothing was measured
+    mean_return: float | None  # measured mean undiscounted return of the same episodes
+    effective_episodes: float | None  # how many equally weighted episodes the weights are worth; None without weights
+    # Mean over episodes of discount^H V(s_H), with H the length of a truncated one: as much of `fqe`, `dr` and `wdr`
+    # stands for steps that nothing recorded can correct
     beyond_truncations: float
 
 
@@ -188,11 +177,11 @@ def evaluate_off_policy(
         raise ValueError(f"{twice[0]} and {twice[1]} are the same run; name it once.")
     known = {folder: find_run(folder, dataset=dataset, algorithm=algorithm) for folder in folders}
     data = known[folders[0]][1]
-    digests = {folder: f"{one.name} {one.digest[:19]}" for folder, (_, one, _) in known.items()}
+    digests = {folder: f"{each.name} {each.digest[:19]}" for folder, (_, each, _) in known.items()}
     _check_alike("on", digests, "evaluate runs of one dataset at a time.")
     if discount is None:
         configs = {folder: record.config for folder, (record, _, _) in known.items()}
-        discounts = {folder: one["discount"] for folder, one in configs.items() if "discount" in one}
+        discounts = {folder: config["discount"] for folder, config in configs.items() if "discount" in config}
         discount = float(next(iter(discounts.values()), 0.99))
         advice = f"say which one values are to have: discount={discount:g}."
         _check_alike("with the discount", discounts, advice)
@@ -221,8 +210,8 @@ def evaluate_off_policy(
 
     tell = show if workers == 1 else _ignore
     judge = functools.partial(_judge, result, data, other, algorithm, seed, tell)
-    for one in do_jobs(judge, checkpoints, workers=workers):
-        judged.append(one)
+    for values in do_jobs(judge, checkpoints, workers=workers):
+        judged.append(values)
         show(0)
     _logged.clear()
     _compare(result, judged, seed)
@@ -234,16 +223,13 @@ def evaluate_off_policy(
     return result
 
 
-_Judged: TypeAlias = tuple[dict[str, Any], PolicyValues]
-"""Fields of an `EvaluatedPolicy`, and its values, the measured one as that of the estimator `true`."""
+# Fields of an `EvaluatedPolicy`, and its values, the measured one as that of the estimator `true`.
+_Judged: TypeAlias = tuple[dict[str, Any], "PolicyValues"]
+_logged: dict[str, Logged] = {}  # steps that this process has read, by digest of their dataset, for the next checkpoint
 
 
 def _ignore(_now: int) -> None:
-    """Tell nobody how far a process is."""
-
-
-_logged: dict[str, Logged] = {}
-"""The steps that this process has read, by the digest of their dataset: for the next checkpoint."""
+    """Take no notice of how far a process is; a lambda cannot be sent to one."""
 
 
 def _judge(
@@ -297,18 +283,11 @@ def _check_alike(what: str, values: Mapping[Path, object], advice: str) -> None:
 
 
 def _other_dataset(other: Dataset, trained_on: Dataset) -> Dataset:
-    """Return the dataset to take values from.
-
-    Raises ValueError if it has episodes of the one that runs were trained on; SchemaError if it has other
-    spaces.
-    """
+    """Return the dataset to take values from: of the same spaces, and without episodes that runs were trained on."""
     for what in ("observation_space", "action_space"):
         expected, actual = getattr(trained_on, what), getattr(other, what)
         if actual != expected:
-            raise SchemaError(
-                f"{other.name}: {what} is {actual}, expected {expected} as in {trained_on.name}, which "
-                "the runs were trained on."
-            )
+            raise SchemaError(f"{other.name}: {what} is {actual}, expected {expected} as in {trained_on.name}.")
     known, named = (_stored_episodes(dataset) for dataset in (trained_on, other))
     if shared := len(known & named):
         raise ValueError(
@@ -428,3 +407,236 @@ def _quality(estimates: np.ndarray, draws: np.ndarray, values: np.ndarray, measu
                 resampled = np.array(list(map(measure, draws.T, measured.T)))
             quality[name] = _estimate(value, resampled)
     return quality
+
+
+# What logged steps say of the value of one policy.
+
+
+class Logged(NamedTuple):
+    """The columns of a dataset that policies and networks see, and log-probabilities of the actions."""
+
+    arrays: Arrays
+    log_probs: Float64[np.ndarray, " steps"] | None  # None where they cannot weigh episodes
+    unweighted: str  # why they cannot
+
+    def column(self, name: str) -> Float64[np.ndarray, " steps"]:
+        """Return a number of each step."""
+        rows = torch.from_numpy(self.arrays.step_rows())
+        values: np.ndarray = self.arrays.rows[:, self.arrays.columns[name]][rows].reshape(-1).numpy()
+        return values.astype(np.float64)
+
+
+class PolicyValues(NamedTuple):
+    """What is known of one policy."""
+
+    terms: dict[str, Terms]  # by estimator
+    left_out: dict[str, str]  # by estimator that says nothing the reason
+    fits: Float64[np.ndarray, " fits"]  # the value by each fit of fitted Q evaluation
+    halfway: float  # their mean after half of the steps
+    # Mean over episodes of discount^H V(s_H), with H the length of a truncated one; 0 for those that terminated.
+    beyond_truncations: float
+    effective_episodes: float | None  # how many equally weighted episodes the weights are worth; None without
+
+
+def read_logged(dataset: Dataset) -> Logged:
+    """Return the steps of a dataset."""
+    column = column_with(dataset.roles, "behavior_log_prob") or LOG_PROBS
+    if column not in dataset.columns:
+        missing = f"{dataset.name} has no column {LOG_PROBS} (record it with action_log_probs=True)."
+        return Logged(load_arrays(dataset), None, missing)
+    values = np.asarray(dataset.column(column), np.float64)
+    where, advice = f"{dataset.name}: {column}", "select the columns without it (ds.select_columns)."
+    if values.shape != (dataset.total_steps,):
+        raise SchemaError(
+            f"{where} has the shape {list(values.shape)}, expected one number for each of "
+            f"{dataset.total_steps:,} steps; {advice}"
+        )
+    is_discrete = isinstance(dataset.action_space, spaces.Discrete)
+    wrong = ~np.isfinite(values) | (is_discrete & (values > 1e-6))
+    if wrong.any():
+        step = int(wrong.argmax())
+        raise SchemaError(
+            f"{where} is {values[step]:g} at step {step:,}, which is no logarithm of a probability that "
+            f"an action was taken with; record it again, or {advice}"
+        )
+    if is_discrete:
+        return Logged(load_arrays(dataset), values, "")
+    no_density = (
+        "the policies act without noise, so that in a Box they have one action for each observation and no "
+        "density to weigh others by."
+    )
+    return Logged(load_arrays(dataset), None, no_density)
+
+
+def fit_policy(
+    algorithm: Any,
+    record: RunRecord,
+    fitted: Logged,
+    judged: Logged,
+    *,
+    discount: float,
+    settings: FQESettings,
+    seed: int,
+    progress: Callable[[int], None],
+) -> PolicyValues:
+    """Fit Q of a policy to some steps, and return what it and the policy's critic say of others.
+
+    Each of several fits has a seed of its own and a bootstrap resample of the episodes; their mean is the Q
+    of `fqe`, `dr` and `wdr`. Q is fitted to `fitted`; values start, and Q is corrected, in `judged`.
+    """
+    arrays, scaling = judged.arrays, algorithm.scaling
+    is_discrete = isinstance(scaling.action_space, spaces.Discrete)
+    policy: TargetPolicy = _probabilities(algorithm) if is_discrete else algorithm.act
+    fitted_rewards = fitted.column("rewards")
+    unit = float(np.sqrt(np.square(fitted_rewards).mean())) or 1.0
+    fits: list[EvaluatedQ] = []
+    halfway: list[float] = []
+
+    def state_values(rows: np.ndarray, functions: list[EvaluatedQ] = fits) -> np.ndarray:
+        """Return V of some rows by each fit."""
+
+        def of_all(seen: Any, _: Tensor) -> Tensor:
+            return torch.stack([function.state_values(seen, policy) for function in functions])
+
+        return _of_rows(arrays, rows, of_all)
+
+    for fit in range(settings.fits):
+        q_function = EvaluatedQ(settings, scaling, seed=seed + fit, unit=unit)
+
+        def show(now: int, fit: int = fit, q_function: EvaluatedQ = q_function) -> None:
+            if 2 * now >= settings.steps and len(halfway) == fit:
+                halfway.append(float(state_values(arrays.first_rows, [q_function]).mean()))
+            progress(fit * settings.steps + now)
+
+        drawn = fitted.arrays
+        if settings.fits > 1:
+            drawn = _resampled(drawn, np.random.default_rng((seed, 4, fit)))
+        fit_q(
+            q_function,
+            transitions(drawn, batch_size=settings.batch_size, seed=seed + fit),
+            policy,
+            settings,
+            discount=discount,
+            value_range=value_estimates.value_range(fitted_rewards, discount),
+            progress=show,
+        )
+        fits.append(q_function)
+
+    by_fit = state_values(arrays.first_rows)
+    terms = {"fqe": value_estimates.mean_terms(by_fit.mean(0))}
+    left_out = {}
+    if reason := why_no_critic(algorithm, record, discount):
+        left_out["critic"] = reason
+    else:
+        values = _of_rows(arrays, arrays.first_rows, lambda seen, _: _critic_values(algorithm, seen))
+        terms["critic"] = value_estimates.mean_terms(values / record.reward_scale)
+
+    lengths, final, effective = arrays.lengths, arrays.final_rows, None
+    goes_on = judged.column("terminations")[np.cumsum(lengths) - 1] == 0
+    final_values = state_values(final).mean(0) * goes_on
+    if judged.log_probs is None:
+        left_out |= dict.fromkeys(("wis", "pdwis", "dr", "wdr"), judged.unweighted)
+    else:
+        steps = arrays.step_rows()
+        chances = _of_rows(
+            arrays, steps, lambda seen, actions: chosen_values(policy(seen), actions_to_indices(scaling, actions))
+        )
+        with np.errstate(divide="ignore"):
+            ratios = padded(np.log(chances) - judged.log_probs, lengths)
+        rewards = padded(judged.column("rewards"), lengths)
+        q_values = np.stack([_of_rows(arrays, steps, each.values) for each in fits]).mean(0)
+        values = state_values(np.arange(len(arrays.rows))).mean(0)
+        values[final] = final_values
+        valued = padded(q_values, lengths), padded(values, lengths + 1)
+        for prefix, per_decision in (("", False), ("pd", True)):
+            terms[f"{prefix}wis"] = value_estimates.importance_sampling(
+                ratios, rewards, discount, weighted=True, per_decision=per_decision
+            )
+        for prefix, weighted in (("", False), ("w", True)):
+            terms[f"{prefix}dr"] = value_estimates.doubly_robust(ratios, rewards, *valued, discount, weighted=weighted)
+        effective = value_estimates.effective_sample_size(ratios)
+    beyond = float((discount**lengths * final_values).mean())
+    return PolicyValues(terms, left_out, by_fit.mean(1), float(np.mean(halfway)), beyond, effective)
+
+
+def _resampled(arrays: Arrays, rng: np.random.Generator) -> Arrays:
+    """Return the same steps, from which batches draw those of a bootstrap resample of the episodes."""
+    of_step = np.repeat(np.arange(len(arrays.lengths)), arrays.lengths)
+    mixture = arrays.mixture
+    parts, up_to = [np.arange(arrays.total_steps)], np.ones(1)
+    if isinstance(mixture, Mixture):
+        parts, up_to = np.split(mixture.steps, mixture.first[1:]), mixture.up_to
+    drawn = []
+    for steps in parts:
+        episodes = np.unique(of_step[steps])
+        counts = np.zeros(len(arrays.lengths), np.int64)
+        if len(episodes):
+            np.add.at(counts, rng.choice(episodes, len(episodes)), 1)
+        drawn.append(np.repeat(steps, counts[of_step[steps]]))
+    sizes = np.array([len(steps) for steps in drawn])
+    chosen = Mixture(steps=np.concatenate(drawn), first=sizes.cumsum() - sizes, sizes=sizes, up_to=up_to)
+    return dataclasses.replace(arrays, mixture=chosen)
+
+
+def _of_rows(arrays: Arrays, rows: np.ndarray, function: Callable[[Any, Tensor], Tensor]) -> np.ndarray:
+    """Return a function's numbers for the observations and actions of some rows, on the last axis."""
+    parts = []
+    for start in range(0, len(rows), _ROWS):
+        chosen = torch.from_numpy(rows[start : start + _ROWS])
+        with torch.no_grad():
+            parts.append(function(arrays.observations(chosen), arrays.actions(chosen)).numpy())
+    return np.concatenate(parts, -1).astype(np.float64)
+
+
+def _probabilities(algorithm: Any) -> TargetPolicy:
+    """Return the probabilities of actions of a policy that acts without noise: 1 for one, else 0."""
+    count = action_count(algorithm.scaling)
+
+    def policy(observations: Any) -> Tensor:
+        indices = actions_to_indices(algorithm.scaling, algorithm.act(observations))
+        return nn.functional.one_hot(indices, count).to(torch.float32)
+
+    return policy
+
+
+def why_no_critic(algorithm: Any, record: RunRecord, discount: float) -> str:
+    """Return why the trained critic gives no value; empty if it does."""
+    trained_with = getattr(algorithm.config, "discount", None)
+    if _critic(algorithm) is None:
+        return f"{record.algorithm} trains no critic."
+    if trained_with is None:
+        return f"{record.algorithm} has no setting discount, so that of its critic is not known."
+    if trained_with != discount:
+        return f"the critic was trained with the discount {trained_with:g}."
+    if getattr(algorithm.config, "bellman_loss", "square") == "huber":
+        return (
+            "the critic was trained with Huber's loss, with which values are no means of returns: far "
+            "from 0 they are nearly medians."
+        )
+    if record.reward_shift:
+        return (
+            f"the critic was trained on rewards shifted by {record.reward_shift:g}, which cannot be "
+            "taken back where episodes end."
+        )
+    return ""
+
+
+def _critic(algorithm: Any) -> Any:
+    """Return the trained critic of one of orlog's algorithms, if it has one."""
+    critic = getattr(algorithm, "critic", getattr(algorithm, "critics", None))
+    known = isinstance(critic, TwinCritic | Critics | nn.Sequential | nn.ModuleList)
+    return critic if known and hasattr(algorithm, "encoder") else None
+
+
+def _critic_values(algorithm: Any, observations: Any) -> Tensor:
+    """Return the least Q(s, a) of the critics of an algorithm, for the actions of its policy."""
+    critic, features = _critic(algorithm), algorithm.encoder(observations)
+    actions = algorithm.act(observations)
+    if isinstance(critic, TwinCritic | Critics):
+        values = critic(features, algorithm.scaling.actions_to_unit(actions))
+    else:
+        indices = actions_to_indices(algorithm.scaling, actions)
+        networks = critic if isinstance(critic, nn.ModuleList) else [critic]
+        values = torch.stack([chosen_values(network(features), indices) for network in networks])
+    least: Tensor = values.amin(0)
+    return least

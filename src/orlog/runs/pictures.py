@@ -1,6 +1,6 @@
-"""Pictures as SVG text, for pages and the viewer: dots with intervals, lines, bars, and paths through a maze.
+"""Pictures as SVG text, and self-contained HTML pages of them in the viewer's look: no scripts, no external links.
 
-They name classes of the pages' style sheet and hold no color, so that they follow the reader's theme.
+Pictures name classes of the pages' style sheet and hold no color, so that they follow the reader's theme.
 Their width is that of a phone.
 """
 
@@ -9,11 +9,15 @@ from __future__ import annotations
 import dataclasses
 import html
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from orlog.base.files import make_folder, replace_file, storage_errors
 from orlog.datasets.looking.sparklines import Histogram
 
 WIDTH = 360
@@ -26,19 +30,15 @@ _LEFT, _RIGHT, _BOTTOM = 44, 352, 176  # where lines are drawn
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dot:
-    """A number as a dot: its interval is a bar, the numbers that it is the mean of are rings.
-
-    `series` is the number of its color. `recorded` is an earlier number with its interval. `note` is shown
-    where the pointer is over it.
-    """
+    """A number as a dot: its interval is a bar, the numbers that it is the mean of are rings."""
 
     name: str
     value: float
     interval: tuple[float, float] | None
-    series: int
+    series: int  # number of its color
     each: Sequence[float] = ()
-    recorded: tuple[float, tuple[float, float] | None] | None = None
-    note: str = ""
+    recorded: tuple[float, tuple[float, float] | None] | None = None  # an earlier number with its interval
+    note: str = ""  # shown where the pointer is over it
 
     @property
     def numbers(self) -> list[float]:
@@ -66,10 +66,7 @@ def series_of(names: Iterable[str]) -> dict[str, int]:
 def dots(
     rows: Sequence[Dot], label: str, *, digits: int = 1, ends: Sequence[float] = (0,), scale: Sequence[float] = ()
 ) -> str:
-    """Return dots below each other, each under its name, over an axis.
-
-    `ends` are marked and lie within the picture, and so do the numbers of `scale`, if pictures are to share one.
-    """
+    """Return dots below each other, each under its name, over an axis."""
     low, high = _ends([*ends, *scale, *(number for row in rows for number in row.numbers)])
     unit = (WIDTH - 56) / (high - low)  # the numbers stand on the right
     bottom = sum(46 if row.recorded else 36 for row in rows) + 4
@@ -90,7 +87,7 @@ def dots(
         parts += [_text(0, top + 13, row.name), _text(WIDTH, top + 13, f"{row.value:z.{digits}f}", "end")]
         if row.interval is not None:
             parts.append(_line(at(row.interval[0]), y, at(row.interval[1]), y, "interval"))
-        parts += [_shape("circle", "seed", cx=at(one), cy=y, r=2) for one in row.each]
+        parts += [_shape("circle", "seed", cx=at(value), cy=y, r=2) for value in row.each]
         parts.append(_shape("circle", "dot", cx=at(row.value), cy=y, r=4.5))
         if row.recorded is not None:
             value, interval = row.recorded
@@ -114,12 +111,9 @@ def lines(
     place: tuple[float, float] | None = None,
     scale: Sequence[float] = (),
 ) -> str:
-    """Return lines over what `across` says; `place` is a range of it that is marked.
-
-    The numbers of `scale` lie within the picture, so that pictures may share one.
-    """
-    left, right = _ends(value for one in curves for value in one.xs)
-    drawn_ys = [values for one in curves for values in (one.ys, *(one.band or ()))]
+    """Return lines over what `across` says; `place` is a range of it that is marked."""
+    left, right = _ends(value for curve in curves for value in curve.xs)
+    drawn_ys = [values for curve in curves for values in (curve.ys, *(curve.band or ()))]
     low, high = _ends([*scale, *(value for values in drawn_ys for value in values)])
 
     def across_at(value: float) -> float:
@@ -141,17 +135,17 @@ def lines(
         drawn.append(_text(_LEFT - 4, up_at(value) + 4, f"{value:,.7g}", "end"))
     drawn += [_text(across_at(value), _BOTTOM + 14, f"{value:,.7g}", "middle") for value in _ticks(left, right)]
     drawn.append(_text(_RIGHT, _BOTTOM + 29, across, "end"))
-    for one in curves:
+    for curve in curves:
         inner = ""
-        if one.band is not None:
-            around = points(one.xs, one.band[0]) + points(one.xs, one.band[1])[::-1]
+        if curve.band is not None:
+            around = points(curve.xs, curve.band[0]) + points(curve.xs, curve.band[1])[::-1]
             inner = _shape("path", "band", d=f"{_path(around)}z")
-        there = points(one.xs, one.ys)
+        there = points(curve.xs, curve.ys)
         if there:
-            inner += _shape("path", "curve thin" if one.is_thin else "curve", d=_path(there))
-        if len(there) <= 40 and not one.is_thin:  # also because a curve may have a single point
+            inner += _shape("path", "curve thin" if curve.is_thin else "curve", d=_path(there))
+        if len(there) <= 40 and not curve.is_thin:  # also because a curve may have a single point
             inner += "".join(_shape("circle", "dot", cx=x, cy=y, r=2.5) for x, y in there)
-        drawn.append(f'<g class="c{one.series}">{inner}</g>')
+        drawn.append(f'<g class="c{curve.series}">{inner}</g>')
     return _picture(_BOTTOM + 34, label, drawn)
 
 
@@ -179,10 +173,7 @@ def bars(spread: Histogram, label: str) -> str:
 
 
 def path_map(places: np.ndarray, label: str, end: str, maze: list[list[Any]] | None = None) -> str:
-    """Return places (steps, 2) as a path, in meters over the maze where there is one.
-
-    Its end is filled where the task ended (`terminated`), a frame where it was cut off, or nothing.
-    """
+    """Return places (steps, 2) as a path, in meters over the maze where there is one."""
     places = np.asarray(places, np.float64)
     places = places[(np.abs(places) < LARGEST).all(1)]
     places = places[np.unique(np.linspace(0, len(places) - 1, MOST_POINTS).astype(int))]
@@ -221,7 +212,9 @@ def _picture(height: float, label: str, drawn: Sequence[str]) -> str:
 
 
 def _shape(name: str, kind: str, **attributes: float | str) -> str:
-    words = "".join(f' {key}="{one if isinstance(one, str) else _number(one)}"' for key, one in attributes.items())
+    words = "".join(
+        f' {key}="{value if isinstance(value, str) else _number(value)}"' for key, value in attributes.items()
+    )
     return f'<{name} class="{kind}"{words}/>'
 
 
@@ -254,3 +247,90 @@ def _ticks(low: float, high: float) -> list[float]:
     step = 10.0 ** math.floor(math.log10((high - low) / 3))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (factor * step) <= 4)
     return [step * index for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+# Pages.
+
+_STYLE = Path(__file__).parents[1] / "viewer" / "page" / "shared.css"
+HOW_TO_READ = '<a href="#how-to-read">How to read this</a>'
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{name}</title><style>
+{style}</style></head>
+<body><main class="sheet">
+<h1>{name}</h1>
+{body}
+</main></body></html>
+"""
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """Return the text of a page; its parts are HTML, the title is text and its heading too."""
+    style = _STYLE.read_text("utf-8")
+    return PAGE.format(name=html.escape(title), style=style, body="\n".join(parts))
+
+
+def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
+    """Write a page, and the folder that it is to lie in."""
+    with storage_errors(path):
+        make_folder(path.parent)
+        replace_file(path, page(title, parts).encode())
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """Return a paragraph of a text; its kind is a class of the style sheet."""
+    return f'<p class="{kind}">{html.escape(text)}</p>'
+
+
+def html_table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: Collection[int] = (),
+    links: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return a table of texts; the columns in `numbers` are aligned to the right."""
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        return f"<tr>{''.join(cell(tag, *pair) for pair in enumerate(cells))}</tr>\n"
+
+    def cell(tag: str, index: int, text: str) -> str:
+        kind = "number" if index in numbers else "long" if len(text) > 24 else ""
+        kind = "breaks" if re.search(r"\S{25}", text) else kind
+        inner = html.escape(text)
+        if text in links:
+            inner = f'<a href="{html.escape(links[text])}">{inner}</a>'
+        return f'<{tag} class="{kind}">{inner}</{tag}>'
+
+    label = html.escape(", ".join(filter(None, headings)) or "facts")
+    body = "".join(row("td", cells) for cells in rows)
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table>\n'
+        f"<thead>{row('th', headings)}</thead>\n<tbody>{body}</tbody></table></div>"
+    )
+
+
+def pictures(figures: Iterable[str]) -> str:
+    """Return figures side by side, as far as there is room; without any, nothing."""
+    there = "\n".join(filter(None, figures))
+    return there and f'<div class="pictures">{there}</div>'
+
+
+def figure(picture: str, caption: str, series: Mapping[str, int] | None = None, kind: str = "") -> str:
+    """Return a picture, or pictures, with a text below; `series` has the number of each line by its name."""
+    named = "".join(
+        f'<span><i class="swatch c{number}"></i>{html.escape(name)}</span> ' for name, number in (series or {}).items()
+    )
+    words = f"<figcaption>{named}{html.escape(caption)}</figcaption>"
+    return f'<figure class="{kind}">{picture}{words}</figure>'
+
+
+def folded(summary: str, parts: Sequence[str], name: str = "") -> str:
+    """Return parts that are shown after a click; a link to `name` opens them."""
+    inner = "\n".join(parts)
+    mark = name and f' id="{name}"'
+    return f"<details><summary>{html.escape(summary)}</summary><div{mark}>{inner}</div></details>"
+
+
+def how_to_read(notes: Iterable[str]) -> str:
+    """Return the folded notes of a page."""
+    return folded("How to read this", [paragraph(note) for note in notes], "how-to-read")

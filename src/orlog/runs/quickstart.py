@@ -38,12 +38,7 @@ SMOKE_REMARK = "A smoke run: it shows that everything works. Its scores mean not
 
 
 def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, list[Reproduction], Path]:
-    """Run every step, print progress, and return the dataset, the results and the page.
-
-    Runs that the folder holds go on, and those that are finished are not trained again.
-    With `smoke`, a small dataset and a few steps take seconds and show that everything works, but the scores
-    mean nothing.
-    """
+    """Run every step, print progress, and return the dataset, the results and the page."""
     name = SMOKE_DATASET if smoke else DATASET
     seeds = SEEDS[:1] if smoke else SEEDS
     with _stage(f"build {name}"):
@@ -88,10 +83,7 @@ def _train(dataset: Dataset, folder: Path, seeds: tuple[int, ...], *, smoke: boo
 
 
 def _build_and_verify(name: str, workers: int) -> Dataset:
-    """Build a dataset if it is not here, check every byte, and return it.
-
-    Raises IntegrityError if a byte is not what the manifest says.
-    """
+    """Build a dataset if it is not here, check every byte, and return it."""
     with progress_bar("steps", f"building {name}") as update:
         folder = build_dataset(name, workers=workers, progress=update, on_wait=waits("building it", say))
     manifest, problems = verify_folder(folder)

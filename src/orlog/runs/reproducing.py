@@ -24,21 +24,27 @@ from orlog.datasets.reading.opening import Given
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from orlog.manifests.documents import convert_json
 from orlog.manifests.names import counted
-from orlog.normalize.baselines import Baseline, equal_baselines, read_baseline
 from orlog.normalize.metrics import Number, numbers_of
-from orlog.normalize.references import References, is_measured_alike, score_caveats
+from orlog.normalize.references import (
+    Baseline,
+    References,
+    equal_baselines,
+    is_measured_alike,
+    read_baseline,
+    score_caveats,
+)
 from orlog.normalize.statistics import bootstrap_interval
 from orlog.normalize.verdicts import Verdict, compare_runs, recorded_outcomes
 from orlog.runs.evaluating import Score, read_score
 from orlog.runs.jobs import Executor, Job, jobs_of, run_jobs
-from orlog.runs.references import references_measured, references_of_dataset, trained_policy
 from orlog.runs.scored_runs import ScoredRuns, read_scored_runs
+from orlog.runs.scores import references_measured, references_of_dataset, trained_policy
 
+# Settings that may differ from those of a file: preset and data give the scale, whose last bits vary by processor.
 NOT_CHOSEN = ("device", "reward_scale", "reward_shift")
-"""Settings that may differ from those of a file: preset and data give the scale, whose last bits vary by processor."""
-MOST_EVALUATIONS = 100
-"""Most evaluations along a run for which a file from anywhere is taken at its word."""
+MOST_EVALUATIONS = 100  # most evaluations along a run for which a file from anywhere is taken at its word
 
+# What each verdict says of a file.
 OUTCOMES: Mapping[str, Literal["confirms", "contradicts", "unsettled"]] = {
     "identical": "confirms",
     "same": "confirms",
@@ -47,43 +53,35 @@ OUTCOMES: Mapping[str, Literal["confirms", "contradicts", "unsettled"]] = {
     "contradicted": "contradicts",
     "unsettled": "unsettled",
 }
-"""What each verdict says of a file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """What seeds of one method score on one dataset, and how that compares with the recorded baseline.
+    """What seeds of one method score on one dataset, and how that compares with the recorded baseline."""
 
-    Attributes:
-        seeds: Score of each seed.
-        baseline: The recorded baseline; None if there is none.
-        verdict: The comparison; None without a baseline or references, and where steps or settings
-            are not the baseline's.
-        not_compared: What of steps and settings is not the baseline's, so that scores are not compared;
-            empty otherwise.
-        notes: Differences from the recorded run that make the comparison less exact.
-    """
-
-    seeds: dict[int, Score]
-    baseline: Baseline | None
+    seeds: dict[int, Score]  # score of each seed
+    baseline: Baseline | None  # the recorded baseline; None if there is none
+    # The comparison; None without a baseline or references, and where steps or settings are not the baseline's.
     verdict: Verdict | None
-    notes: list[str]
-    not_compared: str = ""
+    notes: list[str]  # differences from the recorded run that make the comparison less exact
+    not_compared: str = ""  # steps and settings that are not the baseline's, so that scores are not compared
 
     def __str__(self) -> str:
         """Return method, dataset, score and what was recorded in one line."""
-        record, scores, means = self.record, self.scores, self.recorded_scores
+        means = self.recorded_scores
         words = [f"return {self.returns.mean():z.2f}"]
-        if scores is not None:
-            low_high = self.interval
-            interval = low_high and " (95 % interval {:z.1f} to {:z.1f})".format(*low_high)
-            words.insert(0, f"score {scores.mean():z.1f}{interval or ''}")
+        if self.scores is not None:
+            interval = " (95 % interval {:z.1f} to {:z.1f})".format(*self.interval) if self.interval else ""
+            words.insert(0, f"score {self.scores.mean():z.1f}{interval}")
         words.append(f"{counted(len(self.seeds), 'seed')} of {counted(self.returns.shape[1], 'episode')}")
         if means:
-            recorded = f"{sum(means) / len(means):z.1f} from {counted(len(means), 'seed')}"
-            words[-1] += f"; recorded {recorded}"
-        title = algorithm_title(record.algorithm, record.config)
-        return f"{title} on {record.shown_dataset}: {', '.join(words)}"
+            words[-1] += f"; recorded {sum(means) / len(means):z.1f} from {counted(len(means), 'seed')}"
+        return f"{self.title} on {self.record.shown_dataset}: {', '.join(words)}"
+
+    @property
+    def title(self) -> str:
+        """How people write the algorithm with these settings."""
+        return algorithm_title(self.record.algorithm, self.record.config)
 
     @property
     def first(self) -> Score:
@@ -127,14 +125,14 @@ class Reproduction:
         baseline = self.baseline
         if baseline is None or not baseline.metrics:
             return {}
-        return {one.name: one for one in numbers_of([*recorded_outcomes(baseline).values()])}
+        return {number.name: number for number in numbers_of([*recorded_outcomes(baseline).values()])}
 
     @property
     def recorded_scores(self) -> list[float]:
         """Mean score of each recorded seed; empty without a baseline or references."""
         if self.baseline is None or self.references is None:
             return []
-        return [float(one.mean()) for one in self.baseline.scores(self.references).values()]
+        return [float(values.mean()) for values in self.baseline.scores(self.references).values()]
 
     @property
     def caveats(self) -> list[str]:
@@ -148,8 +146,7 @@ class Reproduction:
         text = f"not compared: {self.not_compared}" if self.not_compared else ""
         if self.verdict is not None:
             text = f"{'the ' if self.verdict.word == 'same' else ''}{self.verdict}"
-        name = algorithm_title(self.record.algorithm, self.record.config)
-        return text and f"{name} is {text}."
+        return text and f"{self.title} is {text}."
 
     def as_baseline(self) -> Baseline:
         """Return this result as a baseline to record."""
@@ -220,14 +217,9 @@ def reproduce(
 ) -> Reproduction:
     """Train and score seeds of an algorithm, and compare them with the recorded baseline.
 
-    Args:
-        jobs: The most seeds that there may be, as `make_jobs` gives them.
-        counts: After how many seeds their scores are looked at: no more are run once the verdict is settled.
-            The looks share the error rate, so that they are fixed before the first (`look_counts`).
-        workers: How many to run at a time.
-        executor: Where they run.
-        progress: Called now and then with a running job and its last logged step.
-        on_look: Called with what there is before more seeds are added.
+    Scores are looked at after each of `counts` seeds, and no more are run once the verdict is settled. The looks
+    share the error rate, so that they are fixed before the first (`look_counts`). `on_look` is called before more
+    seeds are added.
     """
     done = 0
     for count in counts:
@@ -248,20 +240,16 @@ def more_seeds(algorithm: str, name: str, seeds: Sequence[int], count: int) -> l
 
 
 def summarize(jobs: Sequence[Job], *, looks: int = 1) -> Reproduction:
-    """Return what jobs of one algorithm and dataset scored that were run, compared with the recorded baseline.
-
-    `looks` is the number of times that the comparison is made while seeds are added. Errors: `judge`.
-    """
+    """Return what jobs of one algorithm and dataset scored that were run, compared with the recorded baseline."""
     references = references_of_dataset(load_dataset(jobs[0].dataset))
     return judge({job.seed: read_score(job.folder, references) for job in jobs}, looks=looks)
 
 
 def judge(seeds: dict[int, Score], *, looks: int = 1) -> Reproduction:
-    """Return what seeds of one algorithm and dataset score, compared with the baseline that orlog has.
-
-    Raises SchemaError if seeds have different numbers of episodes.
-    """
-    _check_episodes(seeds)
+    """Return what seeds of one algorithm and dataset score, compared with the baseline that orlog has."""
+    if len({len(score.returns) for score in seeds.values()}) > 1:
+        listed = ", ".join(f"seed {seed}: {len(score.returns)}" for seed, score in seeds.items())
+        raise SchemaError(f"seeds have different numbers of episodes ({listed}); evaluate each with the same number.")
     first = next(iter(seeds.values()))
     record, references = first.record, first.references
     baseline = recorded_baseline(record.algorithm, record.dataset)
@@ -273,7 +261,7 @@ def judge(seeds: dict[int, Score], *, looks: int = 1) -> Reproduction:
             recorded_outcomes(baseline),
             references.normalize,
             same_run=record.digest == baseline.digest
-            and all(is_measured_alike(one.protocol, baseline.protocol) for one in seeds.values()),
+            and all(is_measured_alike(score.protocol, baseline.protocol) for score in seeds.values()),
             looks=looks,
             processor=first.evaluation.processor,
             recorded_processor=baseline.processor,
@@ -293,46 +281,33 @@ def recorded_baseline(algorithm: str, dataset: str) -> Baseline | None:
 
 
 def check_comparable(algorithm: str, dataset: Given, steps: int | None = None) -> None:
-    """Check that a run can be shown to give the recorded scores, before anything is trained.
-
-    Raises NotFoundError if there is no baseline, none of this data or so many steps, or no reference returns.
-    """
+    """Check that a run can be shown to give the recorded scores, before anything is trained."""
     dataset = load_dataset(dataset)
-    baseline = read_baseline(algorithm, dataset.name)
+    baseline, problem = read_baseline(algorithm, dataset.name), ""
     if baseline is None:
-        raise NotFoundError(
-            f"no baseline of {algorithm} on {dataset.name} is recorded, so there is nothing to compare with."
+        problem = "is not recorded, so there is nothing to compare with"
+    elif references_of_dataset(dataset) is None:
+        problem = "has no references, so scores cannot be compared"
+    elif baseline.digest != dataset.digest:
+        problem = (
+            f"was recorded on {baseline.digest[:19]}, but this is {dataset.digest[:19]}: scores of other data "
+            "cannot be shown to be the same"
         )
-    if references_of_dataset(dataset) is None:
-        raise NotFoundError(f"{dataset.name}: no reference returns are known, so its scores cannot be compared.")
-    if baseline.digest != dataset.digest:
-        raise NotFoundError(
-            f"the baseline of {algorithm} on {dataset.name} was recorded on {baseline.digest[:19]}, but "
-            f"this is {dataset.digest[:19]}: scores of other data cannot be shown to be the same."
-        )
-    if steps is not None and steps != baseline.steps:
-        raise NotFoundError(
-            f"the baseline of {algorithm} on {dataset.name} was recorded after {counted(baseline.steps, 'step')}, "
-            f"not {steps:,}: leave out steps=."
-        )
-
-
-def _check_episodes(seeds: Mapping[int, Score]) -> None:
-    if len({len(score.returns) for score in seeds.values()}) > 1:
-        listed = ", ".join(f"seed {seed}: {len(one.returns)}" for seed, one in seeds.items())
-        raise SchemaError(f"seeds have different numbers of episodes ({listed}); evaluate each with the same number.")
+    elif steps not in (None, baseline.steps):
+        problem = f"was recorded after {counted(baseline.steps, 'step')}, not {steps:,}: leave out steps="
+    if problem:
+        raise NotFoundError(f"the baseline of {algorithm} on {dataset.name} {problem}.")
 
 
 def _notes(score: Score, baseline: Baseline | None) -> list[str]:
     """Return notes on how a run differs from the recorded one, apart from its scores."""
     record, protocol, notes = score.record, score.protocol, []
     if record.shown_dataset != record.dataset:
-        notes.append(
-            f"the data are a rebuild, {record.shown_dataset} ({record.digest[:19]}), not the recorded {record.dataset}."
-        )
+        notes.append(f"the data are a rebuild, {record.shown_dataset}, not the recorded {record.dataset}.")
     if baseline is None:
         notes.append("no baseline is recorded for this algorithm and dataset.")
     elif not other_training(record, baseline):
+        recorded = baseline.protocol
         if record.digest != baseline.digest:
             notes.append(
                 f"the data are not those of the baseline ({record.digest[:19]} here, "
@@ -343,7 +318,6 @@ def _notes(score: Score, baseline: Baseline | None) -> list[str]:
                 f"the recorded returns of {', '.join(equal)} are equal to these to the bit: agreeing with them is "
                 f"no evidence for {record.algorithm}."
             )
-        recorded = baseline.protocol
         for here, there in ((record.versions, baseline.versions), (protocol.versions, recorded.versions)):
             notes += [
                 f"the baseline used {package} {there[package]}; this run uses {here[package]}."
@@ -399,8 +373,7 @@ def reproduce_file(
     given = algorithm or name
     if algorithm_name(given) != name or (algorithm is None and given not in ALGORITHMS):
         raise NotFoundError(
-            f"{path}: method.algorithm: {name} is not one of orlog's; give the file that holds it: "
-            "algorithm='FILE.py:CLASS'."
+            f"{path}: method.algorithm: {name} is not one of orlog's; give its file: algorithm='FILE.py:CLASS'."
         )
     dataset = load_dataset(f"{stated.dataset.name}@{stated.dataset.digest}", build=True, download=True)
     here = scoring_protocol(dataset, protocol.episodes, trust_environment=trust_environment)
@@ -427,10 +400,8 @@ def reproduce_file(
                 "here, so nothing is compared."
             )
     gives_equal_bits = sources == stated.code.files and all(
-        score.record.versions == stated.code.versions
-        and score.protocol.versions == protocol.versions
-        and score.record.device == "cpu"
-        and score.evaluation.processor == stated.compute.device
+        (score.record.versions, score.protocol.versions) == (stated.code.versions, protocol.versions)
+        and (score.record.device, score.evaluation.processor) == ("cpu", stated.compute.device)
         for score in scores.values()
     )
     return compare_runs(
@@ -453,10 +424,7 @@ def _options(stated: ScoredRuns, path: Path, *, trust_environment: bool) -> Trai
             "is trained again with: orlog train, then orlog finetune"
         )
     if stated.step != steps:
-        raise NotFoundError(
-            f"{path}: step: the policy of step {stated.step:,} of {steps:,} was evaluated, and runs "
-            "are trained again as a whole."
-        )
+        raise NotFoundError(f"{path}: step: {stated.step:,} of {steps:,}, and runs are trained again as a whole.")
     try:
         asked = convert_json(method.options, TrainOptions)
         if ":" not in method.algorithm:
@@ -468,13 +436,9 @@ def _options(stated: ScoredRuns, path: Path, *, trust_environment: bool) -> Trai
     if asked.steps != steps:
         raise SchemaError(f"{path}: method.options.steps: says {asked.steps}, but it was trained for {steps}.")
     return TrainOptions(
-        settings=asked.settings,
-        steps=steps,
-        preset=asked.preset,
+        **{name: getattr(asked, name) for name in ("settings", "steps", "preset", "precision", "stream")},
         evaluations=min(asked.evaluations, MOST_EVALUATIONS),
         curve_episodes=min(asked.curve_episodes, stated.protocol.episodes),
-        precision=asked.precision,
-        stream=asked.stream,
         trust_environment=trust_environment,
     )
 
@@ -482,20 +446,20 @@ def _options(stated: ScoredRuns, path: Path, *, trust_environment: bool) -> Trai
 def _sources(stated: ScoredRuns, algorithm: AlgorithmLike, dataset: Dataset, path: Path) -> dict[str, str]:
     """Return the hash of each source here that decides the numbers; an own algorithm's must be the stated one."""
     kind: type[Any] = fitting_form(algorithm, dataset)
-    here = run_sources(kind, make_config(kind, {}))
-    module = kind.__module__
+    here, module = run_sources(kind, make_config(kind, {})), kind.__module__
     if module.startswith("orlog."):
         return here
-    if module not in stated.code.files:
+    code = stated.code
+    if module not in code.files:
         raise NotFoundError(
             f"{path}: code.files: does not have {module}, so nothing shows that this is its code; who writes such "
             "a file names the algorithm: orlog evaluate RUNS --algorithm FILE.py:CLASS --out FILE.json"
         )
-    if here[module] != stated.code.files[module]:
-        place = " ".join(filter(None, [stated.code.repository, stated.code.commit]))
+    if here[module] != code.files[module]:
+        place = f"{code.repository} {code.commit}".strip() or "its repository"
         raise IntegrityError(
-            f"{path}: code.files.{module}: is another file than this one; take that of {place or 'its repository'}.",
-            expected=stated.code.files[module],
+            f"{path}: code.files.{module}: is another file than this one; take that of {place}.",
+            expected=code.files[module],
             found=here[module],
         )
     return here

@@ -47,9 +47,7 @@ from orlog.manifests.documents import canonical_json
 
 RESULT_FILE = "result.json"
 _REPAIR = "delete the folder, then run the sweep again"
-
-Decides: TypeAlias = dict[str, Any]
-"""All that decides the numbers of a run, as JSON (`what_decides`)."""
+Decides: TypeAlias = dict[str, Any]  # all that decides the numbers of a run, as JSON
 
 
 def results_folder() -> Path:
@@ -57,14 +55,14 @@ def results_folder() -> Path:
     return datasets_folder().parent / "results"
 
 
-def result_folder(key: str) -> Path:
-    """Return the folder of a job's result, finished or not."""
-    return results_folder() / key
-
-
 def key_of(decides: Decides) -> str:
     """Return the key of a job: 64 hexadecimal digits."""
     return hashlib.sha256(canonical_json(decides)).hexdigest()
+
+
+def result_folder(key: str) -> Path:
+    """Return the folder of a job's result, finished or not."""
+    return results_folder() / key
 
 
 def what_decides(algorithm: str, dataset: Dataset, options: TrainOptions, *, episodes: int) -> Decides:
@@ -108,11 +106,7 @@ def what_decides(algorithm: str, dataset: Dataset, options: TrainOptions, *, epi
 
 
 def read_result(key: str, *, with_checkpoint: bool = False, folder: Path | None = None) -> dict[str, Any] | None:
-    """Return what `result.json` says, once it and the files beside it are shown unchanged; None without one.
-
-    One that is damaged or was edited, or does not give its key, is a ManifestError. `folder` is where it
-    lies, if not among the results of this home.
-    """
+    """Return what `result.json` says, once it and the files beside it are shown unchanged; None without one."""
     folder = folder or result_folder(key)
     path = folder / RESULT_FILE
     if not path.is_file():
@@ -141,10 +135,7 @@ def finished_results() -> Iterator[Path]:
 
 
 def write_result(decides: Decides) -> None:
-    """Write the result of a run that was trained and evaluated in its folder.
-
-    Raises ManifestError if the run is not whole there.
-    """
+    """Write the result of a run that was trained and evaluated in its folder."""
     folder = result_folder(key_of(decides))
     lines = read_metrics(folder)
     if not lines or lines[-1]["step"] != decides["steps"]:

@@ -6,7 +6,6 @@ a whole when it is read, its size is bounded, and nothing that it names is opene
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import hashlib
 import json
@@ -17,25 +16,21 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from orlog.algos.training.evaluating import FIRST_SEED
-from orlog.algos.training.runs import RunRecord
 from orlog.base.files import make_folder, replace_file, storage_errors
-from orlog.errors import FormatVersionError, ManifestError, OrlogError, clause
+from orlog.errors import FormatVersionError, ManifestError, clause
 from orlog.manifests.documents import canonical_json, convert_json, parse_json, read_small_file, refuse_newer
 from orlog.manifests.names import counted, is_name, is_version
 from orlog.normalize.metrics import EpisodeOutcomes, of_fields
 from orlog.normalize.references import Anchors, Protocol, PublishedReturn, References
 from orlog.normalize.statistics import check_finite
-from orlog.runs.references import described, trained_policy
 from orlog.runs.run_folders import RunSummary
+from orlog.runs.scores import trained_policy
 
 LARGEST_FILE = 2**24
 MOST_VALUES = 2_000_000
-LAYOUT = "scored_runs"
-"""The field with the version of the layout, by which such a file is known among others."""
+LAYOUT = "scored_runs"  # the field with the version of the layout, by which such a file is known among others
 CURVE_POLICY = "last point of the learning curve"
 _OPTIONS = ("settings", "steps", "preset", "evaluations", "curve_episodes", "precision", "stream")
-
 _Text = Annotated[str, Meta(max_length=4000)]
 _Line = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 _Named = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
@@ -105,20 +100,14 @@ class Scale(Anchors, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class CodeUsed(_Part, frozen=True):
-    """What computed the numbers.
+    """What computed the numbers."""
 
-    Attributes:
-        files: Hex SHA-256 of each room that decides the numbers (`orlog.base.code_version`), by its name;
-            empty if it is not known.
-        versions: Versions of packages.
-        repository: Where the code is; empty if that is not known.
-        commit: Its commit there.
-    """
-
+    # Hex SHA-256 of each room that decides the numbers (`orlog.base.code_version`), by its name; empty if it is not
+    # known
     files: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]] = {}
-    versions: dict[str, _Line] = {}
-    repository: _Line = ""
-    commit: _Line = ""
+    versions: dict[str, _Line] = {}  # versions of packages
+    repository: _Line = ""  # where the code is; empty if that is not known
+    commit: _Line = ""  # its commit there
 
 
 class Compute(_Part, frozen=True):
@@ -163,13 +152,13 @@ class ScoredRuns(_Part, frozen=True):
     def played(self) -> dict[int, EpisodeOutcomes]:
         """Return what came of the episodes, by seed."""
         return {
-            one.seed: EpisodeOutcomes(
-                returns=np.array(one.returns, float),
-                metrics=of_fields({"metrics": one.metrics}),
+            seed.seed: EpisodeOutcomes(
+                returns=np.array(seed.returns, float),
+                metrics=of_fields({"metrics": seed.metrics}),
                 dataset=self.dataset.name,
                 settings=self.method.settings,
             )
-            for one in self.seeds
+            for seed in self.seeds
         }
 
 
@@ -182,7 +171,7 @@ def write_scored_runs(path: Path, runs: ScoredRuns) -> ScoredRuns:
     body = msgspec.to_builtins(msgspec.structs.replace(runs, created=created))
     body["digest"] = _digest_of(body)
     # Each field has a line of its own, and so has each seed, which git can merge and people can read.
-    seeds = ",\n".join(f"  {_line(one)}" for one in body["seeds"])
+    seeds = ",\n".join(f"  {_line(seed)}" for seed in body["seeds"])
     fields = [f' "{name}": ' + (f"[\n{seeds}\n ]" if name == "seeds" else _line(body[name])) for name in sorted(body)]
     data = ("{\n" + ",\n".join(fields) + "\n}\n").encode()
     checked = _checked(data.decode(), path)
@@ -235,39 +224,37 @@ def _check(runs: ScoredRuns, digest: str) -> None:
         raise ValueError(f"step: {runs.step:,} is more than the {runs.compute.steps:,} of the run.")
     if protocol.environments < 1 or protocol.first_seed < 0:
         raise ValueError("protocol: environments and first_seed are not those of an evaluation.")
-    if len({one.seed for one in runs.seeds}) < len(runs.seeds):
+    if len({seed.seed for seed in runs.seeds}) < len(runs.seeds):
         raise ValueError("seeds: a seed is there twice.")
-    for index, one in enumerate(runs.seeds):
+    for index, seed in enumerate(runs.seeds):
         where = f"seeds[{index}]"
-        if len(one.returns) != protocol.episodes:
+        if len(seed.returns) != protocol.episodes:
             raise ValueError(
-                f"{where}.returns: {counted(len(one.returns), 'episode')}, but protocol.episodes is "
+                f"{where}.returns: {counted(len(seed.returns), 'episode')}, but protocol.episodes is "
                 f"{protocol.episodes}."
             )
-        check_finite(np.array(one.returns), f"{where}.returns")
-        for metric, values in one.metrics.items():
-            if len(values) != len(one.returns):
+        check_finite(np.array(seed.returns), f"{where}.returns")
+        for metric, values in seed.metrics.items():
+            if len(values) != len(seed.returns):
                 raise ValueError(f"{where}.metrics.{metric:.80}: not one value for each episode.")
-        for metric, array in of_fields({"metrics": one.metrics}).items():
+        for metric, array in of_fields({"metrics": seed.metrics}).items():
             check_finite(array.astype(float), f"{where}.metrics.{metric:.80}")
 
 
 def scored_run(run: RunSummary) -> ScoredRuns | None:
     """Return what a run scores by its last evaluation, else by the last point of its learning curve; None without."""
-    record, last = run.record, run.last
-    if record is None or last is None:
+    record, last, evaluation = run.record, run.last, run.evaluation
+    if record is None or last is None or run.protocol is None:
         return None
     step, episodes = last
-    policy, evaluation = CURVE_POLICY, run.evaluation
-    if evaluation is not None:
-        policy = trained_policy(record.config)
-    options = None
-    if record.online is None:
-        asked = record.options()
-        options = {name: getattr(asked, name) for name in _OPTIONS}
-    device = "" if evaluation is None else evaluation.processor
-    if record.device != "cpu":
-        device = record.versions.get("gpu", record.device)
+    device = record.versions.get("gpu", record.device)
+    if record.device == "cpu":
+        device = "" if evaluation is None else evaluation.processor
+    seed = ScoredSeed(
+        seed=record.seed,
+        returns=episodes.returns.tolist(),
+        metrics={name: values.tolist() for name, values in episodes.metrics.items()},
+    )
     return ScoredRuns(
         dataset=DatasetUsed(name=record.dataset, version=record.version, digest=record.digest),
         method=Method(
@@ -276,38 +263,15 @@ def scored_run(run: RunSummary) -> ScoredRuns | None:
             settings=record.every_setting,
             online=record.online is not None,
             source="; ".join(filter(None, [record.preset, record.source])),
-            options=options,
+            options={name: getattr(record, name) for name in _OPTIONS} if record.online is None else None,
         ),
-        protocol=_curve_protocol(record) if evaluation is None else evaluation.protocol,
-        policy=policy,
+        protocol=run.protocol,
+        policy=CURVE_POLICY if evaluation is None else trained_policy(record.config),
         step=step,
-        seeds=[
-            ScoredSeed(
-                seed=record.seed,
-                returns=episodes.returns.tolist(),
-                metrics={name: values.tolist() for name, values in episodes.metrics.items()},
-            )
-        ],
+        seeds=[seed],
+        references=None if run.anchors is None else Scale.of(run.anchors),
         code=CodeUsed(versions=record.versions),
         compute=Compute(steps=record.steps, hours=None if run.seconds is None else run.seconds / 3600, device=device),
-    )
-
-
-def _curve_protocol(record: RunRecord) -> Protocol:
-    """Return how the points of a learning curve were measured; versions of packages were not recorded."""
-    manifest = None
-    for name in (f"{record.dataset}@{record.digest}", record.dataset):
-        with contextlib.suppress(OrlogError, ValueError):
-            manifest = manifest or described(name).manifest
-    environment = None if manifest is None else manifest.environment
-    return Protocol(
-        environment_id="" if environment is None else environment.id,
-        environment_kwargs={} if environment is None else environment.kwargs,
-        versions={},
-        max_episode_steps=None if environment is None else environment.max_episode_steps,
-        episodes=record.curve_episodes,
-        first_seed=FIRST_SEED,
-        environments=1,
     )
 
 

@@ -44,7 +44,6 @@ from orlog.manifests.names import did_you_mean, parse_name
 from orlog.manifests.rebuilds import is_rebuild
 from orlog.runs.evaluating import read_score
 from orlog.runs.jobs import Executor, Job, find_executor, job_options, recorded_episodes, run_job
-from orlog.runs.references import references_of_dataset
 from orlog.runs.reproducing import Reproduction, judge
 from orlog.runs.results import (
     RESULT_FILE,
@@ -57,29 +56,21 @@ from orlog.runs.results import (
     what_decides,
     write_result,
 )
+from orlog.runs.scores import references_of_dataset
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SweepJob:
-    """One algorithm on one dataset with one seed, for a worker anywhere.
+    """One algorithm on one dataset with one seed, for a worker anywhere."""
 
-    Attributes:
-        algorithm: The algorithm, as a process in another folder finds it.
-        dataset: What a worker loads: name and digest, or the path of a view.
-        name: Name of the dataset.
-        options: What is asked for.
-        decides: All that decides the numbers.
-        waits: Whether to wait for another sweep that is at it.
-    """
-
-    algorithm: str
-    dataset: str
-    name: str
-    options: TrainOptions
-    decides: Decides
-    waits: bool = False
+    algorithm: str  # the algorithm, as a process in another folder finds it
+    dataset: str  # what a worker loads: name and digest, or the path of a view
+    name: str  # name of the dataset
+    options: TrainOptions  # what is asked for
+    decides: Decides  # all that decides the numbers
+    waits: bool = False  # whether to wait for another sweep that is at it
 
     def __str__(self) -> str:
         return f"{self.algorithm} on {self.name}, seed {self.options.seed}"
@@ -101,23 +92,14 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What a sweep is made of, and what of it failed so far.
+    """What a sweep is made of, and what of it failed so far."""
 
-    Attributes:
-        jobs: One for each algorithm, dataset and seed.
-        left_out: Lines on algorithms that do not apply to a dataset.
-        failures: Datasets and jobs that failed.
-    """
-
-    jobs: list[SweepJob]
-    left_out: list[str]
-    failures: list[Failure]
+    jobs: list[SweepJob]  # one for each algorithm, dataset and seed
+    left_out: list[str]  # lines on algorithms that do not apply to a dataset
+    failures: list[Failure]  # datasets and jobs that failed
 
     def results(self) -> list[Reproduction]:
-        """Return what the finished seeds of each algorithm on each dataset score; damaged ones are left out.
-
-        `run_sweep` makes those anew, or their jobs are among the failures. Errors: `judge`.
-        """
+        """Return what the finished seeds of each algorithm on each dataset score; damaged ones are left out."""
         load = functools.cache(load_dataset)  # algorithms share datasets
         results = []
         for (_, name), jobs in itertools.groupby(self.jobs, lambda job: (job.algorithm, job.dataset)):
@@ -130,12 +112,12 @@ class Sweep:
 
 def suite_datasets(suite: str) -> list[str]:
     """Return the datasets of the catalogue that begin with `SUITE/`; `all` are all of them."""
-    found = [name for name in sorted(catalogue()) if suite in ("all", name.partition("/")[0])]
-    if not found:
+    names = [name for name in sorted(catalogue()) if suite in ("all", name.partition("/")[0])]
+    if not names:
         suites = sorted({name.partition("/")[0] for name in catalogue()})
         hint = did_you_mean(suite, suites) or f"; choose one of: all, {', '.join(suites)}."
         raise NotFoundError(f"no suite {suite!r}{hint}")
-    return found
+    return names
 
 
 def plan_sweep(
@@ -208,10 +190,7 @@ def load_or_make(
 def _jobs(
     algorithm: str, dataset: Dataset, seeds: Sequence[int], options: TrainOptions, wanted: int | None
 ) -> list[SweepJob]:
-    """Return the jobs of an algorithm on a dataset.
-
-    Raises NotFoundError or SchemaError if it does not apply there, or nothing says how long to train.
-    """
+    """Return the jobs of an algorithm on a dataset."""
     fitting_form(algorithm, dataset)
     episodes = wanted or recorded_episodes(algorithm, dataset.name)
     options = job_options(options, algorithm, dataset.name, seeds=len(seeds), episodes=episodes)
@@ -264,14 +243,14 @@ def run_sweep(
         jobs = [dataclasses.replace(job, waits=waits) for job in left]
         left = []
         taken = itertools.takewhile(lambda _: not full, jobs)
-        for index, found in execute(work, taken, workers=workers, running=lambda _job: None):
-            job, error = jobs[index], found if isinstance(found, Exception) else None
-            if found is None:
+        for index, files in execute(work, taken, workers=workers, running=lambda _job: None):
+            job, error = jobs[index], files if isinstance(files, Exception) else None
+            if files is None:
                 left.append(job)
                 continue
             try:
                 if error is None:
-                    _keep(job, found)
+                    _keep(job, files)
             except (NotFoundError, StorageError) as lost:
                 error = lost
             if error is not None:
@@ -301,11 +280,7 @@ def is_done(job: SweepJob, note: Callable[[str], None] = lambda _text: None) -> 
 
 
 def _mark_home() -> str:
-    """Write what tells this home from all others, and from copies that were made of it; return it.
-
-    Each sweep writes its own. A worker that reads the one of another sweep sends its results to the
-    home where they are already, which does no harm.
-    """
+    """Write what tells this home from all others, and from copies that were made of it; return it."""
     mark = uuid.uuid4().hex
     path = results_folder() / ".id"
     with sole_access(path), storage_errors(path):
@@ -314,10 +289,7 @@ def _mark_home() -> str:
 
 
 def _run(home: str, job: SweepJob) -> dict[str, bytes] | None:
-    """Do one job in a worker, unless its result is there; return its files, where it is in another home.
-
-    None is returned if another worker is at it.
-    """
+    """Do one job in a worker, unless its result is there; return its files, where it is in another home."""
     folder = job.folder
     try:
         with sole_access(folder, longest_wait=None if job.waits else 0):
@@ -340,9 +312,10 @@ def _train(job: SweepJob) -> None:
     folder, episodes = job.folder, job.decides["protocol"]["episodes"]
     here = what_decides(job.algorithm, dataset, job.options, episodes=episodes)
     if here != job.decides:
+        others = ", ".join(name for name in here if here[name] != job.decides[name])
         raise IntegrityError(
-            f"{job}: this worker has another {_difference(job.decides, here)} than where the sweep was "
-            "started; use the same orlog, packages and kind of device on all machines."
+            f"{job}: this worker has another {others} than where the sweep was started; use the same orlog, "
+            "packages and kind of device on all machines."
         )
     run = Job(
         algorithm=job.algorithm,
@@ -370,21 +343,8 @@ def _train(job: SweepJob) -> None:
         write_result(job.decides)
 
 
-def _difference(wanted: Decides, here: Decides) -> str:
-    """Return in words what differs between what decides two jobs."""
-    field = next(name for name in wanted if wanted[name] != here[name])
-    ours, theirs = wanted[field], here[field]
-    if not isinstance(ours, dict):
-        return field
-    names = [key for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)]
-    return f"{field} ({', '.join(names[:3])})"
-
-
 def _keep(job: SweepJob, files: dict[str, bytes]) -> None:
-    """Write the files of a result that was made in another home, `result.json` last.
-
-    A worker that shares this home sends none; then the result must be here.
-    """
+    """Write the files of a result that was made in another home, `result.json` last."""
     folder = job.folder
     with storage_errors(folder):
         make_folder(folder)  # this asks a shared disk anew, which may remember its absence

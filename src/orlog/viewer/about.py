@@ -18,9 +18,8 @@ from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import counted
 from orlog.normalize.published_scores import PublishedScore
 from orlog.normalize.statistics import mean_interval
-from orlog.runs.baseline_scores import baselines, in_sections, score_is_raw
 from orlog.runs.pictures import Dot, dots
-from orlog.runs.references import references_of_dataset
+from orlog.runs.scores import baselines, in_sections, references_of_dataset, score_is_raw
 from orlog.viewer.shown import Shown
 
 LONGEST = 2000  # characters of a fact

@@ -10,15 +10,21 @@ from orlog.algos.algorithms import algorithm_title
 from orlog.errors import OrlogError
 from orlog.manifests.names import counted
 from orlog.normalize.verdicts import compare_runs, recorded_outcomes
-from orlog.runs.pages import figure
-from orlog.runs.pictures import Dot, Line, dots, lines, series_of
-from orlog.runs.references import references
+from orlog.runs.pictures import Dot, Line, dots, figure, lines, series_of
+from orlog.runs.plots import UNIT
+from orlog.runs.policies import VIDEOS as FILMED
+from orlog.runs.policies import read_videos
 from orlog.runs.reproducing import other_training, recorded_baseline
-from orlog.runs.result_figures import UNIT
-from orlog.runs.run_folders import RunSummary, find_run_folders
-from orlog.runs.run_groups import CURVE, EVALUATED, group_runs, mean_curve, scores_measured_alike
-from orlog.runs.videos import VIDEOS as FILMED
-from orlog.runs.videos import read_videos
+from orlog.runs.run_folders import (
+    CURVE,
+    EVALUATED,
+    RunSummary,
+    find_run_folders,
+    group_runs,
+    mean_curve,
+    scores_measured_alike,
+)
+from orlog.runs.scores import references
 
 VIDEOS = (".mp4", ".webm")
 KINDS = ("worst", "median", "best")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import orlog
 from orlog.datasets.worlds.environments import environment_versions, make_environment
 from orlog.datasets.worlds.pixels import DATASETS, PADDLES, SIZE, Catch, PixelsRecipe, Reach, Thing, box, disc, picture
-from orlog.runs.measuring import measure_references
+from orlog.runs.evaluating import measure_references
 from tests.levels import scaled
 
 IDS = ("orlog/Catch-v0", "orlog/Reach-v0")

@@ -2,56 +2,90 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.files import storage_errors
 from orlog.datasets.looking.figures import check_plots, line_colors, new_figure
-from orlog.manifests.names import counted
-from orlog.normalize.sequential import SequentialComparison
-from orlog.normalize.statistics import Comparison
-from orlog.runs.result_figures import UNIT, Statistic, statistics_of
-from orlog.runs.run_folders import RunSummary
-from orlog.runs.run_groups import group_runs, mean_curve
+from orlog.normalize.statistics import Comparison, Estimate, SequentialComparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+UNIT = "normalized score (0 random, 100 expert)"
 FORMATS = (".pdf", ".png", ".svg")
 SOURCES = {"seeds": "#0072b2", "checkpoints": "#e69f00", "episodes": "#bbbbbb"}
 DECISIONS = {"above": "#009e73", "below": "#d55e00", "not told apart": "#dddddd", "needs seeds": "#ffffff"}
-NO_CURVE = "no run has a learning curve: they were trained without evaluations, or not far enough."
-NO_SUCCESS = (
-    "no run has a learning curve of successes: the environments do not tell, or the runs were "
-    "trained without evaluations, or by an orlog that did not record them."
-)
+
+
+class Statistic(NamedTuple):
+    """A statistic of methods, to be drawn."""
+
+    title: str
+    estimates: dict[tuple[str, ...], Estimate]  # by one method, or two that are compared, in the order to draw
+    ends: tuple[float, ...] = (0,)  # numbers that lie within the picture as well
+
+
+class Curve(NamedTuple):
+    """A learning curve: the mean over the seeds of a setting, with the interval of that mean at 95 %."""
+
+    dataset: str
+    label: str  # algorithm and settings
+    title: str  # the same with the number of seeds
+    steps: np.ndarray
+    means: np.ndarray
+    band: tuple[np.ndarray, np.ndarray]
+    is_normalized: bool
+
+
+def statistics_of(comparison: Comparison) -> dict[str, list[Statistic]]:
+    """Return the aggregates, ranks and probabilities of improvement of a comparison, as far as it has them."""
+    ranking, ranks = comparison.ranking(), comparison.ranks
+    names = next(iter(comparison.aggregates.values()))
+    pairs = itertools.combinations(ranking, 2)
+    statistics = {
+        "aggregates": [
+            Statistic(name, {(method,): comparison.aggregates[method][name] for method in comparison.methods})
+            for name in names
+        ],
+        "ranks": [
+            Statistic(
+                "mean rank over datasets (1 is best); from top to bottom: Kemeny's consensus",
+                {(method,): ranks[method] for method in ranking if method in ranks},
+                (1, len(ranks)),
+            )
+        ],
+        "improvement": [
+            Statistic(
+                "probability that a run of the first scores above one of the second",
+                {pair: comparison.improvement[pair] for pair in pairs},
+                (0, 0.5, 1),
+            )
+        ],
+    }
+    return {name: some for name, some in statistics.items() if some[0].estimates}
 
 
 def comparison_plots(comparison: Comparison, is_normalized: bool, colors: Mapping[str, str]) -> dict[str, Figure]:
-    """Return each picture of a comparison that there is something to draw in, by the name of its file.
-
-    `colors` has the color of each method.
-
-    Raises MissingExtraError if matplotlib is not installed, as all of these do.
-    """
+    """Return each picture of a comparison that there is something to draw in, by the name of its file."""
     score = "normalized score" if is_normalized else "return"
     figures = {name: _estimates(statistics, score, colors) for name, statistics in statistics_of(comparison).items()}
     figures["profiles"], (axes,) = new_figure(1, width=6.5, height=3.8)
-    for method, one in comparison.profiles.items():
-        title = algorithm_title(method)
-        _draw_line(axes, one.thresholds, one.shares, one.band, colors[method], title)
+    for method, profile in comparison.profiles.items():
+        _draw_line(axes, profile.thresholds, profile.shares, profile.band, colors[method], algorithm_title(method))
     axes.set(xlabel=f"{score} (threshold)", ylabel="share of runs above it", ylim=(0, 1))
     axes.legend(frameon=False)
     shares = {
-        f"{algorithm_title(method)}, {task}": one.shares()
+        f"{algorithm_title(method)}, {task}": split.shares()
         for method, of_tasks in comparison.variances.items()
-        for task, one in of_tasks.items()
-        if one is not None
+        for task, split in of_tasks.items()
+        if split is not None
     }
     if shares:
         figures["variance"] = _shares(shares)
@@ -63,23 +97,23 @@ def _estimates(statistics: Sequence[Statistic], score: str, colors: Mapping[str,
     rows = len(statistics[0].estimates)
     width = 3.2 * len(statistics) if len(statistics) > 1 else 6.5
     figure, axes = new_figure(len(statistics), width=width, height=1.2 + 0.4 * rows)
-    for one, statistic in zip(axes, statistics, strict=True):
+    for panel, statistic in zip(axes, statistics, strict=True):
         for row, (names, estimate) in enumerate(statistic.estimates.items()):
             color = colors[names[0]]
             if estimate.interval is not None:
-                one.plot(estimate.interval, [row, row], color=color, linewidth=9, alpha=0.4, solid_capstyle="butt")
-            one.plot(estimate.value, row, "|", color=color, markersize=14, markeredgewidth=2)
+                panel.plot(estimate.interval, [row, row], color=color, linewidth=9, alpha=0.4, solid_capstyle="butt")
+            panel.plot(estimate.value, row, "|", color=color, markersize=14, markeredgewidth=2)
         labels = [" > ".join(map(algorithm_title, names)) for names in statistic.estimates]
-        one.set_yticks(range(rows), labels if one is axes[0] else [""] * rows)
-        one.set_ylim(rows - 0.5, -0.5)
+        panel.set_yticks(range(rows), labels if panel is axes[0] else [""] * rows)
+        panel.set_ylim(rows - 0.5, -0.5)
         if len(statistic.ends) > 1:
             first, *middle, last = statistic.ends
             margin = 0.03 * (last - first)
-            one.set(xlim=(first - margin, last + margin), xlabel=statistic.title)
+            panel.set(xlim=(first - margin, last + margin), xlabel=statistic.title)
             for end in middle:
-                one.axvline(end, color="#999999", linewidth=0.8, linestyle=":")
+                panel.axvline(end, color="#999999", linewidth=0.8, linestyle=":")
         else:
-            one.set(title=statistic.title, xlabel=score)
+            panel.set(title=statistic.title, xlabel=score)
     return figure
 
 
@@ -88,7 +122,7 @@ def _shares(shares: Mapping[str, Mapping[str, float]]) -> Figure:
     figure, (axes,) = new_figure(1, width=7.5, height=1.4 + 0.3 * len(shares))
     left = np.zeros(len(shares))
     for source, color in SOURCES.items():
-        widths = np.array([one.get(source, 0.0) for one in shares.values()])
+        widths = np.array([parts.get(source, 0.0) for parts in shares.values()])
         axes.barh(range(len(shares)), widths, left=left, color=color, label=source)
         left += widths
     axes.set_yticks(range(len(shares)), list(shares))
@@ -140,39 +174,29 @@ def tune_plot(curves: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def curves_plot(runs: Sequence[RunSummary], *, success: bool = False) -> Figure:
-    """Return the scores of runs over gradient steps, beside each other for each dataset.
-
-    With `success` it is the share of successful episodes, where the environment tells.
-
-    A line is the mean over the seeds of a setting, its band the interval of that mean at 95 %, where there are
-    seeds enough; settings without a learning curve are left out.
-
-    Raises ValueError if no run has one.
-    """
-    groups = group_runs(runs)
-    curves = {key: mean_curve(group, success=success) for key, group in groups.items()}
-    drawn: dict[str, list[str]] = {}
-    for (dataset, label), (steps, *_) in curves.items():
-        if len(steps):
-            drawn.setdefault(dataset, []).append(label)
-    if not drawn:
-        raise ValueError(NO_SUCCESS if success else NO_CURVE)
-    colors = line_colors(label for labels in drawn.values() for label in labels)
+def curves_plot(curves: Sequence[Curve], *, success: bool = False) -> Figure:
+    """Return learning curves over gradient steps, beside each other for each dataset."""
+    if not curves:
+        raise ValueError(
+            "no run has a learning curve of successes: the environments do not tell, or there were no evaluations."
+            if success
+            else "no run has a learning curve: they were trained without evaluations, or not far enough."
+        )
+    colors = line_colors(curve.label for curve in curves)
+    drawn: dict[str, list[Curve]] = {}
+    for curve in curves:
+        drawn.setdefault(curve.dataset, []).append(curve)
     most = max(map(len, drawn.values()))
     figure, axes = new_figure(len(drawn), width=6.5, height=3.8 + 0.2 * most, in_row=3)
-    for one, (dataset, labels) in zip(axes, drawn.items(), strict=True):
-        for label in labels:
-            steps, means, low, high = curves[dataset, label]
-            seeds = counted(sum(bool(run.curve) for run in groups[dataset, label]), "seed")
-            _draw_line(one, steps, means, (low, high), colors[label], f"{label} ({seeds})")
-        there = [run for label in labels for run in groups[dataset, label]]
-        unit = UNIT if all(run.anchors for run in there) else "return"
-        one.set(title=dataset, xlabel="gradient steps", ylabel=unit)
+    for panel, (dataset, there) in zip(axes, drawn.items(), strict=True):
+        for curve in there:
+            _draw_line(panel, curve.steps, curve.means, curve.band, colors[curve.label], curve.title)
+        unit = UNIT if all(curve.is_normalized for curve in there) else "return"
+        panel.set(title=dataset, xlabel="gradient steps", ylabel=unit)
         if success:
-            one.set(ylabel="share of successful episodes", ylim=(-0.02, 1.02))
+            panel.set(ylabel="share of successful episodes", ylim=(-0.02, 1.02))
         # Below the axes, where it covers no curve.
-        one.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), fontsize="small")
+        panel.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), fontsize="small")
     return figure
 
 
@@ -186,11 +210,7 @@ def _draw_line(
 
 
 def check_format(path: Path) -> None:
-    """Refuse a file whose name ends in no format of pictures.
-
-    Raises MissingExtraError if matplotlib is not installed; ValueError if the end of the file's name is
-    another.
-    """
+    """Refuse a file whose name ends in no format of pictures."""
     check_plots()
     if path.suffix.lower() not in FORMATS:
         raise ValueError(
@@ -199,10 +219,7 @@ def check_format(path: Path) -> None:
 
 
 def save_plot(figure: Figure, path: Path) -> None:
-    """Write a picture; the end of the file's name decides its format.
-
-    Raises StorageError if the file cannot be written.
-    """
+    """Write a picture; the end of the file's name decides its format."""
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
