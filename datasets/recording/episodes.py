@@ -124,6 +124,20 @@ class EpisodeWriter:
         self.steps += self._open_steps
         self._close_open()
 
+    def drop_open(self, ended: Mapping[str, int]) -> bool:
+        """Drop the open episode's rows from memory; return False if some are in full shards already.
+
+        `ended` holds the number of rows of each column when the last episode ended.
+        """
+        columns = self.container.columns
+        # A first episode may have added columns, which must then be removed too.
+        if self.episodes == 0 or any(column.handed_rows > ended.get(name, 0) for name, column in columns.items()):
+            return False
+        for name, column in columns.items():
+            column.drop_from(ended.get(name, 0))
+        self._close_open()
+        return True
+
     def add_block(self, block: Block, lengths: np.ndarray) -> None:
         """Write whole episodes, as a block that fits the schema, and their lengths."""
         self._append(block)

@@ -358,7 +358,7 @@ class DatasetWriter:
     def discard_episode(self) -> None:
         """Drop the steps of the open episode, for example of a robot's failed run.
 
-        Earlier episodes are acknowledged and read back from disk.
+        Earlier episodes are acknowledged, and read back from disk if this one has filled a shard.
 
         Raises:
             SchemaError: no episode is open.
@@ -367,9 +367,11 @@ class DatasetWriter:
         self._check_open()
         if not self._writer.inside_episode:
             raise SchemaError(f"{self._wanted}, episode {self.total_episodes}: has no steps to discard.")
+        dropped = self._writer.drop_open(self._ended)
         self.checkpoint()
-        self._writer.close()
-        self._start_part()
+        if not dropped:
+            self._writer.close()
+            self._start_part()
 
     def checkpoint(self) -> int:
         """Acknowledge: make every whole episode durable, and return their number.

@@ -232,6 +232,10 @@ class ColumnWriter:
             self.handed_rows += encoding.shard_rows
         self.append(pending)
 
+    def drop_from(self, row: int) -> None:
+        """Drop this row and all after it, none of which may be in a full shard."""
+        self._filled = min(self._filled, row - self.handed_rows)
+
     def read_shard(self, shard: int, rows: int) -> tuple[np.ndarray, StoredObject]:
         """Return the first rows of a shard on disk, and its `StoredObject`."""
         name = shard_path(self.spec, shard)

@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 
 import orlog
+from orlog.datasets.store.zarr_writer import ColumnWriter
 from tests.datasets.recording import arms
 from tests.datasets.recording.arms import NAME, add, assert_same_episode, make_episode, pieces_of
 
@@ -47,6 +48,16 @@ def test_steps_in_pieces_and_dropped_ones():
     writer.close()
     assert seeds_after_a_kill() == [0, 2]
     assert orlog.load_dataset(NAME).column("episodes/lengths").tolist() == [5, 5]
+
+
+def test_dropping_steps_that_fill_no_shard_reads_nothing_again(monkeypatch):
+    writer = add(start(), EPISODES[:3])
+    with monkeypatch.context() as patch:
+        patch.setattr(ColumnWriter, "restore", None)
+        add_some_steps(writer, 1, first=True)
+        writer.discard_episode()
+    add(writer, EPISODES[3:4]).close()
+    assert seeds_after_a_kill() == [0, 1, 2, 3]
 
 
 def test_a_checkpoint_inside_an_episode_leaves_it_whole():
