@@ -136,9 +136,9 @@ def train(request, monkeypatch, tmp_path):
 
 
 def files(folder):
-    """Return a run's files, without the times in its log."""
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return {**found, "metrics.jsonl": logged(folder)}
+    """Return a run's files, without the times in its log and what a kill left half written."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".unfinished"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths} | {"metrics.jsonl": logged(folder)}
 
 
 @pytest.mark.filterwarnings("ignore:.*statistics are computed once")
