@@ -89,7 +89,7 @@ class Algorithm(Protocol):
     One that learns from several agents at once says so with `AGENTS = True` (`training/agents.py`).
 
     One that reaches goals says so with `GOALS = True`. Then its observations are states, and it acts
-    with `act(observations, goals)` (`orlog.loaders.states_and_goals`).
+    with `act(observations, goals)` (`orlog.loaders.goals`).
     """
 
     CONFIG: ClassVar[type[Any]]

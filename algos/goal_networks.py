@@ -9,7 +9,7 @@ What differs from OGBench's code in all of them:
 - Actions are mapped from the bounds of the action space to [-1, 1]; in OGBench's environments these are the bounds.
 - A uniform later state is uniform; there, the nearest and the farthest come half as often as others.
 - In data of Gymnasium's goal environments a goal is the part achieved_goal, and a state has no part desired_goal
-  (`loaders/states_and_goals.py`). OGBench's goals are whole observations, as ours are in other data.
+  (`loaders/goals.py`). OGBench's goals are whole observations, as ours are in other data.
 - Missing: discrete actions, and a standard deviation that is learned.
 """
 
@@ -62,7 +62,7 @@ def states_with_goals(config: Any) -> tuple[str, dict[str, Any]]:
     """Return the loader of batches of states with goals."""
     names = ("batch_size", "value_goals", "policy_goals", "discount")
     arguments = {name: getattr(config, name) for name in names if hasattr(config, name)}
-    return "orlog.loaders.states_and_goals:states_and_goals", arguments
+    return "orlog.loaders.goals:states_and_goals", arguments
 
 
 class GoalEncoder(nn.Module):

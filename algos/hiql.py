@@ -8,7 +8,7 @@
 
 w is the state k steps ahead: the upper policy is told g and chooses phi(s, w), the lower policy is told phi(s, w) and
 chooses the action. r is 0 and m is 0 where s is the goal itself, elsewhere -1 and 1. In L(pi_low), w is the state k
-steps ahead in the episode; in L(pi_high) it is the same, or g where that comes first (`loaders/subgoals.py`).
+steps ahead in the episode; in L(pi_high) it is the same, or g where that comes first (`loaders/goals.py`).
 
 There are two values, and the asymmetric square weighs and squares different numbers: it weighs by the sign of r +
 discount m min V_target(s', g) - mean V_target(s, g), and each value is drawn to its own target's r + discount m
@@ -77,7 +77,7 @@ class HIQL:
     @staticmethod
     def loader(config: HIQLConfig) -> tuple[str, dict[str, Any]]:
         """Return the loader of its batches: states with goals on two levels."""
-        return "orlog.loaders.states_and_goals:states_and_subgoals", {
+        return "orlog.loaders.goals:states_and_subgoals", {
             "batch_size": config.batch_size,
             "steps": config.subgoal_steps,
             "value_goals": config.value_goals,

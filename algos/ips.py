@@ -81,7 +81,7 @@ class IPS:
     def loader(config: IPSConfig) -> tuple[str, dict[str, Any]]:
         """Return the loader of its batches: choices with their log-probabilities."""
         arguments = {"batch_size": config.batch_size, "infos": ("action_log_probs",)}
-        return "orlog.loaders.logged_choices:logged_choices", arguments
+        return "orlog.loaders.transitions:logged_choices", arguments
 
     def __init__(self, config: IPSConfig, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
         self.config, self.scaling = config, scaling.to(device)

@@ -27,7 +27,7 @@ The form and the defaults are those of OGBench (Park and others 2025, https://ar
 
 What differs from OGBench's code, besides what `goal_networks.py` lists for all:
 - In data of Gymnasium's goal environments a goal is the part achieved_goal, and a state has no part desired_goal
-  (`loaders/states_and_goals.py`). A goal is then a place of its own in phi's space, psi(g), that a state reaches
+  (`loaders/goals.py`). A goal is then a place of its own in phi's space, psi(g), that a state reaches
   without a step: local has the term mean d(s, achieved_goal of s)^2 besides, and d(s, g) is the distance to the
   nearest state that achieves g. OGBench's goals are whole observations, as ours are in other data, where psi = phi.
 - Frames pass the same convolutions in all networks; there, the policy has its own.

@@ -17,141 +17,92 @@ numbers are real.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.batch import AgentBatch as AgentBatch
-from orlog.loaders.blocks import items_at_once
-from orlog.loaders.gathering import Pieces, gather_pieces, gather_rows
+from orlog.loaders.gathering import gather_rows
 from orlog.loaders.places import load_arrays
-from orlog.loaders.streams import Batches
-from orlog.loaders.teams import Team, TeamArrays, as_flags, check_legal, team_of
+from orlog.loaders.streams import Batches, Sampler
+from orlog.loaders.teams import TeamArrays, as_flags, check_legal, pad, team_of
+from orlog.manifests.columns import FLAGS
 
 
-class AgentTransitionSampler:
+class AgentTransitionSampler(Sampler):
     """Chooses steps of a team and gathers what all agents saw, did and got."""
 
     kind = "transitions 1"  # the same steps as those of `orlog.transitions`
 
     def __init__(self, arrays: Arrays) -> None:
-        self.arrays, self._team = arrays, arrays.team
-        self.draws = 1 if arrays.mixture is None else 2
-        self._there = TeamArrays(arrays.team, arrays)
-        self._view = arrays.transitions
-        self._sizes, self._pieces = _places(arrays)
-        self._flags = {
-            name: self._there.flags(name) for name in ("acts", "terminations", "truncations") if name in arrays.team.has
-        }
-        # Of two rows that follow one another: who acts now and then.
-        acts = self._flags.pop("acts").contiguous()
-        count, agents = acts.shape
-        self._acts = acts.as_strided((count - 1, 2 * agents), (agents, 1), acts.storage_offset())
-        starts = torch.tensor(arrays.team.starts, device=arrays.rows.device)
+        super().__init__(arrays)
+        team = self._team = arrays.team
+        self._there = TeamArrays(team, arrays)
+        self._ends = {name: self._there.flags(name) for name in FLAGS if name in team.has}
+        self._sizes = [arrays.obs_dim, arrays.action_dim, 3, arrays.obs_dim]
+        starts = torch.tensor(team.starts, device=arrays.rows.device)
         self._starts = starts if bool(starts.any()) else None
-        kept = arrays.infos.rows.nbytes if arrays.infos is not None else 0
-        flags = sum(one[:1].nbytes for one in self._flags.values())
-        self._item_bytes = 4 * sum(self._sizes) + kept // len(arrays.rows) + flags
-        if "actions" in arrays.others:
-            self._item_bytes += arrays.others["actions"][:1].nbytes
 
-    def __reduce__(self) -> tuple[type[AgentTransitionSampler], tuple[Arrays]]:
-        """Leave views out of a pickle, since they would carry all rows; they are made again."""
-        return AgentTransitionSampler, (self.arrays,)
+    @functools.cached_property
+    def _view(self) -> Tensor:
+        return self.arrays.transitions
 
-    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, " items"]:
-        """Return the row of each item's step."""
-        return torch.from_numpy(self.arrays.step_table.take(self.arrays.choose_steps(uniform)))
+    @functools.cached_property
+    def _acts(self) -> Tensor:
+        """Who acts in a row and in the next one, side by side."""
+        acts = self._there.flags("acts").contiguous()
+        count, agents = acts.shape
+        return acts.as_strided((count - 1, 2 * agents), (agents, 1), acts.storage_offset())
 
     def gather(self, chosen: Int64[Tensor, " items"]) -> AgentBatch:
         """Return the transitions of some rows."""
-        return next(self.gather_many(chosen, max(1, len(chosen))))
-
-    def gather_many(self, chosen: Int64[Tensor, " items"], size: int) -> Iterator[AgentBatch]:
-        """Yield the transitions of `size` rows each, views of a few gathered blocks."""
-        # The same for all batches where nothing limits what is legal.
-        every = None
-        if self._team.is_discrete:
-            every = self._there.everything.expand(size, -1, -1)
-        for rows in torch.split(chosen, items_at_once(size, self._item_bytes)):
-            count = len(rows) // size
-            several = (
-                itertools.repeat(every, count) if one is None else one.view(count, size, *one.shape[1:]).unbind(0)
-                for one in self._columns(rows)
-            )
-            yield from map(AgentBatch, *several)
-
-    def _columns(self, rows: Int64[Tensor, " items"]) -> list[Any]:
-        """Return the fields of a batch of some rows."""
-        arrays, team, there = self.arrays, self._team, self._there
-        if self._pieces is None:
-            block = gather_rows(self._view, rows)
-        else:
-            block = gather_pieces(self._view, rows, self._pieces)
-        flat, acted, ends, after = block.split_with_sizes(self._sizes, 1)
-        agents = team.count
-        flags = {name: gather_rows(one, rows) for name, one in self._flags.items()}
+        arrays, team, there, rows = self.arrays, self._team, self._there, chosen
+        seen, acted, ends, after = gather_rows(self._view, rows).split_with_sizes(self._sizes, 1)
         acts, next_acts = as_flags(gather_rows(self._acts, rows)).chunk(2, 1)
-        place = there.rewards
-        if place is not None:
-            assert arrays.infos is not None
-            rewards = gather_rows(arrays.infos.rows[:, place], rows)
-        else:
-            rewards = ends[:, :1].expand(-1, agents) * acts
-        ended = {
-            name: as_flags(flags[name]).float() if name in flags else ends[:, [number]] * acts
+        rewards = ends[:, :1].expand(-1, team.count) * acts
+        if there.rewards is not None:
+            rewards = gather_rows(arrays.infos.rows[:, there.rewards], rows)  # type: ignore[union-attr]
+        terminations, truncations = (
+            as_flags(gather_rows(self._ends[name], rows)).float() if name in self._ends else ends[:, [number]] * acts
             for number, name in ((1, "terminations"), (2, "truncations"))
-        }
+        )
         if team.is_discrete:
-            actions = gather_rows(_columns_of(arrays.others["actions"]), rows)
+            actions = arrays.others["actions"]
+            actions = gather_rows(actions if actions.ndim > 1 else actions.unsqueeze(1), rows)
             if self._starts is not None:
                 actions = (actions - self._starts) * acts
         else:
-            actions = acted.view(len(rows), agents, -1)
-        return [
-            flat.view(len(rows), agents, -1),
+            actions = _by_agent(acted, team.action_widths)
+        legal, next_legal = there.legal(rows), there.legal(rows + 1)
+        if team.is_discrete and legal is None:  # the same for all where nothing limits what is legal
+            legal = next_legal = there.everything.expand(len(rows), -1, -1)
+        return AgentBatch(
+            _by_agent(seen, team.widths),
             actions,
             rewards,
             ends[:, 0],
-            after.view(len(rows), agents, -1),
-            ended["terminations"],
-            ended["truncations"],
+            _by_agent(after, team.widths),
+            terminations,
+            truncations,
             acts,
             next_acts,
-            *there.legal_now_and_next(rows),
-        ]
+            legal,
+            next_legal,
+        )
 
 
-def _places(arrays: Arrays) -> tuple[list[int], Pieces | None]:
-    """Return the numbers of observations, actions, ends and next observations in a gathered row.
-
-    And where they come from, if some agents have fewer numbers than others.
-    """
-    team = arrays.team
-    act = 0 if team.is_discrete else team.count * max(team.action_widths)
-    sizes = [team.count * team.width, act, 3, team.count * team.width]
-    if sizes[:2] == [arrays.obs_dim, arrays.action_dim]:
-        return sizes, None
-    own = [] if team.is_discrete else [*team.action_widths]
-    places = []
-    first = place = 0
-    for widths in (team.widths, own, [3], team.widths):
-        for width in widths:
-            places.append((first, width, place))
-            first, place = first + width, place + max(widths)
-    return sizes, Pieces(tuple(places), sum(sizes))
-
-
-def _columns_of(values: Tensor) -> Tensor:
-    return values if values.ndim > 1 else values.unsqueeze(1)
+def _by_agent(values: Tensor, widths: Sequence[int]) -> Tensor:
+    """Return what agents have side by side as `[rows, agents, numbers]`, padded with zeros to the widest."""
+    if min(widths) == max(widths):
+        return values.view(len(values), len(widths), -1)
+    return torch.stack([pad(one, max(widths)) for one in values.split_with_sizes([*widths], 1)], 1)
 
 
 class AgentTransitions(Batches[AgentBatch]):
@@ -182,10 +133,10 @@ def load_agents(dataset: Given, where: str = "auto", *, infos: Sequence[str] = (
             in which an agent acts though nothing is legal for it; and as `orlog.load_arrays`.
         NotFoundError: there is no such info.
     """
-    found = as_dataset(dataset, "dataset")
-    team: Team = team_of(found)
+    dataset = as_dataset(dataset, "dataset")
+    team = team_of(dataset)
     names = tuple(dict.fromkeys([*team.infos, *infos]))
-    arrays = dataclasses.replace(load_arrays(found, where, infos=names), team=team)
+    arrays = dataclasses.replace(load_arrays(dataset, where, infos=names), team=team)
     check_legal(team, arrays)
     return arrays
 

@@ -26,72 +26,18 @@ from orlog.datasets.columns.episode import fields_summary
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import SchemaError
-from orlog.loaders.alias import AliasTable
+from orlog.loaders.batch import each
+from orlog.loaders.choices import AliasTable, Mixture, StepTable, choose_items
 from orlog.loaders.filling import Layout, fill_matrix, fill_other, layout_of, not_finite, warn_of_outside
 from orlog.loaders.filling import Leaf as Leaf
 from orlog.loaders.gathering import gather_rows
-from orlog.loaders.info_rows import check_names, info_layout
-from orlog.loaders.step_table import StepTable
+from orlog.loaders.infos import check_names, info_layout
 from orlog.manifests.names import counted
 
 ArraysT = TypeVar("ArraysT", bound="Arrays")
 
 MISSING_FINALS = "episodes/final_observation_missing"
-_CELLS, _MOST_EDGES = 1024, 3  # a power of two, so that multiplying by it is exact
 _BLOCK_BYTES = 2**25  # read at a time: decoded data then take little memory besides the arrays
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Mixture:
-    """The components of a weighted mixture of datasets.
-
-    Attributes:
-        steps: Every step, component by component.
-        first: Where each component starts in `steps`.
-        sizes: Number of steps of each component.
-        up_to: Cumulative sum of the weights; the last one is 1.
-    """
-
-    steps: Int64[np.ndarray, " steps"]
-    first: Int64[np.ndarray, " components"]
-    sizes: Int64[np.ndarray, " components"]
-    up_to: Float64[np.ndarray, " components"]
-
-    def choose(self, uniform: Float64[np.ndarray, "items 2"]) -> Int64[np.ndarray, " items"]:
-        """Return a step for each row: one number for the component and one inside of it."""
-        component = self._components(np.ascontiguousarray(uniform[:, 0]))
-        inside = (uniform[:, 1] * np.take(self.sizes, component)).astype(np.int64)
-        steps: np.ndarray = np.take(self.steps, np.take(self.first, component) + inside)
-        return steps
-
-    def _components(self, uniform: Float64[np.ndarray, " items"]) -> Int64[np.ndarray, " items"]:
-        """Return how many of the cumulative weights each number has reached."""
-        first, most = self._guide
-        if most > _MOST_EDGES:  # many components, or some that hardly weigh anything
-            return np.searchsorted(self.up_to, uniform, side="right")
-        found = np.take(first, (uniform * _CELLS).astype(np.int64))
-        for _ in range(most):
-            found += uniform >= np.take(self.up_to, found)
-        return found
-
-    @functools.cached_property
-    def _guide(self) -> tuple[Int64[np.ndarray, " cells"], int]:
-        """The component at the beginning of each of many equal parts of [0, 1), and how many begin in one at most.
-
-        With it a component is found without a search, several times faster.
-        """
-        first = np.searchsorted(self.up_to, np.arange(_CELLS + 1) / _CELLS, side="right")
-        return first[:-1], int(np.diff(first).max())
-
-
-def choose_items(
-    mixture: Mixture | AliasTable | None, count: int, uniform: Float64[np.ndarray, "items draws"]
-) -> Int64[np.ndarray, " items"]:
-    """Return an index below `count` for each row of uniform numbers (two if weighted, else one)."""
-    if mixture is None:
-        items: np.ndarray = (uniform[:, 0] * count).astype(np.int64)
-        return items
-    return mixture.choose(uniform)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -196,6 +142,11 @@ class Arrays:
         kept = max(0, count - length + (not more))
         return self.rows.as_strided((kept, length * width + more), (width, 1))
 
+    @property
+    def draws(self) -> int:
+        """Uniform numbers that choose a step."""
+        return 1 if self.mixture is None else 2
+
     @functools.cached_property
     def step_table(self) -> StepTable:
         """The table that finds the rows of steps."""
@@ -243,8 +194,17 @@ class Arrays:
         """Return the observations of some rows: flat float32, or a tensor by key."""
         if not self.observation_leaves:
             return gather_rows(self.rows[:, : self.obs_dim], rows)
-        found = {key: self.leaf(leaf, rows) for key, leaf in self.observation_leaves.items()}
-        return found.get("", found)
+        parts = {key: self.leaf(leaf, rows) for key, leaf in self.observation_leaves.items()}
+        return parts.get("", parts)
+
+    def observations_around(self, rows: Int64[Tensor, "*items"]) -> Tensor | dict[str, Tensor]:
+        """Return the observations of rows of any shape, `[*items, ...]`."""
+        return each(self.observations(rows.reshape(-1)), lambda values: values.view(*rows.shape, *values.shape[1:]))  # type: ignore[no-any-return]
+
+    def actions_around(self, rows: Int64[Tensor, "*items"]) -> Tensor:
+        """Return the actions of rows of any shape, `[*items, ...]`."""
+        actions = self.actions(rows.reshape(-1))
+        return actions.view(*rows.shape, *actions.shape[1:])
 
     def actions(self, rows: Int64[Tensor, " batch"]) -> Tensor:
         """Return the actions of some rows: flat float32, or integers."""
@@ -329,10 +289,10 @@ def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False, infos: Sequ
     arrays = dataclasses.replace(arrays, mixture=mixture_of(dataset), missing_finals=missing_finals(dataset))
     if beside is None:
         return arrays
-    return with_infos(arrays, _read_layout(dataset, beside, allow_non_finite))
+    return add_infos(arrays, _read_layout(dataset, beside, allow_non_finite))
 
 
-def with_infos(arrays: ArraysT, infos: Arrays) -> ArraysT:
+def add_infos(arrays: ArraysT, infos: Arrays) -> ArraysT:
     """Return arrays with infos beside them."""
     return dataclasses.replace(arrays, infos=infos, texts={**arrays.texts, **infos.texts})
 

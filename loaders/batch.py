@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -49,6 +50,24 @@ class Tensors:
     def numpy(self: TensorsT) -> TensorsT:  # noqa: PYI019
         """Return the batch with NumPy arrays in place of tensors; those of the CPU share their memory."""
         return self.map(lambda tensor: tensor.numpy(force=True))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its tensors."""
+        values = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        tensors = [one for value in values for one in (value.values() if isinstance(value, dict) else [value])]
+        return sum(one.nbytes for one in tensors if one is not None)
+
+    def split(self: TensorsT, size: int) -> Iterator[TensorsT]:  # noqa: PYI019
+        """Yield batches of `size` items each, views of this one, which has a multiple of them."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "infos"]
+        while getattr(self, names[-1]) is None:  # what was not asked for is None by default
+            names.pop()
+        # By position: by name would take longer than all else.
+        batches = map(type(self), *(_cut(getattr(self, name), size) for name in names))
+        if not self.infos:
+            return batches
+        return itertools.starmap(with_infos, zip(batches, _cut(self.infos, size), strict=False))
 
     def map(self: TensorsT, change: Callable[[Tensor], Any]) -> TensorsT:  # noqa: PYI019
         """Return the batch with a function applied to each tensor, also inside dicts."""
@@ -108,7 +127,7 @@ class GoalBatch(Tensors):
     """Transitions with goals, one row each; the fields of subgoals are None unless asked for.
 
     The value of an item is `rewards + discount * masks * V(next_observations, value_goals)`.
-    Observations and goals are as in `Batch`; those of `orlog.loaders.states_and_goals` are states.
+    Observations and goals are as in `Batch`; those of `orlog.loaders.goals` are states.
 
     Attributes:
         observations: The state of the item.
@@ -168,8 +187,8 @@ class AgentBatch(Tensors):
     truncations: Float32[Tensor, "batch agents"]
     acts: Bool[Tensor, "batch agents"]
     next_acts: Bool[Tensor, "batch agents"]
-    legal: Bool[Tensor, "batch agents choices"] | None
-    next_legal: Bool[Tensor, "batch agents choices"] | None
+    legal: Bool[Tensor, "batch agents choices"] | None = None
+    next_legal: Bool[Tensor, "batch agents choices"] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -203,22 +222,6 @@ class SequenceBatch(Tensors):
     timesteps: Int64[Tensor, "batch length"]
     mask: Bool[Tensor, "batch length"]
     next_observations: Tensor | dict[str, Tensor] | None = None
-
-
-def joined(pieces: Sequence[TensorsT]) -> TensorsT:
-    """Return batches of one kind as one, the items of each after those of the one before."""
-    if len(pieces) == 1:
-        return pieces[0]
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(pieces[0]):
-        parts = [getattr(piece, field.name) for piece in pieces]
-        if parts[0] is None:
-            values[field.name] = None
-        elif isinstance(parts[0], dict):
-            values[field.name] = {key: torch.cat([one[key] for one in parts]) for key in parts[0]}
-        else:
-            values[field.name] = torch.cat(parts)
-    return type(pieces[0])(**values)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -290,3 +293,40 @@ class CountBatch(Tensors):
     terminations: Float32[Tensor, " rows"]
     rewards: Float32[Tensor, " rows"]
     counts: Float32[Tensor, " rows"]
+
+
+def with_infos(batch: TensorsT, infos: dict[str, Tensor]) -> TensorsT:
+    """Give a batch that was just made its infos, and return it; to copy it would take longer than all else."""
+    object.__setattr__(batch, "infos", infos)
+    return batch
+
+
+def each(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a tensor changed by a function, or each tensor of a dict."""
+    return {key: change(one) for key, one in values.items()} if isinstance(values, dict) else change(values)
+
+
+def joined(pieces: Sequence[TensorsT]) -> TensorsT:
+    """Return batches of one kind as one, the items of each after those of the one before."""
+    if len(pieces) == 1:
+        return pieces[0]
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(pieces[0]):
+        parts = [getattr(piece, field.name) for piece in pieces]
+        if parts[0] is None:
+            values[field.name] = None
+        elif isinstance(parts[0], dict):
+            values[field.name] = {key: torch.cat([one[key] for one in parts]) for key in parts[0]}
+        else:
+            values[field.name] = torch.cat(parts)
+    return type(pieces[0])(**values)
+
+
+def _cut(value: Any, size: int) -> Iterable[Any]:
+    """Return the parts of a field that belong to `size` items each."""
+    if value is None:
+        return itertools.repeat(None)
+    if isinstance(value, dict):
+        parts = [_cut(one, size) for one in value.values()]
+        return (dict(zip(value, some, strict=True)) for some in zip(*parts, strict=True))
+    return tuple(value.view(len(value) // size, size, *value.shape[1:]).unbind(0))

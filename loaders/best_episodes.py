@@ -10,10 +10,8 @@ from orlog.datasets.reading.opening import Given
 from orlog.datasets.reading.views import best_positions
 from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import Batch, TokenBatch
-from orlog.loaders.options import StreamOptions, takes_stream_options
-from orlog.loaders.statistics import finite_returns
-from orlog.loaders.streams import Batches
-from orlog.loaders.sums import info_sums
+from orlog.loaders.statistics import finite_returns, info_sums
+from orlog.loaders.streams import Batches, StreamOptions, takes_stream_options
 from orlog.loaders.token_sequences import SPEAKER, token_sequences
 from orlog.loaders.transitions import transitions
 from orlog.loaders.weights import weighted, weights_by_episode

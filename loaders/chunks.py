@@ -15,6 +15,7 @@ observations are those of the steps that the episode has left.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Unpack
 
 import numpy as np
@@ -23,62 +24,42 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
-from orlog.loaders.arguments import as_length
 from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import Batch
-from orlog.loaders.infos import Windows
-from orlog.loaders.options import StreamOptions, takes_stream_options
-from orlog.loaders.steps import TransitionSampler
-from orlog.loaders.streams import Batches
+from orlog.loaders.streams import Batches, Sampler, StreamOptions, as_length, takes_stream_options
+from orlog.loaders.transitions import TransitionSampler
 
 
-class ChunkSampler:
+class ChunkSampler(Sampler):
     """Chooses steps and gathers the chunks that start there."""
 
     def __init__(self, arrays: Arrays, length: int, discount: float) -> None:
-        """Sum the rewards, which takes 4 bytes a step.
-
-        Raises ValueError for a length below 1 or above that of every episode, or a discount outside [0, 1];
-        TypeError if a length that is no integer.
-        """
-        length = as_length(length, discount, arrays.lengths, arrays.name, arrays.longest)
+        """Sum the rewards, which takes 4 bytes a step."""
+        super().__init__(arrays)
+        length = as_length(length, discount, arrays)
         self.kind = f"action chunks 1 length={length}"
-        self.draws = 1 if arrays.mixture is None else 2
-        self.arrays = arrays
-        self._outcomes = TransitionSampler(arrays, length, discount)
+        # Two rows an item, also where it is one step.
+        self._outcomes = TransitionSampler(arrays, length, discount, discounts=True)
         self._slots = torch.arange(length, device=arrays.rows.device)
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items two"]:
         """Return the row of each item's first step, and the row of its next observation."""
-        return self._outcomes.pairs_of(self.arrays.choose_steps(uniform))
+        return self._outcomes.choose(uniform)
 
-    def rows_of(self, chosen: Int64[Tensor, "items two"]) -> Windows:
+    def rows_of(self, chosen: Int64[Tensor, "items two"]) -> Int64[Tensor, "items length"]:
         """Return the rows of the slots of some items."""
-        rows, next_rows = chosen.unbind(1)
-        return Windows(first=rows, length=len(self._slots), steps=next_rows - rows)
+        rows = chosen[:, :1] + self._slots
+        return rows.masked_fill_(rows >= chosen[:, 1:], self.arrays.empty_row)
 
     def gather(self, chosen: Int64[Tensor, "items two"]) -> Batch:
         """Return the chunks of some items."""
-        arrays, outcomes = self.arrays, self._outcomes
-        rows, next_rows = chosen.unbind(1)
-        places = rows.unsqueeze(1) + self._slots
-        valid = places < next_rows.unsqueeze(1)
+        batch = self._outcomes.gather(chosen)
+        places = chosen[:, :1] + self._slots
+        valid = places < chosen[:, 1:]
         # Slots after the end take any row inside of the matrix: they are cleared.
-        taken = arrays.actions(torch.minimum(places, next_rows.unsqueeze(1)).view(-1))
-        actions = taken.view(*valid.shape, *taken.shape[1:])
+        actions = self.arrays.actions_around(torch.minimum(places, chosen[:, 1:]))
         empty = ~valid.view(*valid.shape, *[1] * (actions.ndim - 2))
-        rewards, discounts = outcomes.sums_and_discounts(chosen)
-        terminations, truncations = outcomes.flags(chosen).unbind(1)
-        return Batch(
-            observations=arrays.observations(rows),
-            actions=actions.masked_fill(empty, 0),
-            valid=valid,
-            rewards=rewards,
-            next_observations=arrays.observations(next_rows),
-            terminations=terminations,
-            truncations=truncations,
-            discounts=discounts,
-        )
+        return dataclasses.replace(batch, actions=actions.masked_fill_(empty, 0), valid=valid)
 
 
 @takes_stream_options

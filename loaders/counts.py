@@ -6,43 +6,30 @@ in the order of (state, action, next state, terminated).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import numpy as np
 import torch
-from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import CountBatch
-from orlog.loaders.streams import Batches
+from orlog.loaders.streams import Batches, Sampler
 from orlog.loaders.weights import step_probabilities
 
 
-class CountSampler:
+class CountSampler(Sampler):
     """Gives the same batch each time; an item is the table as a whole."""
 
     kind = "counts 1"
-    draws = 1
+    in_blocks = False
 
     def __init__(self, arrays: Arrays) -> None:
-        self.arrays = arrays
+        super().__init__(arrays)
         self._table = count_transitions(arrays)
-
-    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, " items"]:
-        """Return a zero for each item, of which all are the same."""
-        return torch.zeros(len(uniform), dtype=torch.int64)
 
     def gather(self, _chosen: Tensor) -> CountBatch:
         """Return the table."""
         return self._table
-
-    def gather_many(self, chosen: Tensor, size: int) -> Iterator[CountBatch]:
-        """Yield the table for each `size` items."""
-        for _ in range(0, len(chosen), size):
-            yield self._table
 
 
 def count_transitions(arrays: Arrays) -> CountBatch:

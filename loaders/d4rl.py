@@ -34,8 +34,8 @@ import numpy as np
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import SchemaError, wrong_type
-from orlog.loaders.arguments import as_integer
 from orlog.loaders.arrays import MISSING_FINALS
+from orlog.loaders.streams import as_integer
 from orlog.manifests.columns import is_part
 from orlog.manifests.spaces import leaf_spaces
 
@@ -171,9 +171,7 @@ def _ends(arrays: Mapping[str, np.ndarray], limit: int | None, *, first_after_ti
         return arrays["timeouts"].astype(np.bool_)
     if limit is None:
         raise ValueError("the arrays have no timeouts; give max_episode_steps, the environment's limit.")
-    limit = as_integer("max_episode_steps", limit)
-    if limit < 1:
-        raise ValueError(f"max_episode_steps must be >= 1, found {limit}.")
+    limit = as_integer("max_episode_steps", limit, 1)
     terminals = arrays["terminals"].astype(np.bool_).tolist()
     ends = np.zeros(len(terminals), np.bool_)
     counted = 0

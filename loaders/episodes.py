@@ -19,16 +19,13 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
-from orlog.loaders.alias import AliasTable, alias_table
-from orlog.loaders.arguments import check_choice
-from orlog.loaders.arrays import Arrays, Mixture, as_arrays, refuse_missing_finals
-from orlog.loaders.batch import Tensors
-from orlog.loaders.infos import Windows
-from orlog.loaders.options import StreamOptions, takes_stream_options
-from orlog.loaders.streams import Batches
+from orlog.loaders.arrays import Arrays, as_arrays, refuse_missing_finals
+from orlog.loaders.batch import Tensors, each
+from orlog.loaders.choices import AliasTable, Mixture, alias_table, choose_items
+from orlog.loaders.streams import Batches, Sampler, StreamOptions, check_choice, takes_stream_options
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class EpisodeBatch(Tensors):
     """Whole episodes, padded with zeros to the longest of the batch, which has `longest` steps.
 
@@ -55,7 +52,7 @@ class EpisodeBatch(Tensors):
     lengths: Int64[Tensor, " batch"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class PackedEpisodeBatch(Tensors):
     """Whole episodes, one after the other without padding: `steps` in total.
 
@@ -81,8 +78,10 @@ class PackedEpisodeBatch(Tensors):
     offsets: Int64[Tensor, " batch_and_one"]
 
 
-class EpisodeSampler:
+class EpisodeSampler(Sampler):
     """Chooses episodes and gathers all of their steps."""
+
+    in_blocks = False  # the longest episode of a batch decides its shape
 
     def __init__(
         self,
@@ -91,15 +90,10 @@ class EpisodeSampler:
         layout: Literal["padded", "packed"] = "padded",
         weighting: Literal["uniform", "steps"] = "uniform",
     ) -> None:
-        """Prepare the choice.
-
-        Raises ValueError for an unknown layout or weighting.
-        """
+        super().__init__(arrays)
         check_choice("layout", layout, ("padded", "packed"))
         check_choice("weighting", weighting, ("uniform", "steps"))
         self.kind = f"episodes 1 weighting={weighting}"
-        self.draws = 1 if arrays.mixture is None else 2
-        self.arrays = arrays
         self._is_packed = layout == "packed"
         self._by_steps = weighting == "steps"
         self._choice = _choice_of_episodes(arrays)
@@ -109,85 +103,54 @@ class EpisodeSampler:
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, " items"]:
         """Return the number of each item's episode."""
-        arrays, choice = self.arrays, self._choice
+        arrays = self.arrays
         if self._by_steps:
             steps = arrays.choose_steps(uniform)
             return torch.from_numpy(arrays.step_table.take(steps) - steps)
-        if choice is None:
-            return torch.from_numpy((uniform[:, 0] * len(arrays.lengths)).astype(np.int64))
-        return torch.from_numpy(choice.choose(uniform))
+        return torch.from_numpy(choose_items(self._choice, len(arrays.lengths), uniform))
 
-    def rows_of(self, chosen: Int64[Tensor, " items"]) -> Windows:
+    def rows_of(self, chosen: Int64[Tensor, " items"]) -> Int64[Tensor, ...]:
         """Return the rows of the steps of some episodes, padded or one after the other."""
-        lengths = self._lengths.index_select(0, chosen)
-        return Windows(
-            first=self._first_rows.index_select(0, chosen),
-            length=int(lengths.max()),
-            steps=lengths,
-            is_ragged=True,
-            is_packed=self._is_packed,
-        )
+        lengths = self._lengths.index_select(0, chosen).unsqueeze(1)
+        places = torch.arange(int(lengths.max()), device=lengths.device)
+        rows = self._first_rows.index_select(0, chosen).unsqueeze(1) + places
+        is_step = places < lengths
+        return rows[is_step] if self._is_packed else rows.masked_fill_(~is_step, self.arrays.empty_row)
 
     def gather(self, chosen: Int64[Tensor, " items"]) -> EpisodeBatch | PackedEpisodeBatch:
         """Return some whole episodes."""
-        first_rows = self._first_rows.index_select(0, chosen)
-        lengths = self._lengths.index_select(0, chosen)
+        arrays, rows = self.arrays, self.rows_of(chosen)
+        first_rows, lengths = self._first_rows.index_select(0, chosen), self._lengths.index_select(0, chosen)
+        # Rows of final observations hold zeros in all else, and so does the empty row.
+        rewards, terminations, truncations = arrays.rows[:, -3:][rows].unbind(-1)
         if self._is_packed:
-            return self._pack(first_rows, lengths)
-        return self._pad(first_rows, lengths)
-
-    def _pad(self, first_rows: Tensor, lengths: Tensor) -> EpisodeBatch:
-        arrays = self.arrays
-        places = torch.arange(int(lengths.max()) + 1, device=lengths.device)
+            offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)
+            torch.cumsum(lengths, 0, out=offsets[1:])
+            return PackedEpisodeBatch(
+                arrays.observations(rows),
+                arrays.actions(rows),
+                rewards,
+                terminations,
+                truncations,
+                timesteps=rows - first_rows.repeat_interleave(lengths),
+                final_observations=arrays.observations(first_rows + lengths),
+                offsets=offsets,
+            )
+        places = torch.arange(rows.shape[1] + 1, device=lengths.device)
         empty = places > lengths.unsqueeze(1)  # the final observation is kept
-        shape = empty.shape
-        outside = empty.view(-1).nonzero().squeeze(1)
-        rows = (first_rows.unsqueeze(1) + places).view(-1).clamp_(max=len(arrays.rows) - 1)
-
-        def pad(values: Tensor) -> Tensor:
-            return values.index_fill_(0, outside, 0).view(*shape, *values.shape[1:])
-
-        # In the row of a final observation, everything but the observation is already zero.
-        observations, actions, ends = self._columns(rows)
-        rewards, terminations, truncations = pad(ends)[:, :-1].unbind(2)
+        seen = (first_rows.unsqueeze(1) + places).clamp_(max=len(arrays.rows) - 1)
         return EpisodeBatch(
-            observations=(
-                pad(observations)
-                if isinstance(observations, Tensor)
-                else {key: pad(values) for key, values in observations.items()}
+            each(
+                arrays.observations_around(seen),
+                lambda values: values.masked_fill_(empty.view(*empty.shape, *[1] * (values.ndim - 2)), 0),
             ),
-            actions=pad(actions)[:, :-1],
-            rewards=rewards,
-            terminations=terminations,
-            truncations=truncations,
+            arrays.actions_around(rows),
+            rewards,
+            terminations,
+            truncations,
             mask=places[:-1] < lengths.unsqueeze(1),
             lengths=lengths,
         )
-
-    def _pack(self, first_rows: Tensor, lengths: Tensor) -> PackedEpisodeBatch:
-        offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)
-        torch.cumsum(lengths, 0, out=offsets[1:])
-        steps = torch.arange(int(offsets[-1]), device=lengths.device)
-        timesteps = steps - offsets[:-1].repeat_interleave(lengths)
-        rows = first_rows.repeat_interleave(lengths) + timesteps
-        observations, actions, ends = self._columns(rows)
-        rewards, terminations, truncations = ends.unbind(1)
-        return PackedEpisodeBatch(
-            observations=observations,
-            actions=actions,
-            rewards=rewards,
-            terminations=terminations,
-            truncations=truncations,
-            timesteps=timesteps,
-            final_observations=self.arrays.observations(first_rows + lengths),
-            offsets=offsets,
-        )
-
-    def _columns(self, rows: Tensor) -> tuple[Tensor | dict[str, Tensor], Tensor, Tensor]:
-        """Return observations, actions, and (reward, end flags) of some rows."""
-        arrays = self.arrays
-        ends = arrays.rows[:, -3:].index_select(0, rows)
-        return arrays.observations(rows), arrays.actions(rows), ends
 
 
 def _choice_of_episodes(arrays: Arrays) -> Mixture | AliasTable | None:
@@ -237,10 +200,5 @@ def episodes(
     """
     arrays = as_arrays(data, stream.get("infos", ()))
     refuse_missing_finals(arrays, "its observations")
-    return Batches(
-        EpisodeSampler(arrays, layout=layout, weighting=weighting),
-        arrays.digest,
-        batch_size=batch_size,
-        seed=seed,
-        **stream,
-    )
+    sampler = EpisodeSampler(arrays, layout=layout, weighting=weighting)
+    return Batches(sampler, arrays.digest, batch_size=batch_size, seed=seed, **stream)

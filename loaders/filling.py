@@ -10,22 +10,23 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
 from jaxtyping import Int64
 
 from orlog.datasets.columns.bounds import bounds_of, describe_outside, merge_outside
+from orlog.datasets.columns.values import episode_blocks
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import SchemaError
-from orlog.loaders.texts import TextTable
-from orlog.manifests.columns import ColumnSpec, axis_of
+from orlog.errors import IntegrityError, SchemaError
+from orlog.manifests.columns import ColumnSpec, axis_of, offsets_column, row_ends, values_column
 from orlog.manifests.spaces import leaf_spaces, space_leaves
 
 ALLOW_NON_FINITE = "orlog.load_arrays(ds, allow_non_finite=True), whose result every sampling function takes"
 _MOST_EXACT = 2**24  # float32 represents all integers up to this exactly
 _FLAGS = ("terminations", "truncations")
+_TEXT_ROWS = 65536  # rows whose texts are in memory at once, unless a single episode is longer
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,71 @@ class Leaf:
     def place(self) -> slice:
         """Its numbers in a row of the matrix."""
         return slice(self.first, self.first + math.prod(self.shape))
+
+
+class TextTable:
+    """The distinct texts of a column, as far as it was read.
+
+        column    "go to the door"   "go to the door"   "open it"   "go to the door"
+        places     0                  0                  1           0
+        texts     ("go to the door", "open it"): in the order in which they first occur
+
+    So each distinct text needs to be encoded once, and a batch of places selects its encodings. Rows must be read
+    in order, since places follow the first occurrence of texts.
+    """
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self._places: dict[bytes, int] = {}
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts by place.
+
+        Raises SchemaError if one is not UTF-8.
+        """
+        try:
+            return tuple(one.decode() for one in self._places)
+        except UnicodeDecodeError as error:
+            raise SchemaError(f"column {self._column}: a text is not UTF-8: {error.object!r:.80}.") from error
+
+    def read(self, dataset: Dataset, start: int, stop: int) -> Int64[np.ndarray, " rows"]:
+        """Return the places of the texts of rows `start` to `stop - 1`; add new texts to the table.
+
+        Raises IntegrityError if a file is damaged, or offsets do not count the bytes.
+        """
+        if start == stop:
+            return np.empty(0, np.int64)
+        ends = row_ends(self._column, dataset.episode_lengths)
+        first, last = np.searchsorted(ends, [start, stop - 1], "right")
+        edges = episode_blocks(ends[first : last + 1], _TEXT_ROWS) + first
+        pieces = [
+            self._read_episodes(dataset, begin, end)
+            for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+        ]
+        before = int(ends[first - 1]) if first else 0
+        return np.concatenate(pieces)[start - before : stop - before]
+
+    def _read_episodes(self, dataset: Dataset, first: int, last: int) -> Int64[np.ndarray, " rows"]:
+        some = dataset[first:last]
+        offsets = offsets_column(self._column)
+        ends = some.column(offsets)
+        texts = some.column(values_column(self._column)).tobytes()
+        starts = np.concatenate([[0], ends[:-1]])
+        if (starts > ends).any() or ends[-1] != len(texts):
+            raise IntegrityError(
+                f"{dataset.name}: column {offsets} does not count the {len(texts)} "
+                f"bytes of episodes {first} to {last - 1}; run: orlog verify {dataset.name}",
+                file=offsets,
+            )
+        known = self._places
+        return np.array(
+            [
+                known.setdefault(texts[begin:end], len(known))
+                for begin, end in zip(starts.tolist(), ends.tolist(), strict=True)
+            ],
+            np.int64,
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,12 +202,12 @@ def layout_of(dataset: Dataset) -> Layout:
             f"{dataset.name}: no steps to sample from in {dataset.total_episodes} episodes; if it is "
             "a view, choose a filter that keeps some."
         )
-    obs = [_kept_form(dataset, *one) for one in leaf_spaces(dataset.observation_space, "observations")]
-    actions = [_kept_form(dataset, *one) for one in leaf_spaces(dataset.action_space, "actions")]
-    packed_actions = [one for one in actions if one.is_packed]
-    if packed_actions and len(packed_actions) < len(actions):
+    obs = [_form_of(dataset, *one) for one in leaf_spaces(dataset.observation_space, "observations")]
+    actions = [_form_of(dataset, *one) for one in leaf_spaces(dataset.action_space, "actions")]
+    kinds = {one.kind for one in actions}
+    if len(actions) > 1 and "packed" in kinds and kinds != {"packed"}:
         raise SchemaError(f"{dataset.name}: actions that mix floats and integers cannot be sampled.")
-    if len(actions) > 1 and not packed_actions and any(one.shape or one.is_text for one in actions):
+    if len(actions) > 1 and any(one.shape or one.kind == "text" for one in actions if one.kind != "packed"):
         raise SchemaError(
             f"{dataset.name}: actions of several parts can be sampled if all are floats, or if each is one "
             f"integer; found {dataset.action_space}."
@@ -152,34 +218,32 @@ def layout_of(dataset: Dataset) -> Layout:
     tables: dict[str, TextTable] = {}
     leaves: dict[str, Leaf] = {}
     position = 0
+
+    def place(form: _Form, name: str, dtype: np.dtype[Any]) -> None:
+        nonlocal position
+        if form.kind == "packed":
+            packed[form.name] = slice(position, position + math.prod(form.shape))
+            position = packed[form.name].stop
+            return
+        others[name] = ColumnSpec(form.name, dtype, form.shape)
+        if form.kind == "text":
+            tables[name] = TextTable(form.name)
+
     for one, inside in zip(obs, space_leaves(dataset.observation_space), strict=True):
         key = "/".join(map(str, inside.keys))
         if key in leaves:
             raise SchemaError(f"{dataset.name}: two parts of observations are both named {key!r}.")
-        if one.is_packed:
-            packed[one.name] = slice(position, position + one.size)
-            leaves[key] = Leaf(first=position, shape=one.shape)
-            position += one.size
-        else:
-            dtype = np.dtype(np.int64) if one.is_text else specs[one.name].dtype
-            others[one.name] = ColumnSpec(one.name, dtype, one.shape)
-            if one.is_text:
-                tables[one.name] = TextTable(one.name)
-            leaves[key] = Leaf(column=one.name)
+        is_packed = one.kind == "packed"
+        leaves[key] = Leaf(first=position, shape=one.shape) if is_packed else Leaf(column=one.name)
+        place(one, one.name, np.dtype(np.int64) if one.kind == "text" else specs[one.name].dtype)
     obs_dim = position
     groups: dict[str, tuple[str, ...]] = {}
-    if len(actions) > 1 and not packed_actions:
+    if len(actions) > 1 and kinds == {"kept"}:
         groups["actions"] = tuple(one.name for one in actions)
         others["actions"] = ColumnSpec("actions", np.dtype(np.int64), (len(actions),))
-        actions = []
-    for one in actions:
-        if one.is_packed:
-            packed[one.name] = slice(position, position + one.size)
-            position += one.size
-        else:
-            others["actions"] = ColumnSpec(one.name, np.dtype(np.int64), one.shape)
-            if one.is_text:
-                tables["actions"] = TextTable(one.name)
+    else:
+        for one in actions:
+            place(one, "actions", np.dtype(np.int64))
     action_dim = position - obs_dim
     for name in ("rewards", *_FLAGS):
         packed[name] = slice(position, position + 1)
@@ -327,30 +391,25 @@ def _check_exact(dataset: Dataset, layout: Layout, name: str, values: np.ndarray
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Column:
+class _Form(NamedTuple):
+    """How the column of a leaf is kept: packed, as integers, or as texts."""
+
     name: str
     shape: tuple[int, ...]
-    is_packed: bool
-    is_text: bool = False
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
+    kind: Literal["packed", "kept", "text"]
 
 
-def _kept_form(dataset: Dataset, name: str, leaf: gymnasium.Space[object]) -> _Column:
-    """Return how the column of a leaf is kept."""
+def _form_of(dataset: Dataset, name: str, leaf: gymnasium.Space[object]) -> _Form:
     match leaf:
         case gymnasium.spaces.Box():
             is_image = leaf.dtype == np.uint8 and len(leaf.shape) >= 2
-            return _Column(name, leaf.shape, not is_image)
+            return _Form(name, leaf.shape, "kept" if is_image else "packed")
         case gymnasium.spaces.Discrete():
-            return _Column(name, (), False)
+            return _Form(name, (), "kept")
         case gymnasium.spaces.MultiDiscrete() | gymnasium.spaces.MultiBinary():
-            return _Column(name, leaf.shape or (), False)
+            return _Form(name, leaf.shape or (), "kept")
         case gymnasium.spaces.Text():
-            return _Column(name, (), False, is_text=True)
+            return _Form(name, (), "text")
     raise SchemaError(
         f"{dataset.name}: column {name} is a {type(leaf).__name__}, whose values are neither "
         "numbers of a fixed shape nor texts; sample a view without it (select_columns)."

@@ -26,6 +26,28 @@ there the reward is for what a step achieved, so the step to s4 is rewarded for 
 
 One thing differs from OGBench's code: because it rounds, its uniform goals take the nearest and the
 farthest state half as often as those between; here all are equally likely.
+
+On two levels, with steps=2 (HIQL: Park et al. 2023, "HIQL: Offline goal-conditioned RL with latent states as actions", as
+OGBench draws them), an item at s1 of an episode whose last goal is s4 has
+
+    low goal     s3: `steps` ahead, or the last goal where that comes first
+    actor goal   what the upper policy is to reach, chosen as above
+    subgoal      what the upper policy should choose on the way there
+                 actor goal s2       s2: the goal itself, if it is at most `steps` ahead
+                 actor goal s4       s3: `steps` ahead
+                 a random state      s3: the low goal, wherever that state is
+
+What goal-conditioned algorithms train on, and what their policies are given, are states and goals:
+
+    Gymnasium's goal environments    observation, achieved_goal, desired_goal
+        state    all parts but desired_goal, achieved_goal first
+        goals    achieved_goal of steps of the data (hindsight); when a policy acts, desired_goal
+    other observations               state and goals are whole observations
+
+A state holds achieved_goal besides `observation`, since in some environments, such as AntMaze, only
+achieved_goal says where the robot is. In a vector it comes first: the first numbers of a state are what
+it has achieved, in the units of goals. What the data's own policy wanted, desired_goal, is left out.
+Observations with frames or integers are dicts, and so are their states.
 """
 
 from __future__ import annotations
@@ -34,28 +56,27 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
-from orlog.errors import wrong_type
-from orlog.loaders.arguments import canonical_number
+from orlog.errors import SchemaError, wrong_type
 from orlog.loaders.arrays import Arrays, Leaf, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import GoalBatch
-from orlog.loaders.blocks import gather_in_blocks
 from orlog.loaders.gathering import gather_rows
-from orlog.loaders.options import StreamOptions, takes_stream_options
-from orlog.loaders.streams import Batches
+from orlog.loaders.streams import Batches, Sampler, StreamOptions, as_integer, canonical_number, takes_stream_options
 from orlog.manifests.names import did_you_mean
 
 GoalReward: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Values: TypeAlias = Tensor | dict[str, Tensor]
 
+ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
+_OBSERVATIONS = ("observations", "next_observations", "subgoal_observations")
 _BELOW_ONE = 1 - 2.0**-53
 _BLOCK_ITEMS = 2**14  # chosen at once: few enough that temporary arrays stay in the cache
 
@@ -101,7 +122,7 @@ VALUE_GOALS = GoalMixture(current=0.2, trajectory=0.5, random=0.3, geometric=Tru
 ACTOR_GOALS = GoalMixture(trajectory=1.0)
 
 
-class GoalSampler:
+class GoalSampler(Sampler):
     """Chooses steps, value goals and actor goals by row, and gathers all three."""
 
     def __init__(
@@ -116,10 +137,8 @@ class GoalSampler:
         goal: Leaf | None = None,
         reward: GoalReward | None = None,
     ) -> None:
-        """Prepare the choice, by arguments of `goals`; `goal` is the part of an observation that is the goal.
-
-        Raises ValueError for a discount outside (0, 1); TypeError for goals that are no `GoalMixture`.
-        """
+        """Prepare the choice, by arguments of `goals`; `goal` is the part of an observation that is the goal."""
+        super().__init__(arrays)
         for mixture in (value_goals, actor_goals):
             if not isinstance(mixture, GoalMixture):
                 raise TypeError(f"value_goals and actor_goals are each a GoalMixture, found {mixture!r:.80}.")
@@ -130,27 +149,16 @@ class GoalSampler:
             f"goals {1 if final_goals else 2} value=({_describe(value_goals, discount)}) "
             f"actor=({_describe(actor_goals, discount)})"
         )
-        self.arrays = arrays
-        self._numbers = 1 if arrays.mixture is None else 2  # uniform numbers that choose one step
-        self.draws = 3 * self._numbers
-        self._value_goals = value_goals
-        self._actor_goals = actor_goals
+        self.draws = 3 * arrays.draws
+        self.in_blocks = reward is None  # the function takes a batch
+        self._value_goals, self.actor_goals = value_goals, actor_goals
         self._discount = discount
         self._negative_rewards = negative_rewards
         self._not_goals = 0 if final_goals else 1  # rows at the end of an episode
         self._reward = reward
-        obs, act = arrays.obs_dim, arrays.action_dim
-        self._sizes = [obs, act, 1, 1, 1, obs]
-        self._goals = arrays
-        if goal is not None:
-            # The same rows, read as if the goal were the whole observation.
-            self._goals = dataclasses.replace(arrays, observation_leaves={"": goal})
+        # The same rows, read as if the goal were the whole observation.
+        self._goals = arrays if goal is None else dataclasses.replace(arrays, observation_leaves={"": goal})
         self._goal = goal
-
-    # Views are left out of a pickle and made again, since each would carry all rows.
-    def __getstate__(self) -> dict[str, object]:
-        """Return all attributes but the views."""
-        return {key: one for key, one in vars(self).items() if key not in ("_view", "_flat_goals")}
 
     @functools.cached_property
     def _view(self) -> Tensor:
@@ -175,33 +183,26 @@ class GoalSampler:
             self._choose_block(uniform[block], chosen[:, block])
         return torch.from_numpy(chosen).T
 
-    def has_random_actor_goal(self, uniform: Float64[np.ndarray, "items draws"]) -> Bool[np.ndarray, " items"]:
-        """Return whether `choose` takes each item's actor goal from the whole dataset."""
-        is_random: np.ndarray = uniform[:, 2 * self._numbers] >= self._actor_goals.up_to[2]
-        return is_random
-
-    def gather_many(self, chosen: Tensor, size: int) -> Iterator[GoalBatch]:
-        """Yield the items of `size` rows of `chosen` each, views of a few gathered blocks."""
-        if not self.arrays.is_flat or self._flat_goals is None or self._reward is not None:
-            yield from map(self.gather, torch.split(chosen, size))
-            return
-        numbers = self._view.shape[1] + 2 * self._flat_goals.shape[1]
-        yield from gather_in_blocks(GoalBatch, self._columns, chosen, size=size, item_bytes=4 * numbers)
-
-    def gather(self, chosen: Tensor) -> GoalBatch:
-        """Return the transitions of the first column with the goals of the others."""
-        return GoalBatch(*self._columns(chosen))
-
     def read_goals(self, rows: Tensor) -> Values:
         """Return the states of some rows as goals."""
         if self._flat_goals is not None:
             return gather_rows(self._flat_goals, rows)
         return self._goals.observations(rows)
 
-    def _columns(self, chosen: Tensor) -> tuple[Any, ...]:
-        """Return the fields of a batch."""
+    def gather(self, chosen: Tensor) -> GoalBatch:
+        """Return the transitions of the first column with the goals of the others."""
+        arrays = self.arrays
         rows, value_rows, actor_rows = chosen.unbind(1)
-        observations, actions, next_observations, terminations = self._read_steps(rows)
+        observations: Values
+        next_observations: Values
+        if arrays.is_flat:
+            sizes = [arrays.obs_dim, arrays.action_dim, 1, 1, 1, arrays.obs_dim]
+            block = gather_rows(self._view, rows).split_with_sizes(sizes, 1)
+            observations, actions, _, ended, _, next_observations = block
+            terminations = ended.squeeze(1)
+        else:
+            observations, next_observations = arrays.observations(rows), arrays.observations(rows + 1)
+            actions, terminations = arrays.actions(rows), arrays.rows[:, -2].index_select(0, rows)
         value_goals = self.read_goals(value_rows)
         if self._reward is None:
             masks = (rows != value_rows).float()
@@ -210,18 +211,20 @@ class GoalSampler:
             masks = 1 - terminations
             rewards = self._relabel(self._reward, rows, value_goals)
         actor_goals = self.read_goals(actor_rows)
-        return (observations, actions, next_observations, value_goals, actor_goals, rewards, masks, terminations)
+        return GoalBatch(
+            observations, actions, next_observations, value_goals, actor_goals, rewards, masks, terminations
+        )
 
     def _choose_block(self, uniform: np.ndarray, chosen: np.ndarray) -> None:
         """Fill in the rows of some items."""
-        numbers, arrays = self._numbers, self.arrays
+        arrays, numbers = self.arrays, self.arrays.draws
         steps = arrays.choose_steps(uniform)
         rows = arrays.step_table.take(steps)
         ahead = np.take(arrays.final_rows, rows - steps) - rows - self._not_goals
         value_numbers, actor_numbers = uniform[:, numbers : 2 * numbers], uniform[:, 2 * numbers :]
         chosen[0] = rows
         chosen[1] = self._choose_goals(self._value_goals, rows, ahead, value_numbers)
-        chosen[2] = self._choose_goals(self._actor_goals, rows, ahead, actor_numbers)
+        chosen[2] = self._choose_goals(self.actor_goals, rows, ahead, actor_numbers)
 
     def _choose_goals(
         self, mixture: GoalMixture, rows: np.ndarray, ahead: np.ndarray, uniform: np.ndarray
@@ -261,20 +264,6 @@ class GoalSampler:
         np.minimum(distances, ahead, out=distances)
         return distances
 
-    def _read_steps(self, rows: Tensor) -> tuple[Values, Tensor, Values, Tensor]:
-        """Return the observations, actions, next observations and terminations of some rows."""
-        arrays = self.arrays
-        if arrays.is_flat:
-            obs, act, _, term, _, next_obs = gather_rows(self._view, rows).split_with_sizes(self._sizes, 1)
-            return obs, act, next_obs, term.squeeze(1)
-        terminations = arrays.rows[:, arrays.columns["terminations"].start]
-        return (
-            arrays.observations(rows),
-            arrays.actions(rows),
-            arrays.observations(rows + 1),
-            terminations.index_select(0, rows),
-        )
-
     def _relabel(self, reward: GoalReward, rows: Tensor, wanted: Values) -> Tensor:
         """Return the rewards that `reward` gives for achieved and wanted goals."""
         achieved = self.read_goals(rows + 1)
@@ -289,6 +278,38 @@ class GoalSampler:
                 f"reward must return one number for each item, shape {tuple(rows.shape)}, found {tuple(rewards.shape)}."
             )
         return rewards.to(torch.float32)
+
+
+class SubgoalSampler(Sampler):
+    """Chooses what a `GoalSampler` does, and the goals of the lower policy."""
+
+    def __init__(self, above: GoalSampler, *, steps: int = 25) -> None:
+        super().__init__(above.arrays)
+        steps = as_integer("steps", steps, 1)
+        self.kind = f"subgoals 1 steps={steps} {above.kind}"
+        self.draws = above.draws
+        self._above, self._steps = above, steps
+
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Tensor:
+        """Return the rows of each item's state, value goal, actor goal, low goal and subgoal."""
+        above, arrays = self._above, self.arrays
+        chosen = above.choose(uniform)
+        rows, actor_rows = chosen[:, 0].numpy(), chosen[:, 2].numpy()
+        last_rows = np.take(arrays.final_rows, rows - arrays.choose_steps(uniform)) - 1
+        low_rows = np.minimum(rows + self._steps, last_rows)
+        # An actor goal that is from the whole dataset may be anywhere.
+        is_random = uniform[:, 2 * arrays.draws] >= above.actor_goals.up_to[2]
+        subgoal_rows = np.where(is_random, low_rows, np.minimum(low_rows, actor_rows))
+        return torch.cat([chosen.T, torch.from_numpy(np.stack([low_rows, subgoal_rows]))]).T
+
+    def gather(self, chosen: Tensor) -> GoalBatch:
+        """Return the transitions of the first column with the goals of the others."""
+        return dataclasses.replace(
+            self._above.gather(chosen[:, :3]),
+            low_goals=self._above.read_goals(chosen[:, 3]),
+            subgoals=self._above.read_goals(chosen[:, 4]),
+            subgoal_observations=self.arrays.observations(chosen[:, 4]),
+        )
 
 
 @takes_stream_options
@@ -344,17 +365,57 @@ def goals(
     arrays = as_arrays(data, stream.get("infos", ()))
     refuse_missing_finals(arrays, "a goal" if final_goals else "a next observation")
     goal = None if goal_key is None else find_goal(arrays, goal_key)
-    sampler = GoalSampler(
+    settings: dict[str, Any] = {"value_goals": value_goals, "actor_goals": actor_goals, "discount": discount}
+    settings |= {"negative_rewards": negative_rewards, "final_goals": final_goals, "goal": goal, "reward": reward}
+    sampler = GoalSampler(arrays, **settings)
+    return Batches(sampler, arrays.digest, batch_size=batch_size, seed=seed, **stream)
+
+
+@takes_stream_options
+def subgoals(
+    data: Given | Arrays,
+    batch_size: int = 256,
+    *,
+    seed: int,
+    steps: int = 25,
+    value_goals: GoalMixture = VALUE_GOALS,
+    actor_goals: GoalMixture = ACTOR_GOALS,
+    discount: float = 0.99,
+    negative_rewards: bool = True,
+    goal_key: str | None = None,
+    **stream: Unpack[StreamOptions],
+) -> Batches[GoalBatch]:
+    """Return an endless stream of random transitions with hindsight goals on two levels, for HIQL.
+
+    Transitions, value goals and rewards are those of `orlog.goals`; the defaults are HIQL's in
+    OGBench. The top of this module says which goals there are.
+
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
+
+    Args:
+        batch_size: Transitions in a batch.
+        steps: Distance of the lower policy's goals and of subgoals, at least 1.
+        value_goals: As in `orlog.goals`.
+        actor_goals: Where goals of the upper policy come from.
+        discount: As in `orlog.goals`.
+        negative_rewards: As in `orlog.goals`.
+        goal_key: As in `orlog.goals`.
+
+    Raises:
+        SchemaError: final observations were never recorded.
+        ValueError: observations have no such key.
+    """
+    arrays = as_arrays(data, stream.get("infos", ()))
+    refuse_missing_finals(arrays, "a next observation")
+    above = GoalSampler(
         arrays,
         value_goals=value_goals,
         actor_goals=actor_goals,
         discount=discount,
         negative_rewards=negative_rewards,
-        final_goals=final_goals,
-        goal=goal,
-        reward=reward,
+        goal=None if goal_key is None else find_goal(arrays, goal_key),
     )
-    return Batches(sampler, arrays.digest, batch_size=batch_size, seed=seed, **stream)
+    return Batches(SubgoalSampler(above, steps=steps), arrays.digest, batch_size=batch_size, seed=seed, **stream)
 
 
 def find_goal(arrays: Arrays, key: str) -> Leaf:
@@ -363,9 +424,9 @@ def find_goal(arrays: Arrays, key: str) -> Leaf:
     if key and key in leaves:
         return leaves[key]
     known = [one for one in leaves if one]
-    found = f"its parts are {', '.join(known)}" if known else "it has one part: leave goal_key out"
+    there = f"its parts are {', '.join(known)}" if known else "it has one part: leave goal_key out"
     end = did_you_mean(str(key), known) or "."
-    raise ValueError(f"{arrays.name}: no part of the observation is {key!r}, {found}{end}")
+    raise ValueError(f"{arrays.name}: no part of the observation is {key!r}, {there}{end}")
 
 
 def _describe(mixture: GoalMixture, discount: float) -> str:
@@ -380,3 +441,135 @@ def _rescale(uniform: np.ndarray, low: float, high: float) -> np.ndarray:
     """Map numbers in [low, high) to [0, 1)."""
     scaled: np.ndarray = np.minimum((uniform - low) * (1 / (high - low)), _BELOW_ONE)
     return scaled
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GoalParts:
+    """Which parts of an observation are the state and which are goals.
+
+    Places are those of numbers, among all numbers of an observation; frames and integers have none.
+
+    Attributes:
+        state: Places of the state, in this order.
+        achieved: Places of the goal that the observation reaches.
+        desired: Places of the goal that it asks for; None if it does not ask for any.
+        goal_key: The part of observations that holds reached goals; None for all of it.
+    """
+
+    state: tuple[slice, ...]
+    achieved: slice
+    desired: slice | None
+    goal_key: str | None
+
+    def numbers(self, values: Float32[Tensor, "*batch obs"]) -> Float32[Tensor, "*batch state"]:
+        """Return those of an observation's numbers that are of the state."""
+        pieces = [values[..., place] for place in self.state]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
+
+    def states(self, observations: Values) -> Values:
+        """Return the states of observations."""
+        if self.goal_key is None:
+            return observations
+        if isinstance(observations, dict):
+            return {key: one for key, one in observations.items() if key != DESIRED}
+        return self.numbers(observations)
+
+    def wanted(self, observations: Values) -> Tensor:
+        """Return the goals that observations ask for."""
+        if isinstance(observations, dict):
+            return observations[DESIRED]
+        assert self.desired is not None
+        return observations[:, self.desired]
+
+    def of_states(self, batch: GoalBatch) -> GoalBatch:
+        """Return a batch as one of states."""
+        observed = {name: getattr(batch, name) for name in _OBSERVATIONS}
+        states: dict[str, Any] = {name: self.states(one) for name, one in observed.items() if one is not None}
+        return dataclasses.replace(batch, **states)
+
+
+def goal_parts(parts: Mapping[str, Leaf], width: int, name: str) -> GoalParts:
+    """Return which parts of observations are states and goals, by where each of their `width` numbers is.
+
+    Raises SchemaError if there is a desired goal, and no achieved goal of its shape.
+    """
+    places = {key: slice(0) if leaf.column else leaf.place for key, leaf in parts.items()}
+    achieved, desired = places.get(ACHIEVED), places.get(DESIRED)
+    if desired is not None and achieved is None:
+        raise SchemaError(
+            f"{name}: observations have {DESIRED} but no {ACHIEVED}, so no goal is known to have "
+            f"been reached; record {ACHIEVED} too, as Gymnasium's goal environments do."
+        )
+    if achieved is None:
+        whole = slice(0, width)
+        return GoalParts(state=(whole,), achieved=whole, desired=None, goal_key=None)
+    if desired is not None and parts[DESIRED].shape != parts[ACHIEVED].shape:
+        raise SchemaError(
+            f"{name}: {DESIRED} must have the shape of {ACHIEVED}, found {parts[DESIRED].shape} and "
+            f"{parts[ACHIEVED].shape}; record both in the same units."
+        )
+    of_state = {key: place for key, place in places.items() if key != DESIRED}
+    if not any(leaf.column for leaf in parts.values()):  # one vector, which begins with this part
+        of_state = {ACHIEVED: achieved, **of_state}
+    return GoalParts(state=tuple(of_state.values()), achieved=achieved, desired=desired, goal_key=ACHIEVED)
+
+
+def states_and_goals(
+    data: Given | Arrays,
+    batch_size: int,
+    *,
+    seed: int,
+    policy_goals: tuple[float, float, float],
+    value_goals: tuple[float, float, float] = (0.0, 1.0, 0.0),
+    discount: float = 0.99,
+    **more: Any,
+) -> Iterable[GoalBatch]:
+    """Return the batches of `orlog.goals`, without end, with states and goals as above.
+
+    Args:
+        policy_goals: Probability that a goal of the policy is the state itself, a later one of its
+            episode (uniform distances), or a random one.
+        value_goals: The same for goals of the values (geometric distances).
+        discount: Discount of geometric distances.
+        more: Other arguments of `orlog.goals`.
+
+    Raises SchemaError if observations have a desired goal, and no achieved goal of its shape.
+    """
+    more |= {"seed": seed, "discount": discount}
+    return _of_states(goals, data, batch_size, policy_goals, value_goals, more)
+
+
+def states_and_subgoals(
+    data: Given | Arrays,
+    batch_size: int,
+    *,
+    seed: int,
+    steps: int,
+    policy_goals: tuple[float, float, float],
+    value_goals: tuple[float, float, float],
+    discount: float = 0.99,
+    **more: Any,
+) -> Iterable[GoalBatch]:
+    """Return the batches of `orlog.subgoals` with states and goals as above, with the arguments of `states_and_goals`.
+
+    `steps` are those to a subgoal, and `policy_goals` are those of the upper policy.
+    """
+    more |= {"seed": seed, "discount": discount, "steps": steps}
+    return _of_states(subgoals, data, batch_size, policy_goals, value_goals, more)
+
+
+def _of_states(
+    kind: Callable[..., Batches[GoalBatch]],
+    data: Given | Arrays,
+    batch_size: int,
+    policy_goals: tuple[float, float, float],
+    value_goals: tuple[float, float, float],
+    more: dict[str, Any],
+) -> Iterable[GoalBatch]:
+    arrays = as_arrays(data, more.get("infos", ()))
+    parts = goal_parts({**arrays.parts, **arrays.observation_leaves}, arrays.obs_dim, arrays.name)
+    current, trajectory, random = value_goals
+    more["value_goals"] = GoalMixture(current=current, trajectory=trajectory, random=random, geometric=True)
+    current, trajectory, random = policy_goals
+    more["actor_goals"] = GoalMixture(current=current, trajectory=trajectory, random=random)
+    return map(parts.of_states, kind(arrays, batch_size, goal_key=parts.goal_key, **more))

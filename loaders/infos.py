@@ -1,187 +1,194 @@
-"""Gives the infos of items, for every kind of sampling: from the rows of their steps.
+"""Columns that batches give beside their items: infos of steps, and values of their episodes.
 
-A sampler of single steps has their rows as all that it chooses, or as the first column of it. Any
-other has a method `rows_of`, which returns the rows of some items in the shape of their rewards:
+    infos=("cost", "sensors/front", "episodes/task")
+            |       |                episodes/task         the same value in all steps of an episode
+            |       infos/sensors/front
+            infos/cost, or else the column that has the role `cost` (docs/families.md)
 
-    a tensor     `Arrays.empty_row` in slots without a step, since that row holds zeros
-    `Windows`    where the rows of an item follow one another: the first of each, which is faster
+A name with `*` in place of one part, such as `agents/*/rewards`, is all columns that match, side by
+side in the order of that part.
 
-Nothing else of a sampler knows of infos.
+They are kept as observations are, in arrays of their own that have the same rows: floats side by side
+in one float32 matrix, all else as stored. The rows of final observations hold zeros, since an info
+belongs to a step. A value of an episode takes the memory of one for each of its steps.
+
+A sampler of single steps has their rows as all that it chooses, or as the first column of it. Any other has a method
+`rows_of`, which returns the rows of some items in the shape of their rewards: `Arrays.empty_row` in slots without a
+step, since that row holds zeros. Nothing else of a sampler knows of infos.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
+import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias, TypeVar
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
-from orlog.loaders.arrays import Arrays, as_arrays
-from orlog.loaders.blocks import items_at_once
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import NotFoundError, SchemaError, wrong_type
+from orlog.loaders.batch import TensorsT, with_infos
+from orlog.loaders.filling import Layout, Leaf, TextTable, rows_of
 from orlog.loaders.gathering import gather_rows
+from orlog.manifests.columns import ColumnSpec
+from orlog.manifests.names import did_you_mean
+from orlog.manifests.roles import ROLES, column_with
 
-BatchT = TypeVar("BatchT")
-RowsOf: TypeAlias = Callable[[Tensor], "Tensor | Windows"]
-
-_ROW_NUMBER_BYTES = 8  # which each slot takes while it is gathered
-_set = object.__setattr__  # batches are frozen; to copy one would take longer than all else
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
-    """Items whose rows follow one another.
-
-    Attributes:
-        first: Row of the first slot of each item; it may lie outside of the arrays.
-        length: Slots of an item.
-        steps: How many of its slots have a step, the first ones; None where all have.
-        at_end: Whether these are the last slots instead.
-        is_ragged: Whether the length is another one in each batch, as the longest of its episodes.
-        is_packed: Whether steps are given one after the other, without empty slots between items.
-    """
-
-    first: Int64[Tensor, "*items"]
-    length: int
-    steps: Int64[Tensor, " items"] | None = None
-    at_end: bool = False
-    is_ragged: bool = False
-    is_packed: bool = False
-
-    def gather(self, source: Tensor) -> Tensor:
-        """Return the values of the slots, zeros where they have no step.
-
-        In main memory each item is one copy, and NumPy does the small work, in half the time.
-        """
-        count, *shape = source.shape
-        if not source.is_cpu:
-            rows = self._rows(count - 1)
-            return gather_rows(source, rows.view(-1)).view(*rows.shape, *shape)
-        if self.is_ragged:
-            return self._gather_one_by_one(source.numpy())
-        length, width, first = self.length, math.prod(shape), self.first.view(-1)
-        windows = source.as_strided((count - length + 1, length * width), (width, 1))
-        inside = first.clamp(0, count - length)
-        found = gather_rows(windows, inside).view(-1, length, *shape)
-        if self.steps is not None and width:
-            self._clear(source, found, inside.numpy())
-        return found.view(*self.first.shape, length, *shape)
-
-    def _clear(self, source: Tensor, found: Tensor, inside: np.ndarray) -> None:
-        """Set slots without a step to zero, of windows that were read from the rows `inside`."""
-        assert self.steps is not None
-        first, steps, length = self.first.numpy(), self.steps.numpy(), self.length
-        partly = np.flatnonzero(steps < length)
-        slot = np.dtype((np.void, found[0, 0].nbytes))  # one value, whatever it consists of
-        slots = found.numpy().reshape(*found.shape[:2], -1).view(slot)[..., 0]
-        some, places = slots[partly], np.arange(length)
-        empty_from = steps[partly, None]
-        empty = places < length - empty_from if self.at_end else places >= empty_from
-        some[empty] = np.zeros((), slot)
-        slots[partly] = some
-        for one in partly[first[partly] != inside[partly]].tolist():  # rare: at both ends of all
-            taken, begin = int(steps[one]), int(length - steps[one]) if self.at_end else 0
-            place = int(first[one]) + begin
-            found[one] = 0
-            found[one, begin : begin + taken] = source[place : place + taken]
-
-    def _gather_one_by_one(self, values: np.ndarray) -> Tensor:
-        """Return the values of a few long items."""
-        assert self.steps is not None
-        first, steps = self.first.tolist(), self.steps.tolist()
-        pieces = [values[one : one + taken] for one, taken in zip(first, steps, strict=True)]
-        if self.is_packed:
-            return torch.from_numpy(np.concatenate(pieces))
-        found = np.zeros((len(pieces), self.length, *values.shape[1:]), values.dtype)
-        for slots, piece in zip(found, pieces, strict=True):
-            slots[: len(piece)] = piece
-        return torch.from_numpy(found)
-
-    def _rows(self, empty_row: int) -> Int64[Tensor, ...]:
-        """Return the row of each slot."""
-        places = torch.arange(self.length, device=self.first.device)
-        rows = self.first.unsqueeze(-1) + places
-        if self.steps is None:
-            return rows
-        steps = self.steps.unsqueeze(-1)
-        empty = places < self.length - steps if self.at_end else places >= steps
-        return rows[~empty] if self.is_packed else rows.masked_fill_(empty, empty_row)
+_OF_EPISODES = "episodes/"
+_WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}  # PyTorch lacks the former
 
 
 class InfoReader:
     """Gathers the infos of what a sampler chose."""
 
-    def __init__(self, arrays: Arrays, names: Sequence[str], sampler: object = None) -> None:
-        """Find the infos of some names, for what a sampler chooses; None chooses single steps.
-
-        Raises SchemaError if the arrays lack one.
-        """
-        self._rows_of: RowsOf = getattr(sampler, "rows_of", _first_rows)
-        infos = as_arrays(arrays, names).infos
-        assert infos is not None
-        self._infos, self._names = infos, tuple(names)
-        self._leaves = [infos.observation_leaves[name] for name in names]
-        places = [leaf.place for leaf in self._leaves if not leaf.column]
+    def __init__(self, infos: Any, names: Sequence[str], rows_of: Callable[[Tensor], Tensor] | None) -> None:
+        """Find the infos of some names in arrays of infos; `rows_of` is that of the sampler."""
+        self._infos, self._rows_of = infos, rows_of
+        self._leaves: dict[str, Leaf] = {name: infos.observation_leaves[name] for name in names}
+        places = [leaf.place for leaf in self._leaves.values() if not leaf.column]
         self._first = min((place.start for place in places), default=0)
         self._last = max((place.stop for place in places), default=0)
-        others = [infos.others[leaf.column] for leaf in self._leaves if leaf.column]
-        self._row_bytes = 4 * (self._last - self._first) + sum(one[0].nbytes for one in others)
 
-    def give(self, batch: BatchT, chosen: Tensor) -> BatchT:
+    def give(self, batch: TensorsT, chosen: Tensor) -> TensorsT:
         """Give a batch that was just made the infos of its items, and return it."""
-        _set(batch, "infos", dict(zip(self._names, self._columns(chosen), strict=True)))
-        return batch
-
-    def give_many(self, batches: Iterable[BatchT], chosen: Tensor, size: int) -> Iterator[BatchT]:
-        """Give batches of `size` items each theirs, as views of a few gathered blocks."""
-        one = self._rows_of(chosen[:1])
-        if isinstance(one, Windows) and one.is_ragged:
-            yield from map(self.give, batches, torch.split(chosen, size))
-            return
-        slots = one.length * one.first.numel() if isinstance(one, Windows) else one.numel()
-        item_bytes = (_ROW_NUMBER_BYTES + self._row_bytes) * slots
-        names, rest = self._names, iter(batches)
-        # As `gather_in_blocks`, whose tuples and calls would take as long as the gather.
-        for items in torch.split(chosen, items_at_once(size, item_bytes)):
-            shape = (len(items) // size, size)
-            columns = [one.view(*shape, *one.shape[1:]).unbind(0) for one in self._columns(items)]
-            if len(names) == 1:
-                name = names[0]
-                for value, batch in zip(columns[0], rest):  # noqa: B905  # `rest` goes on
-                    _set(batch, "infos", {name: value})
-                    yield batch
-                continue
-            for values, batch in zip(zip(*columns, strict=True), rest):  # noqa: B905
-                _set(batch, "infos", dict(zip(names, values, strict=True)))
-                yield batch
-
-    def _columns(self, chosen: Tensor) -> Iterator[Tensor]:
-        """Yield the values of each info, a row per item."""
-        rows = self._rows_of(chosen)
-        packed = None
-        if self._last > self._first:
-            packed = _gather(self._infos.rows[:, self._first : self._last], rows)
-        for leaf in self._leaves:
+        rows = self._rows_of(chosen) if self._rows_of else chosen if chosen.ndim == 1 else chosen[:, 0]
+        flat = rows.reshape(-1).contiguous()
+        packed = gather_rows(self._infos.rows[:, self._first : self._last], flat)
+        given = {}
+        for name, leaf in self._leaves.items():
             if not leaf.column:
-                assert packed is not None
-                values = packed[..., leaf.place.start - self._first : leaf.place.stop - self._first]
-                yield values.view(*values.shape[:-1], *leaf.shape)
+                values = packed[:, leaf.place.start - self._first : leaf.place.stop - self._first]
+                given[name] = values.view(*rows.shape, *leaf.shape)
                 continue
-            source = self._infos.others[leaf.column]
-            values = _gather(source, rows)
-            is_image = source.dtype is torch.uint8 and source.ndim > 2
-            yield values if is_image or values.dtype is torch.bool else values.long()
+            values = gather_rows(self._infos.others[leaf.column], flat)
+            is_kept = values.dtype is torch.bool or (values.dtype is torch.uint8 and values.ndim > 2)
+            given[name] = (values if is_kept else values.long()).view(*rows.shape, *values.shape[1:])
+        return with_infos(batch, given)
 
 
-def _gather(source: Tensor, rows: Tensor | Windows) -> Tensor:
-    if isinstance(rows, Windows):
-        return rows.gather(source)
-    return gather_rows(source, rows.reshape(-1).contiguous()).view(*rows.shape, *source.shape[1:])
+def check_names(infos: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of infos, each once.
+
+    Raises TypeError if they are no sequence of texts; ValueError if one is given twice.
+    """
+    if isinstance(infos, str) or not isinstance(infos, Sequence):
+        raise wrong_type("infos", 'names such as ("cost",)', infos)
+    for name in infos:
+        if not isinstance(name, str):
+            raise wrong_type("each of infos", "the name of an info", name)
+        if infos.count(name) > 1:
+            raise ValueError(f"infos: {name!r} is given more than once.")
+    return tuple(infos)
 
 
-def _first_rows(chosen: Tensor) -> Int64[Tensor, " items"]:
-    return chosen if chosen.ndim == 1 else chosen[:, 0]
+def info_layout(dataset: Dataset, names: tuple[str, ...]) -> Layout:
+    """Return how infos are laid out in arrays of their own, in which they are the observations.
+
+    Raises NotFoundError if there is no such info; SchemaError if its values have any number of numbers.
+    """
+    packed: dict[str, slice] = {}
+    others: dict[str, ColumnSpec] = {}
+    tables: dict[str, TextTable] = {}
+    leaves: dict[str, Leaf] = {}
+    groups: dict[str, tuple[str, ...]] = {}
+    position, known = 0, known_infos(dataset)
+    for name in sorted(names):  # so that one pack serves any order
+        several = _matching(dataset, name, known) if "*" in name else []
+        spec = several[0] if several else _column_of(dataset, name)
+        if dataset.schema.variable.get(spec.name) == "array":
+            raise SchemaError(
+                f"{dataset.name}: each value of column {spec.name} may have another length, so values "
+                "are in no batch; leave it out, or record it with one shape."
+            )
+        if spec.name in dataset.schema.variable:
+            spec = ColumnSpec(spec.name, np.dtype(np.int64), ())
+            tables[spec.name] = TextTable(spec.name)
+        shape = (len(several), *spec.shape) if several else spec.shape
+        if spec.dtype.kind != "f":
+            dtype = np.dtype(_WIDER.get(str(spec.dtype), spec.dtype))
+            column = name if several else spec.name
+            others[column] = ColumnSpec(column, dtype, shape)
+            if several:
+                groups[name] = tuple(one.name for one in several)
+            leaves[name] = Leaf(column=column)
+            continue
+        size = math.prod(spec.shape)
+        for one in several or [spec]:
+            if one.name not in packed or several:
+                packed[one.name] = slice(position, position + size)
+                position += size
+        leaves[name] = Leaf(first=packed[(several or [spec])[0].name].start, shape=shape)
+    return Layout(
+        packed=packed,
+        others=others,
+        tables=tables,
+        obs_dim=position,
+        action_dim=0,
+        observation_leaves=leaves,
+        parts={},
+        groups=groups,
+        **rows_of(dataset),
+    )
+
+
+def _matching(dataset: Dataset, pattern: str, known: Mapping[str, ColumnSpec]) -> list[ColumnSpec]:
+    """Return the columns of numbers that a name with `*` means, in the order of what stands for it."""
+    expression = re.compile("([^/]+)".join(map(re.escape, pattern.split("*"))))
+    matching = {match.groups(): spec for name, spec in known.items() if (match := expression.fullmatch(name))}
+    several = [matching[parts] for parts in sorted(matching)]
+    for one in several:
+        kind = dataset.schema.variable.get(one.name)
+        if kind is not None or (one.dtype, one.shape) != (several[0].dtype, several[0].shape):
+            raise SchemaError(
+                f"{dataset.name}: columns of {pattern} are given side by side only if they are numbers of one "
+                f"kind and shape; {one.name} holds {kind or f'{one.dtype} {one.shape}'}, {several[0].name} "
+                f"{several[0].dtype} {several[0].shape}; ask for them one by one."
+            )
+    return several
+
+
+def info_column(dataset: Dataset, name: str) -> str:
+    """Return the name of the column that batches give as an info. Raises NotFoundError if there is none."""
+    return _column_of(dataset, name).name
+
+
+def _column_of(dataset: Dataset, name: str) -> ColumnSpec:
+    """Return the column of an info: the one of that name, or else the first one that has it as its role."""
+    known = known_infos(dataset)
+    if name in known:
+        return known[name]
+    column = column_with(dataset.roles, name)
+    specs = {one.name: one for one in known.values()}
+    if column in specs:
+        return specs[column]
+    missing = f"{dataset.name}: no info {name!r:.100}"
+    there = f" It has: {', '.join(known) or 'none'}."
+    if name in ROLES:
+        raise NotFoundError(
+            f"{missing}, and no column with the role {name} ({ROLES[name].meaning}).{there} If one of them is "
+            f"that, say so when the data are made: roles={{'infos/NAME': '{name}'}}, or orlog import --map "
+            f"infos/{name}=NAME."
+        )
+    raise NotFoundError(missing + (did_you_mean(name, known) or ".") + there)
+
+
+def known_infos(dataset: Dataset) -> Mapping[str, ColumnSpec]:
+    """Return the columns that batches may give beside transitions, by the names to ask for."""
+    specs = dataset.schema.columns()
+    specs |= dataset.schema.extras  # texts by their paths
+    return {
+        name if name.startswith(_OF_EPISODES) else name.removeprefix("infos/"): spec
+        for name, spec in sorted(specs.items(), key=lambda one: one[0].startswith(_OF_EPISODES))
+        if name.startswith(("infos/", _OF_EPISODES)) and "@" not in name
+    }
+
+
+def infos_digest(dataset: Dataset, names: tuple[str, ...]) -> str:
+    """Return the digest of infos of a dataset, whatever the order of their names."""
+    text = f"orlog infos 1\n{dataset.digest}\n{json.dumps(sorted(names))}"
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

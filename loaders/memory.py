@@ -10,10 +10,6 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
-_CGROUP = Path("/sys/fs/cgroup")
-_MEMINFO = Path("/proc/meminfo")
-_OWN_GROUPS = Path("/proc/self/cgroup")
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -30,40 +26,38 @@ class Memory:
 
 def measure_memory(*, gpus: bool = False) -> Memory:
     """Return the memory that is free now. `gpus=True` starts CUDA in this process."""
-    found = {}
-    if gpus and torch.cuda.is_available():
-        for number in range(torch.cuda.device_count()):
-            found[f"cuda:{number}"] = int(torch.cuda.mem_get_info(number)[0])
-    return Memory(ram_bytes=available_memory(), gpu_bytes=found)
+    count = torch.cuda.device_count() if gpus and torch.cuda.is_available() else 0
+    free = {f"cuda:{number}": int(torch.cuda.mem_get_info(number)[0]) for number in range(count)}
+    return Memory(ram_bytes=available_memory(), gpu_bytes=free)
 
 
-def available_memory(*, meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP, own_groups: Path = _OWN_GROUPS) -> int:
+def available_memory(root: Path = Path("/")) -> int:
     """Return the bytes of memory that can still be taken.
 
     This is the machine's free memory, or what the tightest control group of this process leaves
     (its container, SLURM job or service).
     """
-    free = _machine_memory(meminfo)
-    for folder, limit, used, all_below in _limits(cgroup, own_groups):
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # no such file, as on macOS
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        free = 1024 * _number(root / "proc/meminfo", "MemAvailable:")
+    for folder, limit, used, all_below in _limits(root):
         with contextlib.suppress(OSError, ValueError, LookupError):  # "max", or no limit
-            left = int((folder / limit).read_text("ascii"))
-            left -= int((folder / used).read_text("ascii"))
+            left = int((folder / limit).read_text("ascii")) - int((folder / used).read_text("ascii"))
             # The system reclaims pages of files when memory is short, but not those of tmpfs.
-            stat = folder / "memory.stat"
-            files = _number(stat, f"{all_below}active_file")
-            files += _number(stat, f"{all_below}inactive_file")
-            free = min(free, left + files)
+            for kind in ("active_file", "inactive_file"):
+                left += _number(folder / "memory.stat", f"{all_below}{kind}")
+            free = min(free, left)
     return max(0, free)
 
 
-def _limits(cgroup: Path, own_groups: Path) -> Iterator[tuple[Path, str, str, str]]:
+def _limits(root: Path) -> Iterator[tuple[Path, str, str, str]]:
     """Yield the folder and file names of each control group that may limit this process.
 
     A container often sees its own group as the root, although the listed path does not exist there.
     """
-    own = {"": PurePosixPath("/"), "memory": PurePosixPath("/")}
+    own, cgroup = {"": PurePosixPath("/"), "memory": PurePosixPath("/")}, root / "sys/fs/cgroup"
     with contextlib.suppress(OSError, ValueError):
-        for line in own_groups.read_text("utf-8").splitlines():
+        for line in (root / "proc/self/cgroup").read_text("utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
             own.update({one: PurePosixPath("/", path) for one in controllers.split(",")})
     for group in (own[""], *own[""].parents):
@@ -73,17 +67,8 @@ def _limits(cgroup: Path, own_groups: Path) -> Iterator[tuple[Path, str, str, st
         yield folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
 
 
-def _machine_memory(meminfo: Path) -> int:
-    with contextlib.suppress(OSError, ValueError, LookupError):
-        return 1024 * _number(meminfo, "MemAvailable:")
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # no such file, as on macOS
-
-
 def _number(path: Path, name: str) -> int:
-    """Return the number after a name in a file of lines `name number ..`.
-
-    Raises LookupError if there is no such line.
-    """
+    """Return the number after a name in a file of lines `name number ..`."""
     for line in path.read_text("ascii").splitlines():
         words = line.split()
         if words[:1] == [name]:

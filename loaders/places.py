@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shutil
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -14,9 +13,10 @@ import torch
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given, as_dataset
+from orlog.errors import wrong_type
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.filling import layout_of
-from orlog.loaders.info_rows import check_names, info_layout
+from orlog.loaders.infos import check_names, info_layout
 from orlog.loaders.memory import Memory, measure_memory
 from orlog.loaders.packs import is_packed, open_pack
 from orlog.manifests.names import did_you_mean, size_text
@@ -71,8 +71,11 @@ def load_arrays(
     dataset, names = as_dataset(dataset), check_names(infos)
     place = choose_place(dataset, where, infos=names)
     _logger.info("%s", place.reason)
-    reader: Callable[..., Arrays] = open_pack if place.kind == "mmap" else read_arrays
-    arrays = reader(dataset, allow_non_finite=allow_non_finite, infos=names)
+    arrays: Arrays
+    if place.kind == "mmap":
+        arrays = open_pack(dataset, allow_non_finite=allow_non_finite, infos=names)
+    else:
+        arrays = read_arrays(dataset, allow_non_finite=allow_non_finite, infos=names)
     return arrays.to(place.device) if place.device else arrays
 
 
@@ -82,73 +85,55 @@ def choose_place(
     """Return where `load_arrays` would put a dataset, and why; the free `memory` is measured by default."""
     dataset = as_dataset(dataset)
     if not isinstance(where, str):
-        raise TypeError(
-            f"{dataset.name}: where must be a text such as 'auto', found {type(where).__name__} {where!r:.80}."
-        )
+        raise wrong_type("where", "a text such as 'auto'", where)
+    device = where if where.startswith("cuda:") else ""
     if where in ("gpu", "cuda"):
-        device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cuda:0"
-    else:
-        device = where if where.startswith("cuda:") else ""
+        device = f"cuda:{torch.cuda.current_device() if torch.cuda.is_available() else 0}"
     if not device and where not in ("auto", "ram", "mmap"):
         hint = did_you_mean(where, ("auto", "ram", "mmap", "gpu", "cuda:0")) or "."
         raise ValueError(f"{dataset.name}: where must be auto, ram, mmap, gpu or cuda:NUMBER, found {where!r}{hint}")
     needed = layout_of(dataset).total_bytes
     if names := check_names(infos):
         needed += info_layout(dataset, names).total_bytes
-    kind: Literal["ram", "mmap"]
-    if where == "mmap":  # does not depend on free memory, so that is not measured
-        kind, why = "mmap", "as asked for"
-    else:
+    kind: Literal["ram", "mmap"] = "mmap"
+    why = "as asked for"
+    if where != "mmap":
         memory = memory or measure_memory(gpus=bool(device))
-        kind, why = _kind_of(dataset, "ram" if where == "ram" else "auto", needed, memory)
+        kind, why = ("ram", why) if where == "ram" else _kind_of(dataset, needed, memory)
         if device:
             why = f"{_check_gpu(dataset, device, needed, memory)}; copied from {kind}: {why}"
-    return Place(
-        kind=kind,
-        device=device,
-        needed_bytes=needed,
-        reason=f"{dataset.name}: {size_text(needed)} of arrays in {device or kind}: {why}",
-    )
+    reason = f"{dataset.name}: {size_text(needed)} of arrays in {device or kind}: {why}"
+    return Place(kind=kind, device=device, needed_bytes=needed, reason=reason)
 
 
-def _kind_of(dataset: Dataset, where: str, needed: int, memory: Memory) -> tuple[Literal["ram", "mmap"], str]:
-    free = size_text(memory.ram_bytes)
-    if where == "ram":
-        return "ram", f"as asked for, with {free} of memory free"
-    share = f"half of the {free} of free memory"
+def _kind_of(dataset: Dataset, needed: int, memory: Memory) -> tuple[Literal["ram", "mmap"], str]:
+    share = f"half of the {size_text(memory.ram_bytes)} of free memory"
     if needed <= RAM_SHARE * memory.ram_bytes:
         return "ram", f"within {share}"
-    if is_packed(dataset):
-        return "mmap", f"more than {share}, and the pack is there"
-    disk = shutil.disk_usage(_existing(datasets_folder())).free
-    if needed > disk:
-        raise ValueError(
-            f"{dataset.name}: {size_text(needed)} of arrays are more than {share}, and more than the "
-            f"{size_text(disk)} of free disk at {datasets_folder().parent}; use stream=True, set "
-            "ORLOG_HOME to another disk, or take fewer episodes or columns."
-        )
+    if not is_packed(dataset):
+        home = datasets_folder()
+        disk = shutil.disk_usage(next(one for one in (home, *home.parents) if one.exists())).free
+        if needed > disk:
+            raise ValueError(
+                f"{dataset.name}: {size_text(needed)} of arrays are more than {share}, and more than the "
+                f"{size_text(disk)} of free disk at {home.parent}; use stream=True, set "
+                "ORLOG_HOME to another disk, or take fewer episodes or columns."
+            )
     return "mmap", f"more than {share}"
 
 
 def _check_gpu(dataset: Dataset, device: str, needed: int, memory: Memory) -> str:
-    """Return why the dataset fits on a GPU.
-
-    Raises ValueError if it does not fit.
-    """
-    instead = "use where='mmap' or 'ram' and move batches to the GPU, or take fewer episodes or columns"
+    """Return why the dataset fits on a GPU; ValueError if it does not."""
     if device not in memory.gpu_bytes:
-        found = ", ".join(memory.gpu_bytes) or "none"
+        usable = ", ".join(memory.gpu_bytes) or "none"
         raise ValueError(
-            f"{dataset.name}: no GPU {device} that PyTorch can use (found: {found}); use where='ram' or where='mmap'."
+            f"{dataset.name}: no GPU {device} that PyTorch can use (found: {usable}); use where='ram' or where='mmap'."
         )
     free = memory.gpu_bytes[device]
     if needed > GPU_SHARE * free:
         raise ValueError(
             f"{dataset.name}: {size_text(needed)} of arrays do not fit into {device}, which has "
-            f"{size_text(free)} free, of which {GPU_SHARE:.0%} may be taken; {instead}."
+            f"{size_text(free)} free, of which {GPU_SHARE:.0%} may be taken; use where='mmap' or 'ram' and move "
+            "batches to the GPU, or take fewer episodes or columns."
         )
     return f"as asked for, with {size_text(free)} free there"
-
-
-def _existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.exists())

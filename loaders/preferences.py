@@ -18,7 +18,6 @@ learning"):
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import Literal, Unpack
 
@@ -28,21 +27,23 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
-from orlog.loaders.alias import AliasTable, alias_table
-from orlog.loaders.arguments import as_integer, canonical_number, check_choice
-from orlog.loaders.arrays import Arrays, Mixture, as_arrays, choose_items
+from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import Tensors
-from orlog.loaders.gathering import gather_rows
-from orlog.loaders.infos import Windows
-from orlog.loaders.options import StreamOptions, takes_stream_options
-from orlog.loaders.statistics import finite_returns
-from orlog.loaders.step_table import StepTable
-from orlog.loaders.streams import Batches
-from orlog.loaders.sums import sum_rewards
+from orlog.loaders.choices import AliasTable, Mixture, StepTable, alias_table, choose_items
+from orlog.loaders.statistics import finite_returns, sum_rewards
+from orlog.loaders.streams import (
+    Batches,
+    Sampler,
+    StreamOptions,
+    as_integer,
+    canonical_number,
+    check_choice,
+    takes_stream_options,
+)
 from orlog.loaders.weights import step_probabilities
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class PreferenceBatch(Tensors):
     """Pairs of segments: index 0 of the second axis is the first segment, 1 the second.
 
@@ -62,7 +63,7 @@ class PreferenceBatch(Tensors):
     labels: Float32[Tensor, " batch"]
 
 
-class PreferenceSampler:
+class PreferenceSampler(Sampler):
     """Chooses pairs of segments and the teacher's answers, and gathers the segments.
 
     The sums of rewards are computed once, in float64, for every segment.
@@ -79,13 +80,16 @@ class PreferenceSampler:
         mistake_probability: float = 0.0,
         equal_margin: float = 0.0,
     ) -> None:
-        """Find the segments that fit, and sum their rewards.
-
-        Raises ValueError if no episode is long enough, or a number is out of range; TypeError if a length
-        that is no integer; SchemaError if rewards to compare are not finite.
-        """
-        _check_teacher(label, discount, rational, mistake_probability, equal_margin)
-        length = as_integer("length", length)
+        """Find the segments that fit, and sum their rewards."""
+        super().__init__(arrays)
+        check_choice("label", label, ("returns", "none"))
+        if not (0 <= discount <= 1 and 0 <= mistake_probability <= 1):
+            raise ValueError(
+                f"discount and mistake_probability must be in [0, 1], found {discount} and {mistake_probability}."
+            )
+        if not (0 <= equal_margin < math.inf and 0 <= (rational or 0.0) < math.inf):
+            raise ValueError(f"equal_margin and rational must be >= 0, found {equal_margin} and {rational}.")
+        length = as_integer("length", length, 1)
         self.kind = f"preferences 1 length={length} label={label}"
         if label == "returns":
             # All settings of the teacher, also the discount: its answers are part of the draws.
@@ -95,7 +99,6 @@ class PreferenceSampler:
                 f"mistake={canonical_number(mistake_probability)!r} "
                 f"equal={canonical_number(equal_margin)!r}"
             )
-        self.arrays = arrays
         self.length = length
         counts = _count_segments(arrays, length)
         self._mixture = _fit_mixture(arrays, counts, length)
@@ -104,7 +107,7 @@ class PreferenceSampler:
         self._table = StepTable(counts[self._fitting])
         # Segment i of all starts at step i + what was left out in its episode and those before.
         self._left_out = np.cumsum(arrays.lengths - counts) - (arrays.lengths - counts)
-        self._numbers = 1 if arrays.mixture is None else 2  # uniform numbers that choose one segment
+        self._numbers = arrays.draws  # uniform numbers that choose one segment
         self.draws = 2 * self._numbers + 2  # two for the teacher
         self._sums = None
         if label == "returns":
@@ -114,15 +117,6 @@ class PreferenceSampler:
         self._mistake_probability = mistake_probability
         self._equal_margin = equal_margin
         self._ahead = torch.arange(length, device=arrays.rows.device)
-
-    # The view is left out of a pickle and made again, since it would carry all rows.
-    def __getstate__(self) -> dict[str, object]:
-        """Return all attributes but the view."""
-        return {key: one for key, one in vars(self).items() if key != "_windows"}
-
-    @functools.cached_property
-    def _windows(self) -> Tensor:
-        return self.arrays.windows(self.length)
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Tensor:
         """Return for each item the rows of both first steps, their timesteps, and twice its label.
@@ -141,36 +135,18 @@ class PreferenceSampler:
         chosen[:, 4] = self._answer(chosen[:, 0], chosen[:, 1], uniform[:, -2:])
         return torch.from_numpy(chosen)
 
-    def rows_of(self, chosen: Tensor) -> Windows:
+    def rows_of(self, chosen: Tensor) -> Int64[Tensor, "items 2 length"]:
         """Return the rows of the segments of some items."""
-        return Windows(first=chosen[:, :2].contiguous(), length=self.length)
+        return chosen[:, :2].unsqueeze(2) + self._ahead
 
     def gather(self, chosen: Tensor) -> PreferenceBatch:
         """Return the pairs of segments."""
-        arrays, length = self.arrays, self.length
-        firsts = chosen[:, :2].reshape(-1)
-        columns = arrays.columns
-        if arrays.is_flat:
-            pairs = gather_rows(self._windows, firsts).view(len(chosen), 2, length, -1)
-            observations: Tensor | dict[str, Tensor] = pairs[..., columns["observations"]]
-            actions = pairs[..., columns["actions"]]
-            rewards = pairs[..., columns["rewards"].start]
-        else:
-            rows = (firsts.unsqueeze(1) + self._ahead).view(-1)
-            found = arrays.observations(rows)
-            shape = (len(chosen), 2, length)
-            observations = (
-                {key: torch.unflatten(values, 0, shape) for key, values in found.items()}
-                if isinstance(found, dict)
-                else torch.unflatten(found, 0, shape)
-            )
-            actions = torch.unflatten(arrays.actions(rows), 0, shape)
-            rewards = arrays.rows[:, columns["rewards"].start].index_select(0, rows).view(shape)
-        labels = chosen[:, 4] * 0.5 if self._sums is not None else chosen[:, 4] * math.nan
+        arrays, rows = self.arrays, self.rows_of(chosen)
+        labels = chosen[:, 4] * (0.5 if self._sums is not None else math.nan)
         return PreferenceBatch(
-            observations=observations,
-            actions=actions,
-            rewards=rewards,
+            observations=arrays.observations_around(rows),
+            actions=arrays.actions_around(rows),
+            rewards=arrays.rows[:, -3][rows],
             timesteps=chosen[:, 2:4].unsqueeze(2) + self._ahead,
             labels=labels.float(),
         )
@@ -238,22 +214,8 @@ def preferences(
     return Batches(sampler, arrays.digest, batch_size=batch_size, seed=seed, **stream)
 
 
-def _check_teacher(
-    label: str, discount: float, rational: float | None, mistake_probability: float, equal_margin: float
-) -> None:
-    check_choice("label", label, ("returns", "none"))
-    if not (0 <= discount <= 1 and 0 <= mistake_probability <= 1):
-        raise ValueError(
-            f"discount and mistake_probability must be in [0, 1], found {discount} and {mistake_probability}."
-        )
-    if not (0 <= equal_margin < math.inf and 0 <= (rational or 0.0) < math.inf):
-        raise ValueError(f"equal_margin and rational must be >= 0, found {equal_margin} and {rational}.")
-
-
 def _count_segments(arrays: Arrays, length: int) -> Int64[np.ndarray, " episodes"]:
     """Return the number of steps of each episode that a segment of this length can start at."""
-    if length < 1:
-        raise ValueError(f"length must be >= 1, found {length}.")
     longest = int(arrays.lengths.max())
     if length > longest:
         raise ValueError(

@@ -15,25 +15,30 @@ makes them: iterate in the training process, not in the workers of a `DataLoader
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from orlog.loaders.arguments import canonical_number, check_choice
 from orlog.loaders.batch import Batch
-from orlog.loaders.cursor import Cursor
-from orlog.loaders.draws import draw_uniform
-from orlog.loaders.infos import InfoReader
-from orlog.loaders.options import Place
-from orlog.loaders.steps import TransitionSampler
+from orlog.loaders.streams import (
+    BLOCK,
+    BLOCK_ITEMS,
+    Cursor,
+    Place,
+    Source,
+    canonical_number,
+    check_choice,
+    draw_uniform,
+)
+
+if TYPE_CHECKING:
+    from orlog.loaders.transitions import TransitionSampler
 
 _FANOUT = 16
 _TOP = 4096
-_BLOCK = 64  # batches whose uniform numbers are drawn at once
-_BLOCK_ITEMS = 2**17  # but no more items than this, unless a batch has more
 _set = object.__setattr__  # batches are frozen; to copy one takes longer
 _LARGEST = 1e100  # sums of larger priorities could become infinite
 
@@ -160,7 +165,7 @@ class PrioritizedTransitions:
         self.beta, self._to = beta, to
         self._arrays = arrays
         self._sampler = sampler
-        self._infos = InfoReader(arrays, infos) if infos else None
+        self._source = Source(sampler, infos)
         self._exponent = exponent
         self._stratified = bool(stratified)
         self.cursor = Cursor(
@@ -206,9 +211,7 @@ class PrioritizedTransitions:
         steps = chosen[self._slice]
         device = self._arrays.rows.device
         items = self._sampler.items_of(steps).to(device)
-        batch = self._sampler.gather(items)
-        if self._infos is not None:
-            batch = self._infos.give(batch, items)
+        batch: Batch = self._source.gather(items)
         own = torch.from_numpy(weights[self._slice].astype(np.float32)).to(device)
         _set(batch, "steps", torch.from_numpy(steps).to(device))
         _set(batch, "weights", own)
@@ -271,7 +274,7 @@ class PrioritizedTransitions:
 
     def _uniform(self, batch: int) -> Float64[np.ndarray, " batch"]:
         """Return the uniform numbers of a batch: those of its position in the stream."""
-        together = max(1, min(_BLOCK, _BLOCK_ITEMS // self.batch_size))
+        together = max(1, min(BLOCK, BLOCK_ITEMS // self.batch_size))
         block, place = divmod(batch, together)
         if self._drawn[0] != block:
             count = together * self.batch_size

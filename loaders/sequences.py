@@ -12,28 +12,24 @@ are then set to zero.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, Unpack
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Float64, Int64
+from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
-from orlog.loaders.arguments import as_length, check_choice
 from orlog.loaders.arrays import Arrays, as_arrays, refuse_missing_finals
-from orlog.loaders.batch import SequenceBatch
-from orlog.loaders.blocks import batches_of, items_at_once
+from orlog.loaders.batch import SequenceBatch, each
 from orlog.loaders.gathering import gather_rows
-from orlog.loaders.infos import Windows
-from orlog.loaders.options import StreamOptions, takes_stream_options
-from orlog.loaders.streams import Batches
-from orlog.loaders.sums import TO_GO, info_sums, returns_to_go, with_sums_to_go
+from orlog.loaders.statistics import TO_GO, info_sums, returns_to_go, with_sums_to_go
+from orlog.loaders.streams import Batches, Sampler, StreamOptions, as_length, check_choice, takes_stream_options
 from orlog.loaders.weights import weighted, weights_by_episode
 
 
-class SequenceSampler:
+class SequenceSampler(Sampler):
     """Chooses steps and gathers the windows that start or end there."""
 
     def __init__(
@@ -45,30 +41,18 @@ class SequenceSampler:
         discount: float = 1.0,
         with_next: bool = False,
     ) -> None:
-        """Sum the returns-to-go, which takes 4 bytes a step.
-
-        Raises ValueError for a length below 1 or above that of every episode, a discount outside [0, 1], or an
-        unknown padding; TypeError if a length that is no integer.
-        """
+        """Sum the returns-to-go, which takes 4 bytes a step."""
+        super().__init__(arrays)
         check_choice("padding", padding, ("right", "left"))
-        length = as_length(length, discount, arrays.lengths, arrays.name, arrays.longest)
+        self.length = length = as_length(length, discount, arrays)
         self.kind = f"sequences 1 length={length} padding={padding}"
-        self.draws = 1 if arrays.mixture is None else 2
-        self.arrays = arrays
-        self.length = length
         self._is_right = padding == "right"
         self._with_next = with_next
         self._is_plain = arrays.is_flat and arrays.rows.device.type == "cpu"
-        self._empty = _empty_slots(length, self._is_right)
-        self._slots = np.arange(length)
-        width = arrays.obs_dim * (1 + with_next) + arrays.action_dim + 3
-        self._item_bytes = length * (4 * width + 4 + 8 + 1)
+        self._slots, counts = np.arange(length), np.arange(length + 1)[:, None]
+        # Which slots are empty in a window with 0, 1, .., `length` steps.
+        self._empty = self._slots >= counts if self._is_right else self._slots < length - counts
         self._returns = returns_to_go(arrays, discount)
-
-    # Views are left out of a pickle and made again, since each would carry all rows.
-    def __getstate__(self) -> dict[str, object]:
-        """Return all attributes but the views."""
-        return {key: one for key, one in vars(self).items() if not key.endswith("_view")}
 
     @functools.cached_property
     def _view(self) -> Tensor:
@@ -90,33 +74,24 @@ class SequenceSampler:
         episode = rows - steps  # one row more for each episode before
         timesteps = rows - np.take(arrays.first_rows, episode)
         if self._is_right:
-            found = np.minimum(np.take(arrays.lengths, episode) - timesteps, self.length)
+            counts = np.minimum(np.take(arrays.lengths, episode) - timesteps, self.length)
         else:
-            found = np.minimum(timesteps + 1, self.length)
+            counts = np.minimum(timesteps + 1, self.length)
             rows = rows - (self.length - 1)
             timesteps = timesteps - (self.length - 1)
         # Stacked so that each of the three is contiguous in memory.
-        return torch.from_numpy(np.stack([rows, found, timesteps]).T)
+        return torch.from_numpy(np.stack([rows, counts, timesteps]).T)
 
-    def rows_of(self, chosen: Int64[Tensor, "items three"]) -> Windows:
+    def rows_of(self, chosen: Int64[Tensor, "items three"]) -> Int64[Tensor, "items length"]:
         """Return the rows of the slots of some items."""
-        first, found, _ = chosen.unbind(1)
-        return Windows(first=first, length=self.length, steps=found, at_end=not self._is_right)
+        first, counts, _ = chosen.unbind(1)
+        rows, empty = self._rows_and_empty(first, counts)
+        return rows.masked_fill_(empty, self.arrays.empty_row)
 
     def gather(self, chosen: Int64[Tensor, "items three"]) -> SequenceBatch:
         """Return the windows of some items."""
         columns = self._columns(chosen)
         return self._gather_rows(chosen) if columns is None else SequenceBatch(*columns)
-
-    def gather_many(self, chosen: Int64[Tensor, "items three"], size: int) -> Iterator[SequenceBatch]:
-        """Yield the windows of `size` items each, views of a few gathered blocks where they can be."""
-        together = items_at_once(size, self._item_bytes) if self._is_plain else size
-        for items in torch.split(chosen, together):
-            columns = self._columns(items)
-            if columns is None:
-                yield from map(self._gather_rows, torch.split(items, size))
-            else:
-                yield from batches_of(SequenceBatch, columns, size)
 
     def _columns(self, chosen: Tensor) -> list[Tensor] | None:
         """Return the fields of a batch: a copy for each window of flat columns in main memory.
@@ -134,8 +109,8 @@ class SequenceSampler:
             returns = gather_rows(self._returns_view, rows)
         except IndexError:
             return None
-        _, found, timestep = chosen.numpy().T
-        empty = self._empty.take(found, 0)
+        _, counts, timestep = chosen.numpy().T
+        empty = self._empty.take(counts, 0)
         returns.numpy()[empty] = 0
         timesteps = timestep[:, None] + self._slots
         timesteps[empty] = 0
@@ -147,40 +122,36 @@ class SequenceSampler:
             block = block[:, :-1]
         _clear(block, empty)
         observations, actions, ends = block.split_with_sizes([obs, act, 3], 2)
-        mask = torch.from_numpy(~empty)
-        told = [*ends.unbind(2), returns, torch.from_numpy(timesteps), mask]
-        return [observations, actions, *told, *following]
+        more = [*ends.unbind(2), returns, torch.from_numpy(timesteps), torch.from_numpy(~empty)]
+        return [observations, actions, *more, *following]
+
+    def _rows_and_empty(self, first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the row of each slot, and whether it is empty: then it may lie outside of the matrix."""
+        slots = torch.from_numpy(self._slots).to(first.device)
+        return first.unsqueeze(1) + slots, torch.from_numpy(self._empty).to(first.device).index_select(0, counts)
 
     def _gather_rows(self, chosen: Tensor) -> SequenceBatch:
         """Return windows row by row, of any columns on any device."""
-        arrays, device = self.arrays, self.arrays.rows.device
-        first, found, timestep = chosen.unbind(1)
-        slots = torch.from_numpy(self._slots).to(device)
-        empty = torch.from_numpy(self._empty).to(device).index_select(0, found)
-        # Rows outside of the matrix are replaced by any row inside: their slots are cleared.
-        rows = (first.unsqueeze(1) + slots).clamp_(0, len(arrays.rows) - 2).view(-1)
+        arrays = self.arrays
+        first, counts, timestep = chosen.unbind(1)
+        rows, empty = self._rows_and_empty(first, counts)
+        rows = rows.clamp_(0, len(arrays.rows) - 2)  # any row inside: slots outside are cleared
 
-        def windows(values: Tensor) -> Tensor:
-            values = values.view(*empty.shape, *values.shape[1:])
+        def cleared(values: Tensor) -> Tensor:
             return values.masked_fill_(empty.view(*empty.shape, *[1] * (values.ndim - 2)), 0)
 
-        def windows_by_key(values: Tensor | dict[str, Tensor]) -> Tensor | dict[str, Tensor]:
-            if isinstance(values, Tensor):
-                return windows(values)
-            return {key: windows(value) for key, value in values.items()}
-
-        ends = windows(arrays.rows[:, -3:].index_select(0, rows))
-        rewards, terminations, truncations = ends.unbind(2)
+        timesteps, _ = self._rows_and_empty(timestep, counts)
+        rewards, terminations, truncations = cleared(arrays.rows[:, -3:][rows]).unbind(2)
         return SequenceBatch(
-            observations=windows_by_key(arrays.observations(rows)),
-            actions=windows(arrays.actions(rows)),
-            rewards=rewards,
-            returns_to_go=windows(self._returns.index_select(0, rows)),
-            terminations=terminations,
-            truncations=truncations,
-            timesteps=(timestep.unsqueeze(1) + slots).masked_fill_(empty, 0),
+            each(arrays.observations_around(rows), cleared),
+            cleared(arrays.actions_around(rows)),
+            rewards,
+            terminations,
+            truncations,
+            returns_to_go=cleared(self._returns[rows]),
+            timesteps=cleared(timesteps),
             mask=~empty,
-            next_observations=(windows_by_key(arrays.observations(rows + 1)) if self._with_next else None),
+            next_observations=each(arrays.observations_around(rows + 1), cleared) if self._with_next else None,
         )
 
 
@@ -188,13 +159,6 @@ def _clear(block: Float32[Tensor, "items slots numbers"], empty: np.ndarray) -> 
     """Set the numbers of empty slots to zero, a slot as one value of many bytes."""
     slot = np.dtype((np.void, block.shape[2] * block.itemsize))
     block.numpy().view(slot)[:, :, 0][empty] = np.zeros((), slot)
-
-
-def _empty_slots(length: int, is_right: bool) -> Bool[np.ndarray, "counts length"]:
-    """Return which slots are empty in a window with 0, 1, .., `length` steps."""
-    slots, counts = np.arange(length), np.arange(length + 1)[:, None]
-    empty: np.ndarray = slots >= counts if is_right else slots < length - counts
-    return empty
 
 
 @takes_stream_options

@@ -1,6 +1,12 @@
-"""Statistics of a dataset's steps and episodes: one pass in float64, cached by digest.
+"""Statistics of a dataset's steps and episodes: one pass in float64, cached by digest; and sums over steps.
 
     $ORLOG_HOME/statistics/DIGEST.json
+
+Sums of rewards and of infos are here too:
+
+    infos["cost"]            1  0  0  1  0
+    infos["cost_to_go"]      2  1  1  1  0      the sum from this step on, itself included
+    info_sums(.., "cost")    2                  of the episode
 
 Blocks are merged as Chan, Golub and LeVeque 1979 ("Updating formulae and a pairwise algorithm for
 computing sample variances"), which loses no digits if the mean is far from zero. The second call
@@ -13,24 +19,35 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import numpy as np
-from jaxtyping import Float64, Int64
+import torch
+from jaxtyping import Float, Float32, Float64, Int64
+from torch import Tensor
 
+from orlog.datasets.columns.values import episode_blocks
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import ManifestError, SchemaError, StorageError
-from orlog.loaders.arrays import Arrays, check_arrays
-from orlog.loaders.filling import Layout, fill_matrix, layout_of, not_finite
-from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
+from orlog.datasets.reading.opening import Given
+from orlog.errors import SchemaError, StorageError
+from orlog.loaders.arrays import Arrays, as_arrays, check_arrays
+from orlog.loaders.filling import Layout, Leaf, fill_matrix, layout_of, not_finite
+from orlog.manifests.documents import replace_json_file, sole_writer
 
+TO_GO = "_to_go"
+"""End of the name under which batches give a sum from a step on."""
+
+_VERSION = 2  # of the cached file
+_PARTS = ("observations", "actions", "rewards", "returns")
 _BLOCK_ROWS = 65536
+_SUMMED_ROWS = 2**20  # summed at once, in float64
 _BLOCK_BYTES = 2**25  # of a block that is streamed: rows of over 128 numbers come in smaller ones
 _AHEAD_BYTES = 2**26  # fetched at once, of a dataset that is read in place
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -75,38 +92,17 @@ class Statistics:
     returns: Moments
 
 
-class _Moments(msgspec.Struct, forbid_unknown_fields=True):
-    mean: list[float]
-    std: list[float]
-    low: list[float]
-    high: list[float]
-
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    statistics_version: int
-    digest: str
-    checksum: str
-    steps: int
-    episodes: int
-    observations: _Moments
-    actions: _Moments
-    rewards: _Moments
-    returns: _Moments
-
-
 def load_statistics(arrays: Arrays) -> Statistics:
     """Return the statistics of a dataset, from the cache if possible; else compute and cache them.
 
-    They are computed each time for arrays without a digest, or if the home cannot be written.
+    They are computed each time for arrays without a digest, or if the home cannot be written, and again if what is
+    cached is damaged or of other data.
 
-    Raises SchemaError if a number that is not finite; ManifestError if the cached statistics are damaged, or
-    are of other data; FormatVersionError if they were cached by a newer orlog; TypeError if they are no arrays.
+    Raises SchemaError if a number is not finite; TypeError if they are no arrays.
     """
     check_arrays(arrays)
-    form = _Form(
-        arrays.name, arrays.digest, arrays.total_steps, len(arrays.lengths), (arrays.obs_dim, arrays.action_dim, 1, 1)
-    )
-    return _cached(form, lambda: compute_statistics(arrays))
+    sizes = (arrays.obs_dim, arrays.action_dim)
+    return _cached(arrays.digest, (arrays.total_steps, len(arrays.lengths)), sizes, lambda: compute_statistics(arrays))
 
 
 def stream_statistics(dataset: Dataset, before: Callable[[], None] = lambda: None) -> Statistics:
@@ -115,17 +111,9 @@ def stream_statistics(dataset: Dataset, before: Callable[[], None] = lambda: Non
     It takes some 200 MiB, and where a row has over 128 numbers, means may differ by rounding. `before` is called if
     the dataset is about to be read.
 
-    Raises SchemaError if a number that is not finite, and as `layout_of`; IntegrityError if a file is damaged;
-    ManifestError as `load_statistics`.
+    Raises SchemaError if a number is not finite, and as `layout_of`; IntegrityError if a file is damaged.
     """
     layout = layout_of(dataset)
-    form = _Form(
-        dataset.name,
-        dataset.digest,
-        dataset.total_steps,
-        dataset.total_episodes,
-        (layout.obs_dim, layout.action_dim, 1, 1),
-    )
 
     def compute() -> Statistics:
         before()
@@ -135,7 +123,8 @@ def stream_statistics(dataset: Dataset, before: Callable[[], None] = lambda: Non
         names = {"observations": slice(0, layout.obs_dim), "actions": slice(layout.obs_dim, place)}
         return _statistics(all_of, count, {**names, "rewards": slice(place, place + 1)}, sums.found)
 
-    return _cached(form, compute)
+    counts = dataset.total_steps, dataset.total_episodes
+    return _cached(dataset.digest, counts, (layout.obs_dim, layout.action_dim), compute)
 
 
 def statistics_file(digest: str) -> Path | None:
@@ -148,8 +137,6 @@ def compute_statistics(arrays: Arrays) -> Statistics:
     """Return the statistics of a dataset, in one pass over its rows.
 
     Takes three blocks of 65,536 rows in float64: 40 MiB for rows of 26 numbers.
-
-    Raises SchemaError if a number that is not finite.
     """
     width = arrays.rows.shape[1] - 2  # without the end flags
     matrix = arrays.rows.cpu().numpy()
@@ -312,72 +299,153 @@ def _part(moments: Moments, place: slice) -> Moments:
     return Moments(mean=moments.mean[place], std=moments.std[place], low=moments.low[place], high=moments.high[place])
 
 
-def _plain(statistics: Statistics) -> dict[str, object]:
-    """Return statistics as JSON values, which keep float64 numbers bit for bit."""
-    plain: dict[str, object] = {"steps": statistics.steps, "episodes": statistics.episodes}
-    for name in ("observations", "actions", "rewards", "returns"):
-        moments: Moments = getattr(statistics, name)
-        plain[name] = {field.name: getattr(moments, field.name).tolist() for field in dataclasses.fields(moments)}
-    return plain
-
-
-def _checksum(body: object) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Form:
-    """Of which data statistics must be: name, digest, counts, and how many numbers each part has."""
-
-    name: str
-    digest: str
-    steps: int
-    episodes: int
-    sizes: tuple[int, int, int, int]
-
-
-def _cached(form: _Form, compute: Callable[[], Statistics]) -> Statistics:
-    path = statistics_file(form.digest)
+def _cached(
+    digest: str, counts: tuple[int, int], sizes: tuple[int, int], compute: Callable[[], Statistics]
+) -> Statistics:
+    """Return the statistics in the file of a digest, if they fit it and are whole; else compute and keep them."""
+    path = statistics_file(digest)
     if path is None:
         return compute()
-    if path.exists():
-        return _read(path, form)
-    found = compute()
-    body = {"digest": form.digest, **_plain(found)}
+    form = [_VERSION, digest, *counts, *sizes]
+    with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
+        known = json.loads(path.read_text("utf-8"))
+        if (known["form"], known["checksum"]) == (form, _checksum(known["parts"])):
+            parts = {name: _moments(one) for name, one in known["parts"].items()}
+            return Statistics(steps=counts[0], episodes=counts[1], **parts)
+    computed = compute()
+    # As JSON values, which keep float64 numbers bit for bit.
+    plain = {name: {key: one.tolist() for key, one in _fields(getattr(computed, name))} for name in _PARTS}
     # A home that is full or read-only, as on cluster nodes, must not prevent training.
     with contextlib.suppress(StorageError), sole_writer(path):
-        replace_json_file(path, {**body, "checksum": _checksum(body), "statistics_version": 1})
-    return found
+        replace_json_file(path, {"form": form, "parts": plain, "checksum": _checksum(plain)})
+    return computed
 
 
-def _read(path: Path, form: _Form) -> Statistics:
-    repair = "delete the file (it is made again when it is next needed)"
-    body = read_json_file(path, _File, version=("statistics_version", 1), repair=repair)
-    found = Statistics(
-        steps=body.steps,
-        episodes=body.episodes,
-        observations=_moments(body.observations),
-        actions=_moments(body.actions),
-        rewards=_moments(body.rewards),
-        returns=_moments(body.returns),
-    )
-    parts = [found.observations, found.actions, found.rewards, found.returns]
-    is_ours = (
-        body.digest == form.digest
-        and (found.steps, found.episodes) == (form.steps, form.episodes)
-        and all(len(part.mean) == size for part, size in zip(parts, form.sizes, strict=True))
-    )
-    if not is_ours or body.checksum != _checksum({"digest": body.digest, **_plain(found)}):
-        raise ManifestError(
-            f"{path}: {'damaged' if is_ours else f'not the statistics of {form.name}'}; {repair}.", file=str(path)
+def _checksum(parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _fields(moments: Moments) -> list[tuple[str, np.ndarray]]:
+    return [(field.name, getattr(moments, field.name)) for field in dataclasses.fields(moments)]
+
+
+def _moments(plain: Mapping[str, list[float]]) -> Moments:
+    return Moments(**{name: np.array(values, np.float64) for name, values in plain.items()})
+
+
+# --- sums over steps, within an episode
+
+
+def sum_rewards(
+    arrays: Arrays, steps: int, discount: float, dtype: type[np.floating[Any]] = np.float32
+) -> Float[Tensor, " rows"]:
+    """Return for each row the discounted sum of its next rewards, within its episode.
+
+    Terms are added one by one, not taken as differences of running sums, so equal rewards have
+    equal sums.
+    """
+    rewards = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy()
+    total = np.empty(len(rewards), dtype)
+    with arrays.in_order():
+        for first in range(0, len(total), _SUMMED_ROWS):
+            last = min(first + _SUMMED_ROWS, len(total))
+            own = rewards[first : last + steps].astype(np.float64)
+            begin, end = np.searchsorted(arrays.final_rows, [first, first + len(own)])
+            ends = arrays.final_rows[begin:end] - first
+            own[ends] = 0
+            summed = own.copy()
+            for _ in range(steps - 1):
+                summed[:-1] = own[:-1] + discount * summed[1:]
+                summed[ends] = 0
+            total[first:last] = summed[: last - first]
+    return torch.from_numpy(total)
+
+
+def returns_to_go(arrays: Arrays, discount: float = 1.0) -> Float32[Tensor, " steps_and_episodes"]:
+    """Return for each row of the matrix the discounted sum of rewards to its episode's end."""
+    return sums_to_go(arrays, arrays.rows[:, arrays.columns["rewards"].start], discount)
+
+
+def sums_to_go(
+    arrays: Arrays, values: Float32[Tensor, " steps_and_episodes"], discount: float = 1.0
+) -> Float32[Tensor, " steps_and_episodes"]:
+    """Return for each row the discounted sum of some values of the rows to its episode's end.
+
+    Sums are in float64 and never cross an episode. Each pass doubles their reach: the sum over 2^k
+    steps plus the discounted sum over the next 2^k. That is as exact as adding backwards, in few
+    passes.
+    """
+    numbers = values.cpu().numpy()
+    found = np.empty(len(numbers), np.float32)
+    # In blocks of episodes, since temporary arrays take many bytes a step.
+    edges = episode_blocks(arrays.final_rows, _SUMMED_ROWS)
+    with arrays.in_order():
+        for episodes in itertools.starmap(slice, itertools.pairwise(edges)):
+            lengths, final_rows = arrays.lengths[episodes], arrays.final_rows[episodes]
+            rows = slice(final_rows[0] - lengths[0], final_rows[-1] + 1)
+            total = numbers[rows].astype(np.float64)
+            left = np.repeat(final_rows, lengths + 1) - np.arange(rows.start, rows.stop)
+            reach, longest = 1, int(lengths.max())
+            while reach < longest:
+                inside = np.flatnonzero(left > reach)
+                total[inside] += discount**reach * total[inside + reach]
+                reach *= 2
+            found[rows] = total
+    return torch.from_numpy(found).to(arrays.rows.device)
+
+
+def info_numbers(data: Given | Arrays, name: str) -> Float32[Tensor, " steps_and_episodes"]:
+    """Return the values of an info of one number, for each row of the arrays: zeros at final observations.
+
+    Raises NotFoundError if there is no such info; SchemaError if it is not one number, or not finite.
+    """
+    arrays = as_arrays(data, (name,))
+    assert arrays.infos is not None
+    infos = arrays.infos
+    leaf = infos.observation_leaves[name]
+    values = infos.others[leaf.column] if leaf.column else infos.rows[:, leaf.place]
+    shape = values.shape[1:] if leaf.column else leaf.shape
+    if tuple(shape) != () or leaf.column in infos.texts:
+        found = "texts" if leaf.column in infos.texts else f"values of shape {list(shape)}"
+        raise SchemaError(
+            f"{arrays.name}: the info {name} has {found}, and one number for each step was expected; record "
+            "its sum or one part of it as an info of its own."
         )
+    numbers = values.reshape(-1).float()
+    wrong = ~torch.isfinite(numbers)
+    if bool(wrong.any()):
+        row = int(wrong.int().argmax())
+        episode = int(np.searchsorted(arrays.final_rows, row))
+        raise SchemaError(
+            f"{arrays.name}: the info {name} is {float(numbers[row])} in step {row - arrays.first_rows[episode]} of "
+            f"episode {episode}; leave the episode out, or correct it."
+        )
+    return numbers
+
+
+def info_sums(data: Given | Arrays, name: str) -> Float64[np.ndarray, " episodes"]:
+    """Return the sum of an info over the steps of each episode. Errors are those of `info_numbers`."""
+    arrays = as_arrays(data, (name,))
+    values = info_numbers(arrays, name).cpu().numpy().astype(np.float64)
+    found: np.ndarray = np.add.reduceat(values, arrays.first_rows)
     return found
 
 
-def _moments(plain: _Moments) -> Moments:
-    return Moments(
-        mean=np.array(plain.mean, np.float64),
-        std=np.array(plain.std, np.float64),
-        low=np.array(plain.low, np.float64),
-        high=np.array(plain.high, np.float64),
-    )
+def with_sums_to_go(arrays: Arrays, names: Sequence[str], *, discount: float = 1.0) -> Arrays:
+    """Return arrays that have the sum from a step on of some infos as further infos, `NAME_to_go`.
+
+    The stream stays as it is. All infos that are packed are copied.
+    """
+    for name in names:
+        sums = sums_to_go(arrays, info_numbers(arrays, name), discount)
+        infos = arrays.infos
+        assert infos is not None
+        leaf = Leaf(first=infos.obs_dim, shape=())
+        infos = dataclasses.replace(
+            infos,
+            rows=torch.cat([infos.rows, sums[:, None].to(infos.rows.device)], 1),
+            obs_dim=infos.obs_dim + 1,
+            observation_leaves={**infos.observation_leaves, f"{name}{TO_GO}": leaf},
+        )
+        arrays = dataclasses.replace(arrays, infos=infos)
+    return arrays

@@ -25,28 +25,25 @@ import importlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 
 from orlog.datasets.columns.values import episode_blocks
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.selection import seeded_order
-from orlog.errors import SchemaError
-from orlog.loaders.ahead import Ahead
-from orlog.loaders.arguments import as_integer
-from orlog.loaders.arrays import Arrays, arrays_of, missing_finals, with_infos
+from orlog.errors import OrlogError, SchemaError
+from orlog.loaders.arrays import Arrays, add_infos, arrays_of, missing_finals
 from orlog.loaders.batch import joined
-from orlog.loaders.cursor import Cursor
-from orlog.loaders.draws import stream_key
-from orlog.loaders.epochs import Epoch, Mixing, plan_epoch
 from orlog.loaders.filling import Layout, fill_matrix, fill_other, layout_of, not_finite, warn_of_outside
-from orlog.loaders.info_rows import check_names, info_layout
-from orlog.loaders.infos import InfoReader
-from orlog.loaders.options import Place
-from orlog.loaders.streams import BlockSampler, Sampler, Stream, batch_number
+from orlog.loaders.infos import check_names, info_layout
+from orlog.loaders.streams import Cursor, Place, Source, Stream, as_integer, stream_key
 from orlog.manifests.columns import axis_of
+
+if TYPE_CHECKING:
+    from orlog.datasets.download.in_place import Coming
 
 _INFOS = "infos"  # names the matrix of infos, as no column is named
 
@@ -63,27 +60,39 @@ MOST_THREADS = 4
 LARGE_ROW_BYTES = 512  # chunks hold few rows this large, so blocks need not share chunks
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Group:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mixing:
+    """How far a stream is from a full shuffle.
+
+    Attributes:
+        blocks: Blocks of the dataset.
+        blocks_in_group: Blocks that are mixed at a time, on average.
+        steps_in_group: Their steps, on average.
+        blocks_in_batch: Different blocks that the steps of a batch come from, expected.
+        neighbors_together: Probability that a step and the next one of its episode share a batch.
+        neighbors_together_shuffled: The same for a full shuffle.
+    """
+
+    blocks: int
+    blocks_in_group: float
+    steps_in_group: float
+    blocks_in_batch: float
+    neighbors_together: float
+    neighbors_together_shuffled: float
+
+
+class _Epoch(NamedTuple):
+    """The order of one epoch: the blocks of each group, and the cumulative number of steps up to its end."""
+
+    groups: list[np.ndarray]
+    ends: Int64[np.ndarray, " groups"]
+
+
+class _Group(NamedTuple):
     """Decoded steps in the order in which they are drawn."""
 
-    sampler: Sampler[Any]
+    source: Source
     chosen: torch.Tensor
-    infos: InfoReader | None
-
-    def gather(self, first: int, last: int) -> Any:
-        """Return some of the steps."""
-        chosen = self.chosen[first:last]
-        batch = self.sampler.gather(chosen)
-        return batch if self.infos is None else self.infos.give(batch, chosen)
-
-    def whole_batches(self, into: int, cursor: Cursor) -> Iterator[Any] | None:
-        """Return the batches that lie in the rest of the group, gathered together; None where they are not."""
-        size = cursor.batch_size
-        count = (len(self.chosen) - into) // size
-        if not count or cursor.ranks > 1 or self.infos or not isinstance(self.sampler, BlockSampler):
-            return None
-        return self.sampler.gather_many(self.chosen[into : into + count * size], size)
 
 
 class StreamedBatches(Stream[Any]):
@@ -101,7 +110,7 @@ class StreamedBatches(Stream[Any]):
         self,
         dataset: Dataset,
         batch_size: int,
-        sampler_of: Callable[[Arrays], Sampler[Any]],
+        sampler_of: Callable[[Arrays], Any],
         *,
         seed: int,
         n_steps: int = 1,
@@ -132,17 +141,10 @@ class StreamedBatches(Stream[Any]):
             SchemaError: the dataset is a weighted mixture; of values only while iterating.
             IntegrityError: a file is damaged; also while iterating.
         """
-        buffer_bytes = as_integer("buffer_bytes", buffer_bytes)
-        if buffer_bytes < 1:
-            raise ValueError(f"buffer_bytes must be >= 1, found {buffer_bytes}.")
-        cursor = Cursor(
-            # The discount does not affect the draws, so all discounts share the default's key.
-            kind=f"stream 1 n_steps={n_steps} discount=0.99 buffer={buffer_bytes}",
-            digest=dataset.digest,
-            batch_size=batch_size,
-            seed=seed,
-            **place,
-        )
+        buffer_bytes = as_integer("buffer_bytes", buffer_bytes, 1)
+        # The discount does not affect the draws, so all discounts share the default's key.
+        kind = f"stream 1 n_steps={n_steps} discount=0.99 buffer={buffer_bytes}"
+        cursor = Cursor(kind=kind, digest=dataset.digest, batch_size=batch_size, seed=seed, **place)
         layout, self._names = layout_of(dataset), check_names(infos)
         warn_of_outside(dataset)
         if dataset.mixture is not None:
@@ -157,21 +159,21 @@ class StreamedBatches(Stream[Any]):
         self._layout = layout
         self._columns = {name: (layout, name) for name in layout.row_bytes}
         self._held: dict[str, np.ndarray] = {}
-        self._hold: list[str] = self._columns_to_hold(layout, buffer_bytes // 4)
-        sizes = self._layout.row_bytes
-        left = buffer_bytes - self._layout.rows * sum(sizes[name] for name in self._hold)
+        self._hold = self._columns_to_hold(layout, buffer_bytes // 4)
+        sizes = layout.row_bytes
+        left = buffer_bytes - layout.rows * sum(sizes[name] for name in self._hold)
         # Infos take memory beside the buffer, so that the stream is the same without them.
         self._beside = info_layout(dataset, self._names)
         if self._names:
             self._columns |= {name or _INFOS: (self._beside, name) for name in self._beside.row_bytes}
-            hold = self._columns_to_hold(self._beside, buffer_bytes // 4)
-            self._hold = self._hold + [name or _INFOS for name in hold]
+            self._hold += [name or _INFOS for name in self._columns_to_hold(self._beside, buffer_bytes // 4)]
         # Two groups are in memory: batches come from one while the other is decoded.
         row_bytes = sum(sizes.values())
         self._group_rows = max(1, left // 2 // row_bytes)
         block_rows = max(1, min(BLOCK_BYTES // row_bytes, self._group_rows // 4))
-        self._planned: tuple[int, Epoch] = (-1, Epoch([], np.empty(0, np.int64)))
-        self._edges = episode_blocks(self._layout.final_rows, block_rows)
+        self._planned: tuple[int, _Epoch] = (-1, _Epoch([], np.empty(0, np.int64)))
+        self._edges = episode_blocks(layout.final_rows, block_rows)
+        self._block_rows = np.diff(layout.final_rows[self._edges[1:] - 1], prepend=-1)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out decoded data, which a worker process reads again."""
@@ -180,30 +182,29 @@ class StreamedBatches(Stream[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Yield batch `start`, `start + 1`, ... without end; in a worker only its share of them."""
         own, workers = self._begin()
-        start = self.start
-        with concurrent.futures.ThreadPoolExecutor(1, "orlog-stream") as pool, contextlib.closing(Ahead()) as ahead:
+        start = index = self.start
+        with concurrent.futures.ThreadPoolExecutor(1, "orlog-stream") as pool, contextlib.closing(_Ahead()) as ahead:
             epoch, number, into = self._find(start * self.batch_size)
             memory, coming_memory = self._new_memory(), self._new_memory()
             group = self._decode(epoch, number, memory, ahead)
             coming = pool.submit(self._decode, *self._after(epoch, number), coming_memory, ahead)
-            index = start
             while True:
-                if workers == 1 and (whole := group.whole_batches(into, self.cursor)):
-                    for batch in whole:
+                whole = (len(group.chosen) - into) // self.batch_size
+                if workers == self.ranks == 1 and whole:  # gathered together
+                    chosen = group.chosen[into : into + whole * self.batch_size]
+                    for batch in group.source.gather_many(chosen, self.batch_size):
                         self._next = index + 1
                         yield self._in_form(batch)
                         index, into = index + 1, into + self.batch_size
                     continue
                 is_ours = (index - start) % workers == own
-                pieces = []
-                done = 0
+                pieces, done = [], 0
                 while done < self.batch_size:
                     if into == len(group.chosen):
                         epoch, number = self._after(epoch, number)
                         group, into = coming.result(), 0
                         memory, coming_memory = coming_memory, memory
-                        following = self._after(epoch, number)
-                        coming = pool.submit(self._decode, *following, coming_memory, ahead)
+                        coming = pool.submit(self._decode, *self._after(epoch, number), coming_memory, ahead)
                     count = min(self.batch_size - done, len(group.chosen) - into)
                     if is_ours:
                         pieces += self._gather(group, into, done, count)
@@ -218,10 +219,9 @@ class StreamedBatches(Stream[Any]):
 
         Raises ValueError if it is negative.
         """
-        epoch, number, into = self._find(batch_number(index) * self.batch_size)
+        epoch, number, into = self._find(as_integer("index", index, 0) * self.batch_size)
         memory = self._new_memory()
-        pieces = []
-        done = 0
+        pieces, done = [], 0
         while done < self.batch_size:
             group = self._decode(epoch, number, memory)
             count = min(self.batch_size - done, len(group.chosen) - into)
@@ -267,18 +267,24 @@ class StreamedBatches(Stream[Any]):
         last = number + 1 == len(self._epoch(epoch).groups)
         return (epoch + 1, 0) if last else (epoch, number + 1)
 
-    def _epoch(self, epoch: int) -> Epoch:
-        """Return the order of an epoch, a pure function of (digest, seed, settings, epoch)."""
+    def _epoch(self, epoch: int) -> _Epoch:
+        """Return the order of an epoch: blocks in a seeded order, and as many in a group as memory holds."""
         known, plan = self._planned
         if known != epoch:
-            plan = self._plan(epoch)
+            key = stream_key(self.digest, self.seed, f"{self.cursor.kind} blocks {epoch}")
+            order = seeded_order(key, len(self._block_rows))
+            firsts = []
+            held = self._group_rows
+            for position, count in enumerate(self._block_rows[order].tolist()):
+                if held + count > self._group_rows:
+                    firsts.append(position)
+                    held = 0
+                held += count
+            groups = np.split(order, firsts[1:])
+            steps = self._block_rows - np.diff(self._edges)
+            plan = _Epoch(groups, np.cumsum([steps[some].sum() for some in groups]))
             self._planned = epoch, plan
         return plan
-
-    def _plan(self, epoch: int) -> Epoch:
-        rows = np.diff(self._layout.final_rows[self._edges[1:] - 1], prepend=-1)
-        key = stream_key(self.digest, self.seed, f"{self.cursor.kind} blocks {epoch}")
-        return plan_epoch(key, rows, np.diff(self._edges), self._group_rows)
 
     def _new_memory(self) -> dict[str, np.ndarray]:
         """Return arrays large enough for any group, to be reused by one group after the other.
@@ -286,42 +292,36 @@ class StreamedBatches(Stream[Any]):
         Memory is slow on first use: getting the pages for an image may take longer than decoding
         it.
         """
-        rows = np.diff(self._layout.final_rows[self._edges[1:] - 1], prepend=-1)
-        most = min(self._layout.rows, max(self._group_rows, int(rows.max())))
+        most = min(self._layout.rows, max(self._group_rows, int(self._block_rows.max())))
         return {name: self._zeros(name, most) for name in self._columns}
 
-    def _ask_for(self, epoch: int, number: int, ahead: Ahead | None) -> None:
+    def _ask_for(self, epoch: int, number: int, ahead: _Ahead | None) -> None:
         """Fetch a group of a dataset that is read in place; or let it and the next one come `ahead`.
 
         What is held whole comes before them.
         """
+        grouped = self._stored(name for name in self._columns if name not in self._hold)
+        groups = [(epoch, number)] if ahead is None else [(epoch, number), self._after(epoch, number)]
+        several = [
+            [np.arange(*self._edges[block : block + 2]) for block in self._epoch(one).groups[place]]
+            for one, place in groups
+        ]
         if ahead is None:
-            self.dataset.fetch_ahead(np.concatenate(self._episodes_of(epoch, number)), self._grouped())
+            self.dataset.fetch_ahead(np.concatenate(several[0]), grouped)
             return
         if any(name not in self._held for name in self._hold):
-            everything = [np.arange(self.dataset.total_episodes)]
-            ahead.later(lambda: ahead.fetch(self.dataset, everything, self._stored(self._hold)))
-        for one in ((epoch, number), self._after(epoch, number)):
-            blocks = self._episodes_of(*one)
-            ahead.later(functools.partial(ahead.fetch, self.dataset, blocks, self._grouped()))
-
-    def _episodes_of(self, epoch: int, number: int) -> list[np.ndarray]:
-        """Return the episodes of each block of a group."""
-        groups = self._epoch(epoch).groups[number]
-        return [np.arange(*self._edges[block : block + 2]) for block in groups]
-
-    def _grouped(self) -> set[str]:
-        """Return the columns of the dataset that are read group by group."""
-        return self._stored(name for name in self._columns if name not in self._hold)
+            ahead.fetch(self.dataset, [np.arange(self.dataset.total_episodes)], self._stored(self._hold))
+        for blocks in several:
+            ahead.fetch(self.dataset, blocks, grouped)
 
     def _stored(self, names: Iterable[str]) -> set[str]:
         """Return the columns of the dataset that some of `_columns` are read from."""
-        found: set[str] = set()
+        stored: set[str] = set()
         for layout, own in (self._columns[name] for name in names):
-            found |= {layout.others[own].name} if own else {*layout.packed}
-        return found
+            stored |= {layout.others[own].name} if own else {*layout.packed}
+        return stored
 
-    def _decode(self, epoch: int, number: int, memory: Mapping[str, np.ndarray], ahead: Ahead | None = None) -> _Group:
+    def _decode(self, epoch: int, number: int, memory: Mapping[str, np.ndarray], ahead: _Ahead | None = None) -> _Group:
         """Read the blocks of a group into memory, and put its steps into their order.
 
         Of a dataset that is read in place, this group and the next one are fetched `ahead`.
@@ -332,9 +332,8 @@ class StreamedBatches(Stream[Any]):
         self._read_held()
         episodes = [slice(*self._edges[block : block + 2]) for block in self._epoch(epoch).groups[number]]
         ranges = [(int(layout.first_rows[one.start]), int(layout.final_rows[one.stop - 1]) + 1) for one in episodes]
-        total = sum(last - first for first, last in ranges)
-        filled = {name: values[:total] for name, values in memory.items()}
         begins = list(itertools.accumulate((last - first for first, last in ranges), initial=0))
+        filled = {name: values[: begins[-1]] for name, values in memory.items()}
 
         def read_block(block: int) -> None:
             if ahead is not None and ahead.is_over:
@@ -349,26 +348,25 @@ class StreamedBatches(Stream[Any]):
                 self._fill(name, first, last, values[begin:end])
 
         key = stream_key(self.digest, self.seed, f"{self.cursor.kind} steps {epoch} {number}")
-        steps = total - sum(one.stop - one.start for one in episodes)
+        steps = begins[-1] - sum(one.stop - one.start for one in episodes)
         with concurrent.futures.ThreadPoolExecutor(_threads(), "orlog-decode") as pool:
             ordering = pool.submit(seeded_order, key, steps)
             list(pool.map(read_block, range(len(ranges))))
         order = ordering.result()
-        lengths = layout.final_rows - layout.first_rows
+        lengths = np.concatenate([(layout.final_rows - layout.first_rows)[some] for some in episodes])
         made = [
             arrays_of(
                 one,
                 {own: filled[name] for name, (of, own) in self._columns.items() if of is one},
-                np.concatenate([lengths[some] for some in episodes]),
+                lengths,
                 dataset.name,
                 dataset.digest,
             )
             for one in ([layout, self._beside] if self._names else [layout])
         ]
-        arrays = with_infos(*made) if self._names else made[0]
+        arrays = add_infos(*made) if self._names else made[0]
         sampler = self._sampler_of(dataclasses.replace(arrays, **self._of_all))
-        infos = InfoReader(sampler.arrays, self._names, sampler) if self._names else None
-        return _Group(sampler, sampler.choose(((order + 0.5) / len(order))[:, None]), infos)
+        return _Group(Source(sampler, self._names), sampler.choose(((order + 0.5) / len(order))[:, None]))
 
     @functools.cached_property
     def _of_all(self) -> dict[str, Any]:
@@ -384,9 +382,8 @@ class StreamedBatches(Stream[Any]):
         """
         sizes = layout.row_bytes
         small = [name for name, size in sizes.items() if size < LARGE_ROW_BYTES]
-        total = layout.rows * sum(sizes[name] for name in small)
         has_images = max(self._layout.row_bytes.values()) >= LARGE_ROW_BYTES
-        held = small if has_images and total <= limit_bytes else []
+        held = small if has_images and layout.rows * sum(sizes[name] for name in small) <= limit_bytes else []
         # The place of a text depends on all rows before it.
         texts = [name for name in layout.tables if name not in held]
         needed = layout.rows * sum(sizes[name] for name in texts)
@@ -401,17 +398,13 @@ class StreamedBatches(Stream[Any]):
     def _read_held(self) -> None:
         missing = [name for name in self._hold if name not in self._held]
         if missing:
-            everything = np.arange(self.dataset.total_episodes)
-            self.dataset.fetch_ahead(everything, self._stored(missing))
+            self.dataset.fetch_ahead(np.arange(self.dataset.total_episodes), self._stored(missing))
         for name in missing:
-            self._held[name] = self._read_whole(name)
-
-    def _read_whole(self, name: str) -> np.ndarray:
-        values = self._zeros(name, self._layout.rows)
-        layout, own = self._columns[name]
-        for first, last in layout.ranges(own, BLOCK_BYTES):
-            self._fill(name, first, last, values[first:last])
-        return values
+            values = self._zeros(name, self._layout.rows)
+            layout, own = self._columns[name]
+            for first, last in layout.ranges(own, BLOCK_BYTES):
+                self._fill(name, first, last, values[first:last])
+            self._held[name] = values
 
     def _zeros(self, name: str, rows: int) -> np.ndarray:
         """Return an array for some rows of the matrix or of another column."""
@@ -432,11 +425,42 @@ class StreamedBatches(Stream[Any]):
     def _gather(self, group: _Group, into: int, done: int, count: int) -> list[Any]:
         """Return this rank's part of the next `count` steps of a batch that already has `done`."""
         own = self.cursor.own_items
-        first = max(done, own.start) - done
-        last = min(done + count, own.stop) - done
-        if first >= last:
-            return []
-        return [group.gather(into + first, into + last)]
+        first, last = max(done, own.start) - done, min(done + count, own.stop) - done
+        return [group.source.gather(group.chosen[into + first : into + last])] if first < last else []
+
+
+class _Ahead:
+    """Fetches blocks of a dataset that is read in place before they are needed, in the order in which they will be.
+
+    One thread asks for them, since it may have to wait for what says where they are.
+
+    Attributes:
+        is_over: Whether nothing more is needed.
+    """
+
+    def __init__(self) -> None:
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, "orlog-ahead")
+        self._requests: list[Coming] = []
+        self.is_over = False
+
+    def fetch(self, dataset: Dataset, blocks: Sequence[np.ndarray], columns: set[str]) -> None:
+        """Ask for the rows of blocks of episodes in some columns, when what was asked before is asked for."""
+        self._pool.submit(self._fetch, dataset, blocks, columns)
+
+    def _fetch(self, dataset: Dataset, blocks: Sequence[np.ndarray], columns: set[str]) -> None:
+        self._requests[:] = [one for one in self._requests if not one.done()]
+        with contextlib.suppress(OrlogError, OSError):  # whoever reads the rows meets it too
+            dataset.fetch_ahead(np.concatenate(blocks), columns, indexes=True)
+            for block in blocks:
+                if not self.is_over:
+                    dataset.fetch_ahead(block, columns, self._requests)
+
+    def close(self) -> None:
+        """Take back what was not sent yet."""
+        self.is_over = True
+        self._pool.shutdown(cancel_futures=True)
+        for one in self._requests:
+            one.cancel()
 
 
 def _threads() -> int:
@@ -472,11 +496,9 @@ def stream_loader(
     rest = dict(arguments)
     size, infos = rest.pop("batch_size"), rest.pop("infos", ())
 
-    def sampler_of(arrays: Arrays) -> Sampler[Any]:
-        made: Sampler[Any] = make(change(arrays), size, seed=0, rank=0, ranks=1, **rest).sampler
-        return made
+    def sampler_of(arrays: Arrays) -> Any:
+        return make(change(arrays), size, seed=0, rank=0, ranks=1, **rest).sampler
 
     # A run is one process, also where others of its group train too.
     place: dict[str, Any] = {"start": start, "rank": 0, "ranks": 1}
-    how: dict[str, Any] = {"buffer_bytes": BUFFER_BYTES, "infos": infos, **place}
-    return StreamedBatches(dataset, size, sampler_of, seed=seed, **how)
+    return StreamedBatches(dataset, size, sampler_of, seed=seed, buffer_bytes=BUFFER_BYTES, infos=infos, **place)

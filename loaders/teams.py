@@ -24,7 +24,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.gathering import gather_rows
-from orlog.loaders.info_rows import known_infos
+from orlog.loaders.infos import known_infos
 from orlog.manifests.roles import LEGAL, NEXT_LEGAL, OF_AGENTS, columns_with
 from orlog.manifests.spaces import leaf_spaces
 
@@ -256,8 +256,7 @@ class TeamArrays:
     def own_observations(self, rows: Tensor, agent: int) -> Tensor:
         """Return what one agent observes in some rows, padded, `[rows, width]`."""
         first, stop = self._edges[agent], self._edges[agent + 1]
-        found = self.arrays.rows[:, first:stop].index_select(0, rows)
-        return torch.nn.functional.pad(found, (0, self.team.width - (stop - first)))
+        return pad(self.arrays.rows[:, first:stop].index_select(0, rows), self.team.width)
 
     def own_actions(self, rows: Tensor, agent: int) -> Tensor:
         """Return what one agent did in some rows: whole numbers from 0, or floats padded with zeros."""
@@ -267,8 +266,8 @@ class TeamArrays:
             own = actions if actions.ndim == 1 else actions[:, agent]
             return own.index_select(0, rows) - team.starts[agent]
         edges = np.cumsum((arrays.obs_dim, *team.action_widths)).tolist()
-        found = arrays.rows[:, edges[agent] : edges[agent + 1]].index_select(0, rows)
-        return torch.nn.functional.pad(found, (0, max(team.action_widths) - found.shape[1]))
+        own = arrays.rows[:, edges[agent] : edges[agent + 1]].index_select(0, rows)
+        return pad(own, max(team.action_widths))
 
     def legal(self, rows: Tensor) -> Bool[Tensor, "rows agents choices"] | None:
         """Return what each agent may do in the steps at some rows; None if nothing says it.
@@ -299,37 +298,6 @@ class TeamArrays:
         acts = self.flags("acts") > 0
         return bool((acts[1:] & ~acts[:-1] & ~self._is_final[:-1, None]).any())
 
-    def legal_now_and_next(self, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return `legal(rows)` and `legal(rows + 1)` for rows of steps."""
-        flags = self._legal_pairs
-        if flags is None:
-            return self.legal(rows), self.legal(rows + 1)
-        shape = (len(rows), 2, self.team.count, -1)
-        legal, next_legal = gather_rows(flags, rows).view(shape).unbind(1)
-        # Nothing is stored at final observations, where all is taken to be legal.
-        unknown = self._is_final.index_select(0, rows + 1)
-        if unknown.is_cpu:
-            next_legal[unknown] = self.everything  # few rows, if any
-        else:  # without waiting to hear how many
-            next_legal = torch.where(unknown[:, None, None], self.everything, next_legal)
-        return legal, next_legal
-
-    @functools.cached_property
-    def _legal_pairs(self) -> Bool[Tensor, "rows flags"] | None:
-        """Flags of what is legal in a row and in the next one, where these are stored side by side."""
-        team = self.team
-        if len(team.legal) != 1 or team.next_legal or not team.limits_choices:
-            return None
-        leaf = self._leaves.get(team.legal[0]) if isinstance(team.legal[0], str) else None
-        if leaf is None or not leaf.column:
-            return None
-        flags = self._infos.others[leaf.column]
-        shape = (team.count, max(team.action_widths))
-        if flags.dtype is not torch.bool or flags.shape[1:] != shape or not flags.is_contiguous():
-            return None
-        size = math.prod(shape)
-        return flags.as_strided((len(flags) - 1, 2 * size), (size, 1), flags.storage_offset())
-
     @functools.cached_property
     def everything(self) -> Bool[Tensor, "agents choices"]:
         """Return the choices that each agent has."""
@@ -347,18 +315,12 @@ class TeamArrays:
             elif isinstance(source, slice):
                 edge = self._edges[agent]
                 place = slice(edge + source.start, edge + source.stop)
-                several.append(_widened(gather_rows(self.arrays.rows[:, place], rows) > 0, choices))
+                several.append(pad(gather_rows(self.arrays.rows[:, place], rows) > 0, choices))
             else:
-                leaf = self._leaves[source]
-                if leaf.column:
-                    found = as_flags(gather_rows(self._infos.others[leaf.column], rows))
-                else:
-                    found = gather_rows(self._infos.rows[:, leaf.place], rows) > 0
-                    found = found.view(len(rows), *leaf.shape)
-                found = _widened(found, choices)
-                if found.ndim == 3:
-                    return torch.where(is_final[..., None], otherwise, found)
-                several.append(torch.where(is_final, otherwise[:, agent], found))
+                flags = pad(as_flags(self._infos.leaf(self._leaves[source], rows)), choices)
+                if flags.ndim == 3:  # of all agents
+                    return torch.where(is_final[..., None], otherwise, flags)
+                several.append(torch.where(is_final, otherwise[:, agent], flags))
         return torch.stack(several, 1)
 
 
@@ -367,10 +329,10 @@ def as_flags(values: Tensor) -> Bool[Tensor, ...]:
     return values if values.dtype is torch.bool else values > 0
 
 
-def _widened(flags: Tensor, choices: int) -> Tensor:
-    if flags.shape[-1] == choices:
-        return flags
-    return torch.nn.functional.pad(flags, (0, choices - flags.shape[-1]))
+def pad(values: Tensor, width: int) -> Tensor:
+    """Return values with zeros behind them, to a last axis of some width."""
+    missing = width - values.shape[-1]
+    return torch.nn.functional.pad(values, (0, missing)) if missing else values
 
 
 def check_legal(team: Team, arrays: Arrays) -> None:

@@ -37,41 +37,32 @@ from orlog.base.files import replace_file
 from orlog.datasets.columns.vocabulary import OutsideVocabularyError, Vocabulary, read_vocabulary, train_vocabulary
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError, StorageError
-from orlog.loaders.arguments import as_integer
 from orlog.loaders.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import TokenBatch
-from orlog.loaders.gathering import Stretches, gather_rows
-from orlog.loaders.options import StreamOptions, takes_stream_options
-from orlog.loaders.streams import Batches
-from orlog.loaders.sums import returns_to_go
+from orlog.loaders.gathering import gather_rows
+from orlog.loaders.statistics import returns_to_go
+from orlog.loaders.streams import Batches, Sampler, StreamOptions, as_integer, takes_stream_options
 from orlog.loaders.weights import weighted
 
 SPEAKER = "speaker"
 """The role of the column that says who acts in a step."""
 
 
-class TokenSampler:
+class TokenSampler(Sampler):
     """Chooses stretches of episodes and gathers their tokens."""
 
     def __init__(
         self, arrays: Arrays, length: int, vocabulary: Vocabulary, *, discount: float = 1.0, speaker: str | None = None
     ) -> None:
-        """Tokenize all texts, which takes 18 bytes a token afterwards.
-
-        Raises ValueError if length is below 2, a discount outside [0, 1], or there is no such speaker; TypeError if
-        length is no integer; SchemaError if observations or actions are no texts, or a text is outside the vocabulary.
-        """
-        length = as_integer("length", length)
-        if length < 2:
-            raise ValueError(f"length must be 2 or more, found {length}.")
+        """Tokenize all texts, which takes 18 bytes a token afterwards."""
+        super().__init__(arrays)
+        self.length = length = as_integer("length", length, 2)
         if not 0 <= discount <= 1:
             raise ValueError(f"discount must lie in [0, 1], found {discount}.")
         self.kind = f"tokens 1 length={length} tokenizer={vocabulary.digest}"
         own = own_steps(arrays, speaker)
         if speaker is not None:
             self.kind += f" speaker={speaker}"
-        self.draws = 1 if arrays.mixture is None else 2
-        self.arrays, self.length = arrays, length
         self._returns = returns_to_go(arrays, discount)
         device = arrays.rows.device
         flat, first_tokens = _flat_tokens(arrays, vocabulary, own)
@@ -85,32 +76,11 @@ class TokenSampler:
         fits = np.searchsorted(first_tokens, ends - length)
         self._last_starts = np.clip(fits, starts, arrays.final_rows - 1)
 
-    # Views are left out of a pickle and made again, since each would carry all tokens, and so are addresses.
-    def __getstate__(self) -> dict[str, object]:
-        """Return all attributes but the views."""
-        made = ("_views", "_slots", "_stretches")
-        return {key: one for key, one in vars(self).items() if key not in made}
-
     @functools.cached_property
     def _views(self) -> list[Tensor]:
         """Tokens, their rows, whether they are of actions, and whether the next one is for the agent to choose."""
         count = len(self._columns[0]) - self.length + 1
         return [one.as_strided((count, self.length), (1, 1)) for one in self._columns]
-
-    @functools.cached_property
-    def _stretches(self) -> Stretches:
-        """The same for the compiled part, which does all in one pass."""
-        tokens, rows, is_action, decides = self._columns
-        return Stretches(
-            tokens=tokens,
-            token_rows=rows,
-            is_said=is_action,
-            decides=decides,
-            returns=self._returns,
-            ends=self._ends,
-            starts=self._first_rows,
-            length=self.length,
-        )
 
     @functools.cached_property
     def _slots(self) -> list[Tensor]:
@@ -138,11 +108,6 @@ class TokenSampler:
 
     def gather(self, chosen: Int64[Tensor, "items two"]) -> TokenBatch:
         """Return the tokens of some items."""
-        made = self._stretches.gather(chosen)
-        return self._gather_in_passes(chosen) if made is None else TokenBatch(**made)
-
-    def _gather_in_passes(self, chosen: Int64[Tensor, "items two"]) -> TokenBatch:
-        """Return the tokens of some items, where the compiled part cannot."""
         first, count = chosen.unbind(1)
         tokens, rows, is_action, decides = (gather_rows(one, first) for one in self._views)
         # Episodes follow one another, so the episode of its first token is that of an item.

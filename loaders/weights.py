@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import Float64
 
 from orlog.datasets.reading.opening import Given
-from orlog.loaders.alias import AliasTable, alias_table, check_weights
-from orlog.loaders.arguments import check_choice
-from orlog.loaders.arrays import Arrays, Mixture, as_arrays
+from orlog.loaders.arrays import Arrays, as_arrays
+from orlog.loaders.choices import AliasTable, Mixture, alias_table, check_weights
 from orlog.loaders.statistics import derived_digest, finite_returns
+from orlog.loaders.streams import check_choice
 
 Per: TypeAlias = Literal["episode", "step"]
 
@@ -53,10 +53,7 @@ def weighted(arrays: Given | Arrays, weights: Float64[np.ndarray, " steps"], *, 
             f"{arrays.name}: expected a weight for each of the {steps} steps, found shape "
             f"{values.shape}; for weights of episodes use weights_by_episode."
         )
-    try:
-        values = check_weights(values)
-    except ValueError as error:
-        raise ValueError(f"{arrays.name}: {error}") from error
+    values = check_weights(values, f"{arrays.name}: ")
     values = (values / values.max()).astype(np.float32).astype(np.float64)
     if arrays.mixture is not None:
         values *= step_probabilities(arrays)
@@ -86,19 +83,12 @@ def weights_by_episode(
     arrays = as_arrays(arrays)
     lengths = arrays.lengths
     values = np.ones(len(lengths)) if weights is None else np.asarray(weights)
-    if values.shape != lengths.shape or values.dtype.kind not in "fiub":
+    if values.shape != lengths.shape:
         raise ValueError(
             f"{arrays.name}: expected a weight for each of the {len(lengths)} episodes, found "
             f"shape {values.shape} of {values.dtype}."
         )
-    values = values.astype(np.float64)
-    wrong = ~(np.isfinite(values) & (values >= 0))
-    if wrong.any():
-        episode = int(wrong.argmax())
-        raise ValueError(
-            f"{arrays.name}: weights must be finite and >= 0, found {values[episode]} for episode "
-            f"{episode} ({int(wrong.sum())} such in {len(values)})."
-        )
+    values = check_weights(values, f"{arrays.name}: episodes: ")
     check_choice("per", per, ("episode", "step"))
     return np.repeat(values / lengths if per == "episode" else values, lengths)
 

@@ -12,7 +12,7 @@ episode is an observation like others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -22,18 +22,15 @@ from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.errors import wrong_type
-from orlog.loaders.arguments import as_integer, check_choice
 from orlog.loaders.arrays import Arrays, as_arrays, refuse_missing_finals
-from orlog.loaders.batch import WindowBatch
-from orlog.loaders.blocks import gather_in_blocks
+from orlog.loaders.batch import WindowBatch, each
 from orlog.loaders.gathering import gather_around, nearest_rows
-from orlog.loaders.options import StreamOptions, takes_stream_options
-from orlog.loaders.streams import Batches
+from orlog.loaders.streams import Batches, Sampler, StreamOptions, as_integer, check_choice, takes_stream_options
 
 _FARTHEST = 2**31  # steps
 
 
-class WindowSampler:
+class WindowSampler(Sampler):
     """Chooses steps and gathers what lies around them."""
 
     kind = "windows 1"  # which steps are drawn depends on no setting
@@ -47,18 +44,14 @@ class WindowSampler:
         padding: Literal["edge", "zero"] = "edge",
         rewards: bool = False,
     ) -> None:
+        super().__init__(arrays)
         check_choice("padding", padding, ("edge", "zero"))
-        self.draws = 1 if arrays.mixture is None else 2
-        self.arrays = arrays
-        device = arrays.rows.device
         seen, planned = as_offsets("observations", observations), as_offsets("actions", actions)
         if max(seen) > 0:
             refuse_missing_finals(arrays, "an observation after a step")
-        self._seen = torch.tensor(seen, device=device)
-        self._planned = torch.tensor(planned, device=device)
-        self._repeats, self._with_rewards = padding == "edge", rewards
-        numbers = len(seen) * arrays.obs_dim + len(planned) * (arrays.action_dim + rewards)
-        self._item_bytes = 4 * numbers + len(seen) + len(planned)
+        self._seen = torch.tensor(seen, device=arrays.rows.device)
+        self._planned = torch.tensor(planned, device=arrays.rows.device)
+        self._has_zeros, self._with_rewards = padding == "zero", rewards
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items three"]:
         """Return for each item the rows of its step, and of the first and the final one of its episode."""
@@ -78,73 +71,37 @@ class WindowSampler:
 
     def gather(self, chosen: Int64[Tensor, "items three"]) -> WindowBatch:
         """Return the windows of some items."""
-        if self.arrays.is_flat:
-            return WindowBatch(*self._columns(chosen))
-        return self._gather_parts(chosen)
-
-    def gather_many(self, chosen: Int64[Tensor, "items three"], size: int) -> Iterator[WindowBatch]:
-        """Yield the windows of `size` items each, views of a few gathered blocks."""
-        if not self.arrays.is_flat:
-            return map(self._gather_parts, torch.split(chosen, size))
-        return gather_in_blocks(WindowBatch, self._columns, chosen, size=size, item_bytes=self._item_bytes)
-
-    def _columns(self, chosen: Int64[Tensor, "items three"]) -> tuple[Tensor, ...]:
-        """Return the fields of a batch."""
-        arrays, obs = self.arrays, self.arrays.obs_dim
-        zeros, numbers = not self._repeats, arrays.action_dim + self._with_rewards
-        observations, seen = gather_around(arrays.rows[:, :obs], chosen, self._seen, zeros=zeros)
-        source = arrays.rows[:, obs : obs + numbers]
-        actions, valid = gather_around(source, chosen, self._planned, before_last=1, zeros=zeros)
-        if not self._with_rewards:
-            return observations, actions, seen, valid
-        rewards = actions[..., -1].masked_fill_(~valid, 0)
-        return observations, actions[..., :-1], seen, valid, rewards
-
-    def _gather_parts(self, chosen: Int64[Tensor, "items three"]) -> WindowBatch:
-        """Return windows whose observations or actions are not flat vectors."""
-        arrays = self.arrays
+        arrays, obs, zeros = self.arrays, self.arrays.obs_dim, self._has_zeros
+        observations: Any
+        rewards: Tensor | None
+        if arrays.is_flat:
+            observations, seen = gather_around(arrays.rows[:, :obs], chosen, self._seen, zeros=zeros)
+            source = arrays.rows[:, obs : obs + arrays.action_dim + self._with_rewards]
+            actions, valid = gather_around(source, chosen, self._planned, before_last=1, zeros=zeros)
+            if not self._with_rewards:
+                return WindowBatch(observations, actions, seen, valid)
+            rewards = actions[..., -1].masked_fill_(~valid, 0)
+            return WindowBatch(observations, actions[..., :-1], seen, valid, rewards)
         rows, seen = nearest_rows(chosen, self._seen, before_last=0)
-
-        def windows(values: Tensor) -> Tensor:
-            values = values.view(*seen.shape, *values.shape[1:])
-            if self._repeats:
-                return values
-            return values.masked_fill_(~seen.view(*seen.shape, *[1] * (values.ndim - 2)), 0)
-
-        found = arrays.observations(rows.view(-1))
+        observations = arrays.observations_around(rows)
+        if zeros:
+            observations = each(
+                observations, lambda one: one.masked_fill_(~seen.view(*seen.shape, *[1] * (one.ndim - 2)), 0)
+            )
         rows, valid = nearest_rows(chosen, self._planned, before_last=1)
-        rewards = None
-        if self._with_rewards:
-            source = arrays.rows[:, arrays.columns["rewards"]]
-            rewards, _ = gather_around(source, chosen, self._planned, before_last=1, zeros=True)
-            rewards = rewards.squeeze(2)
-        if not self._repeats:
-            rows.masked_fill_(~valid, arrays.empty_row)
-        actions = arrays.actions(rows.view(-1))
-        return WindowBatch(
-            observations=(
-                {key: windows(values) for key, values in found.items()} if isinstance(found, dict) else windows(found)
-            ),
-            actions=actions.view(*valid.shape, *actions.shape[1:]),
-            observations_valid=seen,
-            valid=valid,
-            rewards=rewards,
-        )
+        rewards = arrays.rows[:, -3][rows].masked_fill_(~valid, 0) if self._with_rewards else None
+        actions = arrays.actions_around(rows.masked_fill_(~valid, arrays.empty_row) if zeros else rows)
+        return WindowBatch(observations, actions, seen, valid, rewards)
 
 
 def as_offsets(name: str, offsets: Any) -> list[int]:
     """Return offsets in steps as a list of Python ints; raises if there are none, or one is given twice."""
     if isinstance(offsets, str) or not isinstance(offsets, Iterable):
         raise wrong_type(name, "offsets in steps such as (-1, 0)", offsets)
-    found = [as_integer(f"each of {name}", one) for one in offsets]
-    if not found:
-        raise ValueError(f"{name} is empty; give offsets in steps such as (-1, 0).")
-    for one in found:
-        if found.count(one) > 1:
-            raise ValueError(f"{name}: the offset {one} is given more than once.")
-        if abs(one) >= _FARTHEST:
-            raise ValueError(f"{name}: no episode reaches {one} steps away.")
-    return found
+    steps = [as_integer(f"each of {name}", one) for one in offsets]
+    if not steps or len(set(steps)) < len(steps) or max(map(abs, steps)) >= _FARTHEST:
+        raise ValueError(f"{name}: expected different offsets in steps such as (-1, 0), found {steps}.")
+    return steps
 
 
 @takes_stream_options
@@ -179,10 +136,5 @@ def windows(
         ValueError: no offsets, one that is given twice, or an unknown padding.
     """
     arrays = as_arrays(data, stream.get("infos", ()))
-    return Batches(
-        WindowSampler(arrays, observations, actions, padding=padding, rewards=rewards),
-        arrays.digest,
-        batch_size=batch_size,
-        seed=seed,
-        **stream,
-    )
+    sampler = WindowSampler(arrays, observations, actions, padding=padding, rewards=rewards)
+    return Batches(sampler, arrays.digest, batch_size=batch_size, seed=seed, **stream)

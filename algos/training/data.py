@@ -38,9 +38,8 @@ from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.memory import measure_memory
 from orlog.loaders.places import load_arrays
-from orlog.loaders.statistics import finite_returns, stream_statistics
+from orlog.loaders.statistics import finite_returns, info_sums, stream_statistics
 from orlog.loaders.streaming import STREAMED, stream_loader
-from orlog.loaders.sums import info_sums
 from orlog.loaders.teams import is_team
 from orlog.loaders.transforms import scale_rewards
 from orlog.manifests.names import size_text

@@ -46,7 +46,7 @@ from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import CheckpointError, DivergedError, NotFoundError, SchemaError
 from orlog.loaders.arrays import Arrays, Leaf
 from orlog.loaders.batch import Batch
-from orlog.loaders.draws import draw_uniform, stream_key
+from orlog.loaders.streams import draw_uniform, stream_key
 from orlog.normalize.references import Protocol
 
 Values: TypeAlias = Tensor | dict[str, Tensor]

@@ -51,8 +51,8 @@ from orlog.datasets.columns.vocabulary import read_vocabulary, train_vocabulary
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, NotFoundError, SchemaError
 from orlog.loaders.filling import Layout, layout_of
-from orlog.loaders.info_rows import info_column
-from orlog.loaders.states_and_goals import ACHIEVED, DESIRED, GoalParts, goal_parts
+from orlog.loaders.goals import ACHIEVED, DESIRED, GoalParts, goal_parts
+from orlog.loaders.infos import info_column
 from orlog.loaders.teams import is_team
 from orlog.loaders.token_sequences import parts_without_texts, spoken_with, text_counts
 from orlog.manifests.roles import LEGAL

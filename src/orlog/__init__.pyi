@@ -22,12 +22,12 @@ from orlog.loaders.agent_transitions import agent_transitions as agent_transitio
 from orlog.loaders.chunks import action_chunks as action_chunks
 from orlog.loaders.episodes import episodes as episodes
 from orlog.loaders.goals import goals as goals
+from orlog.loaders.goals import subgoals as subgoals
 from orlog.loaders.places import load_arrays as load_arrays
 from orlog.loaders.preferences import preferences as preferences
-from orlog.loaders.scalarize import scalarize as scalarize
 from orlog.loaders.sequences import sequences as sequences
-from orlog.loaders.subgoals import subgoals as subgoals
 from orlog.loaders.token_sequences import token_sequences as token_sequences
+from orlog.loaders.transforms import scalarize as scalarize
 from orlog.loaders.transitions import transitions as transitions
 from orlog.loaders.windows import windows as windows
 from orlog.runs.evaluating import evaluate as evaluate

@@ -14,7 +14,7 @@ from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
 from orlog.algos.training.data import infos_of, loaded
 from orlog.datasets.columns.vocabulary import train_vocabulary
-from orlog.loaders.arrays import Arrays, Leaf, with_infos
+from orlog.loaders.arrays import Arrays, Leaf, add_infos
 from orlog.loaders.batch import Batch
 from tests.algos import plain
 
@@ -196,7 +196,7 @@ def batches_of(scaling):
                 ends=0,
                 observation_leaves=leaves,
             )
-            data = with_infos(data, infos)
+            data = add_infos(data, infos)
         stream = loaded(type(algorithm), algorithm.config, data, seed=0)
         return list(itertools.islice(stream, count))
 

@@ -13,7 +13,7 @@ from orlog.algos.hiql import HIQL
 from orlog.algos.qrl import QRL, interval_lengths
 from orlog.algos.training.data import loaded
 from orlog.loaders.arrays import Arrays, Leaf
-from orlog.loaders.states_and_goals import states_and_subgoals
+from orlog.loaders.goals import states_and_subgoals
 from tests.algos import plain
 
 GRID = torch.linspace(-1, 1, 21)

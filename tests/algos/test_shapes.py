@@ -13,7 +13,7 @@ from jaxtyping import install_import_hook
 beartype.beartype = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 # A Protocol that is not runtime_checkable cannot be checked: `algorithms` and `train` are left out.
 rooms = {"algos": ["awac", "bc", "calql", "cql", "critics", "edac", "flows", "fql", "ifql", "iql", "networks", "policies", "qcfql", "rebrac", "rlpd", "td3bc", "training.checkpoint"],
-         "loaders": ["arrays", "batch", "chunks", "sampling", "transitions"],
+         "loaders": ["arrays", "batch", "chunks", "transitions"],
          "normalize": ["references", "rollouts", "statistics", "verdicts"]}
 modules = [f"orlog.{room}.{name}" for room, names in rooms.items() for name in names]
 with install_import_hook(modules, "beartype.beartype"):
@@ -24,7 +24,6 @@ with install_import_hook(modules, "beartype.beartype"):
     from orlog.loaders import batch, chunks, transitions
     from orlog.loaders import arrays
     from orlog.loaders import streams as batches
-    from orlog.loaders import draws
     from orlog.normalize import references, rollouts, statistics, verdicts
 import numpy as np
 

@@ -9,8 +9,7 @@ from orlog import Dataset
 from orlog.cli import cache as commands
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.garbage import cached_versions
-from orlog.loaders.pack_cache import hold_pack
-from orlog.loaders.packs import open_pack, pack_folder
+from orlog.loaders.packs import hold_pack, open_pack, pack_folder
 from tests.command_line import orlog
 from tests.datasets.cached_homes import age, beside, place, put, record_template
 

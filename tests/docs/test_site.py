@@ -93,7 +93,7 @@ def test_every_public_name_is_documented_in_one_place():
     uses = re.findall(r"^from (orlog\.[\w.]+) import (?:\(([^)]*)\)|(.*))$", texts, re.MULTILINE)
     for module, *names in uses:
         for name in re.findall(r"\w+", "".join(names)):
-            if module != "orlog.loaders.draws":  # shown to explain, and not public
+            if module != "orlog.loaders.streams":  # shown to explain, and not public
                 assert f"{module[6:]}.{name}" in written
     assert [name for name in orlog.__all__ if not inspect.getdoc(getattr(orlog, name))] == []
 

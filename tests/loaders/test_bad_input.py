@@ -48,7 +48,6 @@ KINDS = {
     "streamed": functools.partial(orlog.transitions, stream=True),
 }
 OF_ARRAYS = [kind for kind in KINDS if kind != "streamed"]
-WITH_BATCH = [kind for kind in KINDS if kind != "prioritized"]
 
 
 def start(kind, data, **more):
@@ -109,68 +108,58 @@ def test_wrong_numbers_and_data_are_refused_by_name(robot, kind):
         with pytest.raises(error, match=message):
             start(kind, robot, **wrong)
     for data in (5, None, np.zeros(3)):
-        with pytest.raises(
-            TypeError, match=r"(data|dataset) must be a dataset's name .*, a path, or a Dataset, found \w+"
-        ):
+        with pytest.raises(TypeError, match=r"(data|dataset) must be a dataset's name"):
             start(kind, data)
-    empty = robot.filter_episodes("lengths > 1000")
-    with pytest.raises(SchemaError, match=r"small-v1: no steps to sample from in 0 episodes"):
-        start(kind, empty)
+    with pytest.raises(SchemaError, match="no steps to sample from"):
+        start(kind, robot.filter_episodes("lengths > 1000"))
+    numpys = next(start(kind, robot, batch_size=np.int64(SIZE), seed=np.int32(5), start=np.uint8(1)))
+    assert torch.equal(numpys.rewards, next(start(kind, robot, seed=5, start=1)).rewards)
+    if kind != "prioritized":
+        for error, wrong in ((ValueError, -1), (TypeError, 1.0)):
+            with pytest.raises(error, match="index must be"):
+                KINDS[kind](robot, batch_size=SIZE, seed=0).batch(wrong)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_integers_of_numpy_are_taken(robot, kind):
-    found = next(start(kind, robot, batch_size=np.int64(SIZE), seed=np.int32(5), start=np.uint8(1)))
-    expected = next(start(kind, robot, seed=5, start=1))
-    assert torch.equal(found.rewards, expected.rewards)
+WRONG = [
+    ("transitions", {"n_steps": 2.0}, TypeError, "n_steps must be an integer"),
+    ("prioritized", {"n_steps": 2.0}, TypeError, "n_steps must be an integer"),
+    ("streamed", {"n_steps": 2.0}, TypeError, "n_steps must be an integer"),
+    ("streamed", {"buffer_bytes": 1e9}, TypeError, "buffer_bytes must be an integer"),
+    ("streamed", {"buffer_bytes": 0}, ValueError, "buffer_bytes must be >= 1"),
+    ("sequences", {"length": 2.0}, TypeError, "length must be an integer"),
+    ("chunks", {"length": True}, TypeError, "length must be an integer"),
+    ("preferences", {"length": 2.5}, TypeError, "length must be an integer"),
+    ("frame stacks", {"stacks": 4.0}, TypeError, "stacks must be an integer"),
+    ("frame stacks", {"stacks": 0}, ValueError, "stacks must be >= 1"),
+    ("frame stacks", {"n_steps": 3.0}, TypeError, "n_steps must be an integer"),
+    ("frame stacks", {"stacked": "camera"}, TypeError, "stacked must be a list"),
+    ("frame stacks", {"stacked": [3]}, TypeError, "stacked must be a list"),
+    ("goals", {"value_goals": 0.5}, TypeError, "each a GoalMixture"),
+    ("sequences", {"length": 6}, ValueError, r"small-v1: .*6.* longest .*5"),
+    ("chunks", {"length": 6}, ValueError, r"small-v1: .*6.* longest .*5"),
+    ("preferences", {"length": 6}, ValueError, r"small-v1: .*6.* longest .*5"),
+    ("episodes", {"layout": "pakced"}, ValueError, "layout .*packed?"),
+    ("episodes", {"weighting": "step"}, ValueError, "weighting .* mean steps?"),
+    ("sequences", {"padding": "rihgtt"}, ValueError, "did you mean right"),
+    ("preferences", {"label": "return"}, ValueError, "mean returns?"),
+    ("preferences", {"label": 1}, ValueError, "'none', found 1"),
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "wrong", "message"),
-    [
-        ("transitions", {"n_steps": 2.0}, "n_steps must be an integer"),
-        ("prioritized", {"n_steps": 2.0}, "n_steps must be an integer"),
-        ("streamed", {"n_steps": 2.0}, "n_steps must be an integer"),
-        ("streamed", {"buffer_bytes": 1e9}, "buffer_bytes must be an integer"),
-        ("sequences", {"length": 2.0}, "length must be an integer"),
-        ("chunks", {"length": True}, "length must be an integer"),
-        ("preferences", {"length": 2.5}, "length must be an integer"),
-        ("frame stacks", {"stacks": 4.0}, "stacks must be an integer"),
-        ("frame stacks", {"n_steps": 3.0}, "n_steps must be an integer"),
-        ("frame stacks", {"stacked": "camera"}, "stacked must be a list .* found the text 'camera'"),
-        ("frame stacks", {"stacked": [3]}, "each of stacked must be the name of a part, found int 3"),
-        ("goals", {"value_goals": 0.5}, "each a GoalMixture, found 0.5"),
-    ],
-)
-def test_settings_of_another_type_are_refused_by_name(arrays, robot, kind, wrong, message):
-    with pytest.raises(TypeError, match=message):
-        start(kind, robot if kind == "streamed" else arrays, **wrong)
+@pytest.mark.parametrize(("kind", "wrong", "error", "message"), WRONG)
+def test_wrong_settings_are_refused_by_name(robot, kind, wrong, error, message):
+    with pytest.raises(error, match=message):
+        start(kind, robot, **wrong)
 
 
-def test_a_stream_of_compressed_files_takes_no_arrays(arrays):
-    with pytest.raises(TypeError, match=r"dataset must be .* a Dataset, found Arrays"):
+def test_other_things_in_place_of_data_and_states(arrays, robot):
+    with pytest.raises(TypeError, match="found Arrays"):
         start("streamed", arrays)
-
-
-def test_d4rls_functions_of_no_episode_give_no_step(robot):
-    empty = robot.select_columns(["observations/arm"]).filter_episodes("lengths > 1000")
-    assert len(qlearning_dataset(empty)["rewards"]) == 0
-    assert len(transitions_dataset(empty)["rewards"]) == 0
-    assert list(sequence_dataset(empty)) == []
-
-
-@pytest.mark.parametrize("kind", WITH_BATCH)
-def test_batches_are_numbered_from_0(robot, kind):
-    stream = KINDS[kind](robot, batch_size=SIZE, seed=0)
-    with pytest.raises(ValueError, match="numbered from 0, found -1"):
-        stream.batch(-1)
-    with pytest.raises(TypeError, match=r"index must be an integer, found float 1\.0"):
-        stream.batch(1.0)
-
-
-def test_what_is_no_state_is_refused(arrays):
-    with pytest.raises(TypeError, match="expected a state that state_dict returned, found NoneType"):
+    with pytest.raises(TypeError, match="expected a state"):
         orlog.transitions(arrays, SIZE, seed=0).load_state_dict(None)
+    empty = robot.select_columns(["observations/arm"]).filter_episodes("lengths > 1000")
+    assert len(qlearning_dataset(empty)["rewards"]) == len(transitions_dataset(empty)["rewards"]) == 0
+    assert list(sequence_dataset(empty)) == []
 
 
 PLACES = [("observations/arm", 5), ("observations/wheel", 0), ("actions", 2), ("rewards", 4)]
@@ -223,13 +212,6 @@ def test_statistics_name_column_episode_and_step(write, make):
             compute(allowed)
 
 
-@pytest.mark.parametrize("kind", ["sequences", "chunks", "preferences"])
-def test_a_window_longer_than_every_episode_is_refused_with_the_longest(arrays, kind):
-    with pytest.raises(ValueError, match=r"small-v1: .*6.* longest .*5"):
-        start(kind, arrays, length=6)
-    next(start(kind, arrays, length=5))
-
-
 @pytest.mark.parametrize("kind", ["transitions", "frame stacks", "prioritized", "streamed"])
 def test_more_steps_than_any_episode_has_are_those_it_has(arrays, robot, kind):
     data = robot if kind == "streamed" else arrays
@@ -239,32 +221,22 @@ def test_more_steps_than_any_episode_has_are_those_it_has(arrays, robot, kind):
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"),
+    ("change", "weights", "message"),
     [
-        ([1.0] * 11, r"for each of the 12 steps, found shape \(11,\); for weights of episodes"),
-        ([-1.0] + [1.0] * 11, "small-v1: weights must be finite and >= 0, found -1.0 at 0"),
-        ([1.0] * 11 + [math.nan], "small-v1: weights must be finite .* found nan at 11"),
-        ([0.0] * 12, "small-v1: one of the 12 weights must be positive, found only zeros"),
-        (["a"] * 12, "small-v1: weights must be one row of numbers"),
+        (weighted, [1.0] * 11, "each of the 12 steps"),
+        (weighted, [-1.0] + [1.0] * 11, "found -1.0 at 0"),
+        (weighted, [1.0] * 11 + [math.nan], "found nan at 11"),
+        (weighted, [0.0] * 12, "only zeros"),
+        (weighted, ["a"] * 12, "one row of numbers"),
+        (weights_by_episode, [1.0], "each of the 3 episodes"),
+        (weights_by_episode, [1.0, -2.0, 1.0], "episodes: .* found -2.0 at 1"),
+        (weights_by_episode, [math.inf, 1.0, 1.0], "episodes: .* found inf at 0"),
+        (weights_by_episode, ["a", "b", "c"], "episodes: .* one row of numbers"),
     ],
 )
-def test_weights_of_steps_are_refused_with_dataset_and_place(arrays, weights, message):
-    with pytest.raises(ValueError, match=message):
-        weighted(arrays, weights)
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([1.0], r"for each of the 3 episodes, found shape \(1,\) of float64"),
-        ([1.0, -2.0, 1.0], "found -2.0 for episode 1"),
-        ([math.inf, 1.0, 1.0], "found inf for episode 0"),
-        (["a", "b", "c"], r"for each of the 3 episodes, found shape \(3,\) of <U1"),
-    ],
-)
-def test_weights_of_episodes_are_refused_by_episode(arrays, weights, message):
+def test_weights_are_refused_with_dataset_and_place(arrays, change, weights, message):
     with pytest.raises(ValueError, match=rf"small-v1: .*{message}"):
-        weights_by_episode(arrays, weights)
+        change(arrays, weights)
 
 
 def test_a_tiny_temperature_leaves_the_best_alone(arrays):
@@ -340,25 +312,14 @@ def test_weights_and_d4rls_functions_take_names_and_paths(robot):
         transitions_dataset("nobody/nothing-v1")
 
 
-@pytest.mark.parametrize(
-    ("sample", "settings", "message"),
-    [
-        (orlog.episodes, {"seed": 0, "layout": "pakced"}, "layout .* 'packed'.*packed?"),
-        (orlog.episodes, {"seed": 0, "weighting": "step"}, "weighting .* mean steps?"),
-        (orlog.sequences, {"seed": 0, "length": 2, "padding": "rihgtt"}, "did you mean right"),
-        (orlog.preferences, {"seed": 0, "length": 2, "label": "return"}, "mean returns?"),
-        (orlog.preferences, {"seed": 0, "length": 2, "label": 1}, "'none', found 1"),
+def test_misspelled_words_and_places(robot):
+    for call, settings, message in (
         (weights_by_return, {"by": "ranks"}, "by must be .* did you mean rank"),
         (weights_by_episode, {"per": "steps"}, "per must be .* did you mean step"),
         (orlog.load_arrays, {"where": "nmap"}, "where must be .* did you mean mmap"),
-    ],
-)
-def test_a_misspelled_word_names_the_nearest(robot, sample, settings, message):
-    with pytest.raises(ValueError, match=message):
-        sample(robot, **settings)
-
-
-@pytest.mark.parametrize("where", [None, 3])
-def test_a_place_is_a_text(robot, where):
-    with pytest.raises(TypeError, match="small-v1: where must be a text such as 'auto', found"):
-        orlog.load_arrays(robot, where)
+    ):
+        with pytest.raises(ValueError, match=message):
+            call(robot, **settings)
+    for where in (None, 3):
+        with pytest.raises(TypeError, match="where must be a text"):
+            orlog.load_arrays(robot, where)

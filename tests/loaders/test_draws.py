@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from orlog.loaders.draws import draw, stream_key
+from orlog.loaders.streams import draw, stream_key
 
 KEYS = st.integers(0, 2**128 - 1)
 BOUNDS = st.one_of(st.integers(1, 5), st.integers(1, 2**40))

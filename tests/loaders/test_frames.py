@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from orlog import combine_datasets, transitions
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays, Leaf, read_arrays
-from orlog.loaders.frames import FrameSampler
+from orlog.loaders.transitions import FrameSampler
 from tests.batches import columns
 from tests.levels import scaled
 

@@ -1,3 +1,5 @@
+"""The gather of rows, compiled and not, against rows that are taken one by one."""
+
 import contextlib
 import functools
 import gc
@@ -13,15 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orlog.loaders import gathering
-from orlog.loaders.gathering import (
-    Pieces,
-    Stretches,
-    expect_on_disk,
-    gather_around,
-    gather_pieces,
-    gather_rows,
-    is_compiled,
-)
+from orlog.loaders.gathering import expect_on_disk, gather_around, gather_rows, is_compiled
 from tests.levels import scaled
 
 WORST = (-1, -(2**63), -(2**40), 2**63 - 1, 2**40)
@@ -156,45 +150,6 @@ def test_no_row_around_others_leads_outside(wrong):
 
 
 @BOTH
-def test_pieces_of_rows_lie_where_they_are_wanted():
-    matrix = torch.arange(1.0, 1 + 50 * 130).reshape(50, 130)
-    source = matrix[:, 3:]
-    rows = torch.randint(0, 50, (70,), generator=torch.Generator().manual_seed(0))
-    pieces = Pieces(((0, 2, 1), (2, 100, 3), (110, 1, 103), (5, 4, 110)), 117)
-    found = gather_pieces(source, rows, pieces)
-    for row, one in zip(rows.tolist(), found, strict=True):
-        expected = torch.zeros(117)
-        for first, size, place in pieces.places:
-            expected[place : place + size] = source[row, first : first + size]
-        assert torch.equal(one, expected)
-    assert gather_pieces(source, rows[:0], pieces).shape == (0, 117)
-    for wrong in (*WORST, 50, -50):
-        with pytest.raises(IndexError):
-            gather_pieces(source, torch.tensor([0, wrong]), pieces)
-
-
-@COMPILED
-def test_pytorch_is_not_asked(monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "index_select", None)
-    windows = torch.arange(20.0).reshape(10, 2).as_strided((8, 5), (2, 1))
-    assert gather_rows(windows, torch.tensor([1])).tolist() == [[2, 3, 4, 5, 6]]
-    assert gather_rows(torch.ones(2, 3, 4), torch.tensor([1, 0])).shape == (2, 3, 4)
-
-
-@COMPILED
-def test_the_message_names_the_row():
-    with pytest.raises(IndexError, match=r"row 7 of 7: there is no such row"):
-        gather_rows(torch.ones(7, 2), torch.tensor([0, 7, -1]))
-
-
-@COMPILED
-def test_no_row_of_nothing():
-    with pytest.raises(IndexError):
-        gather_rows(torch.ones(0, 2), torch.tensor([0]))
-    assert gather_rows(torch.ones(0, 2), torch.tensor([], dtype=torch.int64)).shape == (0, 2)
-
-
-@BOTH
 @pytest.mark.parametrize(
     ("source", "rows"),
     [
@@ -296,81 +251,6 @@ def run_together(calls):
         thread.join()
     if errors:
         raise errors[0]
-
-
-@COMPILED
-def test_arguments_that_make_no_sense():
-    compiled = gathering._compiled.copy_rows
-    with pytest.raises(TypeError, match="8 integers"):
-        compiled(1, 2, 3)
-    with pytest.raises(TypeError):
-        compiled(0, 0, 0, 0, 0, 0, "0", 0)
-    with pytest.raises(OverflowError):
-        compiled(0, 0, 0, 0, 0, 0, 2**64, 0)
-    assert compiled(0, 0, 0, 0, 0, 0, 0, 0) == -1
-    for other, count in (("copy_around", 14), ("copy_pieces", 10), ("copy_stretches", 23)):
-        with pytest.raises(TypeError, match=f"{count} integers"):
-            getattr(gathering._compiled, other)(1)
-        assert getattr(gathering._compiled, other)(*[0] * count) == -1
-
-
-@COMPILED
-@pytest.mark.parametrize("wrong", WORST)
-def test_no_stretch_leads_outside(wrong):
-    """The rest of the storage is NaN, and of tokens a number that no token has."""
-    returns = torch.full((300,), torch.nan)[100:200].zero_()
-    ends = torch.full((300, 2), torch.nan)[100:200].zero_()
-    tokens = torch.full((900,), 7, dtype=torch.int32)[300:600].zero_()
-    token_rows = torch.arange(100).repeat_interleave(3)
-    stretches = Stretches(
-        tokens=tokens,
-        token_rows=token_rows,
-        returns=returns,
-        ends=ends,
-        starts=torch.tensor([0, 50]),
-        is_said=token_rows % 2 == 0,
-        decides=token_rows % 4 == 0,
-        length=9,
-    )
-    right = [[150, 9]] * 20
-    for item in ([wrong, 5], [5, wrong], [wrong, wrong], [292, 9], [0, 10]):
-        for place in (0, 7, 19):
-            items = [*right[:place], item, *right[place + 1 :]]
-            with pytest.raises(IndexError, match=f"tokens from {item[0]} on"):
-                stretches.gather(torch.tensor(items).T.contiguous().T)
-    found = stretches.gather(torch.tensor([*right, [291, 9], [0, 0]]).T.contiguous().T)
-    assert found is not None
-    assert found["timesteps"][0].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert not found["valid"][-1].any()
-    assert not any(found[name].isnan().any() for name in ("rewards", "returns_to_go"))
-    token_rows[155] = wrong  # as if another thread had written there
-    with pytest.raises(IndexError):
-        stretches.gather(torch.tensor([[150, 9]]).T.contiguous().T)
-
-
-def test_stretches_are_left_to_pytorch_where_an_older_installation_compiled(monkeypatch):
-    monkeypatch.setattr(gathering, "_compiled", types.SimpleNamespace())
-    empty = torch.zeros(0, dtype=torch.int64)
-    nothing = Stretches(
-        tokens=empty.int(),
-        token_rows=empty,
-        is_said=empty.bool(),
-        decides=empty.bool(),
-        returns=empty.float(),
-        ends=torch.zeros(0, 2),
-        starts=empty,
-        length=2,
-    )
-    assert nothing.gather(torch.zeros((2, 1), dtype=torch.int64).T) is None
-
-
-def test_it_works_where_nothing_was_compiled(monkeypatch):
-    monkeypatch.setitem(sys.modules, "orlog.loaders._gather", None)
-    assert gathering._load() is None
-    monkeypatch.setattr(gathering, "_compiled", gathering._load())
-    assert not is_compiled()
-    source = torch.from_numpy(np.arange(6.0).reshape(3, 2))
-    assert gather_rows(source, torch.tensor([2, 0])).tolist() == [[4, 5], [0, 1]]
 
 
 def test_what_was_compiled_of_another_version_is_left_alone(monkeypatch):

@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import itertools
+import os
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -17,10 +19,8 @@ import orlog
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays import read_arrays
 from orlog.loaders.best_episodes import best_transitions
-from orlog.loaders.infos import Windows
-from orlog.loaders.pack_cache import cached_packs
-from orlog.loaders.packs import open_pack, pack_folder
-from orlog.loaders.states_and_goals import states_and_goals, states_and_subgoals
+from orlog.loaders.goals import states_and_goals, states_and_subgoals
+from orlog.loaders.packs import cached_packs, open_pack, pack_folder
 from orlog.loaders.transforms import normalize_observations, scale_rewards
 from orlog.loaders.weights import weighted
 from tests.batches import columns
@@ -186,31 +186,6 @@ def test_every_kind_gives_the_infos_of_its_steps(write, kind, structure, size, s
                     np.testing.assert_array_equal(value.numpy(), other[key].numpy())
 
 
-@settings(deadline=None, max_examples=scaled(200))
-@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5), data=st.data())
-def test_windows_are_the_same_row_by_row_as_on_a_gpu(lengths, data):
-    count, kind = sum(lengths) + len(lengths), data.draw(st.sampled_from(["right", "left", "all"]))
-    finals = np.cumsum(np.array(lengths) + 1) - 1
-    source = torch.from_numpy(1 + np.arange(2.0 * count).reshape(count, 2))
-    source[finals] = 0
-    length = data.draw(st.integers(1, max(lengths)))
-    first, steps = [], []
-    for final, own in zip(finals.tolist(), lengths, strict=True):
-        for step in range(own - length + 1 if kind == "all" else own):
-            first.append(final - own + step - (length - 1 if kind == "left" else 0))
-            steps.append(min(length, step + 1 if kind == "left" else own - step))
-    found = None if kind == "all" else torch.tensor(steps)
-    some = Windows(first=torch.tensor(first), length=length, steps=found, at_end=kind == "left")
-    rows = some._rows(count - 1)
-    assert torch.equal(some.gather(source), source[rows])
-    assert (source[rows][..., 0] > 0).sum(1).tolist() == steps
-    if kind == "right":
-        few = dataclasses.replace(some, is_ragged=True)
-        assert torch.equal(few.gather(source), source[rows])
-        packed = dataclasses.replace(few, is_packed=True)
-        assert torch.equal(packed.gather(source), source[packed._rows(count - 1)])
-
-
 @pytest.fixture(scope="module")
 def dataset(write):
     return made(write, [(4, "termination"), (6, "truncation"), (3, "cut"), (9, "termination")])
@@ -310,11 +285,12 @@ def test_a_damaged_pack_of_infos_is_made_again(dataset, tmp_path, monkeypatch):
     expected = read_arrays(dataset, infos=("cost", "image"))
     mapped = open_pack(dataset, infos=("cost", "image"))
     assert isinstance(mapped.infos, type(mapped))
-    for name in ("rows.f32", "other0.u8"):
+    for name in ("rows.f32", "other0.uint8"):
         path = mapped.infos.folder / name
         data = bytearray(path.read_bytes())
         data[3] ^= 1
         path.write_bytes(data)
+        os.utime(path, (time.time() + 2, time.time() + 2))
         again = open_pack(dataset, infos=("cost", "image"))
         assert again.infos is not None
         assert expected.infos is not None
@@ -395,3 +371,12 @@ def test_an_integer_that_int64_cannot_hold_is_refused(write):
     dataset = write([episode], FLAT, ACTION)
     with pytest.raises(SchemaError, match=f"infos/large holds {2**63}, more than int64 can"):
         orlog.load_arrays(dataset, "ram", infos=("large",))
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_some_of_what_was_loaded_is_the_same_as_all(dataset, kind):
+    arrays = read_arrays(dataset, infos=NAMES)
+    whole = STREAMS[kind](arrays, 4, seed=1, infos=NAMES).batch(0)
+    for name in NAMES:
+        alone = STREAMS[kind](arrays, 4, seed=1, infos=(name,)).batch(0)
+        assert torch.equal(alone.infos[name], whole.infos[name])

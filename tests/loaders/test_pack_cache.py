@@ -1,34 +1,29 @@
 """Showing and removing packs: beside processes that make, open, hold and read them, and killed."""
 
 import contextlib
-import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-import orlog
 from orlog import Dataset
-from orlog.base import files
-from orlog.base.files import put_in_place, sole_access, unfinished_folder
+from orlog.base.files import sole_access, unfinished_folder
 from orlog.errors import StorageError
-from orlog.loaders.pack_cache import (
+from orlog.loaders.packs import (
     HeldPack,
     cached_packs,
     collect_packs,
     delete_pack,
     hold_pack,
+    is_packed,
+    open_pack,
+    pack_folder,
     packs_folder,
     packs_of,
 )
-from orlog.loaders.packs import is_packed, open_pack, pack_folder
 from orlog.manifests.names import DatasetName
 from tests.datasets.cached_homes import age, place, record_template
 from tests.datasets.home.test_cache_kills import in_child
@@ -70,7 +65,7 @@ def leave(destination, kind):
 HOLDER = """
 import sys, time
 from pathlib import Path
-from orlog.loaders.pack_cache import hold_pack
+from orlog.loaders.packs import hold_pack
 
 held = hold_pack(Path(sys.argv[1]))
 print("held", flush=True)
@@ -94,40 +89,6 @@ def holder(arm):
     """Start a process that has the pack of `arm` open."""
     with start_holder(make_pack(arm, 40)) as process:
         yield process
-
-
-@pytest.fixture
-def public(monkeypatch):
-    """Return a folder that every user may look into; ORLOG_HOME is `home` in it."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        monkeypatch.setenv("ORLOG_HOME", f"{name}/home")
-        yield Path(name)
-
-
-@contextlib.contextmanager
-def without_privileges():
-    """Be nobody meanwhile, if this is the superuser, whom no permission stops."""
-    is_superuser = os.geteuid() == 0
-    if is_superuser:
-        os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        if is_superuser:
-            os.seteuid(0)
-
-
-@contextlib.contextmanager
-def forbidden(path):
-    """Be someone who may not open a file or folder."""
-    mode = path.stat().st_mode
-    path.chmod(0)
-    try:
-        with without_privileges():
-            yield
-    finally:
-        path.chmod(mode)
 
 
 def test_packs_are_listed_with_what_they_are_of(arm):
@@ -216,49 +177,6 @@ def test_what_another_process_has_open_stays_until_it_ends(arm, holder):
     assert not folder.exists()
 
 
-@pytest.mark.usefixtures("public")
-def test_a_record_that_may_not_be_written_or_read_is_no_sign_of_disuse(template):
-    folder = make_pack(Dataset(place(template, ARM, "1.0.0")), 40)
-    for path in (folder, folder.parent):
-        path.chmod(0o777)
-    (folder.parent / f".{folder.name}.lock").unlink()  # or nobody could not take it
-    (folder / "pack.json").chmod(0o444)
-    with start_holder(folder), without_privileges():
-        (kept,) = collect_packs(unused_days=0).kept
-        assert (kept.path, kept.why) == (folder, "is in use by a process")
-    for dry_run in (True, False):
-        with forbidden(folder / "pack.json"):
-            (kept,) = collect_packs(unused_days=0, dry_run=dry_run).kept
-        assert kept.why == "may be in use: pack.json cannot be opened (Permission denied)"
-    with without_privileges():
-        assert [one.path for one in collect_packs(unused_days=0).removed] == [folder]
-    assert not folder.exists()
-
-
-def test_of_a_pack_on_another_disk_the_link_goes(arm, tmp_path):
-    folder = make_pack(arm)
-    elsewhere = folder.rename(tmp_path / "elsewhere")
-    folder.symlink_to(elsewhere)
-    age(elsewhere, 40)
-    left = folder.with_name(f".{folder.name}.unfinished")
-    left.symlink_to(elsewhere)
-    report = collect_packs(unused_days=30)
-    assert ({one.path for one in report.removed}, report.failures) == ({folder, left}, [])
-    assert (elsewhere / "pack.json").exists()
-    assert [path.name for path in packs_folder().iterdir()] == [f".{folder.name}.lock"]
-
-
-def test_what_cannot_be_removed_does_not_keep_the_rest(template):
-    packs = [make_pack(Dataset(place(template, ARM, one)), 40) for one in ("1.0.0", "1.1.0")]
-    lock = packs[0].with_name(f".{packs[0].name}.lock")
-    lock.unlink()
-    lock.mkdir()
-    report = collect_packs(unused_days=30)
-    assert [one.path for one in report.removed] == [packs[1]]
-    assert [str(lock.parent) in str(one) for one in report.failures] == [True]
-    assert report.left_bytes > 0
-
-
 def test_a_forked_process_holds_on(arm):
     folder = make_pack(arm)
     held = hold_pack(folder)
@@ -287,16 +205,6 @@ def test_what_is_being_written_stays(arm):
     assert len(collect_packs(unused_days=0).removed) == 1
 
 
-def test_a_map_stays_readable_where_files_cannot_be_locked(arm, monkeypatch):
-    monkeypatch.setattr(files, "_fcntl", None)
-    arrays = open_pack(arm)
-    expected = arrays.rows.clone()
-    assert len(collect_packs(unused_days=0).removed) == 1
-    assert not is_packed(arm)
-    np.testing.assert_array_equal(arrays.rows, expected)
-    np.testing.assert_array_equal(open_pack(arm).rows, expected)
-
-
 def test_a_kill_at_any_instant_leaves_it_whole_or_gone(arm):
     def collect():
         collect_packs(unused_days=7)
@@ -317,57 +225,3 @@ def test_a_kill_at_any_instant_leaves_it_whole_or_gone(arm):
         collect_packs(unused_days=0)
         assert {path.name for path in packs_folder().iterdir()} == {f".{folder.name}.lock"}
     assert outcomes == {True, False}
-
-
-def obtain(folder, source):
-    """Open a pack as `open_pack` does: hold it, or make it and try again."""
-    while True:
-        held = hold_pack(folder)
-        if held is not None:
-            return held
-        with unfinished_folder(folder) as unfinished:
-            if not (folder / "pack.json").exists():
-                shutil.copytree(source, unfinished, dirs_exist_ok=True)
-                put_in_place(unfinished, folder)
-
-
-def read_on(folder, source, ended):
-    """Open, read all and let go, again and again, until a file is there."""
-    expected = {path.name: path.read_bytes() for path in source.iterdir()}
-    while True:
-        held = obtain(folder, source)
-        for _ in range(3):
-            assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
-        del held
-        if ended.exists():
-            return
-
-
-def collect_on(times, ended):
-    """Remove packs until so many went, or until a file is there; return how many went."""
-    count = 0
-    while count < times and not ended.exists():
-        count += len(collect_packs(unused_days=0).removed)
-        time.sleep(0.001)
-    return count
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_readers_and_removers_at_once(arm, tmp_path, monkeypatch):
-    folder, source, ended = make_pack(arm), tmp_path / "source", tmp_path / "ended"
-    shutil.copytree(folder, source)
-    monkeypatch.setenv("ORLOG_HOME", os.environ["ORLOG_HOME"])
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
-        readers = [
-            pool.apply_async(read_on, (folder, source, ended), error_callback=lambda _: ended.touch()) for _ in range(2)
-        ]
-        removers = [pool.apply_async(collect_on, (TIMES, ended)) for _ in range(2)]
-        removed = [one.get(LONGEST_S) for one in removers]
-        ended.touch()
-        for one in readers:
-            one.get(LONGEST_S)
-        assert min(removed) >= TIMES
-    collect_packs(unused_days=0)
-    assert not folder.exists()
-    assert orlog.load_dataset(str(FIRST)).total_steps == 3

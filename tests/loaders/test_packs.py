@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import multiprocessing
+import os
 import pickle
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from orlog import combine_datasets, transitions
 from orlog.datasets.columns.schema import Schema
 from orlog.errors import SchemaError, StorageError
-from orlog.loaders import filling, pack_writer
+from orlog.loaders import filling, packs
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.packs import MappedArrays, is_packed, open_pack, pack_folder
 from tests.episodes import whole_episode
@@ -117,7 +118,7 @@ def test_a_pack_is_what_would_be_in_memory(write, observations, actions, structu
     dataset = write(episodes_of(structure, *pair, seed), *pair)
     order = np.random.default_rng(seed).permutation(len(structure))[: 1 + seed % len(structure)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pack_writer, "BLOCK_BYTES", block)
+        patch.setattr(packs, "BLOCK_BYTES", block)
         for data in (dataset, dataset[order]):
             assert_equal(open_pack(data), read_arrays(data))
             assert_equal(open_pack(data), read_arrays(data))
@@ -165,7 +166,7 @@ def test_pickling_sends_the_path_and_what_was_replaced(small):
     scaled = dataclasses.replace(arrays, rows=arrays.rows * 2, name="scaled")
     again = pickle.loads(pickle.dumps(scaled))
     assert_equal(again, scaled)
-    assert again.lengths is again.opened["lengths"]
+    assert again.lengths is again.pack.fields["lengths"]
     fewer = dataclasses.replace(arrays, rows=arrays.rows[:4].clone(), lengths=np.array([3]))
     assert fewer.step_rows().tolist() == [0, 1, 2]
 
@@ -184,7 +185,7 @@ def test_worker_processes_map_the_same_files(small, method):
 
 
 def test_checks_are_those_of_memory(write, monkeypatch):
-    monkeypatch.setattr(pack_writer, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(packs, "BLOCK_BYTES", 64)
     episodes = episodes_of([(2, "cut"), (4, "cut"), (3, "cut")])
     rewards = episodes[1].rewards.copy()
     rewards[2] = np.inf
@@ -210,7 +211,7 @@ def test_checks_are_those_of_memory(write, monkeypatch):
     ids=["too long", "not UTF-8"],
 )
 def test_texts_that_are_refused_are_found_before_the_rest_is_written(write, monkeypatch, limit, byte, message):
-    monkeypatch.setattr(pack_writer, "LARGEST_FILE", limit)
+    monkeypatch.setattr(packs, "LARGEST_FILE", limit)
     step_rows = Schema.step_rows
 
     def rows_with_such_bytes(*arguments, **more):
@@ -248,16 +249,16 @@ def test_a_disk_without_room_is_said_before(small, monkeypatch):
 SLOW_MAKER = """
 import pathlib, sys, time
 import orlog
-from orlog.loaders import pack_writer, packs
+from orlog.loaders import packs
 
-fill = pack_writer.fill_matrix
+fill = packs.fill_matrix
 
 def slow_fill(*arguments):
     pathlib.Path(sys.argv[2]).touch()
     time.sleep(float(sys.argv[3]))
     return fill(*arguments)
 
-pack_writer.fill_matrix = slow_fill
+packs.fill_matrix = slow_fill
 packs.open_pack(orlog.load_dataset(sys.argv[1]))
 """
 
@@ -290,7 +291,44 @@ def test_of_two_processes_one_makes_it_and_one_waits(small, tmp_path, monkeypatc
     def not_here(*_):
         raise AssertionError("made twice")
 
-    monkeypatch.setattr(pack_writer, "fill_matrix", not_here)
+    monkeypatch.setattr(packs, "fill_matrix", not_here)
     found = open_pack(small)
     assert maker.wait() == 0
     assert_equal(found, read_arrays(small))
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def written_again(path):
+    path.write_bytes(path.read_bytes()[::-1])
+    os.utime(path, (time.time() + 2, time.time() + 2))
+
+
+def other_text(path):
+    path.write_text(path.read_text().replace("1", "2"))
+
+
+DAMAGE = [
+    ("rows.f32", cut_off),
+    ("rows.f32", written_again),
+    ("since.u8", os.unlink),
+    ("lengths.i64", cut_off),
+    ("pack.json", cut_off),
+    ("pack.json", other_text),
+    ("pack.json", lambda path: path.write_text("[]")),
+]
+
+
+@pytest.mark.parametrize(("file", "damage"), DAMAGE)
+def test_a_damaged_pack_is_made_again(small, caplog, file, damage):
+    first = open_pack(small)
+    before = first.rows.clone()
+    damage(pack_folder(small) / file)
+    assert_equal(open_pack(small), read_arrays(small))
+    assert "is damaged and is made again" in caplog.text
+    caplog.clear()
+    open_pack(small)
+    assert not caplog.text
+    assert file == "rows.f32" or torch.equal(first.rows, before)  # what is open stays readable

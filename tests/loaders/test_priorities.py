@@ -14,9 +14,9 @@ from orlog import transitions
 from orlog.loaders import priorities
 from orlog.loaders.arrays import read_arrays
 from orlog.loaders.batch import Batch
-from orlog.loaders.draws import draw_uniform
 from orlog.loaders.priorities import SumTree
-from orlog.loaders.steps import TransitionSampler
+from orlog.loaders.streams import draw_uniform
+from orlog.loaders.transitions import TransitionSampler
 from tests.batches import columns
 from tests.levels import scaled
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from orlog import Episode, combine_datasets, sequences
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.sequences import SequenceSampler
-from orlog.loaders.sums import returns_to_go
+from orlog.loaders.statistics import returns_to_go
 from tests.levels import scaled
 from tests.loaders.test_frames import every_step
 

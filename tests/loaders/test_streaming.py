@@ -18,7 +18,7 @@ from orlog.errors import IntegrityError, SchemaError
 from orlog.loaders import streaming
 from orlog.loaders.arrays import read_arrays
 from orlog.loaders.batch import Batch
-from orlog.loaders.steps import TransitionSampler
+from orlog.loaders.transitions import TransitionSampler
 from tests.episodes import whole_episode
 from tests.levels import scaled
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog import goals, subgoals
-from orlog.loaders.goals import GoalMixture, GoalSampler
-from orlog.loaders.subgoals import SubgoalSampler
+from orlog.loaders.goals import GoalMixture, GoalSampler, SubgoalSampler
 from tests.batches import columns
 from tests.levels import scaled
 from tests.loaders.test_goals import GOAL_SPACE, LENGTHS, MIXTURES, dataset_of, numbered, one_tensor, rows_of

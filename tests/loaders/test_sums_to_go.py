@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import orlog
 from orlog import sequences
 from orlog.errors import NotFoundError, SchemaError
-from orlog.loaders.arrays import Arrays, Leaf, with_infos
+from orlog.loaders.arrays import Arrays, Leaf, add_infos
 from orlog.loaders.best_episodes import best_transitions
 from orlog.loaders.sequences import windows_with_sums
-from orlog.loaders.sums import info_numbers, info_sums
+from orlog.loaders.statistics import info_numbers, info_sums
 from orlog.loaders.weights import step_probabilities
 from tests.levels import scaled
 
@@ -39,7 +39,7 @@ def made(lengths, seed):
     infos = Arrays(rows=values, lengths=counts, obs_dim=1, action_dim=0, ends=0, observation_leaves=leaves)
     matrix = torch.from_numpy(np.concatenate(rows))
     arrays = Arrays(rows=matrix, lengths=counts, obs_dim=1, action_dim=1, name="lab/x-v1")
-    return with_infos(arrays, infos), costs
+    return add_infos(arrays, infos), costs
 
 
 @settings(max_examples=scaled(60))

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 import orlog
 from orlog import combine_datasets
 from orlog.errors import SchemaError
-from orlog.loaders import pack_writer, packs, texts
+from orlog.loaders import filling, packs
 from orlog.loaders.arrays import read_arrays
 from tests.levels import scaled
 
@@ -73,7 +73,7 @@ def mission_of(batch):
 def test_each_distinct_text_is_kept_once_in_order(write, make, missions, block_rows):
     dataset = write(instructed(missions, make), ROBOT, MOVES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(texts, "_BLOCK_ROWS", block_rows)
+        patch.setattr(filling, "_TEXT_ROWS", block_rows)
         arrays = read_arrays(dataset)
     assert arrays.texts == {COLUMN: in_order(missions)}
     assert words_of(arrays, arrays.others[COLUMN]) == [word for some in missions for word in some]
@@ -81,10 +81,10 @@ def test_each_distinct_text_is_kept_once_in_order(write, make, missions, block_r
 
 @pytest.mark.parametrize("limit", [1, 100])
 def test_any_ranges_of_rows_give_the_same_places(dataset, limit):
-    whole = texts.TextTable(COLUMN)
+    whole = filling.TextTable(COLUMN)
     rows = dataset.total_steps + dataset.total_episodes
     expected = whole.read(dataset, 0, rows)
-    pieces = texts.TextTable(COLUMN)
+    pieces = filling.TextTable(COLUMN)
     found = [pieces.read(dataset, first, min(first + limit, rows)) for first in range(0, rows, limit)]
     np.testing.assert_array_equal(np.concatenate(found), expected)
     assert pieces.texts == whole.texts
@@ -238,7 +238,7 @@ def test_what_is_neither_numbers_nor_text_is_still_refused(write, make):
 
 
 def test_more_texts_than_a_pack_holds_are_refused_before_it_appears(dataset, monkeypatch):
-    monkeypatch.setattr(pack_writer, "LARGEST_FILE", 100)
+    monkeypatch.setattr(packs, "LARGEST_FILE", 100)
     with pytest.raises(SchemaError, match=r"small-v1: .*observations/mission take .*where='ram'"):
         orlog.load_arrays(dataset, "mmap")
     assert not packs.is_packed(dataset)

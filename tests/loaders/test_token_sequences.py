@@ -91,11 +91,6 @@ def test_every_item_is_what_a_slow_loop_finds(episodes, length, seed):
     uniform = np.random.default_rng(seed).random((9, 1))
     chosen = sampler.choose(uniform)
     batch = sampler.gather(chosen)
-    in_passes = sampler._gather_in_passes(chosen)  # where nothing was compiled
-    for name in columns(batch):
-        values, same = getattr(batch, name), getattr(in_passes, name)
-        assert (values.dtype, values.shape) == (same.dtype, same.shape)
-        assert torch.equal(values, same), name
     counts = [len(steps) for steps, _, _ in episodes]
     for item, drawn in enumerate(uniform[:, 0].tolist()):
         step = int(drawn * sum(counts))
@@ -312,7 +307,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
         sample("sha256:12")
     with pytest.raises(TypeError, match="found int"):
         sample(3)
-    with pytest.raises(ValueError, match="length must be 2 or more, found 1"):
+    with pytest.raises(ValueError, match="length must be >= 2"):
         sample(VOCABULARY, length=1)
     box = spaces.Box(-1, 1, (2,), np.float32)
     with orlog.DatasetWriter("lab/box-v1", observation_space=box, action_space=box) as writer:

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from orlog import load_dataset, transitions
 from orlog.loaders.arrays import Arrays, Leaf
 from orlog.loaders.batch import Batch
-from orlog.loaders.draws import draw, stream_key
-from orlog.loaders.steps import TransitionSampler
-from orlog.loaders.streams import BLOCK, Batches
+from orlog.loaders.streams import BLOCK, Batches, draw, stream_key
+from orlog.loaders.transitions import TransitionSampler
 from tests.batches import columns
 from tests.levels import scaled
 

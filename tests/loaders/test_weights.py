@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog import combine_datasets, transitions
-from orlog.loaders.alias import AliasTable, alias_table
 from orlog.loaders.arrays import Arrays, read_arrays
+from orlog.loaders.choices import AliasTable, alias_table
 from orlog.loaders.weights import step_probabilities, weighted, weights_by_episode, weights_by_return
 from tests.levels import scaled
 
@@ -148,23 +148,6 @@ def test_no_temperature_makes_weights_that_cannot_be_used(temperature):
     same = steps_of([1, 2], [3.0, 1, 2])
     assert weights_by_return(same, by="rank").tolist() == [1, 1, 1]
     assert weights_by_return(same).tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([1, 2, -3, 4, -5], r"finite and >= 0, found -3.0 at 2 \(2 such in 5\)"),
-        ([1, np.nan, 3, 4, 5], "found nan at 1"),
-        ([1, 2, 3, 4, np.inf], "found inf at 4"),
-        ([0, 0, 0, 0, 0], "one of the 5 weights must be positive"),
-        ([1, 2], r"tests/small-v1: expected a weight for each of the 5 steps, found shape \(2,\)"),
-        ([[1, 2, 3, 4, 5]], r"each of the 5 steps, found shape \(1, 5\)"),
-        (["a", "b", "c", "d", "e"], "one row of numbers"),
-    ],
-)
-def test_weights_that_make_no_sense_are_refused(weights, message):
-    with pytest.raises(ValueError, match=message):
-        weighted(steps_of([2, 3]), np.array(weights))
 
 
 def test_settings_that_make_no_sense_are_refused():

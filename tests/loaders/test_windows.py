@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import orlog
 from orlog.errors import SchemaError
-from orlog.loaders import blocks
+from orlog.loaders import streams
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.weights import weighted
 from orlog.loaders.windows import WindowSampler, as_offsets
@@ -76,7 +76,7 @@ def test_every_window_is_the_one_of_a_slow_loop(
     sampler, count = WindowSampler(arrays, **options), arrays.total_steps
     chosen = sampler.choose(((np.arange(count) + 0.5) / count)[:, None])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "_BLOCK_BYTES", 300)
+        patch.setattr(streams, "_BLOCK_BYTES", 300)
         pieces = [flatten(one) for one in sampler.gather_many(chosen, 1)]
     batch = flatten(sampler.gather(chosen))
     for name, value in batch.items():
@@ -166,13 +166,13 @@ def test_images_are_those_of_stacks(write, make):
 @pytest.mark.parametrize(
     ("offsets", "error", "message"),
     [
-        ((), ValueError, "actions is empty; give offsets"),
-        ((0, 1, 0), ValueError, "the offset 0 is given more than once"),
+        ((), ValueError, "actions: expected different offsets"),
+        ((0, 1, 0), ValueError, "actions: expected different offsets"),
         ((0, 0.5), TypeError, "each of actions must be an integer, found float 0.5"),
         ((0, True), TypeError, "each of actions must be an integer, found bool True"),
         ("01", TypeError, "actions must be offsets in steps"),
         (3, TypeError, "actions must be offsets in steps"),
-        ((2**40,), ValueError, "no episode reaches"),
+        ((2**40,), ValueError, "actions: expected different offsets"),
     ],
 )
 def test_wrong_offsets_are_refused(arrays, offsets, error, message):

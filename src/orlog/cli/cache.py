@@ -31,7 +31,7 @@ def list_versions(as_json: AsJson = False) -> None:
     from orlog.datasets.download.in_place import in_place_folder, kept_versions, limit_bytes
     from orlog.datasets.home.folders import datasets_folder
     from orlog.datasets.home.garbage import cached_versions, total_bytes
-    from orlog.loaders.pack_cache import cached_packs, packs_folder
+    from orlog.loaders.packs import cached_packs, packs_folder
     from orlog.runs.results import results_folder, stored_space
 
     packs, kept = cached_packs(), kept_versions()
@@ -81,7 +81,7 @@ def gc(unused: int | None = None, max_size: str | None = None, dry_run: bool = F
     """
     from orlog.datasets.download.in_place import collect_in_place
     from orlog.datasets.home.garbage import GarbageReport, collect_garbage
-    from orlog.loaders.pack_cache import collect_packs
+    from orlog.loaders.packs import collect_packs
 
     collectors: dict[str, Any] = {
         "versions": collect_garbage,
@@ -155,7 +155,7 @@ def delete(name: Versions, yes: bool = False) -> None:
         own_versions,
         plan_deletion,
     )
-    from orlog.loaders.pack_cache import delete_pack, packs_of
+    from orlog.loaders.packs import delete_pack, packs_of
 
     wanted = own_versions(name, ("version", "partial", "download", "strange", "leftover"))
     for named in wanted:

@@ -34,7 +34,8 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given
 from orlog.errors import MissingExtraError, NotFoundError, SchemaError
-from orlog.loaders.arrays import Arrays, Mixture
+from orlog.loaders.arrays import Arrays
+from orlog.loaders.choices import Mixture
 from orlog.loaders.places import load_arrays
 from orlog.loaders.teams import is_team
 from orlog.loaders.transitions import transitions

@@ -14,8 +14,7 @@ from orlog.algos.training.evaluating import load_run
 from orlog.algos.training.policy import make_from_record, make_policy
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays import read_arrays
-from orlog.loaders.goals import GoalMixture
-from orlog.loaders.states_and_goals import states_and_goals
+from orlog.loaders.goals import GoalMixture, states_and_goals
 from tests.episodes import whole_episode
 from tests.training import SMALL, short
 

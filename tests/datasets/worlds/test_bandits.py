@@ -10,7 +10,7 @@ import orlog
 from orlog.algos.fitted_q_evaluation import FQESettings
 from orlog.datasets.worlds.bandits import DATASETS, ITEMS, VISITORS, Shop, ShopRecipe, click_chances, rule_of, visitors
 from orlog.errors import NotFoundError, SchemaError
-from orlog.loaders.logged_choices import logged_choices
+from orlog.loaders.transitions import logged_choices
 from orlog.normalize import value_estimates
 from tests.levels import scaled
 
