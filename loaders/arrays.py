@@ -251,10 +251,7 @@ class Arrays:
 
 
 def as_arrays(data: Given | Arrays, infos: Sequence[str] = ()) -> Arrays:
-    """Return arrays as they are; read a dataset, or the one that a name or path names.
-
-    Raises SchemaError if arrays are given that lack one of the infos.
-    """
+    """Return arrays as they are; read a dataset, or the one that a name or path names."""
     if not isinstance(data, Arrays):
         return read_arrays(as_dataset(data, "data"), infos=infos)
     wanted = check_names(infos)
@@ -277,10 +274,6 @@ def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False, infos: Sequ
     observations are given by key, or as one tensor if there is only one. Discrete, MultiDiscrete
     and MultiBinary actions are integers. Texts are given as int64 places in `Arrays.texts`. With
     `allow_non_finite`, NaN and infinity are taken as they are.
-
-    Raises SchemaError if a space whose values are no numbers of a fixed shape, numbers that are not finite,
-    or end flags inside an episode; IntegrityError if a file is damaged; NotFoundError if there is no such
-    info.
     """
     layout, names = layout_of(dataset), check_names(infos)
     beside = info_layout(dataset, names) if names else None
@@ -341,10 +334,7 @@ def missing_finals(dataset: Dataset) -> tuple[int, ...]:
 
 
 def refuse_missing_finals(arrays: Arrays, what: str) -> None:
-    """Refuse to give zeros for observations that were never recorded.
-
-    Raises SchemaError if an episode has no final observation.
-    """
+    """Refuse to give zeros for observations that were never recorded."""
     if arrays.missing_finals:
         raise SchemaError(
             f"{arrays.name}: the final observation of {counted(len(arrays.missing_finals), 'episode')} was "
@@ -354,10 +344,7 @@ def refuse_missing_finals(arrays: Arrays, what: str) -> None:
 
 
 def mixture_of(dataset: Dataset) -> Mixture | None:
-    """Return how a dataset's steps are weighted; None if they are not.
-
-    Raises SchemaError if a component has weight but no steps left.
-    """
+    """Return how a dataset's steps are weighted; None if they are not."""
     if dataset.mixture is None:
         return None
     component, weights = dataset.mixture
@@ -375,9 +362,6 @@ def mixture_of(dataset: Dataset) -> Mixture | None:
 
 
 def check_arrays(arrays: object) -> None:
-    """Refuse anything but `Arrays`, such as a dataset that is not loaded yet.
-
-    Raises TypeError if it is something else.
-    """
+    """Refuse anything but `Arrays`, such as a dataset that is not loaded yet."""
     if not isinstance(arrays, Arrays):
         raise TypeError(f"expected arrays, as orlog.load_arrays gives them, found {type(arrays).__name__}.")

@@ -127,7 +127,7 @@ class GoalBatch(Tensors):
     """Transitions with goals, one row each; the fields of subgoals are None unless asked for.
 
     The value of an item is `rewards + discount * masks * V(next_observations, value_goals)`.
-    Observations and goals are as in `Batch`; those of `orlog.loaders.goals` are states.
+    Observations and goals are as in `Batch`; those of `states_and_goals` are states.
 
     Attributes:
         observations: The state of the item.

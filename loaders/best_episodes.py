@@ -57,8 +57,6 @@ def best_token_sequences(
     """Return an endless stream of token sequences of the best episodes, as `best_transitions` chooses them.
 
     All other arguments are those of `token_sequences`.
-
-    Raises ValueError if percent does not lie in [1, 100]; SchemaError if a return is not finite.
     """
     chosen = _best_episodes(data, percent, stream, speaker=speaker)
     return token_sequences(chosen, batch_size, seed=seed, tokenizer=tokenizer, length=length, speaker=speaker, **stream)

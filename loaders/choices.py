@@ -107,8 +107,6 @@ def alias_table(weights: np.ndarray) -> AliasTable:
 
     Weights are positive numbers and zeros, one a step, and need not sum to 1. A step is never chosen if its
     weight is 0, or less than 2^-63 of the sum.
-
-    Raises ValueError if the weights are not one row of finite numbers >= 0, of which one is positive.
     """
     parts, bucket = _integer_weights(check_weights(weights))
     count = len(parts)
@@ -127,10 +125,7 @@ def alias_table(weights: np.ndarray) -> AliasTable:
 
 
 def check_weights(weights: np.ndarray, what: str = "") -> Float64[np.ndarray, " some"]:
-    """Return weights as float64; `what` is what has them, for messages.
-
-    Raises ValueError if they are not one row of finite numbers >= 0, of which one is positive.
-    """
+    """Return weights as float64; `what` is what has them, for messages."""
     values = np.asarray(weights)
     if values.ndim != 1 or not len(values) or values.dtype.kind not in "fiub":
         raise ValueError(f"{what}weights must be one row of numbers, found {values.dtype} of shape {values.shape}.")

@@ -33,10 +33,7 @@ class CountSampler(Sampler):
 
 
 def count_transitions(arrays: Arrays) -> CountBatch:
-    """Return the transitions of some arrays, each once.
-
-    Raises SchemaError unless observations and actions are numbered (Discrete spaces).
-    """
+    """Return the transitions of some arrays, each once."""
     leaf = arrays.observation_leaves.get("")
     given = None if leaf is None else arrays.others.get(leaf.column)
     taken = arrays.others.get("actions")

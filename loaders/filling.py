@@ -60,20 +60,14 @@ class TextTable:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts by place.
-
-        Raises SchemaError if one is not UTF-8.
-        """
+        """The texts by place."""
         try:
             return tuple(one.decode() for one in self._places)
         except UnicodeDecodeError as error:
             raise SchemaError(f"column {self._column}: a text is not UTF-8: {error.object!r:.80}.") from error
 
     def read(self, dataset: Dataset, start: int, stop: int) -> Int64[np.ndarray, " rows"]:
-        """Return the places of the texts of rows `start` to `stop - 1`; add new texts to the table.
-
-        Raises IntegrityError if a file is damaged, or offsets do not count the bytes.
-        """
+        """Return the places of the texts of rows `start` to `stop - 1`; add new texts to the table."""
         if start == stop:
             return np.empty(0, np.int64)
         ends = row_ends(self._column, dataset.episode_lengths)
@@ -190,11 +184,7 @@ class Layout:
 
 
 def layout_of(dataset: Dataset) -> Layout:
-    """Return how a dataset's columns are laid out; `read_arrays` says which are packed.
-
-    Raises SchemaError if there are no steps, or a space whose values are no numbers of a fixed shape;
-    TypeError if it is no dataset.
-    """
+    """Return how a dataset's columns are laid out; `read_arrays` says which are packed."""
     if not isinstance(dataset, Dataset):
         raise TypeError(f"expected a dataset, as orlog.load_dataset gives it, found {type(dataset).__name__}.")
     if dataset.total_steps == 0:
@@ -272,9 +262,6 @@ def fill_matrix(dataset: Dataset, layout: Layout, first: int, last: int, matrix:
     """Read rows `first` to `last - 1` of the matrix into an array of zeros, float32 `[last - first, width]`.
 
     Returns where the first number that is not finite stands, as text; empty where all are finite.
-
-    Raises SchemaError if end flags inside an episode, or integers that float32 would round; IntegrityError if
-    a file is damaged.
     """
     step_rows = layout.step_rows(first, last)
     inside = step_rows - first
@@ -304,8 +291,6 @@ def fill_other(dataset: Dataset, layout: Layout, name: str, first: int, last: in
     """Read rows `first` to `last - 1` of one of `layout.others` into an array of zeros.
 
     Texts must be read in the order of rows, so that places follow their first occurrence.
-
-    Raises IntegrityError if a file is damaged.
     """
     if name in layout.groups:
         steps = layout.step_rows(first, last) - first

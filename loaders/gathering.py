@@ -60,8 +60,6 @@ def gather_rows(source: Shaped[Tensor, "rows ..."], rows: Int64[Tensor, " batch"
 
     Both are on the same device, and the rows of `source` may overlap, as in `Arrays.windows`. The compiled
     gather is used only in main memory, for contiguous rows; other threads can run during the copy.
-
-    Raises IndexError for a row that is not there.
     """
     if _compiled is None or not _is_plain(source, rows):
         return source.index_select(0, rows)
@@ -102,8 +100,6 @@ def gather_around(
 
     `chosen` has for each item its row, and the first and the last row of what it is part of. A row outside of
     these, or less than `before_last` rows before the last, is replaced by the nearest one, or by zeros.
-
-    Raises IndexError for a row that is not there.
     """
     rows, first_rows, last_rows = chosen.unbind(1)
     if (

@@ -489,10 +489,7 @@ class GoalParts:
 
 
 def goal_parts(parts: Mapping[str, Leaf], width: int, name: str) -> GoalParts:
-    """Return which parts of observations are states and goals, by where each of their `width` numbers is.
-
-    Raises SchemaError if there is a desired goal, and no achieved goal of its shape.
-    """
+    """Return which parts of observations are states and goals, by where each of their `width` numbers is."""
     places = {key: slice(0) if leaf.column else leaf.place for key, leaf in parts.items()}
     achieved, desired = places.get(ACHIEVED), places.get(DESIRED)
     if desired is not None and achieved is None:
@@ -532,8 +529,6 @@ def states_and_goals(
         value_goals: The same for goals of the values (geometric distances).
         discount: Discount of geometric distances.
         more: Other arguments of `orlog.goals`.
-
-    Raises SchemaError if observations have a desired goal, and no achieved goal of its shape.
     """
     more |= {"seed": seed, "discount": discount}
     return _of_states(goals, data, batch_size, policy_goals, value_goals, more)

@@ -72,10 +72,7 @@ class InfoReader:
 
 
 def check_names(infos: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of infos, each once.
-
-    Raises TypeError if they are no sequence of texts; ValueError if one is given twice.
-    """
+    """Return the names of infos, each once."""
     if isinstance(infos, str) or not isinstance(infos, Sequence):
         raise wrong_type("infos", 'names such as ("cost",)', infos)
     for name in infos:
@@ -87,10 +84,7 @@ def check_names(infos: Sequence[str]) -> tuple[str, ...]:
 
 
 def info_layout(dataset: Dataset, names: tuple[str, ...]) -> Layout:
-    """Return how infos are laid out in arrays of their own, in which they are the observations.
-
-    Raises NotFoundError if there is no such info; SchemaError if its values have any number of numbers.
-    """
+    """Return how infos are laid out in arrays of their own, in which they are the observations."""
     packed: dict[str, slice] = {}
     others: dict[str, ColumnSpec] = {}
     tables: dict[str, TextTable] = {}

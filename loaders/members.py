@@ -51,8 +51,6 @@ def member_arrays(arrays: Arrays, *, rewards: Literal["own", "team"] = "own", in
         arrays: What `load_agents` returned.
         rewards: Whether an agent is rewarded with its own reward or with the team's.
         infos: Columns of steps that batches can give; each agent has those of the whole.
-
-    Raises SchemaError if no agent ever acts, or the steps are those of a weighted mixture.
     """
     team: Team = arrays.team
     if arrays.mixture is not None:
@@ -145,10 +143,7 @@ class AgentBatches(list[Any]):
 
 
 def of_each(arrays: Arrays) -> list[Arrays]:
-    """Return member arrays of each agent alone, views of the same memory.
-
-    Raises SchemaError if an agent never acts.
-    """
+    """Return member arrays of each agent alone, views of the same memory."""
     members: Members = arrays.team
     found, row, episode = [], 0, 0
     for agent, count in zip(members.team.agents, members.episodes, strict=True):

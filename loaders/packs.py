@@ -537,10 +537,7 @@ def collect_packs(
 
 
 def delete_pack(pack: CachedPack) -> None:
-    """Remove a pack; one that is already gone is not an error.
-
-    Raises StorageError if a process has it open or is writing it, or the disk cannot be written.
-    """
+    """Remove a pack; one that is already gone is not an error."""
     if refusal := _remove(pack.folder, 0.0):
         raise StorageError(f"{pack.folder} {refusal}; when that process has ended, remove the folder.")
 

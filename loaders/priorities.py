@@ -90,10 +90,7 @@ class SumTree:
         return float(np.cumsum(self._top)[-1])
 
     def choose(self, shares: Float64[np.ndarray, " items"]) -> Int64[np.ndarray, " items"]:
-        """Return where each share in [0, 1) of the total lies; a number of 0 is never chosen.
-
-        Raises ValueError if all numbers are 0.
-        """
+        """Return where each share in [0, 1) of the total lies; a number of 0 is never chosen."""
         before = np.concatenate([[0.0], np.cumsum(self._top)])
         if not before[-1] > 0:
             raise ValueError(f"the sum of all priorities must be positive, found {before[-1]}.")

@@ -223,8 +223,6 @@ def windows_with_sums(
             below the number, and those that reach it are left out, as OSRL draws for CDT. None draws all
             steps alike.
         stream: `start`, `infos`, `rank` and `ranks`.
-
-    Raises ValueError besides if no episode stays below the number.
     """
     infos = stream.get("infos", ())
     summed = [*to_go, *(() if cheaper is None else cheaper[:1])]

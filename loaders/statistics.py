@@ -110,8 +110,6 @@ def stream_statistics(dataset: Dataset, before: Callable[[], None] = lambda: Non
 
     It takes some 200 MiB, and where a row has over 128 numbers, means may differ by rounding. `before` is called if
     the dataset is about to be read.
-
-    Raises SchemaError if a number is not finite, and as `layout_of`; IntegrityError if a file is damaged.
     """
     layout = layout_of(dataset)
 
@@ -255,10 +253,7 @@ def episode_returns(arrays: Arrays) -> Float64[np.ndarray, " episodes"]:
 
 
 def finite_returns(arrays: Arrays) -> Float64[np.ndarray, " episodes"]:
-    """Return the same, all of them finite.
-
-    Raises SchemaError if one is not; TypeError if they are no arrays.
-    """
+    """Return the same, all of them finite."""
     check_arrays(arrays)
     returns = episode_returns(arrays)
     wrong = ~np.isfinite(returns)
@@ -395,10 +390,7 @@ def sums_to_go(
 
 
 def info_numbers(data: Given | Arrays, name: str) -> Float32[Tensor, " steps_and_episodes"]:
-    """Return the values of an info of one number, for each row of the arrays: zeros at final observations.
-
-    Raises NotFoundError if there is no such info; SchemaError if it is not one number, or not finite.
-    """
+    """Return the values of an info of one number, for each row of the arrays: zeros at final observations."""
     arrays = as_arrays(data, (name,))
     assert arrays.infos is not None
     infos = arrays.infos

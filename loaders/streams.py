@@ -141,10 +141,7 @@ def takes_stream_options(
 
 
 def as_integer(name: str, value: object, least: int | None = None) -> int:
-    """Return an argument as a Python int; NumPy integers are accepted, True and 2.0 are not.
-
-    Raises TypeError if it is no integer, ValueError if it is less than the least.
-    """
+    """Return an argument as a Python int; NumPy integers are accepted, True and 2.0 are not."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise wrong_type(name, "an integer", value)
     if least is not None and value < least:

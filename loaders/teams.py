@@ -121,10 +121,7 @@ def is_team(dataset: Dataset) -> bool:
 
 
 def team_of(dataset: Dataset) -> Team:
-    """Return the agents of a dataset.
-
-    Raises SchemaError if it has none, or an agent whose spaces no batch can hold beside the others'.
-    """
+    """Return the agents of a dataset."""
     if not is_team(dataset):
         raise SchemaError(
             f"{dataset.name}: these are no data of several agents: expected observations and actions that are "
@@ -336,10 +333,7 @@ def pad(values: Tensor, width: int) -> Tensor:
 
 
 def check_legal(team: Team, arrays: Arrays) -> None:
-    """Refuse steps in which an agent acts though nothing is legal for it, or a choice that it lacks.
-
-    Raises SchemaError that names dataset, agent, episode and step.
-    """
+    """Refuse steps in which an agent acts though nothing is legal for it, or a choice that it lacks."""
     if not team.legal and not team.next_legal:
         return
     there = TeamArrays(team, arrays)

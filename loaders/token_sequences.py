@@ -71,6 +71,7 @@ class TokenSampler(Sampler):
         padded = [np.concatenate([one, np.zeros(length, one.dtype)]) for one in flat]
         self._columns = [torch.from_numpy(one).to(device) for one in padded]
         self._first_rows = torch.from_numpy(arrays.first_rows).to(device)
+        self._places = torch.arange(length, device=device)
         starts, ends = arrays.first_rows, first_tokens[arrays.final_rows + 1]
         # The last row of each episode where a stretch may begin.
         fits = np.searchsorted(first_tokens, ends - length)
@@ -81,13 +82,6 @@ class TokenSampler(Sampler):
         """Tokens, their rows, whether they are of actions, and whether the next one is for the agent to choose."""
         count = len(self._columns[0]) - self.length + 1
         return [one.as_strided((count, self.length), (1, 1)) for one in self._columns]
-
-    @functools.cached_property
-    def _slots(self) -> list[Tensor]:
-        """Rows of `length` slots that begin with as many ones as wanted, from the last on: flags, and numbers."""
-        ones = torch.arange(2 * self.length, device=self.arrays.rows.device) < self.length
-        shape = self.length + 1, self.length
-        return [one.as_strided(shape, (1, 1)) for one in (ones, -ones.long())]
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items two"]:
         """Return for each item its first token and how many it has."""
@@ -104,45 +98,35 @@ class TokenSampler(Sampler):
         """Return the row of the step of each token of some items."""
         first, count = chosen.unbind(1)
         rows = gather_rows(self._views[1], first)
-        return rows.masked_fill_(~self._valid(count)[0], self.arrays.empty_row)
+        return rows.masked_fill_(self._places >= count.unsqueeze(1), self.arrays.empty_row)
 
     def gather(self, chosen: Int64[Tensor, "items two"]) -> TokenBatch:
         """Return the tokens of some items."""
         first, count = chosen.unbind(1)
         tokens, rows, is_action, decides = (gather_rows(one, first) for one in self._views)
+        valid = self._places < count.unsqueeze(1)
         # Episodes follow one another, so the episode of its first token is that of an item.
         episodes = torch.searchsorted(self._first_rows, rows[:, 0].contiguous(), right=True) - 1
-        timesteps = rows - self._first_rows[episodes].unsqueeze(1)
-        valid, kept = self._valid(count)
         is_action &= valid
         decides &= valid
-        timesteps &= kept
-        flat, numbers = rows.view(-1), torch.zeros((2, rows.numel()), device=rows.device)
-        returns = self._returns.index_select(0, flat).view(rows.shape).masked_fill_(~valid, 0)
-        ends = (is_action > decides).view(-1).nonzero().squeeze(1)  # the mark after what is said
-        told = self._ends.index_select(0, flat.index_select(0, ends))
-        rewards, terminations = numbers.index_copy_(1, ends, told.T).view(2, *rows.shape)
+        marks = (is_action > decides).view(-1).nonzero().squeeze(1)  # the mark after what is said
+        ends = torch.zeros((2, rows.numel()), device=rows.device)
+        ends.index_copy_(1, marks, self._ends[rows.view(-1)[marks]].T)
+        rewards, terminations = ends.view(2, *rows.shape)
         return TokenBatch(
-            tokens=tokens.long().bitwise_and_(kept),
+            tokens=tokens.long() * valid,
             valid=valid,
             is_action=is_action,
             decides=decides,
             rewards=rewards,
-            returns_to_go=returns,
+            returns_to_go=self._returns[rows].masked_fill_(~valid, 0),
             terminations=terminations,
-            timesteps=timesteps,
+            timesteps=(rows - self._first_rows[episodes].unsqueeze(1)) * valid,
         )
-
-    def _valid(self, count: Int64[Tensor, " items"]) -> list[Tensor]:
-        """Return which slots have a token: as flags, and as numbers with all bits set or none."""
-        return [gather_rows(one, self.length - count) for one in self._slots]
 
 
 def text_columns(arrays: Arrays) -> list[str]:
-    """Return the columns of observations that are texts, in the order of their keys.
-
-    Raises SchemaError if there is none, or actions are neither texts nor numbers of choices.
-    """
+    """Return the columns of observations that are texts, in the order of their keys."""
     found = [leaf.column for leaf in arrays.observation_leaves.values() if leaf.column in arrays.texts]
     actions = arrays.others.get("actions")
     if not found or actions is None or actions.ndim > 1:
@@ -161,10 +145,7 @@ def parts_without_texts(arrays: Arrays) -> list[str]:
 
 
 def own_steps(arrays: Arrays, speaker: str | None) -> Bool[np.ndarray, " rows"]:
-    """Return which rows are steps of a speaker; by default all steps.
-
-    Raises ValueError if no step is, or the arrays have no speakers.
-    """
+    """Return which rows are steps of a speaker; by default all steps."""
     own = np.ones(len(arrays.rows), np.bool_)
     if speaker is not None:
         leaf = None if arrays.infos is None else arrays.infos.observation_leaves.get(SPEAKER)
@@ -277,10 +258,7 @@ def _texts(arrays: Arrays, column: str) -> tuple[Sequence[str], Int64[np.ndarray
 
 
 def text_counts(arrays: Arrays) -> dict[str, int]:
-    """Return how often each text of observations and actions occurs.
-
-    Raises SchemaError if observations or actions are no texts.
-    """
+    """Return how often each text of observations and actions occurs."""
     found: dict[str, int] = {}
     for column in [*text_columns(arrays), "actions"]:
         texts, places = _texts(arrays, column)
@@ -292,11 +270,7 @@ def text_counts(arrays: Arrays) -> dict[str, int]:
 
 
 def spoken_tokens(arrays: Arrays, vocabulary: Vocabulary, speaker: str | None = None) -> tuple[int, ...]:
-    """Return the tokens of the agent's actions, with the mark that ends them, in ascending order.
-
-    Raises SchemaError if observations or actions are no texts, or an action is outside the vocabulary; ValueError if
-    there is no such speaker.
-    """
+    """Return the tokens of the agent's actions, with the mark that ends them, in ascending order."""
     text_columns(arrays)
     said = _encoded(arrays, vocabulary, "actions", [vocabulary.end])
     rows = np.flatnonzero(own_steps(arrays, speaker))

@@ -208,12 +208,12 @@ class FrameSampler(Sampler):
         following: dict[str, Any] = {}
         for key, leaf in self._stacked.items():
             if self._is_one_step:  # the next stack shares all but one of its frames
-                frames = arrays.leaf(leaf, stack_rows.view(-1)).unflatten(0, stack_rows.shape)
+                frames = torch.unflatten(arrays.leaf(leaf, stack_rows.view(-1)), 0, stack_rows.shape)
                 observations[key], following[key] = frames[:, :-1], frames[:, 1:]
                 continue
             behind_rows = torch.maximum(later.unsqueeze(1) + self._slots[:-1], first_rows)
             for stacks, rows_of in ((observations, stack_rows[:, :-1]), (following, behind_rows)):
-                stacks[key] = arrays.leaf(leaf, rows_of.reshape(-1)).unflatten(0, rows_of.shape)
+                stacks[key] = torch.unflatten(arrays.leaf(leaf, rows_of.reshape(-1)), 0, rows_of.shape)
         if self._plain is not None:
             observations |= self._plain.observations(rows)
             following |= self._plain.observations(later)
@@ -395,9 +395,6 @@ def logged_choices(
     These are in `batch.infos["action_log_probs"]`.
 
     All arguments are those of `transitions`.
-
-    Raises SchemaError if an episode has several steps, whose later rewards an action is not weighed by, or if
-    a log-probability is above 0; NotFoundError if there are none.
     """
     names = tuple(dict.fromkeys([*stream.get("infos", ()), LOG_PROBS]))
     arrays = as_arrays(data, names)

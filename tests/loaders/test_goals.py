@@ -1,5 +1,3 @@
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -11,9 +9,7 @@ from scipy import stats
 import orlog
 from orlog import combine_datasets, goals
 from orlog.loaders.arrays import Arrays, read_arrays
-from orlog.loaders.batch import GoalBatch
 from orlog.loaders.goals import GoalMixture, GoalSampler
-from orlog.loaders.streams import BLOCK
 from tests.levels import scaled
 
 ACTION = spaces.Box(-1, 1, (2,), np.float32)
@@ -61,21 +57,6 @@ def one_tensor(value):
 
 def rows_of(observations):
     return one_tensor(observations).squeeze(1).numpy().astype(np.int64)
-
-
-def tensors(batch):
-    """Return every tensor of a batch by name."""
-    found = {}
-    for name in GoalBatch.__dataclass_fields__:
-        value = getattr(batch, name)
-        parts = value if isinstance(value, dict) else {"": value}
-        found.update({f"{name}/{key}": one for key, one in parts.items() if one is not None})
-    return found
-
-
-def same(one, other):
-    ours, theirs = tensors(one), tensors(other)
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
 def slow_probabilities(lengths, mixture, discount, row, final_goals=False):
@@ -262,21 +243,6 @@ def test_blocks_choose_as_one_item_at_a_time():
         assert torch.equal(sampler.choose(uniform[item : item + 1])[0], whole[item])
 
 
-@settings(deadline=None, max_examples=scaled(20))
-@given(start=st.integers(0, 2 * BLOCK), half=st.integers(1, 5), seed=st.integers(0, 2**64), value_goals=MIXTURES)
-def test_any_start_and_any_ranks_give_the_same_batches(start, half, seed, value_goals):
-    arrays = numbered([3, 1, 6])
-    settled = {"seed": seed, "value_goals": value_goals}
-    late = goals(arrays, 2 * half, start=start, **settled)
-    whole = goals(arrays, 2 * half, **settled)
-    parts = [iter(goals(arrays, 2 * half, start=start, rank=rank, ranks=2, **settled)) for rank in (0, 1)]
-    for index, batch in enumerate(itertools.islice(late, 5), start):
-        assert same(batch, whole.batch(index))
-        first, second = (tensors(next(part)) for part in parts)
-        for name, tensor in tensors(batch).items():
-            assert torch.equal(torch.cat([first[name], second[name]]), tensor)
-
-
 def test_settings_that_change_the_choice_change_the_stream():
     arrays = numbered([5])
     kinds = [
@@ -313,45 +279,6 @@ def test_a_goal_can_be_a_part_of_a_flat_observation(write, make, key):
         assert isinstance(episode.observations, dict)
         states |= {tuple(row) for row in np.asarray(episode.observations[key]).tolist()}
     assert {tuple(row) for row in value_goals.tolist()} <= states
-
-
-def test_goals_of_images_are_given_by_key(write, make):
-    dataset = dataset_of(write, make, IMAGES, [4, 2, 5])
-    by_state = {}
-    for number, episode in enumerate(dataset):
-        assert isinstance(episode.observations, dict)
-        for step in range(len(episode) + 1):
-            state = {key: np.asarray(episode.observations[key])[step] for key in IMAGES}
-            by_state[state["state"].tobytes()] = (number, step, state)
-
-    def place(observations, item):
-        """Return the episode and step of an observation, all of whose parts are compared."""
-        number, step, state = by_state[observations["state"][item].numpy().tobytes()]
-        for key, tensor in observations.items():
-            np.testing.assert_array_equal(tensor[item].numpy(), state[key])
-        return number, step
-
-    batch = goals(dataset, 64, seed=1).batch(0)
-    assert isinstance(batch.observations, dict)
-    assert isinstance(batch.next_observations, dict)
-    assert isinstance(batch.value_goals, dict)
-    assert isinstance(batch.actor_goals, dict)
-    assert batch.value_goals["camera"].dtype == torch.uint8
-    for item in range(64):
-        number, step = place(batch.observations, item)
-        assert place(batch.next_observations, item) == (number, step + 1)
-        actor = place(batch.actor_goals, item)
-        assert actor[0] == number
-        assert actor[1] > step or actor[1] + 1 == [4, 2, 5][number]
-        is_goal = place(batch.value_goals, item) == (number, step)
-        assert batch.masks[item] == (not is_goal)
-        assert batch.terminations[item] == (step + 1 == [4, 2, 5][number])
-
-    for key in ("camera", "floor", "state"):
-        part = goals(dataset, 64, seed=1, goal_key=key).batch(0)
-        assert torch.equal(one_tensor(part.value_goals), batch.value_goals[key])
-    again = goals(read_arrays(dataset), 64, seed=1, goal_key="camera").batch(0)
-    assert torch.equal(one_tensor(again.value_goals), batch.value_goals["camera"])
 
 
 def test_a_reward_takes_what_was_achieved_and_what_was_wanted(write, make):

@@ -13,7 +13,6 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 import orlog
 from orlog.errors import NotFoundError, SchemaError
@@ -203,24 +202,6 @@ def same(one, other):
     for name, value in one.infos.items():
         assert torch.equal(value, other.infos[name]), name
     assert list(one.infos) == list(other.infos)
-
-
-@pytest.mark.parametrize("kind", STREAMS)
-def test_any_batch_rank_and_worker_has_the_same(dataset, kind):
-    arrays = read_arrays(dataset, infos=NAMES)
-    stream = STREAMS[kind](arrays, 4, seed=1, infos=NAMES)
-    whole = list(itertools.islice(stream, 70))
-    for index in (0, 5, 63, 64, 69):
-        same(stream.batch(index), whole[index])
-    loader = DataLoader(stream, batch_size=None, num_workers=2)
-    for one, other in zip(whole, loader, strict=False):
-        same(one, other)
-    if kind in ("transitions", "sequences"):
-        parts = [STREAMS[kind](arrays, 4, seed=1, infos=NAMES, rank=one, ranks=2) for one in (0, 1)]
-        for batch, *halves in itertools.islice(zip(stream, *parts, strict=False), 3):
-            for name, value in batch.infos.items():
-                assert torch.equal(torch.cat([half.infos[name] for half in halves]), value)
-    assert stream.cursor == STREAMS[kind](arrays, 4, seed=1).cursor
 
 
 def test_a_batch_with_infos_goes_elsewhere_as_a_whole(dataset):

@@ -138,12 +138,15 @@ def transition(batch, at, slow, n_steps=1):
     return episode, step
 
 
-def stacked(batch, at, slow):
+def stacked(batch, at, slow, n_steps=STEPS):
     newest = {key: one[:, -1] if key == "camera" else one for key, one in batch.observations.items()}
     following = {key: one[:, -1] if key == "camera" else one for key, one in batch.next_observations.items()}
     plain = dataclasses.replace(batch, observations=newest, next_observations=following)
-    episode, step = transition(plain, at, slow, STEPS)
-    for value, newest_step in ((batch.observations, step), (batch.next_observations, min(step + STEPS, len(episode)))):
+    episode, step = transition(plain, at, slow, n_steps)
+    for value, newest_step in (
+        (batch.observations, step),
+        (batch.next_observations, min(step + n_steps, len(episode))),
+    ):
         frames = [max(0, newest_step - back) for back in range(STACK - 1, -1, -1)]
         same(value["camera"][at], episode.observations["camera"][frames])
     return episode, step
@@ -209,8 +212,9 @@ def goal(batch, at, slow):
     same(batch.terminations[at], episode.terminations[step])
     wanted, place = slow.find(item(batch.value_goals, at))
     assert place < len(wanted)  # never a final observation
-    same(batch.masks[at], (wanted, place) != (episode, step))
-    same(batch.rewards[at], -float((wanted, place) != (episode, step)))
+    is_there = wanted is episode and place == step
+    same(batch.masks[at], not is_there)
+    same(batch.rewards[at], -float(not is_there))
     later, reached = slow.find(item(batch.actor_goals, at))
     assert later is episode
     assert step < reached < len(episode) or reached == step == len(episode) - 1
@@ -242,11 +246,12 @@ LATER = GoalMixture(trajectory=1.0)
 PADDED = {"observations": SEEN, "actions": PLANNED, "rewards": True}
 MORE = {"discount": GAMMA, "next_actions": True, "returns_to_go": True}
 KINDS = {
-    "transitions": (orlog.transitions, {}, transition),
+    "transitions": (orlog.transitions, {"discount": GAMMA}, transition),
     "all of a transition": (orlog.transitions, MORE, transition),
     "steps": (orlog.transitions, {"n_steps": STEPS, **MORE}, lambda *some: transition(*some, STEPS)),
     "prioritized": (orlog.transitions, {"prioritized": True, **MORE}, transition),
     "frames": (orlog.transitions, {"stacks": STACK, "n_steps": STEPS, **MORE}, stacked),
+    "frames of one step": (orlog.transitions, {"stacks": STACK, **MORE}, lambda *some: stacked(*some, 1)),
     "chunks": (orlog.action_chunks, {"length": LENGTH, "discount": GAMMA}, lambda *some: transition(*some, LENGTH)),
     "right": (orlog.sequences, {"length": LENGTH, "discount": GAMMA, "with_next": True}, sequence),
     "left": (
@@ -262,14 +267,14 @@ KINDS = {
     "subgoals": (orlog.subgoals, {"steps": STEPS, "actor_goals": LATER}, goal),
     "preferences": (orlog.preferences, {"length": LENGTH, "discount": GAMMA}, pair),
 }
-STREAMED = ("transitions", "all of a transition", "steps", "frames")
+STREAMED = ("transitions", "all of a transition", "steps", "frames", "frames of one step")
 SIZE = 12
 
 
 @pytest.fixture(params=KINDS)
 def kind(request, dataset):
     """Return what makes a stream of a kind, and its check."""
-    if request.param == "frames" and not isinstance(dataset.observation_space, spaces.Dict):
+    if "frames" in request.param and not isinstance(dataset.observation_space, spaces.Dict):
         pytest.skip("no frames")
     call, settings, check = KINDS[request.param]
     return lambda data, **more: call(data, **{"batch_size": SIZE, "seed": 3, **settings, **more}), check, request.param

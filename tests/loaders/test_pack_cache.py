@@ -26,7 +26,7 @@ from orlog.loaders.packs import (
 )
 from orlog.manifests.names import DatasetName
 from tests.datasets.cached_homes import age, place, record_template
-from tests.datasets.home.test_cache_kills import in_child
+from tests.kills import killed_at
 
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"
 FIRST = DatasetName(ARM, "1.0.0")
@@ -206,19 +206,19 @@ def test_what_is_being_written_stays(arm):
 
 
 def test_a_kill_at_any_instant_leaves_it_whole_or_gone(arm):
-    def collect():
+    def collect(_):
         collect_packs(unused_days=7)
 
     folder = make_pack(arm, 40)
     leave(folder, "deleted")
-    status, accesses = in_child(collect, 0)
-    assert status == 0
-    assert accesses > 10
+    is_killed, accesses = killed_at(collect, 0, packs_folder())
+    assert not is_killed
+    assert accesses > 3
     outcomes = set()
     for instant in range(1, accesses + 1):
         make_pack(arm, 40)
         leave(folder, "unfinished")
-        in_child(collect, instant)
+        assert killed_at(collect, instant, packs_folder())[0]
         outcomes.add(is_packed(arm))
         if is_packed(arm):
             assert open_pack(arm).folder == folder

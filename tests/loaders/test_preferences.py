@@ -1,5 +1,3 @@
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -10,15 +8,12 @@ from scipy import stats
 
 from orlog import combine_datasets, preferences
 from orlog.loaders.arrays import Arrays, read_arrays
-from orlog.loaders.preferences import PreferenceBatch, PreferenceSampler
-from orlog.loaders.streams import BLOCK
+from orlog.loaders.preferences import PreferenceSampler
 from orlog.loaders.weights import weighted
-from tests.batches import columns
 from tests.levels import scaled
 
 OBS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-1, 1, (2,), np.float32)
-IMAGES = spaces.Dict({"camera": spaces.Box(0, 255, (2, 3, 1), np.uint8), "state": OBS})
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 LARGEST = float(np.nextafter(1, 0))
 
@@ -41,10 +36,6 @@ def slow_segments(lengths, length):
         found.update({first + step: step for step in range(steps) if step + length <= steps})
         first += steps + 1
     return found
-
-
-def same(one, other):
-    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in columns(PreferenceBatch))
 
 
 @settings(deadline=None, max_examples=scaled(60))
@@ -144,22 +135,6 @@ def test_labels_that_were_not_asked_for_are_no_numbers():
     assert batch.labels.isnan().all()
 
 
-@settings(deadline=None, max_examples=scaled(20))
-@given(start=st.integers(0, 2 * BLOCK), half=st.integers(1, 5), seed=st.integers(0, 2**64))
-def test_any_start_and_any_ranks_give_the_same_batches(start, half, seed):
-    arrays = arrays_of([3, 1, 6], [0.1 * number for number in range(10)])
-    settled = {"seed": seed, "length": 2, "rational": 1.0}
-    late = preferences(arrays, 2 * half, start=start, **settled)
-    whole = preferences(arrays, 2 * half, **settled)
-    parts = [iter(preferences(arrays, 2 * half, start=start, rank=rank, ranks=2, **settled)) for rank in (0, 1)]
-    for index, batch in enumerate(itertools.islice(late, 5), start):
-        assert same(batch, whole.batch(index))
-        first, second = (next(part) for part in parts)
-        for name in columns(PreferenceBatch):
-            both = torch.cat([getattr(first, name), getattr(second, name)])
-            assert torch.equal(both, getattr(batch, name))
-
-
 def test_settings_that_change_the_choice_change_the_stream():
     arrays = arrays_of([5])
     kinds = [
@@ -173,31 +148,6 @@ def test_settings_that_change_the_choice_change_the_stream():
     ]
     assert len({one.kind for one in kinds}) == 7
     assert PreferenceSampler(arrays, 2, rational=1.0).kind == kinds[4].kind
-
-
-def test_segments_of_images_are_those_of_their_episodes(write, make):
-    rng = np.random.default_rng(3)
-    dataset = write([make(IMAGES, ACTION, length=length, end="cut", rng=rng) for length in (2, 5, 3)], IMAGES, ACTION)
-    episodes = list(dataset)
-    by_reward = {
-        np.float32(reward): (number, step)
-        for number, episode in enumerate(episodes)
-        for step, reward in enumerate(episode.rewards)
-    }
-    batch = preferences(dataset, 16, seed=0, length=3).batch(0)
-    assert isinstance(batch.observations, dict)
-    assert batch.observations["camera"].shape == (16, 2, 3, 2, 3, 1)
-    assert batch.observations["camera"].dtype == torch.uint8
-    for item, segment in itertools.product(range(16), range(2)):
-        number, first = by_reward[np.float32(batch.rewards[item, segment, 0])]
-        episode, place = episodes[number], slice(first, first + 3)
-        assert isinstance(episode.observations, dict)
-        assert batch.timesteps[item, segment].tolist() == [first, first + 1, first + 2]
-        for key, tensor in batch.observations.items():
-            expected = np.asarray(episode.observations[key])[place]
-            np.testing.assert_array_equal(tensor[item, segment].numpy(), expected)
-        np.testing.assert_array_equal(batch.actions[item, segment].numpy(), np.asarray(episode.actions)[place])
-        np.testing.assert_array_equal(batch.rewards[item, segment].numpy(), episode.rewards[place].astype(np.float32))
 
 
 def test_segments_follow_the_weights_of_a_mixture(write, make):
@@ -218,39 +168,6 @@ def test_segments_follow_the_weights_of_a_mixture(write, make):
 
     with pytest.raises(ValueError, match="component 0 of the mixture has no episode of 5 steps"):
         preferences(arrays, 4, seed=0, length=5)
-
-
-def test_a_length_that_fits_nowhere_is_refused_with_the_longest():
-    arrays = arrays_of([3, 7, 2])
-    with pytest.raises(ValueError, match=r"^tests: no segment of 8 .* \(number 1\) has 7; choose"):
-        preferences(arrays, 4, seed=0, length=8)
-    assert preferences(arrays, 4, seed=0, length=7).batch(0).timesteps[0, 0].tolist() == [*range(7)]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"length": 0},
-        {"discount": 1.1},
-        {"mistake_probability": -0.1},
-        {"equal_margin": -1.0},
-        {"equal_margin": float("nan")},
-        {"rational": -1.0},
-        {"rational": float("inf")},
-        {"label": "scripted"},
-    ],
-)
-def test_settings_out_of_range_are_refused(wrong):
-    chosen = {"length": 2, **wrong}
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        preferences(arrays_of([3]), 4, seed=0, **chosen)
-
-
-@pytest.mark.parametrize("label", ["returns", "none"])
-def test_tensors_have_their_types(label):
-    batch = preferences(arrays_of([3]), 4, seed=0, length=2, label=label).batch(0)
-    assert batch.timesteps.dtype == torch.int64
-    assert batch.labels.dtype == batch.rewards.dtype == batch.actions.dtype == torch.float32
 
 
 def test_weights_that_leave_no_segment_are_refused_with_the_dataset():

@@ -122,12 +122,6 @@ def test_a_state_that_is_none_is_refused(mini, wrong):
         stream.load_state_dict({**stream.state_dict(), **wrong})
 
 
-@pytest.mark.parametrize("wrong", [{"rank": 2, "ranks": 2}, {"rank": -1}, {"ranks": 5}, {"ranks": 0}])
-def test_ranks_that_cannot_be_are_refused(mini, wrong):
-    with pytest.raises(ValueError, match="batch_size"):
-        transitions(mini, SIZE, seed=3, **wrong)
-
-
 def gather_on_rank(rank, meeting, folder, queue):
     """Sample a slice of each batch and give all slices of it to rank 0."""
     torch.distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=2)
@@ -179,30 +173,6 @@ KINDS = {
     "goals": orlog.goals,
     "preferences": functools.partial(orlog.preferences, length=5),
 }
-
-
-def tensors(batch):
-    values = {name: getattr(batch, name) for name in columns(batch)}
-    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_goes_on_after_a_state_in_ranks_and_in_another_process(mini, kind):
-    def make(**options):
-        return KINDS[kind](mini, SIZE, seed=1, **options)
-
-    expected = list(itertools.islice(make(), 70))
-    late = make()
-    late.load_state_dict({**make().state_dict(), "batch": 66})
-    copied = pickle.loads(pickle.dumps(make()))
-    for name, wanted in tensors(expected[66]).items():
-        for other in (next(iter(late)), make().batch(66), copied.batch(66)):
-            assert torch.equal(tensors(other)[name], wanted), name
-    assert len({stream.state_dict()["kind"] for stream in (make(), copied)}) == 1
-    halves = [make(rank=rank, ranks=2).batch(66) for rank in range(2)]
-    if "episodes" not in kind:  # their batches are as long as their longest
-        for name, wanted in tensors(expected[66]).items():
-            assert torch.equal(torch.cat([tensors(half)[name] for half in halves]), wanted), name
 
 
 def test_a_pickled_stream_over_a_memory_map_takes_no_rows_along(mini):
