@@ -28,6 +28,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
+from orlog.datasets.formats.hdf5_heaps import check_heaps
 from orlog.datasets.formats.notes import note_blank
 from orlog.datasets.formats.safe_reading import reading as reading_file
 from orlog.datasets.store.hdf5 import import_h5py
@@ -61,12 +62,13 @@ def is_hdf5(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def open_hdf5(path: Path, where: str) -> Iterator[Any]:
-    """Open a file, which is no link, to read from it; errors call it `where`."""
+def open_hdf5(path: Path, where: str, *, texts: bool = False) -> Iterator[Any]:
+    """Open a file, which is no link, to read from it; errors call it `where`. With `texts`, those of any length will be read."""
     h5py = import_h5py()
     with reading(where):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise SchemaError(f"{where}: expected a file, found a link or folder.")
+        check_heaps(path, where, texts=texts)
         file = h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
     with file:
         yield file

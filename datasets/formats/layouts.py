@@ -363,7 +363,7 @@ def _open_robomimic(asked: Asked) -> Iterator[Opened]:
     def lack(text: str) -> None:
         tell_lack(asked.options, lacks, SchemaError(text))
 
-    with open_hdf5(path, where) as file, reading(where):
+    with open_hdf5(path, where, texts=True) as file, reading(where):
         data, size = child(file, "data", where, ROBOMIMIC_NAME), path.stat().st_size
         demos = sorted((name for name in names_in(data) if name.startswith("demo_")), key=by_numbers)
         masks = _masks(file, where, size)

@@ -62,7 +62,7 @@ KNOWN = ("id", "total_steps", "seed")
 def _open(asked: Asked) -> Iterator[Opened]:
     main, where = _main_file(asked.files), asked.sources[0]
     metadata, notes = read_metadata(main.with_name(METADATA_FILE), where), list[Note]()
-    with open_hdf5(main, where) as file:
+    with open_hdf5(main, where, texts=True) as file:
         with reading(where):
             count = metadata.total_episodes
             here = [number for number in range(count) if has_child(file, f"episode_{number}")]

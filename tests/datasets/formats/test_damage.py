@@ -486,3 +486,33 @@ if __name__ == "__main__":
             with tempfile.TemporaryDirectory() as folder:
                 counted = count_flips(name, dataset, Path(folder), FLIPS)
                 sys.stdout.write(f"{name} {dict(counted)}\n")
+
+
+@pytest.mark.parametrize(("number", "size"), [(0, 0), (1, 2**64 - 8), (1, 2**63), (1, 2**20)])
+def test_heaps_of_texts_that_libhdf5_would_never_end_to_read_are_refused(samples, tmp_path, number, size):
+    for name in ("minari", "robomimic"):
+        sample = samples[name][0]
+        path = next(path for path in sample.root.rglob("*.hdf5") if b"GCOL" in path.read_bytes())
+        sound = path.read_bytes()
+        damaged = bytearray(sound)
+        struct.pack_into("<HHIQ", damaged, sound.index(b"GCOL") + 16, number, 1, 0, size)
+        path.write_bytes(damaged)
+        with pytest.raises(IntegrityError, match=rf"heap of texts .* claims {size} bytes\."):
+            read_files(formats()[name], sample.given, tmp_path / "store", sample.options)
+        path.write_bytes(sound)
+
+
+def test_names_of_hdf5_whose_free_blocks_lead_around_are_refused(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        file["actions"] = np.zeros((4, 2))
+    data = bytearray(path.read_bytes())
+    heap = data.index(b"HEAP\x00\x00\x00\x00")
+    size, _, first = struct.unpack_from("<QQQ", data, heap + 8)
+    assert size >= 64
+    block = size - 32
+    struct.pack_into("<QQQ", data, heap + 8, size, block, first)
+    struct.pack_into("<QQ", data, first + block, block, 32)  # the next free block is itself
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError, match=r"free blocks of its heap of names.*in a circle"):
+        orlog.import_dataset(path, "lab/a-v1", columns={"action": "actions"}, episode="file")
