@@ -484,7 +484,7 @@ def open_arrays(file: ArrayFile, options: Options) -> Generator[Place]:
         return
     opening: Any = open_zarr if is_zarr(path) else open_npz if is_npz(path) else open_npy
     with opening(path, where) as store:
-        attributes = getattr(store, "attributes", lambda _path: {})
+        attributes: Callable[[str], Any] = getattr(store, "attributes", lambda _path: {})
         lists = Lists(store.names, attributes, store.whole)
 
         def names_of(name: str) -> AxisNames:

@@ -665,8 +665,10 @@ def _of_images(levels: np.ndarray, count: int) -> Statistics:
     channels = []
     for counts in levels:
         seen, total = np.flatnonzero(counts), int(counts.sum())
-        mean = float(counts @ LEVELS / total)
-        variance = float(counts @ (LEVELS - mean) ** 2 / total)
+        # Whole numbers are exact; a product of floats has other last bits on another processor.
+        sums = [sum(int(count) * level**power for level, count in enumerate(counts)) for power in (1, 2)]
+        mean = sums[0] / (255 * total)
+        variance = (sums[1] * total - sums[0] ** 2) / (255 * total) ** 2
         upto, ranks = counts.cumsum(), np.array(SHARES) * (total - 1)
         low, high = (LEVELS[np.searchsorted(upto, r, "right")] for r in (np.floor(ranks), np.ceil(ranks)))
         marks = low + (high - low) * (ranks - np.floor(ranks))
