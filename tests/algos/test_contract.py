@@ -1,6 +1,7 @@
 """What holds for every algorithm in each of its forms, also for one whose file came just now."""
 
 import dataclasses
+import importlib
 import json
 import math
 import re
@@ -52,6 +53,16 @@ VALUED = [
 ]
 CLONING = [form for form in FORMS.values() if not getattr(form, "REWARDS", True) and form not in IN_WORDS]
 RECORDED = [form for form in FORMS.values() if (plain.RECORDED / f"{file_of(form)}.npz").exists()]
+PLAIN = {
+    name: kind
+    for file in ("choices", "regression", "safety", "teams")
+    for name, kind in vars(importlib.import_module(f"tests.algos.updates.{file}")).items()
+    if name in FORMS and FORMS[name] not in RECORDED
+}
+"""Implementations of the equations in NumPy, of those that no other code recorded."""
+PLAIN_CASES = [
+    pytest.param(FORMS[name], kind, case, id=f"{name}-{case}") for name, kind in PLAIN.items() for case in kind.CASES
+]
 
 
 @pytest.fixture(params=[*FORMS.values()], ids=[*FORMS])
@@ -88,6 +99,28 @@ def tensors(batch):
 
 
 # --- training
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize(("form", "kind", "settings"), PLAIN_CASES)
+def test_updates_equal_a_plain_implementation(form, kind, settings, make, batches_of):
+    both = {**plain.fast_settings(settings_of(form)), **kind.SETTINGS, **settings}
+    algorithm = make(form, seed=3, **both)
+    kind.prepare(algorithm)
+    expected = kind(algorithm, seed=3)
+    for batch in batches_of(algorithm, kind.UPDATES):
+        in_double = batch.map(lambda values: values.double() if values.is_floating_point() else values)
+        shown = expected.update(in_double) or {}
+        metrics = algorithm.update(in_double)
+        for name, value in shown.items():
+            assert metrics[name].item() == pytest.approx(value, rel=1e-5), name
+    limit = {"rtol": 0, "atol": kind.TOLERANCE}
+    for name, values in plain.tensors_of(algorithm).items():
+        np.testing.assert_allclose(values, expected.parameters[name], **limit, err_msg=name)
+    drawn = torch.randn((2, 7, 3), generator=make_generator(0, 0)) * 3
+    wanted = expected.actions(drawn[0], drawn[1][:, : plain.width_of_goals(algorithm)])
+    if wanted is not None:
+        np.testing.assert_allclose(algorithm.act(drawn[0]), wanted, rtol=0, atol=10 * kind.TOLERANCE)
 
 
 @pytest.mark.usefixtures("in_float64")
