@@ -110,7 +110,7 @@ class TokenSampler(Sampler):
         is_action &= valid
         decides &= valid
         marks = (is_action > decides).view(-1).nonzero().squeeze(1)  # the mark after what is said
-        ends = torch.zeros((2, rows.numel()), device=rows.device)
+        ends = torch.zeros((2, rows.numel()), dtype=self._ends.dtype, device=rows.device)
         ends.index_copy_(1, marks, self._ends[rows.view(-1)[marks]].T)
         rewards, terminations = ends.view(2, *rows.shape)
         return TokenBatch(

@@ -1,18 +1,15 @@
-"""Batches of arrays in JAX, through the example that trains an agent of others from their clone."""
+"""Batches of arrays in JAX, in processes of their own: one that has imported it is no longer to be forked."""
 
-import runpy
+import os
 import sys
 from pathlib import Path
 
-import jax
-import numpy as np
-
-import orlog
+from tests.programs import run_program
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fql_in_jax.py"
 # What the example uses of the authors' `agents/fql.py`, with a linear policy in place of theirs.
 AGENT = """
-import functools, types
+import types
 import jax, jax.numpy as jnp
 
 KEYS = {"observations", "actions", "rewards", "masks", "next_observations"}
@@ -41,23 +38,30 @@ def loss_and_slope(weights, batch):
 
 get_config = types.SimpleNamespace
 """
+JIT = """
+import jax, numpy as np, orlog, sys
+ds = orlog.load_dataset(sys.argv[1])
+arrays, tensors = (next(iter(orlog.transitions(ds, 256, seed=0, to=to))) for to in ("numpy", "torch"))
+means = jax.jit(lambda values: values.mean(axis=0))(arrays.observations)
+np.testing.assert_allclose(means, tensors.observations.mean(0), rtol=1e-5)
+"""
 
 
-def test_the_example_trains_an_agent_of_a_clone_and_scores_it(tmp_path, monkeypatch, capsys):
+def run(*words):
+    done = run_program([sys.executable, *words], env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_trains_an_agent_of_a_clone_and_scores_it(tmp_path):
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents" / "fql.py").write_text(AGENT, "utf-8")
-    monkeypatch.setattr("sys.argv", ["fql_in_jax.py", str(tmp_path), "--steps", "50"])
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-    lines = capsys.readouterr().out.splitlines()
+    lines = run(str(EXAMPLE), str(tmp_path), "--steps", "50").splitlines()
     losses = [float(line.split()[-1]) for line in lines if line.startswith("step ")]
     assert len(losses) == 5
     assert losses[-1] < losses[0]
     assert "normalized score" in lines[-1]
 
 
-def test_arrays_go_through_jit_as_tensors_do_through_torch(mini):
-    arrays = next(iter(orlog.transitions(mini, 256, seed=0, to="numpy")))
-    tensors = next(iter(orlog.transitions(mini, 256, seed=0)))
-    means = jax.jit(lambda values: values.mean(axis=0))(arrays.observations)
-    np.testing.assert_allclose(means, tensors.observations.mean(0), rtol=1e-5)
+def test_arrays_go_through_jit_as_tensors_do_through_torch(mini_folder):
+    run("-c", JIT, str(mini_folder))
