@@ -37,7 +37,6 @@ _NUMBERS = {
     **dict.fromkeys(("uint8", "uint16", "uint32", "uint64"), int),
     **dict.fromkeys(("float16", "float32", "float64"), float),
 }
-_ESCAPED = "~"
 _KEPT = frozenset(string.ascii_letters + string.digits + "_.-")
 _ORIGINAL = "orlog_original_type"  # attribute of a space that stands in for another type
 _PROBES = 16

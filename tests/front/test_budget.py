@@ -15,7 +15,7 @@ SOURCES = (".py", ".pyi", ".c", ".js", ".css", ".html")
     [
         (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 86_150),
         (ROOMS, (".py",), lambda _: 1, 281),
-        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 63_050),
+        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 62_950),
     ],
     ids=["lines of the product", "modules of the product", "lines of tests"],
 )

@@ -16,11 +16,6 @@ from tests.algos.plain import goal_maps, tensors_of
 NAMES = {"observations": "s", "actions": "a", "rewards": "r", "next_observations": "next_s"}
 
 
-def parameters_of(module):
-    """Return a copy of a module's parameters."""
-    return [one.detach().numpy().astype(np.float64, copy=True) for one in module.parameters()]
-
-
 def network(parameters, inputs):
     """Return the outputs of linear layers with ReLU between them."""
     for index in range(0, len(parameters), 2):
@@ -28,20 +23,6 @@ def network(parameters, inputs):
         if index < len(parameters) - 2:
             inputs = np.maximum(inputs, 0)
     return inputs
-
-
-def smooth_network(parameters, inputs, layer_norm=False):
-    """Return the outputs of linear layers with GELU between them, and layer normalization if asked."""
-    *hidden, weight, bias = parameters
-    size = 4 if layer_norm else 2
-    for index in range(0, len(hidden), size):
-        x = inputs @ hidden[index].T + hidden[index + 1]
-        inputs = x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-        if layer_norm:
-            apart = inputs - inputs.mean(1, keepdims=True)
-            deviation = np.sqrt((apart**2).mean(1, keepdims=True) + 1e-6)
-            inputs = apart / deviation * hidden[index + 2] + hidden[index + 3]
-    return inputs @ weight.T + bias
 
 
 def gradients(loss, parameters):
