@@ -1,4 +1,4 @@
-"""Pictures of datasets as SVG, for cards and notebooks: histograms of returns and lengths, ranges of numbers, frames, paths.
+"""Pictures of datasets as SVG, for cards and notebooks: histograms of returns and lengths, ranges of numbers, frames.
 
 Drawn by hand, so that publishing needs no package for pictures and equal data have equal pictures.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orlog.datasets.looking.leaves import first_frames, maze_of, paths_of, png_bytes
-from orlog.datasets.looking.sparklines import histogram, parts_between
+from orlog.datasets.looking.leaves import first_frames, png_bytes
+from orlog.datasets.looking.sparklines import histogram
 from orlog.manifests.names import counted, size_text
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ BINS = 30
 WIDTH, HEIGHT, MARGIN = 280, 180, 40  # of one panel, in pixels
 FRAME = 64  # pixels of the longer side of a frame
 NOTEBOOK_FRAMES = 6
-NOTEBOOK_PATHS = 60
 BLUE, GRAY = "#1f6fb4", "#9a9a9a"
 
 
@@ -57,30 +56,6 @@ def card_picture(
     )
 
 
-def maze_picture(maze: Sequence[Sequence[Any]], paths: Sequence[np.ndarray], returns: np.ndarray, episodes: int) -> str:
-    """Return paths (steps, 2) through a maze as the text of an SVG file; the darker, the higher the return."""
-    side = (HEIGHT + 60) / max(len(maze), len(maze[0]))
-    width, height = side * len(maze[0]), side * len(maze)
-    drawn = [
-        f'<rect x="{column * side:.1f}" y="{row * side:.1f}" width="{side:.1f}" height="{side:.1f}" '
-        f'fill="{"#3b4252" if cell == 1 else "#a3d9a5"}"/>'
-        for row, cells in enumerate(maze)
-        for column, cell in enumerate(cells)
-        if cell in (1, "g")
-    ]
-    for share, path in zip(parts_between(returns, returns.min(), returns.max()), paths, strict=True):
-        places = (path * [1, -1] * side + [width / 2, height / 2])[:: max(1, len(path) // 150)]
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places.tolist())
-        shade = f"rgb({160 - 152 * share:.0f},{205 - 157 * share:.0f},{235 - 128 * share:.0f})"
-        drawn.append(f'<polyline points="{points}" fill="none" stroke="{shade}" opacity="0.8"/>')
-    text = f"{len(paths)} of {episodes:,} episodes; dark: high return"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + 20:.0f}" height="{height + 34:.0f}" '
-        'font-family="sans-serif" font-size="11" fill="#333333"><rect width="100%" height="100%" '
-        f'fill="white"/>{_text(10, 16, text)}<g transform="translate(10, 24)">{"".join(drawn)}</g></svg>\n'
-    )
-
-
 def notebook_html(dataset: Dataset, text: str) -> str:
     """Return a dataset as a notebook shows it: HTML without scripts or links; `text` is what `repr` says."""
     manifest = dataset.manifest
@@ -102,13 +77,8 @@ def notebook_html(dataset: Dataset, text: str) -> str:
     )
     picture = ""
     if dataset.total_episodes:
-        returns, lengths = dataset.column("episodes/returns"), dataset.episode_lengths
         frames = first_frames(dataset, NOTEBOOK_FRAMES)
-        maze = maze_of(environment)
-        if maze:
-            chosen, paths = paths_of(dataset, NOTEBOOK_PATHS)
-            picture = maze_picture(maze, paths, returns[chosen], dataset.total_episodes)
-        picture += card_picture(returns, lengths, [], frames)
+        picture = card_picture(dataset.column("episodes/returns"), dataset.episode_lengths, [], frames)
     return f"<div><code>{html.escape(text)}</code><table>{rows}</table>{picture}</div>"
 
 
@@ -157,7 +127,6 @@ def _ranges(ranges: Sequence[tuple[str, float, float, float, float]]) -> str:
 
 
 def _strip(frames: Sequence[np.ndarray]) -> str:
-    """Draw frames side by side; large ones lose rows and columns."""
     parts = [_text(0, -4, "frames of the episode with the highest return, from first to last")]
     for index, frame in enumerate(frames):
         every = -(-max(frame.shape[:2]) // FRAME)

@@ -32,10 +32,9 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.reading.selection import MOST_EPISODES, ROUNDING, Selection, episode_column
-from orlog.datasets.store.shards import Place
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_reader import placed
-from orlog.errors import NotFoundError, SchemaError
+from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec, axis_of, offsets_column, values_column
 from orlog.manifests.documents import canonical_json
 from orlog.manifests.manifest import Column
@@ -391,9 +390,3 @@ class PaddedVersion(StoredVersion):
     def hash_column(self, part: int, name: str, see: Callable[[np.ndarray], None] = lambda _: None) -> str:
         """Return the BLAKE3 of a column of the stored version, as it is stored."""
         return self._stored.hash_column(part, name, see)
-
-    def place(self, name: str, row: int) -> Place:
-        """Return where a row lies; see `StoredVersion.place`. What is filled up or made lies nowhere."""
-        if name not in self._same:
-            raise NotFoundError(f"{name}: its rows are filled up as they are read.")
-        return self._stored.place(name, row)

@@ -27,7 +27,6 @@ import numpy as np
 from orlog.base.files import hash_file, make_folder, storage_errors, sync
 from orlog.datasets.store.encoding import LARGEST_CHUNK_BYTES
 from orlog.datasets.store.objects import mismatch
-from orlog.datasets.store.shards import Place
 from orlog.datasets.store.zarr_reader import ZarrReader, by_chunk, hash_values, placed
 from orlog.datasets.store.zarr_writer import WrittenPart
 from orlog.errors import IntegrityError, needing
@@ -126,23 +125,6 @@ class Hdf5Reader:
             values = self.read(name, start, int(rows[wanted[-1]]) + 1)
             out[wanted] = values[rows[wanted] - start]
         return out
-
-    def place(self, name: str, row: int) -> Place:
-        """Return where a row of a column lies; reading the chunk compares it with its checksum."""
-        self.read(name, row, row + 1)
-        dataset = self._dataset(name)
-        rows = int(dataset.chunks[0])
-        first = row // rows * rows
-        info = dataset.id.get_chunk_info_by_coord((first, *[0] * (dataset.ndim - 1)))
-        return Place(
-            file=self.path.name,
-            chunk=row // rows,
-            first_row=first,
-            rows=rows,
-            offset=int(info.byte_offset),
-            size_bytes=int(info.size),
-            checksum="Fletcher-32, by HDF5",
-        )
 
     def _dataset(self, name: str) -> Any:
         """Return the open dataset of a column, checked on its first use in this process."""

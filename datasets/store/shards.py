@@ -17,7 +17,6 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -34,28 +33,6 @@ _CRC_BYTES = 4
 _INDEX_BYTES = 16
 _RESIDUE = 0x48674BC7
 _NEVER_WRITTEN = 2**64 - 1
-
-
-class Place(NamedTuple):
-    """Where the bytes of a row lie.
-
-    Attributes:
-        file: Path inside the store's folder.
-        chunk: Number of the chunk in that file.
-        first_row: First row of the chunk in its part of the column.
-        rows: Rows that a whole chunk holds.
-        offset: First byte of the chunk in the file.
-        size_bytes: Bytes of the chunk, its checksum included.
-        checksum: The chunk's checksum, which was compared with its bytes: its kind and its value.
-    """
-
-    file: str
-    chunk: int
-    first_row: int
-    rows: int
-    offset: int
-    size_bytes: int
-    checksum: str
 
 
 def encode_shard(values: np.ndarray, encoding: Encoding) -> Iterator[bytes]:

@@ -18,9 +18,8 @@ from orlog.datasets.store.chunk_hashes import check_sizes, has_chunk_hashes, lay
 from orlog.datasets.store.encoding import LARGEST_METADATA
 from orlog.datasets.store.hdf5 import Hdf5Reader
 from orlog.datasets.store.objects import check_places, check_sha256, mismatch
-from orlog.datasets.store.shards import Place
 from orlog.datasets.store.zarr_reader import ZarrReader, hash_values, placed
-from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, clause
+from orlog.errors import IntegrityError, ManifestError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec, axis_of, expected_rows, is_offsets, offsets_of
 from orlog.manifests.manifest import MANIFEST_FILE, Column, Manifest, StoredObject, part_folder, parts_of, read_manifest
 
@@ -176,21 +175,6 @@ class StoredVersion:
         except IntegrityError as error:
             raise self._located(error, part) from error
         return out
-
-    def place(self, name: str, row: int) -> Place:
-        """Return where a row of a column lies, after comparing its chunk with its checksum."""
-        column = self._columns[name]
-        if not 0 <= row < column.rows:
-            raise IndexError(f"{name}: it has {column.rows} rows, found row {row}.")
-        if 0 in column.shape:
-            raise NotFoundError(f"{name}: its rows hold no bytes.")
-        firsts = self._first_rows[name]
-        part = int(np.searchsorted(firsts, row, side="right")) - 1
-        try:
-            place = self._readers[part].place(name, row - firsts[part])
-        except IntegrityError as error:
-            raise self._located(error, part) from error
-        return place._replace(file=part_folder(part) + place.file)
 
     def read_episodes(self, name: str, episodes: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
         """Return the rows of some episodes, one after the other; offsets are rebased onto them."""

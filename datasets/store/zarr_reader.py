@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import blake3
-import google_crc32c
 import numpy as np
 
 from orlog.datasets.store.encoding import LARGEST_METADATA, Encoding, read_encoding
 from orlog.datasets.store.objects import mismatch, shard_path
-from orlog.datasets.store.shards import Place, Shard, undo_difference
+from orlog.datasets.store.shards import Shard, undo_difference
 from orlog.errors import IntegrityError, clause
 from orlog.manifests.columns import ColumnSpec, little_endian_bytes
 
@@ -151,24 +150,6 @@ class ZarrReader:
 
         _for_each(decode, list(by_chunk(rows, encoding.chunk_rows)))
         return out
-
-    def place(self, name: str, row: int) -> Place:
-        """Return where a row of a column lies, after comparing its chunk with its checksum."""
-        column = self._column(name)
-        rows = column.encoding.chunk_rows
-        number, inside = divmod(row // rows, column.encoding.chunks_per_shard)
-        shard = self._shard(column, number)
-        checksum = google_crc32c.value(bytes(shard.read(inside)))
-        offset, size = shard.place(inside)
-        return Place(
-            file=shard_path(column.spec, number),
-            chunk=inside,
-            first_row=row // rows * rows,
-            rows=rows,
-            offset=offset,
-            size_bytes=size,
-            checksum=f"CRC32C {checksum:08x}",
-        )
 
     def shards(self) -> dict[str, tuple[int, int]]:
         """Return how many chunks each shard holds and has room for, by path."""

@@ -42,6 +42,11 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+def forget():
+    """Forget the module, as a process that never imported it."""
+    del sys.modules["my_envs"], os.environ["ORLOG_IMPORT"], gymnasium.registry["lab/Grid-v0"]
+
+
 def run(folder, *words):
     """Run a command in a process of its own, where nothing is registered yet."""
     environment = {name: text for name, text in os.environ.items() if name != "ORLOG_IMPORT"}
@@ -52,8 +57,9 @@ def run(folder, *words):
 def test_the_first_lines_work_as_written_and_in_worker_processes(here):
     given = ("import", "data.npz", "lab/grid-v1", "--environment", "lab/Grid-v0")
     assert command(*given).returncode == 1  # nothing is registered here
-    made = run(here, *given, "--import", "my_envs")
+    made = command(*given, "--import", "my_envs")
     assert made.returncode == 0, made.stderr
+    forget()
     words = ("train", "iql", "lab/grid-v1", "--seeds", "2", "--steps", "4", "--set", "hidden=4,4")
     without = command(*words)
     assert without.returncode == 1
@@ -65,7 +71,7 @@ def test_the_first_lines_work_as_written_and_in_worker_processes(here):
     without = command("evaluate", "runs/iql/lab/grid-v1", "--episodes", "2")
     assert without.returncode == 1
     assert "my_envs" in without.stderr
-    found = run(here, "evaluate", "runs/iql/lab/grid-v1", "--import", "my_envs", "--episodes", "2", "--json")
+    found = command("evaluate", "runs/iql/lab/grid-v1", "--import", "my_envs", "--episodes", "2", "--json")
     assert found.returncode == 0, found.stderr
     assert [one["seed"] for one in json.loads(found.stdout)["runs"]] == [0, 1]
 
@@ -75,7 +81,7 @@ def test_the_module_is_recorded_beside_the_id_and_never_imported_for_that(here):
     folder = orlog.import_dataset("data.npz", "lab/grid-v1", environment="lab/Grid-v0")
     body = json.loads((folder / "manifest.json").read_text())
     assert body["environment"]["module"] == "my_envs"
-    del sys.modules["my_envs"], os.environ["ORLOG_IMPORT"], gymnasium.registry["lab/Grid-v0"]
+    forget()
     with pytest.raises(NotFoundError, match="recorded with the module 'my_envs'"):
         orlog.load_dataset(folder).recover_environment()
     assert "my_envs" not in sys.modules
@@ -85,7 +91,7 @@ def test_the_module_is_recorded_beside_the_id_and_never_imported_for_that(here):
 def test_an_export_takes_the_module_of_the_environment_that_it_writes(here):
     import_modules(["my_envs"])
     orlog.import_dataset("data.npz", "lab/grid-v1", environment="lab/Grid-v0")
-    del sys.modules["my_envs"], os.environ["ORLOG_IMPORT"], gymnasium.registry["lab/Grid-v0"]
+    forget()
     words = ("export", "lab/grid-v1", "out", "--to", "minari")
     refused = command(*words)
     assert refused.returncode == 1

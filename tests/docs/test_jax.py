@@ -38,30 +38,26 @@ def loss_and_slope(weights, batch):
 
 get_config = types.SimpleNamespace
 """
-JIT = """
-import jax, numpy as np, orlog, sys
-ds = orlog.load_dataset(sys.argv[1])
+# One process for both, since it takes seconds to start.
+PROGRAM = """
+import jax, numpy as np, orlog, runpy, sys
+ds = orlog.load_dataset(sys.argv.pop(1))
 arrays, tensors = (next(iter(orlog.transitions(ds, 256, seed=0, to=to))) for to in ("numpy", "torch"))
 means = jax.jit(lambda values: values.mean(axis=0))(arrays.observations)
 np.testing.assert_allclose(means, tensors.observations.mean(0), rtol=1e-5)
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def run(*words):
-    done = run_program([sys.executable, *words], env={**os.environ, "JAX_PLATFORMS": "cpu"})
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_the_example_trains_an_agent_of_a_clone_and_scores_it(tmp_path):
+def test_arrays_go_through_jit_and_the_example_trains_an_agent_of_a_clone_and_scores_it(mini_folder, tmp_path):
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents" / "fql.py").write_text(AGENT, "utf-8")
-    lines = run(str(EXAMPLE), str(tmp_path), "--steps", "50").splitlines()
+    words = ("-c", PROGRAM, mini_folder, EXAMPLE, tmp_path, "--steps", "50")
+    done = run_program([sys.executable, *map(str, words)], env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
     losses = [float(line.split()[-1]) for line in lines if line.startswith("step ")]
     assert len(losses) == 5
     assert losses[-1] < losses[0]
     assert "normalized score" in lines[-1]
-
-
-def test_arrays_go_through_jit_as_tensors_do_through_torch(mini_folder):
-    run("-c", JIT, str(mini_folder))

@@ -123,20 +123,6 @@ def test_the_quickstart_ends_in_same_or_consistent(elsewhere, monkeypatch, capsy
         assert verdict_of(shown, algorithm) in text
 
 
-@pytest.mark.thorough
-def test_the_exit_code_says_what_came_out(elsewhere):
-    name = elsewhere.dataset.name
-    same = ran("bc", name, "--require-same")
-    assert (same.exit_code, "BC is the same" in same.stdout) == (0, True), same.output
-    consistent = ran("cql", name, "--out", "cql")
-    assert (consistent.exit_code, "CQL is consistent" in consistent.stdout) == (0, True)
-    unsettled = ran("cql", name, "--out", "cql-again", "--require-same")
-    assert (unsettled.exit_code, "CQL is consistent" in unsettled.stdout) == (4, True)
-    elsewhere.change = lambda _, returns: returns + 60
-    worse = ran("cql", name, "--out", "cql-worse", "--require-same")
-    assert (worse.exit_code, "CQL is not consistent: +" in worse.stdout) == (1, True)
-
-
 def test_seeds_are_added_until_it_is_settled(elsewhere):
     found = ran("iql", elsewhere.dataset.name, "--sequential", "--json")
     body = json.loads(found.stdout)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orlog import load_runs, references
+from orlog import finetune, load_runs, references
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.runs import read_evaluation, read_metrics, read_sealed, write_sealed
 from orlog.base.files import hold_folder
@@ -16,7 +16,6 @@ from orlog.datasets.looking.figures import new_figure
 from orlog.errors import ManifestError, StoppedError
 from orlog.normalize.statistics import mean_interval, share_interval
 from orlog.runs.run_folders import find_run_folders, group_runs, mean_curve, scores_measured_alike
-from orlog.runs.running import finetune as orlog_finetune
 from tests.command_line import orlog
 from tests.training import train_run
 
@@ -165,7 +164,7 @@ def test_a_seed_counts_once_and_only_what_differs_is_shown(mini, tmp_path):
     train(mini, root / "more", 2, steps=20)
     common = {"steps": 4, "evaluations": 0, "noise": 0.1}
     for prior in (None, 0.25):
-        orlog_finetune(root / "seed-1", out=root / f"prior-{prior}", prior=prior, **common)
+        finetune(root / "seed-1", out=root / f"prior-{prior}", prior=prior, **common)
     groups = {
         label: [run.record and run.record.seed for run in group]
         for (_, label), group in group_runs(find_run_folders(root)).items()

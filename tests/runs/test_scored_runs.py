@@ -19,6 +19,7 @@ from tests.command_line import orlog
 from tests.training import train_run
 
 MINI = "pointmaze/umaze-mini-v1"
+here = pytest.mark.usefixtures("jobs_run_here")
 
 
 def edited(file, to, change):
@@ -232,6 +233,7 @@ def reproduced(path, *words):
     return orlog("reproduce", str(path), "--out", str(path.parent / "again"), *words)
 
 
+@here
 def test_returns_that_no_seed_gives_are_contradicted(file, tmp_path):
     raised = edited(file, tmp_path / "raised.json", add_to_returns(50.0))
     said = reproduced(raised, "--seeds", "1-2")
@@ -243,6 +245,7 @@ def test_returns_that_no_seed_gives_are_contradicted(file, tmp_path):
     assert (said.returncode, said.stdout.partition(":")[0]) == (4, "unsettled")
 
 
+@here
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
@@ -271,6 +274,7 @@ def test_options_of_other_reproductions_are_refused(file):
     assert orlog("reproduce", str(file), MINI).returncode == 2
 
 
+@here
 def test_an_algorithm_of_ones_own_is_run_again_from_its_file_alone(mini_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert mini_folder.is_dir()
@@ -307,6 +311,7 @@ def test_an_algorithm_of_ones_own_is_run_again_from_its_file_alone(mini_folder, 
     assert (unknown.code.files, unknown.code.repository) == ({}, "")
 
 
+@here
 def test_a_dataset_that_is_not_here_is_built(file, tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "empty"))
     assert reproduce_file(file, tmp_path / "again").word == "identical"

@@ -7,7 +7,7 @@ import torch
 import orlog
 from orlog.errors import NotFoundError
 from orlog.manifests.tables import table_file
-from orlog.runs.scores import SafeScore, normalized_task_scores
+from orlog.runs.scores import SafeScore
 from tests.command_line import orlog as orlog_command
 
 
@@ -110,20 +110,6 @@ def test_tensors_are_returns(kind):
 
 
 @pytest.mark.parametrize(
-    "names",
-    [
-        ("d4rl/hopper-medium-v2", "D4RL/hopper-medium-v2"),
-        ("atari/ms_pacman", "atari/MsPacman"),
-        ("d4rl/pen-human-v0", "d4rl/pen-human-v1"),
-        ("d4rl/maze2d-umaze-v1", "d4rl/maze2d-umaze-v1@1.0.0"),
-    ],
-)
-def test_a_dataset_counts_once_in_an_average(names):
-    with pytest.raises(ValueError, match="which would count twice in the average"):
-        normalized_task_scores({name: [1.0] for name in names})
-
-
-@pytest.mark.parametrize(
     ("name", "message"),
     [
         ("ogmarl/omiga/smac_v1/corridor/Good", "OG-MARL has .* reports raw team returns"),
@@ -135,25 +121,6 @@ def test_a_dataset_counts_once_in_an_average(names):
 def test_a_score_without_references_is_refused(name, message):
     with pytest.raises(NotFoundError, match=f"^{name}: {message}"):
         orlog.normalized_score(name, [1.0])
-
-
-def test_medians_are_taken_after_normalizing():
-    games = {"atari/breakout": [30.5], "atari/pong": [-20.7], "atari/qbert": [13455.0, 163.9]}
-    found = normalized_task_scores(games)
-    means = {name: orlog.normalized_score(name, values).mean() for name, values in games.items()}
-    assert found.scores == means
-    assert found.median == np.median(list(means.values()))
-    assert found.mean == pytest.approx(np.mean(list(means.values())))
-    assert found.interquartile_mean == pytest.approx(np.mean(list(means.values())))
-
-
-def test_what_may_not_share_an_average_is_refused():
-    with pytest.raises(ValueError, match=r"D4RL v2\), d4rl/hopper-medium-v0 \(D4RL v0"):
-        normalized_task_scores({"d4rl/hopper-medium-v2": [1], "d4rl/hopper-medium-v0": [1]})
-    with pytest.raises(ValueError, match="share no average"):
-        normalized_task_scores({"d4rl/hopper-medium-v2": [1], "atari/pong": [1]})
-    with pytest.raises(ValueError, match="at least one dataset"):
-        normalized_task_scores({})
 
 
 def test_the_command_scores_returns_by_the_references_that_it_names():

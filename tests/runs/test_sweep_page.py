@@ -34,17 +34,11 @@ def here(
         yield index, function(job)
 
 
-@pytest.fixture
-def sweep(mini):
-    planned = plan_sweep(
-        [mini.name], ["bc", "td3bc"], seeds=[0, 1], episodes=2, options=TrainOptions(steps=4, evaluations=2)
-    )
-    run_sweep(planned, executor=here)
-    assert planned.failures == []
-    return planned
-
-
-def test_a_page_shows_what_was_run_and_scored(sweep, tmp_path):
+def test_a_page_shows_what_was_run_each_algorithm_in_its_color_and_under_the_name_of_its_settings(mini, tmp_path):
+    options = TrainOptions(steps=4, evaluations=2)
+    sweep = plan_sweep([mini.name], ["bc", "td3bc"], seeds=[0, 1], episodes=2, options=options)
+    run_sweep(sweep, executor=here)
+    assert sweep.failures == []
     results = sweep.results()
     stored = [read_run(folder).algorithm for folder in finished_results()]
     assert sorted(stored) == ["bc", "bc", "td3bc", "td3bc"]
@@ -63,15 +57,6 @@ def test_a_page_shows_what_was_run_and_scored(sweep, tmp_path):
     assert "<details><summary>How to read this</summary>" in text
     assert "<script" not in text
 
-
-def test_a_sweep_of_which_nothing_is_done_has_no_page(mini, tmp_path):
-    empty = plan_sweep([mini.name], ["bc"], seeds=[0], episodes=2, options=TrainOptions(steps=4))
-    with pytest.raises(NotFoundError, match="nothing to report"):
-        write_sweep_page(empty, empty.results(), tmp_path / "empty.html", title="none")
-
-
-def test_an_algorithm_is_drawn_in_one_color_whichever_others_are_there(sweep):
-    results = sweep.results()
     series = series_of(one.record.algorithm for one in results)
     assert series == {"bc": 0, "td3bc": 1}
     scores = {"td3bc": {"a": np.array([[1.0], [2.0]])}}
@@ -81,15 +66,12 @@ def test_an_algorithm_is_drawn_in_one_color_whichever_others_are_there(sweep):
         assert '<g class="c1">' in figure
         assert '<g class="c0">' not in figure
 
-
-def test_a_method_is_called_by_what_it_was_run_with(sweep):
     def with_percent(result, percent):
         config = {**result.record.config, "percent": percent}
         record = msgspec.structs.replace(result.record, algorithm="percent_bc", config=config)
         run = dataclasses.replace(result.first.run, record=record)
         return dataclasses.replace(result, seeds={0: dataclasses.replace(result.first, run=run)})
 
-    results = sweep.results()
     one, other = with_percent(results[0], 25.0), with_percent(results[1], 100.0)
     assert titles_of([one]) == {"percent_bc": "BC-25%"}
     assert titles_of([one, other, one]) == {"percent_bc": "BC-25% or BC-100%"}
@@ -100,3 +82,9 @@ def test_a_method_is_called_by_what_it_was_run_with(sweep):
     assert "BC-25%" in page
     assert "BC-10%" not in page
     assert "BC-10%" not in curve_figure([one], {"percent_bc": 0})
+
+
+def test_a_sweep_of_which_nothing_is_done_has_no_page(mini, tmp_path):
+    empty = plan_sweep([mini.name], ["bc"], seeds=[0], episodes=2, options=TrainOptions(steps=4))
+    with pytest.raises(NotFoundError, match="nothing to report"):
+        write_sweep_page(empty, empty.results(), tmp_path / "empty.html", title="none")

@@ -120,8 +120,6 @@ def test_frames_follow_the_step_to_the_exact_pixel(serve, browse):
     page.wait_for_selector("canvas[data-step='30']")
     assert "step 30: pick up the cube" in page.locator(".texts").inner_text()
     assert page.locator(".charts figure").count() == 4
-    page.click("text=Where do these bytes lie?")
-    page.wait_for_selector("text=CRC32C")
 
 
 def test_a_range_of_a_plot_is_shown_in_all_of_them(serve, browse):
@@ -276,15 +274,14 @@ def test_who_entered_may_load_again_and_open_more_tabs(serve, browse, tmp_path):
     assert other.locator("nav").count() == 0
 
 
-@pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_texts_can_be_read_in_both_themes_and_on_a_phone(serve, browse, scheme, tmp_path):
+def test_texts_can_be_read_in_both_themes_and_on_a_phone(serve, browse, tmp_path):
     write_robot()
     ds = write_numbers(episodes=20)
     orlog.train("bc", ds, steps=2, evaluations=0, out=tmp_path / "runs" / "seed-0")
     (tmp_path / "report.html").write_text("<p>scores</p>")
     served = serve("lab/robot-v1", "lab/numbers-v1", tmp_path / "runs", tmp_path / "report.html")
     size = {"width": 400, "height": 800}
-    page = browse(served.address, color_scheme=scheme, viewport=size)
+    page = browse(served.address, viewport=size)
     views = ("0/episodes/1", "0/dataset", "compare", "runs/0", "differences", "report/0", "nowhere", "?")
     for place in views:
         page.goto(f"{served.page}#/{place}")
@@ -293,7 +290,9 @@ def test_texts_can_be_read_in_both_themes_and_on_a_phone(serve, browse, scheme, 
         if place == "?":
             page.keyboard.press("?")
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, place
-        assert page.evaluate(CONTRASTS) == [], place
+        for scheme in ("dark", "light"):
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate(CONTRASTS) == [], (place, scheme)
         unnamed = page.evaluate(
             "[...document.querySelectorAll('button, input, select, canvas, svg[role=img], a')]"
             ".filter(one => !(one.textContent.trim() || one.ariaLabel || one.ariaHidden)).length"

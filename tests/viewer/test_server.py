@@ -108,21 +108,6 @@ def test_frames_are_the_stored_pixels(serve):
     assert served.problem("api/data/0/episode/2/frame?column=rewards&step=0")[0] == 404
 
 
-def test_places_name_file_chunk_and_checksums(serve):
-    ds = write_robot()
-    served = serve("lab/robot-v1")
-    found = served.get("api/data/0/episode/1/places?step=3")
-    places = {one["column"]: one for one in found["columns"]}
-    rewards = places["rewards"]
-    assert rewards["row"] == 43
-    item = next(item for item in ds.manifest.objects if item.path == rewards["file"])
-    assert rewards["sha256"] == item.sha256
-    data = (ds.folder / item.path).read_bytes()
-    assert rewards["offset"] + rewards["size_bytes"] <= len(data)
-    end = rewards["offset"] + rewards["size_bytes"]
-    assert rewards["checksum"] == f"CRC32C {int.from_bytes(data[end - 4 : end], 'little'):08x}"
-
-
 def test_a_view_is_saved_once_into_the_folder_of_the_command(serve, tmp_path):
     ds = write_numbers()
     served = serve("lab/numbers-v1")
@@ -270,9 +255,6 @@ def test_a_damaged_shard_is_said_in_its_place_and_the_rest_is_shown(serve):
     assert status == 422
     assert "orlog verify" in text
     assert served.ask("api/data/0/episode/5/frame?column=observations/camera&step=9")[0] == 200
-    places = {one["column"]: one for one in served.get("api/data/0/episode/0/places")["columns"]}
-    assert "error" in places["rewards"]
-    assert "file" in places["actions"]
 
 
 def test_a_dataset_that_is_deleted_while_open_is_said_to_be(serve):

@@ -152,8 +152,6 @@ def _verify(folder: Path, name: str, quick: bool, values: bool, offline: bool, a
 
 
 def _repair(folder: Path, transfer: dict[str, Any], as_json: bool) -> None:
-    """Download again what is damaged or missing of a version; it raises where it cannot."""
-
     def text(_: object) -> None:
         for problem in problems:
             say(problem)

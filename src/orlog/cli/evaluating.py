@@ -83,7 +83,6 @@ def runs(folder: Path = Path("runs"), as_command: bool = False, verify: bool = F
 
 
 def _listed(run: RunSummary, varied: dict[str, Any]) -> list[str]:
-    """Return the cells of a run."""
     import numpy as np
 
     from orlog.datasets.looking.sparklines import course
@@ -182,7 +181,7 @@ def compare(
         if sequential and (number == 1 or len(comparison.methods) > 1):
             decided = _sequential(comparison, group, groups)
         if plot is not None and not is_file:
-            _draw_comparison(comparison, decided, plot if number == 1 else plot / f"table-{number}", is_normalized)
+            _draw_comparison(comparison, plot if number == 1 else plot / f"table-{number}", is_normalized)
         notes = [*(left_out if number == 1 else ()), *notes_on(table)]
         numbers: dict[str, Any] = {}
         for row in table:
@@ -239,7 +238,6 @@ def _print_table(table: Sequence[Row], comparison: Comparison, body: dict[str, A
 
 
 def _sequential(comparison: Comparison, group: int, groups: int) -> SequentialComparison:
-    """Return the sequential comparison of a table's methods by the mean scores of their runs."""
     from orlog.normalize.statistics import compare_sequentially
 
     scores = {method: runs.mean(1) for method, runs in comparison.runs.items()}
@@ -274,15 +272,11 @@ def _draw_curves(rows: Sequence[Row], plot: Path, is_file: bool) -> None:
         tell(f"wrote {path}")
 
 
-def _draw_comparison(
-    comparison: Comparison, decided: SequentialComparison | None, folder: Path, is_normalized: bool
-) -> None:
+def _draw_comparison(comparison: Comparison, folder: Path, is_normalized: bool) -> None:
     from orlog.datasets.looking.figures import line_colors
-    from orlog.runs.plots import comparison_plots, save_plot, sequential_plot
+    from orlog.runs.plots import comparison_plots, save_plot
 
     figures = comparison_plots(comparison, is_normalized, line_colors(comparison.methods))
-    if decided is not None:
-        figures["sequential"] = sequential_plot(decided)
     for name, figure in figures.items():
         save_plot(figure, folder / f"{name}.svg")
     tell(f"wrote {folder}: {', '.join(figures)}")
@@ -404,7 +398,6 @@ def evaluate(
 
 
 def _print_scores(scores: Sequence[Score]) -> None:
-    """Print a line for each score and number beside it, one for what to know of all, and one for each video."""
     from orlog.runs.policies import VIDEOS
 
     for score in scores:
@@ -479,7 +472,6 @@ def ope(
 
 
 def _print_estimates(body: dict[str, Any], several: bool) -> None:
-    """Print the values of checkpoints by estimator, and how good the estimators are."""
     rows = []
     for policy in body["policies"]:
         label = f"{policy['run']} step {policy['step']:,}" if several else f"step {policy['step']:,}"

@@ -332,7 +332,6 @@ def _bounds(given: list[str]) -> dict[str, list[float] | float]:
 
 
 def _list_formats(asked: bool) -> None:
-    """Print the formats that orlog reads and writes."""
     if not asked:
         return
     from orlog.datasets.formats.formats import formats
@@ -396,7 +395,6 @@ def import_files(
 
 
 def _show_found(found: Found) -> None:
-    """Show what files hold."""
     stopped = found.episodes - found.terminated - found.truncated
     ends = {"terminated": found.terminated, "truncated": found.truncated, "unfinished": stopped}
     checked = "compared, and right" if found.has_checksums else "none beside the files, so damage may go unnoticed"

@@ -76,7 +76,6 @@ def _options(
 
 
 def _greet() -> None:
-    """Print what is here and what to do next."""
     from orlog.datasets.listing import listed_here
 
     here = [listed for listed in listed_here().values() if listed.state == "here"]
@@ -152,7 +151,6 @@ def _options_of(parameter: inspect.Parameter, helps: Mapping[str, tuple[str, str
 
 
 def _gathered(parameter: inspect.Parameter, given: Mapping[str, Any]) -> Any:
-    """Return the value of a parameter, a dataclass made of its fields where it is one."""
     kind: Any = parameter.annotation
     if not dataclasses.is_dataclass(kind):
         return given[parameter.name]

@@ -300,7 +300,6 @@ def _train_options(scoring: Scoring) -> TrainOptions:
 
 
 def _end_with_verdicts(results: Sequence[Reproduction], scoring: Scoring) -> None:
-    """End with the exit code of the verdicts."""
     verdicts = [result.verdict for result in results]
     words = {None if verdict is None else verdict.word for verdict in verdicts}
     if {"not consistent", "contradicted"} & words:

@@ -92,6 +92,5 @@ def _is_number(value: object) -> bool:
 
 
 def _headings(columns: str) -> dict[str, str]:
-    """Return the heading of each key."""
     pairs = (column.partition("=") for column in columns.split())
     return {key: (heading or key.removesuffix("_bytes")).replace("_", " ") for key, _, heading in pairs}

@@ -85,7 +85,6 @@ def scores(
 
 
 def _show_scores(name: str, returns: list[float], costing: dict[str, Any], as_json: bool) -> None:
-    """Print the score of each return, with the two references that anchor it."""
     from orlog.errors import NotFoundError
     from orlog.runs.scores import normalized_score, references
 
@@ -155,7 +154,6 @@ def _measured(
 
 
 def _show_dataset(name: str, algorithm: str | None, as_json: bool) -> None:
-    """Show the references of a dataset, its published scores, and what sources disagree on."""
     import msgspec
 
     from orlog.errors import NotFoundError
@@ -205,7 +203,6 @@ def _show_dataset(name: str, algorithm: str | None, as_json: bool) -> None:
 
 
 def _described(known: References) -> dict[str, Any]:
-    """Return references as they are shown and written."""
     from orlog.normalize.references import PublishedProtocol, simulator_of
 
     protocol = known.protocol
@@ -258,7 +255,6 @@ def _print_sources(scores: Sequence[PublishedScore]) -> None:
 
 
 def _show_benchmark(key: str, algorithm: str | None, as_json: bool) -> None:
-    """Show all published scores of a benchmark, a matrix for each protocol."""
     import msgspec
 
     from orlog.runs.scores import benchmark_sections

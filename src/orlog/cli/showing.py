@@ -309,7 +309,6 @@ def _find(name: str) -> tuple[Manifest, Dataset | None, Path | None]:
 
 
 def _known(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> dict[str, Any]:
-    """Return all that is known about a dataset; of one that is not here, `part` is the folder of a part."""
     import msgspec
 
     from orlog.datasets.home.folders import how_much
@@ -361,7 +360,6 @@ def _known(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
 
 
 def _baselines(manifest: Manifest, references: Any) -> list[dict[str, Any]]:
-    """Return the recorded baselines of a dataset, by algorithm."""
     from orlog.algos.algorithms import ALGORITHMS
     from orlog.normalize.references import read_baseline
 
@@ -482,7 +480,6 @@ def _document(dataset: Dataset, episode: Episode) -> dict[str, Any]:
 
 
 def _show_courses(episode: Episode, names: Mapping[str, Sequence[str]]) -> None:
-    """Print a line for each dimension of each column of numbers."""
     from orlog.datasets.looking.leaves import dimensions_of
     from orlog.datasets.looking.sparklines import course
 

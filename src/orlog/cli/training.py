@@ -197,7 +197,6 @@ def _choose_stream(algorithm: str, dataset: Dataset, options: TrainOptions, aske
 
 
 def _train_options(given: Any) -> TrainOptions:
-    """Return what a run is asked for, from the options of a command that have the same names."""
     from orlog.algos.training.runs import TrainOptions
 
     settings: dict[str, object] = {}
@@ -360,7 +359,6 @@ def _train_one(
 def _print_runs(
     folders: Iterable[Path], as_json: bool, text: Callable[[Any], None], failures: Mapping[int, str] | None = None
 ) -> None:
-    """Print what was trained, in words or as JSON; `failures` say why by the number of a seed."""
     from orlog.runs.run_folders import find_run_folders
 
     runs = [run.to_json() for folder in folders if folder.is_dir() for run in find_run_folders(folder)]

@@ -198,13 +198,11 @@ def diff(before: Compared, after: Compared, as_json: AsJson = False) -> None:
 
 
 def _short(row: dict[str, Any]) -> dict[str, str]:
-    """Return a difference with texts that fit into a table."""
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in row.items()}
     return {key: text if len(text) <= 60 else f"{text[:57]}..." for key, text in texts.items()}
 
 
 def _first(count: int, ranges: Sequence[object]) -> str:
-    """Return a number of episodes, with the first of their ranges."""
     rest = f", and {len(ranges) - SHOWN} more ranges" if len(ranges) > SHOWN else ""
     return f"{count:,}" + (f": {', '.join(map(str, ranges[:SHOWN]))}{rest}" if ranges else "")
 

@@ -333,7 +333,6 @@ def comparison_of(rows: Sequence[Row], resamples: int) -> Comparison:
 
 
 def _unranked(rows: Sequence[Row]) -> dict[str, str]:
-    """Return why rows are not ranked, by name."""
     episodes = {task: protocol_episodes(task) for task in {row.task for row in rows}}
     return unranked_methods(scores_of(rows), episodes)
 
@@ -551,7 +550,6 @@ def tune_curves(
 
 
 def _by_setting(group: Sequence[Row]) -> list[list[Row]]:
-    """Return the rows of each setting, in the order of the settings that differ."""
     first = group[0]
     by_setting: dict[bytes, list[Row]] = {}
     for row in group:
@@ -572,7 +570,6 @@ def _by_setting(group: Sequence[Row]) -> list[list[Row]]:
 
 
 def _varied(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the settings that differ, each with its values."""
     names = dict.fromkeys(name for each in settings for name in each)
     varied = {name: _distinct([each.get(name) for each in settings]) for name in names}
     return {name: values for name, values in varied.items() if len(values) > 1}

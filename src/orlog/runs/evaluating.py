@@ -402,7 +402,6 @@ def _expert(dataset: Dataset, expert: Any, algorithm: AlgorithmLike | None) -> E
 
 
 def _with_number(low: ReferenceReturn, expert: float, source: str, protocol: Protocol) -> PublishedReferences:
-    """Return a measured random policy with a published expert."""
     if not math.isfinite(expert):
         raise ValueError(f"the expert's return must be a finite number, found {expert}.")
     error = "" if low.standard_error is None else f", standard error {low.standard_error:.4g}"
@@ -428,8 +427,6 @@ def _with_number(low: ReferenceReturn, expert: float, source: str, protocol: Pro
 
 
 def _uniform(name: str, space: gymnasium.Space[Any], rng: np.random.Generator) -> Policy:
-    """Return a policy that draws uniformly from an action space."""
-
     def rows(observations: Any) -> tuple[int, ...]:
         return (_count(observations), *(space.shape or ()))
 
@@ -452,7 +449,6 @@ def _uniform(name: str, space: gymnasium.Space[Any], rng: np.random.Generator) -
 
 
 def _count(observations: Any) -> int:
-    """Return the number of observations in a batch of any space."""
     while isinstance(observations, (dict, tuple)):
         parts = observations.values() if isinstance(observations, dict) else observations
         observations = next(iter(parts))

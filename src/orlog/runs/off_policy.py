@@ -277,7 +277,6 @@ def _judge(
 
 
 def _check_alike(what: str, values: Mapping[Path, object], advice: str) -> None:
-    """Raise ValueError if runs were trained with several values of what they should have in common."""
     for (first, value), (second, other) in itertools.pairwise(values.items()):
         if value != other:
             raise ValueError(f"{first} was trained {what} {value}, and {second} {what} {other}; {advice}")
@@ -388,7 +387,6 @@ def _estimate(value: float, draws: np.ndarray) -> Estimate:
 
 
 def _why_no_number(terms: Terms, step: int) -> str:
-    """Return why an estimate is not finite."""
     if not terms.denominators.sum(0).all():
         return f"no episode has any weight under the policy of step {step:,}."
     return (
@@ -623,7 +621,6 @@ def why_no_critic(algorithm: Any, record: RunRecord, discount: float) -> str:
 
 
 def _critic(algorithm: Any) -> Any:
-    """Return the trained critic of one of orlog's algorithms, if it has one."""
     critic = getattr(algorithm, "critic", getattr(algorithm, "critics", None))
     known = isinstance(critic, TwinCritic | Critics | nn.Sequential | nn.ModuleList)
     return critic if known and hasattr(algorithm, "encoder") else None

@@ -243,7 +243,6 @@ def _ends(numbers: Iterable[float]) -> tuple[float, float]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return about four round numbers between two."""
     step = 10.0 ** math.floor(math.log10((high - low) / 3))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (factor * step) <= 4)
     return [step * index for index in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -12,7 +12,7 @@ import numpy as np
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.files import storage_errors
 from orlog.datasets.looking.figures import check_plots, line_colors, new_figure
-from orlog.normalize.statistics import Comparison, Estimate, SequentialComparison
+from orlog.normalize.statistics import Comparison, Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 UNIT = "normalized score (0 random, 100 expert)"
 FORMATS = (".pdf", ".png", ".svg")
 SOURCES = {"seeds": "#0072b2", "checkpoints": "#e69f00", "episodes": "#bbbbbb"}
-DECISIONS = {"above": "#009e73", "below": "#d55e00", "not told apart": "#dddddd", "needs seeds": "#ffffff"}
 
 
 class Statistic(NamedTuple):
@@ -118,7 +117,6 @@ def _estimates(statistics: Sequence[Statistic], score: str, colors: Mapping[str,
 
 
 def _shares(shares: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Return the share of seeds, checkpoints and episodes in the variance of each row."""
     figure, (axes,) = new_figure(1, width=7.5, height=1.4 + 0.3 * len(shares))
     left = np.zeros(len(shares))
     for source, color in SOURCES.items():
@@ -129,25 +127,6 @@ def _shares(shares: Mapping[str, Mapping[str, float]]) -> Figure:
     axes.invert_yaxis()
     axes.set_xlabel("share of the variance of an episode's score (%)")
     axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
-    return figure
-
-
-def sequential_plot(decided: SequentialComparison) -> Figure:
-    """Return the decision on each pair of methods: the row's method is above or below the column's."""
-    methods = list(dict.fromkeys(name for pair in decided.decisions for name in pair))
-    count = len(methods)
-    figure, (axes,) = new_figure(1, width=2 + 1.2 * count, height=1 + 0.6 * count)
-    colors = np.full((count, count, 3), 255, np.uint8)
-    for (first, second), word in decided.decisions.items():
-        mirrored = {"above": "below", "below": "above"}.get(word, word)
-        for row, column, shown in ((first, second, word), (second, first, mirrored)):
-            at = methods.index(row), methods.index(column)
-            colors[at] = list(bytes.fromhex(DECISIONS[shown][1:]))
-            axes.text(at[1], at[0], shown, ha="center", va="center", fontsize=8)
-    axes.imshow(colors, aspect="auto")
-    axes.set_xticks(range(count), methods)
-    axes.set_yticks(range(count), methods)
-    axes.set_title(f"AdaStop after {decided.groups} groups of seeds")
     return figure
 
 

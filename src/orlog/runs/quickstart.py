@@ -56,7 +56,6 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
 
 
 def _train(dataset: Dataset, folder: Path, seeds: tuple[int, ...], *, smoke: bool, workers: int) -> list[Reproduction]:
-    """Train and score each algorithm; return the results by the algorithms' names."""
     jobs = {
         algorithm: make_jobs(
             algorithm,
@@ -83,7 +82,6 @@ def _train(dataset: Dataset, folder: Path, seeds: tuple[int, ...], *, smoke: boo
 
 
 def _build_and_verify(name: str, workers: int) -> Dataset:
-    """Build a dataset if it is not here, check every byte, and return it."""
     with progress_bar("steps", f"building {name}") as update:
         folder = build_dataset(name, workers=workers, progress=update, on_wait=waits("building it", say))
     manifest, problems = verify_folder(folder)

@@ -174,7 +174,6 @@ def stored_space() -> StoredSpace:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of the files in a folder; a run beside may remove one at any time."""
     size = 0
     for below, _, names in os.walk(folder):
         for name in names:

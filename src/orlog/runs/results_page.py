@@ -200,7 +200,6 @@ def score_table(results: Sequence[Reproduction]) -> str:
 
 
 def _dataset_parts(dataset: Dataset, results: Sequence[Reproduction], series: Mapping[str, int]) -> list[str]:
-    """Return what there is to see of one dataset and the results on it."""
     headings, numbers = number_table(results)
     spreads = {
         "return of an episode": dataset.column("episodes/returns"),
@@ -239,7 +238,6 @@ def _by_dataset(results: Iterable[Reproduction]) -> dict[str, list[Reproduction]
 
 
 def _summary(results: Sequence[Reproduction]) -> str:
-    """Return one paragraph on how much was run, on what, and with which versions."""
     records = [result.record for result in results]
     scores = [score for result in results for score in result.seeds.values()]
     processors = sorted({score.evaluation.processor or "an unknown processor" for score in scores})
@@ -254,7 +252,6 @@ def _summary(results: Sequence[Reproduction]) -> str:
 
 
 def _protocol(results: Sequence[Reproduction]) -> str:
-    """Return how the policies of one dataset were scored."""
     first = results[0]
     protocol = first.first.protocol
     versions = ", ".join(f"{name} {version}" for name, version in protocol.versions.items())

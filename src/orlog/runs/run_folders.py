@@ -40,14 +40,12 @@ from orlog.algos.training.runs import (
     verify_checkpoint,
 )
 from orlog.base.files import hash_file, hold_folder, is_held
-from orlog.base.terminal import ago
 from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
 from orlog.manifests.documents import canonical_json, convert_json
 from orlog.manifests.names import counted
 from orlog.normalize.metrics import EpisodeOutcomes, Number, numbers_of, of_fields
 from orlog.normalize.references import Protocol, References
 from orlog.normalize.statistics import score_interval, share_interval
-from orlog.runs.pictures import html_table
 from orlog.runs.plots import Curve, curves_plot
 from orlog.runs.results import RESULT_FILE, read_result
 from orlog.runs.scores import Described, described_version, references_measured
@@ -168,19 +166,6 @@ class Runs(list[RunSummary]):
         Raises ValueError if no run has a curve; MissingExtraError if matplotlib is not installed.
         """
         return curves_plot(learning_curves(self, success=success), success=success)
-
-    def _repr_html_(self) -> str:
-        headings = ("run", "algorithm", "dataset", "seed", "step", "score", "state", "changed")
-        return html_table(headings, [_cells(run) for run in self])
-
-
-def _cells(run: RunSummary) -> tuple[str, ...]:
-    record = run.record
-    if record is None:
-        return (str(run.folder), "", "", "", "", "", f"{run.state}: {run.problem}", "")
-    title, score = algorithm_title(record.algorithm, record.config), "" if run.score is None else f"{run.score:z.1f}"
-    step = f"{run.step:,}/{record.steps:,}"
-    return (str(run.folder), title, record.shown_dataset, str(record.seed), step, score, run.state, ago(run.changed))
 
 
 def load_runs(folder: str | Path = "runs") -> Runs:

@@ -65,7 +65,6 @@ from orlog.normalize.references import (
     read_references,
     simulator_of,
 )
-from orlog.normalize.statistics import interquartile_mean
 
 _MEASURE = "orlog scores {} --random --expert RUN."
 
@@ -416,55 +415,6 @@ def _numbers(what: str, values: ArrayLike, dataset: str) -> Float[np.ndarray, "*
     return array
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TaskScores:
-    """Scores over several datasets of one benchmark, each normalized first."""
-
-    scores: dict[str, float]  # mean normalized score by dataset
-    mean: float  # mean over datasets
-    median: float  # median over datasets
-    interquartile_mean: float  # mean of the middle half of the datasets
-
-
-def normalized_task_scores(returns: Mapping[str, ArrayLike]) -> TaskScores:
-    """Return mean, median and interquartile mean of normalized scores over datasets.
-
-    Each dataset's returns are normalized first: medians of returns of several datasets mean nothing.
-
-    Args:
-        returns: Undiscounted returns of episodes by name of the dataset, all of one benchmark, and of
-            one version of D4RL's gym datasets.
-
-    Raises:
-        NotFoundError: no reference returns are known for a dataset.
-        ValueError: there are none, or their scores may not share an average.
-    """
-    if not returns:
-        raise ValueError("no returns were given: a summary needs at least one dataset.")
-    kinds: dict[str, str] = {}
-    names: dict[str, str] = {}
-    for name in returns:
-        benchmark = described(name).benchmark
-        if benchmark is None:
-            raise NotFoundError(f"{name}: only scores on datasets of a benchmark share an average.")
-        differs = benchmark.facts.get("family") in ("gym-mujoco", "antmaze")
-        version = benchmark.facts["version"] if differs else ""
-        kinds[name] = f"{benchmark.benchmark.title} {version}".strip()
-        same = names.setdefault(re.sub(r"-v\d+$", "", benchmark.name), name)
-        if same != name and kinds[same] == kinds[name]:
-            raise ValueError(
-                f"{same} and {name} are the same dataset or versions of it, which would count twice in the "
-                "average; leave one out."
-            )
-    if len(set(kinds.values())) > 1:
-        shown = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
-        raise ValueError(f"scores of different benchmarks or versions share no average: {shown}.")
-    means = {name: float(normalized_score(name, values).mean()) for name, values in returns.items()}
-    over = np.array(list(means.values()))
-    middle = float(interquartile_mean(over[None]))
-    return TaskScores(means, float(over.mean()), float(np.median(over)), middle)
-
-
 # What algorithms score.
 
 
@@ -525,7 +475,6 @@ def _title_and_manifest(dataset: Given) -> tuple[str, Manifest | None]:
 
 
 def _recorded(manifest: Manifest) -> list[PublishedScore]:
-    """Return the scores of a dataset's baselines that ship with orlog."""
     references = references_of(manifest)
     if references is None:
         return []

@@ -190,7 +190,6 @@ def load_or_make(
 def _jobs(
     algorithm: str, dataset: Dataset, seeds: Sequence[int], options: TrainOptions, wanted: int | None
 ) -> list[SweepJob]:
-    """Return the jobs of an algorithm on a dataset."""
     fitting_form(algorithm, dataset)
     episodes = wanted or recorded_episodes(algorithm, dataset.name)
     options = job_options(options, algorithm, dataset.name, seeds=len(seeds), episodes=episodes)

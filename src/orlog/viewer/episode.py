@@ -1,4 +1,4 @@
-"""One episode: its facts and columns over time, frames and texts, and where the bytes of a step lie.
+"""One episode: its facts and columns over time, frames and texts.
 
 The `lines` of a column are float64, little-endian, which JSON has as base64: all points of the first number of
 a row, then those of the second. Point i is of step `first + i`, or, where `every` is not 1, points 2 i and 2 i + 1 are the smallest and the largest of the
@@ -20,11 +20,9 @@ from orlog.errors import IntegrityError, NotFoundError, OrlogError
 from orlog.manifests.columns import (
     FLAGS,
     ColumnSpec,
-    axis_of,
     is_offsets,
     is_part,
     offsets_column,
-    offsets_of,
     path_of_offsets,
     values_column,
 )
@@ -235,32 +233,3 @@ def _values(shown: Shown, episode: int, path: str, *, is_text: bool) -> list[str
         found.append(text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)")
         left -= len(found[-1])
     return found
-
-
-def places_of(shown: Shown, episode: int, step: int) -> dict[str, Any]:
-    """Return where each column's row of a step lies, after comparing its chunk with its checksum.
-
-    Of values of any length it is the place of the first one that the episode has.
-
-    Raises IndexError if there is no such episode or step.
-    """
-    stored, position = shown.stored(episode)
-    if not 0 <= step <= int(stored.lengths[position]):
-        raise IndexError(f"{shown.title}, episode {episode}: there is no step {step}.")
-    hashes = {item.path: item.sha256 for item in stored.manifest.objects}
-    at = np.array([position])
-    found = []
-    for name in shown.dataset.columns:
-        entry: dict[str, Any] = {"column": name}
-        try:
-            row, count = int(stored.first_rows(name, at)[0]), stored.count_rows(name, at)
-            if not count:
-                raise NotFoundError("the episode has no values here.")
-            if axis_of(name) != "episode" and offsets_of(name) is None:
-                row += min(step, count - 1)
-            place = stored.place(name, row)
-            entry |= {"row": row, **place._asdict(), "sha256": hashes.get(place.file, "")}
-        except (OrlogError, OSError) as error:
-            entry["error"] = str(error)
-        found.append(entry)
-    return {"folder": str(stored.folder), "container": stored.manifest.container, "columns": found}

@@ -10,8 +10,8 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.bounds import bounds_of
-from orlog.datasets.looking.sparklines import Histogram, counts_between, histogram, parts_between
-from orlog.errors import NotFoundError, OrlogError
+from orlog.datasets.looking.sparklines import Histogram, counts_between, histogram
+from orlog.errors import OrlogError
 from orlog.manifests.spaces import leaf_spaces
 from orlog.runs.pictures import bars
 from orlog.viewer.episode import number_columns
@@ -20,7 +20,6 @@ from orlog.viewer.shown import ENDS, Shown
 SAMPLED_STEPS = 100_000
 MOST_NUMBERS = {"rewards": 1, "actions": 16, "observations": 32}
 BINS = 40
-MAP_BINS = 48
 MOST_ACTIONS = 40
 
 
@@ -109,33 +108,9 @@ def figures_of(shown: Shown, sample: Sample) -> dict[str, Any]:
         "sampled_episodes": sample.episodes,
         "all_steps": dataset.total_steps,
         "names": sample.names,
-        "correlation": _correlation(sample.values),
         "ranges": [_range(values) for values in sample.values.T],
         "actions": list(_use_of_actions(shown, sample)),
         "errors": errors,
-    }
-
-
-def coverage_of(sample: Sample, x: str, y: str) -> dict[str, Any]:
-    """Return how often places were visited: steps in each cell of two numbers' ranges.
-
-    Raises NotFoundError if there are no such numbers.
-    """
-    for name in (x, y):
-        if name not in sample.names:
-            raise NotFoundError(f"there is no number {name!r:.100}.")
-    pair = sample.values[:, [sample.names.index(x), sample.names.index(y)]].astype(np.float64)
-    pair = pair[np.isfinite(pair).all(1)]
-    if not len(pair):
-        raise NotFoundError(f"{x} and {y}: there is no step in which both are finite.")
-    low, high = pair.min(0).tolist(), pair.max(0).tolist()
-    parts = [parts_between(pair[:, axis], low[axis], high[axis]) for axis in (0, 1)]
-    counts, _, _ = np.histogram2d(parts[0], parts[1], MAP_BINS, [[0.0, 1.0]] * 2)
-    return {
-        "counts": counts.astype(np.int64),
-        "x": [low[0], high[0]],
-        "y": [low[1], high[1]],
-        "visited": float((counts > 0).mean()),
     }
 
 
@@ -153,24 +128,10 @@ def _spread(values: np.ndarray, label: str) -> dict[str, Any]:
 
 
 def _range(values: np.ndarray) -> list[float | None]:
-    """Return smallest, mean, standard deviation and largest of finite numbers."""
     finite = values[np.isfinite(values)].astype(np.float64)
     if not len(finite):
         return [None] * 4
     return [float(one) for one in (finite.min(), finite.mean(), finite.std(), finite.max())]
-
-
-def _correlation(values: np.ndarray) -> list[list[float]]:
-    """Return Pearson's correlation of each two numbers; NaN where one does not vary."""
-    scaled = values[np.isfinite(values).all(1)]
-    if len(scaled) < 2:
-        return []
-    with np.errstate(invalid="ignore", divide="ignore"):
-        for column in scaled.T:  # one by one, so that no copy of all is as wide as float64
-            numbers = column.astype(np.float64)
-            column[:] = (numbers - numbers.mean()) / numbers.std()
-        found: list[list[float]] = (scaled.T @ scaled / len(scaled)).tolist()
-    return found
 
 
 def _use_of_actions(shown: Shown, sample: Sample) -> Iterator[dict[str, Any]]:

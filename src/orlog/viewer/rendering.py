@@ -132,7 +132,6 @@ class Renderer:
 
 
 def _replay(replay: _Replay, episode: Episode, step: int) -> None:
-    """Bring an environment to the state before a step by taking the actions before it."""
     if step > LONGEST_REPLAY:
         raise SimulatorError(f"more than {LONGEST_REPLAY:,} steps are not replayed.")
     if replay.episode != episode.index or replay.step > step:

@@ -34,8 +34,8 @@ from orlog.datasets.audit.audit import audit
 from orlog.errors import NotFoundError, OrlogError, VersionExistsError
 from orlog.manifests.diff import diff_datasets
 from orlog.viewer.about import about
-from orlog.viewer.episode import MOST_NUMBERS, episode_of, frame_png, places_of
-from orlog.viewer.figures import coverage_of, draw_sample, figures_of
+from orlog.viewer.episode import MOST_NUMBERS, episode_of, frame_png
+from orlog.viewer.figures import draw_sample, figures_of
 from orlog.viewer.guard import REPORT_POLICY, Guard
 from orlog.viewer.rendering import Renderer
 from orlog.viewer.shown import Opened, Shown, save_filtered
@@ -153,13 +153,6 @@ class Viewer:
             return sample
         return self._jobs.ask(f"statistics {dataset}", lambda _: figures_of(shown, sample["result"]))
 
-    def coverage(self, dataset: int, x: str = "", y: str = "") -> dict[str, Any]:
-        """Return how often places of two numbers were visited."""
-        sample = self._sample(dataset)
-        if sample["state"] == "running":
-            return sample
-        return {"state": "ready", "result": coverage_of(sample["result"], x, y)}
-
     def audit(self, dataset: int) -> dict[str, Any]:
         """Return the findings of an audit."""
         shown, trust = self._shown(dataset), self._opened.trust_environment
@@ -213,10 +206,6 @@ class Viewer:
         png = frame_png(self._shown(dataset), column, episode, step)
         return Response(png, headers=_KEPT, media_type="image/png")
 
-    def places(self, dataset: int, episode: int, step: int = 0) -> dict[str, Any]:
-        """Return where the bytes of a step lie."""
-        return places_of(self._shown(dataset), episode, step)
-
     def render(self, dataset: int, episode: int, step: int = 0) -> Response:
         """Return a picture that the environment draws here."""
         png, compared = self._renderer.picture(self._shown(dataset), episode, step)
@@ -269,13 +258,11 @@ def application(viewer: Viewer) -> Guard:
         "/api/report/{number:int}": viewer.report,
         f"{dataset}/about": viewer.about,
         f"{dataset}/statistics": viewer.statistics,
-        f"{dataset}/coverage": viewer.coverage,
         f"{dataset}/audit": viewer.audit,
         f"{dataset}/episodes": viewer.episodes,
         f"{dataset}/row": viewer.row,
         episode: viewer.episode,
         f"{episode}/frame": viewer.frame,
-        f"{episode}/places": viewer.places,
         f"{episode}/render": viewer.render,
     }
     threads = CapacityLimiter(THREADS)

@@ -1,8 +1,7 @@
 // What is known of a dataset, and figures of all its data, which are computed when this view is first opened.
 
-import { choice, drawn, element, named, number, problem, say, table } from "./dom.js";
+import { drawn, element, number, problem, say, table } from "./dom.js";
 import { getWhenReady } from "./net.js";
-import { cells, ticks } from "./pictures.js";
 
 export function datasetView(index, dataset, opened) {
   // Figures first; what is written about the data stands on the right where there is room, and below where there is none.
@@ -28,7 +27,7 @@ export function datasetView(index, dataset, opened) {
     showFacts(facts, about);
     showScores(scores, about, opened);
   });
-  part(figures, `data/${index}/statistics`, (found) => showFigures(figures, found, index)).then(() => showAudit(audit, index));
+  part(figures, `data/${index}/statistics`, (found) => showFigures(figures, found)).then(() => showAudit(audit, index));
   return root;
 }
 
@@ -68,10 +67,7 @@ function showVersions(place, versions, opened) {
     place.append(element("p", { class: "note" }, "For each episode that differs between two that are here: ", element("code", {}, `orlog open ${here.slice(0, 2).map((one) => one.name).reverse().join(" ")}`)));
 }
 
-// Names on axes and in captions leave out what most begin with.
-const short = (name) => name.replace(/^observations\//, "");
-
-function showFigures(place, found, index) {
+function showFigures(place, found) {
   const histograms = found.histograms.map((one) => element("figure", { class: "plotted" },
     element("figcaption", {}, element("b", {}, one.label), ` mean ${number(one.mean)}, median ${number(one.median)}, standard deviation ${number(one.deviation)}${one.non_finite ? `, ${number(one.non_finite)} not finite` : ""}`),
     one.text || drawn(one.picture)));
@@ -82,57 +78,10 @@ function showFigures(place, found, index) {
   const all = found.sampled_steps >= found.all_steps;
   place.append(element("p", { class: "note" }, all ? `Below: all ${number(found.all_steps)} steps.`
     : `Below: an even sample of ${number(found.sampled_steps)} of ${number(found.all_steps)} steps (${number(found.sampled_episodes)} whole episodes).`));
-  const two = element("div", { class: "pictures" });
-  place.append(two);
-  showCoverage(two, found, index);
-  showCorrelation(two, found);
   showActions(place, found);
   place.append(element("details", {}, element("summary", {}, `Ranges of ${found.names.length} numbers`),
     table(["number", "smallest", "mean", "standard deviation", "largest"],
       found.names.map((name, at) => [name, ...found.ranges[at].map(number)]), { numbers: [1, 2, 3, 4] })));
-}
-
-function showCoverage(place, found, index) {
-  const names = found.names;
-  const pair = ["observations/achieved_goal", "observations"].map((root) => names.filter((name) => name.startsWith(root)))
-    .find((some) => some.length > 1) || names;
-  if (names.length < 2) return;
-  const chosen = { x: pair[0], y: pair[1] };
-  const drawn = element("div", {});
-  const said = element("figcaption", { role: "status" });
-  const draw = async () => {
-    try {
-      const map = await getWhenReady(`data/${index}/coverage`, chosen, () => place.isConnected);
-      if (!map) return;
-      const most = Math.log1p(Math.max(...map.counts.flat()));
-      const axis = (name, [low, high]) => ({ title: short(name), marks: ticks(low, high, 4).map((value) => [(value - low) / (high - low || 1), number(value)]) });
-      drawn.replaceChildren(cells(map.counts, `Coverage of ${chosen.x} and ${chosen.y}`, (x, y, count) => {
-        const at = (range, cell) => number(range[0] + ((range[1] - range[0]) * (cell + 0.5)) / map.counts.length);
-        said.textContent = `${short(chosen.x)} ${at(map.x, x)}, ${short(chosen.y)} ${at(map.y, y)}: ${number(count)} steps`;
-      }, { shade: (count) => (count ? 0.15 + 0.85 * (Math.log1p(count) / most) : null), x: axis(chosen.x, map.x), y: axis(chosen.y, map.y) }));
-      said.textContent = `${(100 * map.visited).toFixed(0)} % of ${map.counts.length}² cells were visited; the stronger the color, the more often (logarithm).`;
-    } catch (error) {
-      drawn.replaceChildren(problem(error));
-    }
-  };
-  const pick = (axis) => element("label", {}, `${axis} `, choice(`Coverage, ${axis}`, named(names), chosen[axis], (name) => {
-    chosen[axis] = name;
-    draw();
-  }));
-  place.append(element("figure", { class: "map" }, element("b", {}, "Coverage"), drawn, said, pick("x"), " ", pick("y")));
-  draw();
-}
-
-function showCorrelation(place, found) {
-  if (found.correlation.length < 2) return;
-  const turned = found.correlation.map((row) => [...row].reverse()); // the first number is on top
-  const count = found.names.length;
-  const marks = found.names.map((name, at) => [(at + 0.5) / count, short(name)]);
-  const said = element("figcaption", { role: "status" }, "Blue: together, orange: opposite. Point at a cell, or choose it with arrow keys.");
-  place.append(element("figure", { class: "map" }, element("b", {}, "Correlation of numbers"),
-    cells(turned, "Correlation of numbers", (x, y, value) => {
-      said.textContent = `${short(found.names[x])}, ${short(found.names[count - 1 - y])}: ${value == null ? "one of them never changes" : value.toFixed(3)}`;
-    }, { side: Math.max(220, 15 * count), shade: (value) => value, x: { marks }, y: { marks: marks.map(([at, name]) => [1 - at, name]) } }), said));
 }
 
 function showActions(place, found) {

@@ -65,12 +65,6 @@ export function number(value) {
   return size >= 1e6 || size < 1e-4 ? value.toExponential(3) : String(Number(value.toPrecision(5)));
 }
 
-export function bytes(count) {
-  const units = ["bytes", "kB", "MB", "GB", "TB"];
-  const power = count < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(count) / 3));
-  return `${power ? (count / 1000 ** power).toPrecision(3) : count} ${units[power]}`;
-}
-
 const system = matchMedia("(prefers-color-scheme: dark)");
 export const isDark = () => (document.documentElement.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
 

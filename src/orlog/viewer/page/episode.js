@@ -1,10 +1,10 @@
 // One episode: facts, frames, map, plots and texts, which all show the same step.
 
 import { Charts } from "./charts.js";
-import { bytes, choice, element, number, problem, say, table } from "./dom.js";
+import { choice, element, number, problem, say } from "./dom.js";
 import { Frames } from "./frames.js";
 import { PathMap } from "./map.js";
-import { get, getEpisode } from "./net.js";
+import { getEpisode } from "./net.js";
 import { Player } from "./player.js";
 
 const [SPEEDS, SPEED] = [[1, 2, 5, 10, 20, 30, 60, 120], 20]; // steps a second
@@ -24,9 +24,6 @@ export class EpisodeView {
     this.map = new PathMap();
     this.charts = new Charts((step, chosen) => (chosen || !this.player.playing) && this.go(step), (first, last) => this.zoom(first, last));
     this.texts = element("section", { class: "texts", "aria-label": "Texts" });
-    this.places = element("div", {});
-    this.bytes = element("details", { toggle: () => this.showPlaces() },
-      element("summary", {}, "Where do these bytes lie?"), this.places);
     this.notes = element("div", {});
     this.outside = element("p", { class: "note", role: "status", hidden: true }, "This episode does not meet the filter; it is shown until another one is chosen.");
     const speed = choice("Speed", SPEEDS.map((one) => [one, `${one} steps a second`]), SPEED, (value) => {
@@ -35,7 +32,7 @@ export class EpisodeView {
     const bar = element("div", { class: "bar player" }, this.player.button, this.player.slider, this.now, speed);
     this.pictures = element("div", { class: "pictures" }, this.frames.root, this.map.root);
     const over = element("div", {}, this.texts, this.charts.root);
-    this.body = element("div", {}, bar, element("div", { class: "shown" }, this.pictures, over), this.bytes);
+    this.body = element("div", {}, bar, element("div", { class: "shown" }, this.pictures, over));
     this.root = element("article", { class: "episode", "aria-label": "Episode" }, this.title, this.outside, this.facts, this.notes, this.body);
     this.body.hidden = true;
   }
@@ -64,7 +61,6 @@ export class EpisodeView {
       this.frames.show(this.head);
       this.pictures.hidden = this.frames.root.hidden && this.map.root.hidden;
       this.go(Math.min(stepThen(), this.head.length));
-      if (this.bytes.open) this.showPlaces();
     }
   }
 
@@ -140,10 +136,6 @@ export class EpisodeView {
     this.map.mark(step);
     this.frames.mark(step, playing);
     this.showTexts();
-    if (this.bytes.open) {
-      clearTimeout(this.waiting);
-      this.waiting = setTimeout(() => this.showPlaces(), 150);
-    }
     this.stepped?.(step);
   }
 
@@ -154,21 +146,5 @@ export class EpisodeView {
       return element("div", {}, element("b", {}, text.name), value);
     });
     this.texts.replaceChildren(...shown);
-  }
-
-  async showPlaces() {
-    if (!this.bytes.open) return;
-    try {
-      const found = await get(`${this.path}/places`, { step: String(this.step) });
-      const rows = found.columns.map((one) => (one.error
-        ? [one.column, element("span", { class: "error" }, one.error), "", "", "", "", ""]
-        : [one.column, one.file, number(one.chunk), `${number(one.row)} of ${number(one.first_row)}–${number(one.first_row + one.rows - 1)}`,
-          `${bytes(one.size_bytes)} from byte ${number(one.offset)}`, one.checksum, element("code", {}, one.sha256)]));
-      this.places.replaceChildren(
-        element("p", {}, `Step ${number(this.step)}, in `, element("code", {}, found.folder), ` (${found.container}). Each chunk was read now and its checksum compared.`),
-        table(["column", "file", "chunk", "row, of the chunk's rows", "bytes", "checksum", "SHA-256 of the file"], rows, { numbers: [2], label: "Places of the bytes", stacked: true }));
-    } catch (error) {
-      this.places.replaceChildren(problem(error));
-    }
   }
 }

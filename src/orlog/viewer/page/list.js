@@ -2,7 +2,6 @@
 
 import { element, number, problem, say } from "./dom.js";
 import { get, post } from "./net.js";
-import { widthOf } from "./pictures.js";
 
 const ROW = 28; // pixels, as in style.css
 const PAGE = 200;
@@ -10,6 +9,13 @@ const TALLEST = 12_000_000; // pixels that browsers can scroll; a longer list is
 const KEPT = 30; // pages
 const [WIDEST, PADDING, MARK] = [320, 17, 17]; // pixels of a column, beside its text, and of a mark or an arrow
 const [PLAIN, STRONG] = ["14px system-ui, sans-serif", "600 14px system-ui, sans-serif"];
+
+// How wide words are in a font.
+const ruler = document.createElement("canvas").getContext("2d");
+const widthOf = (words, font) => {
+  ruler.font = font;
+  return Math.ceil(ruler.measureText(words).width);
+};
 
 // Seeds are names, not amounts.
 const shown = (name, value) => (value == null ? "–" : typeof value === "number" && name !== "seeds" ? number(value) : String(value));
