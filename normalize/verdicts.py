@@ -28,7 +28,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -668,18 +668,6 @@ def unseen_share(seeds: int, *, looks: int = 1) -> float:
     It is the exact form of the rule of three, by which the bound is about 3 / seeds.
     """
     return 1.0 - math.pow(ERROR / looks, 1 / seeds)
-
-
-def seeds_to_exclude(share: float, recorded: Collection[int] = ()) -> int:
-    """Return how many seeds, from 0, that all do well exclude that a larger share of seeds fails.
-
-    Those that *same* looks at count: where seeds are paired with recorded ones, the pairs.
-    """
-    for count in itertools.count(1):
-        pairs = pairs_used(sum(seed < count for seed in recorded), count)
-        if unseen_share(pairs or count) <= share:
-            return count
-    raise AssertionError("some number of seeds excludes any share")
 
 
 @functools.lru_cache(maxsize=2048)

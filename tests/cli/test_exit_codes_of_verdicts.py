@@ -87,7 +87,6 @@ def test_errors_and_damage_are_no_verdicts(ran, mini, monkeypatch):
     assert unknown.returncode == 2
     assert f"did you mean {mini.name}" in unknown.stderr
     assert orlog("reproduce", "no-algorithm", mini.name).returncode == 2
-    assert ran("--largest-share", "0.3").returncode == 2
     monkeypatch.setattr("orlog.runs.reproducing.reproduce", _with_a_defect)
     defect = ran()
     assert defect.returncode == 2
@@ -97,21 +96,6 @@ def test_errors_and_damage_are_no_verdicts(ran, mini, monkeypatch):
     assert ran().returncode == 3
     swept = orlog("sweep", "--datasets", mini.name, "--algorithms", "bc", *SHORT)
     assert swept.returncode == 3, swept.stderr
-
-
-@pytest.mark.usefixtures("recorded")
-def test_a_largest_share_that_so_many_seeds_cannot_show_is_refused_before_any_training(ran, tmp_path):
-    refused = ran("--require-same", "--largest-share", "0.3")
-    assert refused.returncode == 2
-    assert "--largest-share 0.3 takes 9 seeds, and 2 are asked for" in refused.stderr
-    for share in ("0", "1", "1e-9", "nan"):
-        assert ran("--require-same", "--largest-share", share).returncode == 2
-    assert not (tmp_path / "runs").exists()
-    assert ran("--record").returncode == 0
-    assert ran("--require-same", "--largest-share", "0.8").returncode == 0
-    more = ran("--require-same", "--largest-share", "0.7", "--seeds", "3")
-    assert more.returncode == 2
-    assert "takes 5 seeds, and 3 are asked for, of which 2 have a recorded one" in more.stderr
 
 
 def test_a_dataset_that_is_not_here_is_built_as_in_sweeps(home, tmp_path):

@@ -167,8 +167,27 @@ def test_without_an_environment_training_is_refused_unless_no_score_is_asked_for
     with pytest.raises(NotFoundError, match=r"names no environment; .*evaluations=0"):
         trained(data, evaluations=1)
     assert not Path("runs").exists()
-    with pytest.raises(NotFoundError, match=r"lab/pendulum-v1 names no environment"):
+    reproduced = command("reproduce", "bc", data.name, "--steps", "2")
+    assert (reproduced.returncode, "names no environment" in reproduced.stderr) == (2, True)
+    assert not Path("runs").exists()
+    with pytest.raises(NotFoundError, match=r"lab/pendulum-v1 names no environment") as caught:
         orlog.evaluate(trained(data))
+    assert "evaluations=" not in str(caught.value)
+
+
+def test_arguments_of_an_environment_from_elsewhere_are_used_with_consent_only(tmp_path, monkeypatch):
+    data = str(pendulum(g=5.0).folder)
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "another home"))
+    train = ("train", "bc", data, "--steps", "2", "--evaluations", "1", "--out", "run")
+    reproduce = ("reproduce", "bc", data, "--steps", "2", "--out", "runs")
+    score = ("evaluate", "run", "--dataset", data, "--episodes", "1")
+    for words in (train, reproduce):
+        assert "--trust-environment" in command(*words).stderr
+        assert not Path(words[-1]).exists()
+    assert "--trust-environment" in command(*train, "--trust-environment").stdout
+    refused = command(*score)
+    assert (refused.returncode, "--trust-environment" in refused.stderr) == (1, True)
+    assert command(*score, "--trust-environment").returncode == 0
 
 
 def test_the_command_prints_what_it_trains_by_and_where_that_is_from(mini):

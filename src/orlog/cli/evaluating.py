@@ -16,7 +16,7 @@ from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.normalize.metrics import Number
-    from orlog.normalize.statistics import Comparison, SequentialComparison
+    from orlog.normalize.statistics import Comparison
     from orlog.runs.comparing import Row
     from orlog.runs.evaluating import Score
     from orlog.runs.run_folders import RunSummary
@@ -191,7 +191,7 @@ def compare(
                 "normalized": is_normalized,
                 **comparison.to_json(),
                 "numbers": numbers,
-                "sequential": decided and _decisions(decided),
+                "sequential": decided,
                 "notes": notes,
                 "caveats": caveats_on(table),
                 **({"differs": apart} if apart else {}),
@@ -237,21 +237,13 @@ def _print_table(table: Sequence[Row], comparison: Comparison, body: dict[str, A
         say(f"note: {'; '.join(body['notes'])} ({MORE})")
 
 
-def _sequential(comparison: Comparison, group: int, groups: int) -> SequentialComparison:
+def _sequential(comparison: Comparison, group: int, groups: int) -> dict[str, Any]:
     from orlog.normalize.statistics import compare_sequentially
 
     scores = {method: runs.mean(1) for method, runs in comparison.runs.items()}
-    return compare_sequentially(scores, group=group, groups=groups)
-
-
-def _decisions(decided: SequentialComparison) -> dict[str, Any]:
-    return {
-        "decisions": [
-            {"first": first, "second": second, "decision": word} for (first, second), word in decided.decisions.items()
-        ],
-        "groups": decided.groups,
-        "missing": decided.missing,
-    }
+    decided = compare_sequentially(scores, group=group, groups=groups)
+    pairs = [{"first": one, "second": two, "decision": word} for (one, two), word in decided.decisions.items()]
+    return {"decisions": pairs, "groups": decided.groups, "missing": decided.missing}
 
 
 def _draw_curves(rows: Sequence[Row], plot: Path, is_file: bool) -> None:

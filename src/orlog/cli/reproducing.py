@@ -61,8 +61,6 @@ class Scoring:
         seeds (SEEDS, default: as many as can show a difference): How many training seeds, from 0; or which, as 0-4
             or 0,2,5.
         require_same: Exit with code 4 if it is not shown to be the same.
-        largest_share (SHARE): With --require-same: largest share of seeds that may fail unseen; 0.4
-            takes 6 seeds.
         episodes (>= 1, default: as many as were recorded or else 100): Evaluation episodes per seed.
         evaluations (>= 1): Evaluations during the training of each run.
         workers (>= 1, default: as many as there are cores): Jobs at a time.
@@ -71,7 +69,6 @@ class Scoring:
 
     seeds: str = ""
     require_same: bool = False
-    largest_share: float | None = None
     episodes: int | None = None
     steps: Steps = None
     evaluations: int = 5
@@ -158,14 +155,12 @@ def reproduce(
         dataset = load_or_make(name, CORES, update)
     if scoring.record:
         _check_recordable(dataset, name)
-    baseline = read_baseline(algorithm, dataset.name)
-    recorded = [*map(int, baseline.returns)] if baseline is not None else []
-    _check_share(scoring, range(most or 10**6) if given.sequential else seeds, recorded)
     if scoring.require_same or given.sequential:
         reproducing.check_comparable(algorithm, dataset, scoring.steps)
     counts = [len(seeds)]
     if given.sequential:
-        counts = look_counts(len(seeds), max(len(seeds), most or len(recorded)))
+        recorded = read_baseline(algorithm, dataset.name)
+        counts = look_counts(len(seeds), max(len(seeds), most or len(recorded.returns if recorded else ())))
     jobs = make_jobs(
         algorithm,
         dataset,
@@ -211,7 +206,6 @@ def sweep(*, scoring: Scoring, given: Sweeping) -> None:
     algorithms = _names(given.algorithms)
     names = suite_datasets(given.suite) if given.suite is not None else _names(given.datasets or "")
     seeds = _seeds(scoring, algorithms, names)
-    _check_share(scoring, seeds)
     executor = scoring.where.chosen()
     with progress_bars() as update:
         planned = plan_sweep(
@@ -300,38 +294,11 @@ def _train_options(scoring: Scoring) -> TrainOptions:
 
 
 def _end_with_verdicts(results: Sequence[Reproduction], scoring: Scoring) -> None:
-    verdicts = [result.verdict for result in results]
-    words = {None if verdict is None else verdict.word for verdict in verdicts}
+    words = {None if result.verdict is None else result.verdict.word for result in results}
     if {"not consistent", "contradicted"} & words:
         raise typer.Exit(NOT_CONSISTENT)
-    share = 1.0 if scoring.largest_share is None else scoring.largest_share
-    are_same = all(
-        verdict is not None and verdict.word in ("identical", "same") and (verdict.unseen_share or 0.0) <= share
-        for verdict in verdicts
-    )
-    if "unsettled" in words or (scoring.require_same and not are_same):
+    if "unsettled" in words or (scoring.require_same and not words <= {"identical", "same"}):
         raise typer.Exit(UNSETTLED)
-
-
-def _check_share(scoring: Scoring, seeds: Sequence[int], recorded: Sequence[int] = ()) -> None:
-    """Refuse a share before any training if these seeds can never show it."""
-    from orlog.normalize.verdicts import pairs_used, seeds_to_exclude, unseen_share
-
-    share = scoring.largest_share
-    if share is None:
-        return
-    if not scoring.require_same:
-        raise typer.BadParameter("--largest-share is only for --require-same; add it.")
-    if not 0.001 <= share < 1:
-        raise typer.BadParameter(f"--largest-share {share:g} is not between 0.001 and 1.")
-    pairs = pairs_used(len({*seeds} & {*recorded}), len(seeds))
-    if unseen_share(pairs or len(seeds)) > share:
-        needed = seeds_to_exclude(share, recorded)
-        paired = f", of which {pairs} have a recorded one to pair with and count" if pairs else ""
-        raise typer.BadParameter(
-            f"--largest-share {share:g} takes {needed} seeds, and {len(seeds)} are asked for{paired}; "
-            f"add --seeds {needed}."
-        )
 
 
 def _seeds(scoring: Scoring, algorithms: Sequence[str], names: Sequence[str]) -> list[int]:
