@@ -65,7 +65,7 @@ def seeds(table):
     return [seed.seed for row in table[0] for seed in row.scored.seeds]
 
 
-def test_from_runs_to_a_file_that_another_home_confirms(runs, tmp_path, home, monkeypatch):
+def test_from_runs_to_a_file_that_another_home_confirms(runs, tmp_path, home, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
     words = ("--episodes", "3", "--tried", "2", "--out", "made/bc.json")
     written = orlog("evaluate", f"{runs}/bc/seed-0", f"{runs}/bc/seed-1", *words)
@@ -80,6 +80,7 @@ def test_from_runs_to_a_file_that_another_home_confirms(runs, tmp_path, home, mo
     again = orlog("reproduce", "made/bc.json", "--seeds", "0-1", "--out", "again")
     assert (again.returncode, again.stdout.count("\n")) == (0, 1), again
     assert again.stdout.startswith("confirms: identical: ")
+    request.getfixturevalue("jobs_run_here")
     body = json.loads(orlog("reproduce", "made/bc.json", "--out", "again", "--json").stdout)
     assert (body["outcome"], body["verdict"]["word"]) == ("confirms", "identical")
     compared = orlog("compare", "made", "own=runs", "--resamples", "100")

@@ -28,8 +28,8 @@ from orlog.base.terminal import say, show_facts
 from orlog.manifests.names import bytes_of, counted, size_text
 
 if TYPE_CHECKING:
+    from orlog.base.jobs import Execute
     from orlog.datasets.publish.publish import Sign
-    from orlog.runs.jobs import Executor
 
 CORES = cores()
 app = typer.Typer(
@@ -322,7 +322,7 @@ class Executing:
     address: str | None = None
     executor_option: list[str] | None = None
 
-    def chosen(self) -> Executor:
+    def chosen(self) -> Execute:
         """Return the executor that the options choose."""
         from orlog.runs.jobs import find_executor
 
@@ -334,7 +334,7 @@ class Executing:
             given[key] = value
         return find_executor(self.executor, **given)
 
-    def on_cluster(self) -> Executor | None:
+    def on_cluster(self) -> Execute | None:
         """Return the executor that the options choose; None for processes of the command itself."""
         if self.executor == "processes" and not self.address and not self.executor_option:
             return None

@@ -7,9 +7,9 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import msgspec
 
@@ -20,6 +20,7 @@ from orlog.algos.training.evaluating import EPISODES, evaluate_run, scoring_prot
 from orlog.algos.training.runs import METRICS_FILE, PathLike, TrainOptions, read_metrics, run_folder
 from orlog.algos.training.train import train_run
 from orlog.base.files import absolute_path
+from orlog.base.jobs import Execute
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given
@@ -61,29 +62,7 @@ class Job:
         return self.options.steps
 
 
-class Executor(Protocol):
-    """Runs jobs somewhere: `execute` of a module in `orlog/executors/`, or any such function."""
-
-    def __call__(
-        self,
-        function: Callable[[Any], Any],
-        jobs: Iterable[Any],
-        *,
-        workers: int | None,
-        running: Callable[[Any], None],
-    ) -> Iterable[tuple[int, Any]]:
-        """Yield (position in jobs, result) of each job as it finishes, or the error in its place.
-
-        Args:
-            function: Runs one job; it can be pickled, as jobs and results can.
-            jobs: What to run; the next one is taken when there is room for it. They may end for a while, and go
-                on after a result was taken, or in the next call.
-            workers: How many to run at a time; None for as many as there is room for.
-            running: The executor calls this now and then with each job that is running.
-        """
-
-
-def find_executor(name: str | Executor, **options: str) -> Executor:
+def find_executor(name: str | Execute, **options: str) -> Execute:
     """Return the executor with a name: `execute` of the module `orlog.executors.NAME`; an executor as it is."""
     if not isinstance(name, str):
         return name
@@ -105,7 +84,7 @@ def run_jobs(
     jobs: Sequence[Job],
     *,
     workers: int | None,
-    executor: str | Executor = "processes",
+    executor: str | Execute = "processes",
     progress: Callable[[Job, int], None] = lambda _job, _step: None,
 ) -> None:
     """Train and evaluate every job in its folder, `workers` at a time."""

@@ -18,6 +18,7 @@ from orlog.algos.training.evaluating import scoring_protocol
 from orlog.algos.training.policy import fitting_form
 from orlog.algos.training.runs import RunRecord, TrainOptions
 from orlog.base.code_version import run_sources
+from orlog.base.jobs import Execute
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given
@@ -36,7 +37,7 @@ from orlog.normalize.references import (
 from orlog.normalize.statistics import bootstrap_interval
 from orlog.normalize.verdicts import Verdict, compare_runs, recorded_outcomes
 from orlog.runs.evaluating import Score, read_score
-from orlog.runs.jobs import Executor, Job, jobs_of, run_jobs
+from orlog.runs.jobs import Job, jobs_of, run_jobs
 from orlog.runs.scored_runs import ScoredRuns, read_scored_runs
 from orlog.runs.scores import references_measured, references_of_dataset, trained_policy
 
@@ -211,7 +212,7 @@ def reproduce(
     counts: Sequence[int],
     *,
     workers: int | None,
-    executor: str | Executor = "processes",
+    executor: str | Execute = "processes",
     progress: Callable[[Job, int], None] = lambda _job, _step: None,
     on_look: Callable[[Reproduction], None] = lambda _so_far: None,
 ) -> Reproduction:

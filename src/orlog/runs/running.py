@@ -58,7 +58,7 @@ from orlog.errors import MissingExtraError, NotFoundError, OrlogError, StoppedEr
 from orlog.loaders.places import load_arrays
 from orlog.manifests.names import did_you_mean, is_name
 from orlog.normalize.metrics import EpisodeOutcomes, Number, in_short, numbers_of, of_fields
-from orlog.runs.jobs import Executor, Job, find_executor, jobs_of
+from orlog.runs.jobs import Job, find_executor, jobs_of
 from orlog.runs.run_folders import replacing
 from orlog.runs.scores import references
 
@@ -355,7 +355,7 @@ def train_seeds(
             if status is not None:
                 show(job.seed, status)
 
-        execute: Executor = find_executor("processes")
+        execute = find_executor("processes")
         work = functools.partial(_train, place)
         there = [job.anywhere() for job in jobs]
         for index, end in execute(work, there, workers=processes, running=running):

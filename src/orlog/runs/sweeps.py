@@ -26,6 +26,7 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.policy import fitting_form
 from orlog.algos.training.runs import TrainOptions, is_at_home
 from orlog.base.files import BusyError, make_folder, replace_file, sole_access, storage_errors
+from orlog.base.jobs import Execute
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import pinned
@@ -43,7 +44,7 @@ from orlog.errors import (
 from orlog.manifests.names import did_you_mean, parse_name
 from orlog.manifests.rebuilds import is_rebuild
 from orlog.runs.evaluating import read_score
-from orlog.runs.jobs import Executor, Job, find_executor, job_options, recorded_episodes, run_job
+from orlog.runs.jobs import Job, find_executor, job_options, recorded_episodes, run_job
 from orlog.runs.reproducing import Reproduction, judge
 from orlog.runs.results import (
     RESULT_FILE,
@@ -220,7 +221,7 @@ def run_sweep(
     sweep: Sweep,
     *,
     workers: int | None = None,
-    executor: str | Executor = "processes",
+    executor: str | Execute = "processes",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     note: Callable[[str], None] = lambda _text: None,
 ) -> None:
