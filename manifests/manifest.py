@@ -157,6 +157,24 @@ class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     operation: str
 
 
+class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The version whose episodes and steps a layer's columns are of.
+
+    Attributes:
+        name: Its name.
+        version: Its content version, for people: the digest decides.
+        digest: Its digest.
+    """
+
+    name: Annotated[str, Meta(max_length=200)]
+    version: Annotated[str, Meta(max_length=50)]
+    digest: Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+
+    def __str__(self) -> str:
+        """Return what a user calls it."""
+        return f"{self.name}@{self.version}"
+
+
 class Outside(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Finite numbers of a column that lie outside the bounds of their Box.
 
@@ -216,6 +234,7 @@ class Manifest(
             order in which they lie in memory; columns whose numbers have no names are left out.
         roles: What columns mean (`manifests/roles.py`), of those that the author gave a role; `Dataset.roles`
             adds those with usual names.
+        base: Of a layer, the version that its columns lie over; totals and spaces are those of that version.
     """
 
     manifest_version: int
@@ -243,6 +262,7 @@ class Manifest(
     benchmark: BenchmarkName = ""
     dimension_names: dict[str, list[DimensionName]] = {}
     roles: dict[str, str] = {}
+    base: Base | None = None
 
     def __post_init__(self) -> None:
         """Refuse what the types alone let through.

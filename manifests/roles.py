@@ -82,6 +82,8 @@ _ANY: tuple[Axis, ...] = ("step", "observation", "episode")
 _EVERYWHERE = ("infos/", "observations/", "episodes/")
 _TASK_WORDS = _named("task", "instruction", "language_instruction", "natural_language_instruction", under=_EVERYWHERE)
 _SUCCESS = (*_named("success", "is_success", under=("infos/", "episodes/")), "infos/is_episode_successful")
+_RANKED: tuple[Axis, ...] = ("step", "episode")
+_INTERVENTION = _named("intervention", "is_intervention", under=("infos/", "episodes/"))
 _SEEN_MASKS = _named("action_mask", under=("observations/", "observations/*/"))
 _LEGAL = (*_named("legals", "legal_actions"), *_SEEN_MASKS)
 _VECTORS = _named("objectives", "reward_vector", "vector_reward")
@@ -131,7 +133,7 @@ ROLES = {
             TEXT,
             family="words",
         ),
-        Role("success", "whether the task was done, in an episode or at a step", _SUCCESS, axes=("step", "episode")),
+        Role("success", "whether the task was done, in an episode or at a step", _SUCCESS, axes=_RANKED),
         Role(
             "demonstration",
             "whether an episode is a demonstration",
@@ -140,6 +142,13 @@ ROLES = {
             ("episode",),
             family="demos",
         ),
+        Role("intervention", "whether a person took over, at a step or in an episode", _INTERVENTION, WHOLE, _RANKED),
+        Role("value", "estimated value of a step's state", kind="f"),
+        Role("advantage", "estimated advantage of a step's action over the policy", kind="f"),
+        Role("return_to_go", "sum of the rewards from a step on", kind="f"),
+        Role("weight", "how often to draw a step or an episode, 0 or more", axes=_RANKED),
+        Role("quality", "how good a step or an episode is, as somebody judged", axes=_RANKED),
+        Role("subtask", "what is being done at a step, in words", ("infos/subtask",), TEXT),
         Role("none", "nothing of this table, whatever the column is called", axes=_ANY),
     )
 }

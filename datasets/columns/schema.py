@@ -51,6 +51,8 @@ class Schema:
             shape of their values.
         variable: Which of these hold a variable-length value in each row: `text`, or an `array` of
             rows of that dtype and shape.
+        is_layer: Whether these are the columns of a layer: the lengths of the episodes of its base, and `extras`, which
+            may be new rewards too.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -58,6 +60,7 @@ class Schema:
     reward_dtype: np.dtype[Any] = FLOAT
     extras: Mapping[str, ColumnSpec] = dataclasses.field(default_factory=dict)
     variable: Mapping[str, Kind] = dataclasses.field(default_factory=dict)
+    is_layer: bool = False
 
     def columns(self) -> dict[str, ColumnSpec]:
         """Return every stored column by name."""
@@ -70,6 +73,8 @@ class Schema:
             ColumnSpec("episodes/returns", FLOAT, ()),
             ColumnSpec("episodes/seeds", INT, ()),
         ]
+        if self.is_layer:
+            specs = [ColumnSpec("episodes/lengths", INT, ())]
         for name, spec in self.extras.items():
             if name in self.variable:
                 specs.append(ColumnSpec(offsets_column(name), INT, ()))
@@ -179,6 +184,18 @@ class Schema:
             **self._extra_rows("episodes/", rows, 1, where),
         }
 
+    def layer_rows(self, where: str, lengths: np.ndarray, given: Mapping[str, Any]) -> Block:
+        """Return the rows of all columns of a layer for some episodes, of which `given` has those of the author."""
+        steps, block = int(lengths.sum()), {"episodes/lengths": lengths}
+        if "rewards" in given:
+            rewards = _exactly("rewards", given["rewards"], self.extras["rewards"].dtype, (steps,), where)
+            parts = np.split(rewards, lengths.cumsum()[:-1])
+            block |= {"rewards": rewards, "episodes/returns": np.array([return_of(part) for part in parts])}
+        for prefix, rows in (("infos/", steps), ("episodes/", len(lengths))):
+            own = {name.removeprefix(prefix): values for name, values in given.items() if name.startswith(prefix)}
+            block |= self._extra_rows(prefix, own, rows, where)
+        return block
+
     def episode_of(self, block: Block, index: int) -> Episode:
         """Return the only episode of a block, with `index` as its position."""
         metadata: dict[str, Any] = {}
@@ -206,7 +223,7 @@ class Schema:
 
     def _extra_rows(self, prefix: str, given: Mapping[str, Any], rows: int, where: str) -> Block:
         """Return the rows of the columns under `infos/` or `episodes/`, all of which must be given."""
-        expected = {name for name in self.extras if name.startswith(prefix)}
+        expected = {name for name in self.extras if name.startswith(prefix) and name not in ALWAYS}
         names = {f"{prefix}{name}" for name in given}
         if names != expected:
             raise SchemaError(
@@ -278,17 +295,20 @@ def schema_of(
     action_space: gymnasium.Space[Any],
     columns: Sequence[ColumnSpec],
     variable: Mapping[str, Kind],
+    *,
+    is_layer: bool = False,
 ) -> Schema:
-    """Return the schema of stored columns; a SchemaError if they fit none."""
+    """Return the schema of stored columns, or of those of a layer; a SchemaError if they fit none."""
     stored = {spec.name: spec for spec in columns}
-    rewards = stored.get("rewards")
+    rewards = stored.get("rewards", ColumnSpec("rewards", FLOAT, ()) if is_layer else None)
     if rewards is None or rewards.dtype not in (np.float32, np.float64):
         raise SchemaError("column rewards: expected float32 or float64 numbers.")
     extra = ("infos/", "episodes/")
+    always = ("episodes/lengths",) if is_layer else ALWAYS
     extras = {
         name: spec
         for name, spec in stored.items()
-        if name.startswith(extra) and not is_part(name) and name not in ALWAYS
+        if (name.startswith(extra) or (is_layer and name == "rewards")) and not is_part(name) and name not in always
     }
     for name in variable:
         values = stored.get(values_column(name))
@@ -301,6 +321,7 @@ def schema_of(
         reward_dtype=rewards.dtype,
         extras=dict(sorted(extras.items())),
         variable=dict(variable),
+        is_layer=is_layer,
     )
     expected = schema.columns()
     for name in sorted({*expected, *stored}):

@@ -6,7 +6,7 @@ import functools
 import importlib
 import itertools
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -411,6 +411,101 @@ class Dataset:
         Raises NotFoundError if there is no such column.
         """
         return self.view([self], {"columns": sorted(set(columns))})
+
+    def with_columns(
+        self,
+        columns: str | Mapping[str, Any],
+        values: Callable[[Episode], Any] | Any = None,
+        *,
+        role: str | None = None,
+        roles: Mapping[str, str] | None = None,
+        replaces: bool = False,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> Dataset:
+        """Return a view with more columns; `save_layer` stores them, and nothing of this dataset.
+
+            ds.with_columns({"episodes/success": returns > 20}, roles={"episodes/success": "success"})
+            ds.with_columns("infos/value", lambda episode: ..., role="value")
+
+        Args:
+            columns: Rows of each column by its name, `infos/NAME` for steps and `episodes/NAME` for episodes: an array
+                with a row for each of all steps or episodes, or a list of texts. Or one name, of `values`.
+            values: The rows, or a function that returns those of an episode: an array with a row for each step,
+                or the value of the episode. It is called for one episode after the other, in bounded memory.
+            role: What the column means, such as `value`, `weight` or `success` (docs/families.md), where there is one.
+            roles: What columns mean, by name.
+            replaces: Whether columns may take the place of columns of this dataset, such as `rewards`.
+            progress: Called with steps done and in all.
+
+        Raises:
+            SchemaError: this is a part of a version, rows are missing or do not fit each other, a role does not
+                fit, or a column is there already.
+            StorageError: the disk is full.
+        """
+        given = {columns: values} if isinstance(columns, str) else dict(columns)
+        meant = dict(roles or {}) | (dict.fromkeys(given, role) if role is not None else {})
+        layering = importlib.import_module("orlog.datasets.recording.layering")
+        draft: Dataset = layering.draft_layer(self, given, meant, progress)
+        return self.view([self, draft], {"layers": {"replaces": True} if replaces else {}})
+
+    def save_layer(
+        self,
+        name: str,
+        *,
+        version: str = "1.0.0",
+        description: str = "",
+        license: str = "",  # noqa: A002
+        changes: str = "",
+    ) -> Path:
+        """Store the columns that `with_columns` added as a version of their own, and return its folder.
+
+        Only they are written, with the digest of the version that they lie over: see `orlog.datasets.reading.layers`.
+
+        Args:
+            name: Name of the layer, without version.
+            version: Content version, `major.minor.patch`.
+            description: What the columns are.
+            license: SPDX identifier; by default that of the base.
+            changes: What is new since the previous version.
+
+        Raises:
+            SchemaError: there are no new columns.
+            VersionExistsError: the version exists; versions are never overwritten.
+            InvalidNameError: name or version do not follow the grammar.
+            StorageError: the disk is full.
+        """
+        layering = importlib.import_module("orlog.datasets.recording.layering")
+        facts = {"version": version, "description": description, "license": license, "changes": changes}
+        return Path(layering.save_layer(self, name, **facts))
+
+    def with_layers(
+        self,
+        *layers: str | Path | Dataset,
+        rename: Mapping[str, Mapping[str, str]] | None = None,
+        later_wins: bool = False,
+        replaces: bool = False,
+    ) -> Dataset:
+        """Return a view with the columns of layers, which lie over the stored version of this dataset.
+
+        Args:
+            layers: Names, paths or datasets.
+            rename: Other names for columns, by the name of a layer and the name of its column.
+            later_wins: Whether the later of two layers decides where both have a column with other values.
+            replaces: Whether layers may have columns in place of those of this dataset.
+
+        Raises:
+            NotFoundError: a layer is not here.
+            SchemaError: a layer lies over another version, or two have other values in one column.
+        """
+        opening = importlib.import_module("orlog.datasets.reading.opening")
+        opened: list[Dataset] = [one for given in layers for one in opening.layers_of(given)]
+        if not later_wins:  # their order means nothing then, and neither does it in the digest
+            opened.sort(key=lambda layer: layer.digest)
+        value: dict[str, Any] = {"later_wins": True} if later_wins else {}
+        value |= {"replaces": True} if replaces else {}
+        if rename:
+            value["rename"] = {layer.digest: dict(rename[layer.name]) for layer in opened if layer.name in rename}
+        return self.view([self, *opened], {"layers": value})
 
     def to_dict(self, *, episodes: Iterable[int] | None = None) -> dict[str, Any]:
         """Return all transitions in memory, row t of each column being of the same step.

@@ -58,9 +58,39 @@ class Choice:
         return self.episodes is not None or self.columns is not None
 
     def of(self, dataset: Dataset) -> Dataset:
-        """Return the view of a dataset with the chosen episodes and columns."""
+        """Return the view of a dataset with the chosen episodes and columns; of a layer, over its base."""
+        dataset = over_base(dataset)
         chosen = dataset if self.columns is None else dataset.select_columns(self.columns)
         return chosen if self.episodes is None else chosen[np.asarray(self.episodes, np.int64)]
+
+
+def over_base(dataset: Dataset) -> Dataset:
+    """Return a layer over its base, and any other dataset as it is.
+
+    Raises NotFoundError if the base is not on this machine.
+    """
+    base = dataset.manifest.base if dataset.operation is None else None
+    if base is None:
+        return dataset
+    try:
+        under = _open_stored(f"{base.name}@{base.digest}")
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"{dataset.name} is a layer over {base} ({base.digest[:19]}), which is not on this machine; run: orlog "
+            f"download {base}, or build or import these bytes again."
+        ) from error
+    replaces = not dataset.schema.extras.keys().isdisjoint(
+        {*under.schema.columns(), *under.schema.extras}
+    )  # as its author asked for
+    return Dataset.view([under, dataset], {"layers": {"replaces": True} if replaces else {}})
+
+
+def layers_of(given: Given) -> list[Dataset]:
+    """Return the layers that a name, a path or a dataset stands for, without their bases."""
+    dataset = as_dataset(given, "layers")
+    if dataset.operation is not None and "layers" in dataset.operation:
+        return [*dataset.parents[1:]]
+    return [dataset]
 
 
 def choose(episodes: Sequence[int] | None, columns: Sequence[str] | None) -> Choice:

@@ -14,6 +14,7 @@ may be a view itself, written out in the same way. Operations:
 | `top` | percent, by |
 | `columns` | names of the optional columns that are kept |
 | `combine` | weights, `tasks` or none; whether unequal spaces are padded |
+| `layers` | `replaces`, `later_wins`, `rename`, where they were asked for (`layers.py`) |
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from orlog.base.files import absolute_path, make_folder, replace_file, storage_e
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.reading.combination import TASKS, combine
 from orlog.datasets.reading.expressions import evaluate
+from orlog.datasets.reading.layers import add_layers
 from orlog.datasets.reading.selection import (
     MOST_EPISODES,
     ROUNDING,
@@ -82,10 +84,12 @@ def derive(operation: Operation, parents: Sequence[Dataset]) -> tuple[str, Selec
     ((kind, value),) = operation.items()
     first = parents[0]
     selection, schema = first.selection(), first.schema
-    if kind != "combine" and len(parents) != 1:
+    if kind not in ("combine", "layers") and len(parents) != 1:
         raise ValueError(f"{kind} takes one dataset, found {len(parents)}.")
     if kind == "combine":
         selection, schema = combine(parents, value)
+    elif kind == "layers":
+        selection, schema = add_layers(parents, value)
     elif kind == "columns":
         schema = fewer_columns(schema, value, first.name)
     elif kind in _EPISODES:
@@ -129,6 +133,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "top": lambda value: f"the best {value['percent']:g} % by {value['by']}",
     "columns": lambda value: f"only these columns: {', '.join(value)}",
     "combine": _combined_words,
+    "layers": lambda value: "with layers" + (", in place of columns of the base" if value.get("replaces") else ""),
     "rebuild": lambda value: f"built again, {value['finding']}",
 }
 

@@ -38,6 +38,7 @@ from orlog.manifests.manifest import (
     MANIFEST_FILE,
     MANIFEST_VERSION,
     STORE_FORMAT,
+    Base,
     Column,
     Container,
     EnvironmentRecord,
@@ -140,6 +141,7 @@ class Facts(TypedDict, total=False):
     benchmark: str
     dimension_names: dict[str, list[str]]
     roles: Mapping[str, str]
+    base: Base | None
 
 
 def make_manifest(
@@ -196,6 +198,7 @@ def make_manifest(
         benchmark=facts.get("benchmark", ""),
         dimension_names=facts.get("dimension_names", {}),
         roles=roles,
+        base=facts.get("base"),
     )
 
 

@@ -352,7 +352,7 @@ def schema_of_manifest(manifest: Manifest, folder: Path) -> Schema:
                 )
     specs = [spec_of(column) for column in manifest.columns]
     try:
-        return schema_of(*manifest.spaces, specs, manifest.variable_columns)
+        return schema_of(*manifest.spaces, specs, manifest.variable_columns, is_layer=manifest.base is not None)
     except SchemaError as error:
         raise ManifestError(f"{folder}: {clause(error)}.", file=MANIFEST_FILE) from error
 

@@ -1,0 +1,207 @@
+"""Layers: versions whose columns lie over another version, which they name by digest.
+
+    pointmaze/umaze-v1     observations actions rewards ..
+    lab/umaze-labels-v1    episodes/success        of the same episodes
+    lab/umaze-values-v1    infos/value             of the same steps
+
+A layer is a version like any other, with its own manifest, objects and digest; of its base it holds nothing but
+the lengths of the episodes, which are compared. A dataset with layers is a view, `{"layers": {}}`, of a base and its
+layers in the order of their digests. A column that two layers have with unequal values is an error, unless `rename`
+gives it another name or `later_wins`; a column that the base has too, unless `replaces`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.reading.selection import Selection
+from orlog.datasets.store.shards import Place
+from orlog.datasets.store.version import StoredVersion
+from orlog.errors import IntegrityError, NotFoundError, SchemaError
+from orlog.manifests.columns import offsets_column, values_column
+from orlog.manifests.documents import canonical_json
+
+if TYPE_CHECKING:
+    from orlog.datasets.download.in_place import Coming
+    from orlog.datasets.reading.dataset import Dataset
+
+Chosen = dict[str, tuple[StoredVersion, str]]
+"""By the name of a column here: the layer that has it, and its name there."""
+
+
+def add_layers(parents: Sequence[Dataset], value: Any) -> tuple[Selection, Schema]:
+    """Return the episodes of the first dataset with the columns of the others, which are layers.
+
+    `value` has `replaces` and `later_wins` where they are true, and `rename`: new names of columns by the digest of
+    their layer.
+    """
+    options = {"replaces": False, "later_wins": False, "rename": {}} | value
+    if len(options) > 3 or len(parents) < 2 or not isinstance(options["rename"], dict):
+        raise ValueError(f"layers takes replaces, later_wins and rename, and at least one layer, found {value!r:.99}.")
+    first, selection = parents[0], parents[0].selection()
+    if len(selection.versions) != 1 or first.schema.is_layer:
+        raise SchemaError(
+            f"{first.name}: layers lie over one stored version; add them before it is combined with other datasets."
+        )
+    (base,) = selection.versions
+    made = LayeredVersion(base, _choose(base, parents[1:], options))
+    if selection.is_whole:
+        return Selection.of(made), made.schema
+    new = {name: spec for name, spec in made.schema.extras.items() if name not in base.schema.extras}
+    extras = {**first.schema.extras, **new}
+    schema = dataclasses.replace(
+        first.schema,
+        reward_dtype=made.schema.reward_dtype,
+        extras=dict(sorted(extras.items())),
+        variable={name: kind for name, kind in made.schema.variable.items() if name in extras},
+    )
+    return dataclasses.replace(selection, versions=(made,)), schema
+
+
+def _choose(base: StoredVersion, layers: Sequence[Dataset], options: Mapping[str, Any]) -> Chosen:
+    """Return which layer each new column comes from."""
+    chosen: Chosen = {}
+    for layer in layers:
+        stored = layer.selection().versions[0]
+        _check_base(stored, base)
+        names = options["rename"].get(layer.digest, {})
+        for name in names.keys() - stored.schema.extras.keys():
+            raise NotFoundError(f"{layer.name}: has no column {name!r:.100} to rename.")
+        for own in stored.schema.extras:
+            name = names.get(own, own)
+            other, theirs = chosen.get(name, (stored, own))
+            if _hashes(other, theirs) != _hashes(stored, own) and not options["later_wins"]:
+                raise SchemaError(
+                    f"{other.manifest.name} and {layer.name} both have the column {name}, with other values; "
+                    "rename={LAYER: {COLUMN: NEW}} gives it two names, later_wins=True takes the later layer's."
+                )
+            chosen[name] = stored, own
+    known = base.schema.columns().keys() | base.schema.extras.keys()
+    for name, (stored, _) in chosen.items():
+        if name in known and not options["replaces"]:
+            raise SchemaError(
+                f"{stored.manifest.name}: its base {base.manifest.name} has a column {name} too; replaces=True puts the "
+                "layer's in its place, rename={LAYER: {COLUMN: NEW}} keeps both."
+            )
+    return chosen
+
+
+def _hashes(stored: StoredVersion, name: str) -> list[str]:
+    return [stored.manifest.column(column).blake3 for column in _columns_of(stored, name)]
+
+
+def _columns_of(stored: StoredVersion, name: str) -> list[str]:
+    """Return the stored columns of a column: two where values have any length."""
+    return [offsets_column(name), values_column(name)] if name in stored.schema.variable else [name]
+
+
+def _check_base(layer: StoredVersion, base: StoredVersion) -> None:
+    """Refuse a layer of other bytes.
+
+    Raises SchemaError for another version; IntegrityError for other lengths.
+    """
+    of, where = layer.manifest.base, layer.manifest.name
+    if of is None:
+        raise SchemaError(f"{where} is no layer, but a dataset; orlog.combine_datasets puts datasets together.")
+    if of.digest != base.digest:
+        here = f"{base.manifest.name}@{base.manifest.version}"
+        raise SchemaError(
+            f"{where} lies over {of} ({of.digest[:19]}), not over {here} ({base.digest[:19]}); open the former: "
+            f"{of.name}@{of.digest[:19]}."
+        )
+    if not np.array_equal(layer.lengths, base.lengths):
+        raise IntegrityError(f"{where}: its episodes have other lengths than those of {of}; download or make it again.")
+
+
+class LayeredVersion(StoredVersion):
+    """A stored version with the columns of layers over it."""
+
+    def __init__(self, base: StoredVersion, chosen: Chosen) -> None:
+        """Lay columns over `base`."""
+        vars(self).update(vars(base))  # it is a whole version, whatever is asked of it
+        self._base = base
+        self._places: Chosen = {}  # by stored column
+        self._columns = dict(self._columns)
+        extras, variable = dict(base.schema.extras), dict(base.schema.variable)
+        facts: dict[str, dict[str, Any]] = {
+            field: dict(getattr(base.manifest, field)) for field in ("roles", "dimension_names", "non_finite")
+        }
+        for name, (stored, own) in chosen.items():
+            for column, theirs in zip(_renamed(stored, own, name), _columns_of(stored, own), strict=True):
+                self._places[column] = stored, theirs
+                self._columns[column] = msgspec.structs.replace(stored.manifest.column(theirs), name=column)
+            if name not in ("rewards", "episodes/returns", "episodes/seeds"):
+                extras[name] = dataclasses.replace(stored.schema.extras[own], name=name)
+            variable.pop(name, None)
+            if own in stored.schema.variable:
+                variable[name] = stored.schema.variable[own]
+            for field, known in facts.items():
+                known.pop(name, None)
+                if own in getattr(stored.manifest, field):
+                    known[name] = getattr(stored.manifest, field)[own]
+        rewards = chosen.get("rewards")
+        dtype = base.schema.reward_dtype if rewards is None else rewards[0].schema.extras[rewards[1]].dtype
+        self.schema = dataclasses.replace(
+            base.schema, reward_dtype=dtype, extras=dict(sorted(extras.items())), variable=variable
+        )
+        self.schema.check(base.manifest.name)
+        self.manifest = msgspec.structs.replace(
+            base.manifest,
+            columns=[self._columns[name] for name in sorted(self._columns)],
+            variable_columns=variable,
+            parts=[],
+            **facts,
+        )
+        laid = {name: [stored.identity, own] for name, (stored, own) in chosen.items()}
+        self._identity = hashlib.sha256(canonical_json({"of": base.identity, "layers": laid})).hexdigest()
+
+    @property
+    def identity(self) -> str:
+        """What tells it from the same version with other layers."""
+        return self._identity
+
+    @property
+    def replaced(self) -> list[str]:
+        """Columns of the base in whose place a layer's are."""
+        return sorted({*self._places} & {*self._base.schema.columns()})
+
+    def read(self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None) -> np.ndarray:
+        """Return rows of a column; see `StoredVersion.read`."""
+        stored, own = self._places.get(name, (self._base, name))
+        return stored.read(own, start, stop, out=out)
+
+    def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return any rows of a column, in the order asked for; see `StoredVersion.read_rows`."""
+        stored, own = self._places.get(name, (self._base, name))
+        return stored.read_rows(own, rows)
+
+    def place(self, name: str, row: int) -> Place:
+        """Return where a row of a column lies; see `StoredVersion.place`."""
+        stored, own = self._places.get(name, (self._base, name))
+        return stored.place(own, row)
+
+    def bring(
+        self,
+        names: Iterable[str],
+        episodes: np.ndarray,
+        indexes: Container[str] = (),
+        ahead: list[Coming] | None = None,
+    ) -> None:
+        """Fetch rows of some episodes, of the base and of layers; see `StoredVersion.bring`."""
+        wanted: dict[int, tuple[StoredVersion, dict[str, str]]] = {}
+        for name in names:
+            stored, own = self._places.get(name, (self._base, name))
+            wanted.setdefault(id(stored), (stored, {}))[1][own] = name
+        for stored, several in wanted.values():
+            stored.bring(several, episodes, [own for own, name in several.items() if name in indexes], ahead)
+
+
+def _renamed(stored: StoredVersion, own: str, name: str) -> list[str]:
+    return [column.replace(own, name, 1) for column in _columns_of(stored, own)]

@@ -1,0 +1,277 @@
+"""Writes layers: columns over a stored version, from arrays or a function of an episode, in bounded memory."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import inspect
+import itertools
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from orlog.base.files import link_or_copy, make_folder, storage_errors, unfinished_folder
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.columns.values import episode_blocks
+from orlog.datasets.home.folders import datasets_folder, version_folder
+from orlog.datasets.home.records import check_unchanged, check_unused
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recording.episodes import EpisodeWriter
+from orlog.datasets.recording.finishing import finish_version, make_manifest, refuse_existing
+from orlog.errors import SchemaError
+from orlog.manifests.columns import ColumnSpec, axis_of
+from orlog.manifests.documents import canonical_json
+from orlog.manifests.manifest import MANIFEST_FILE, Base, Manifest, Parent
+from orlog.manifests.names import parse_name
+
+DRAFT = "draft/layer-v1"
+STEPS_AT_ONCE = 2**20
+
+
+def draft_layer(
+    dataset: Dataset,
+    columns: Mapping[str, Any],
+    roles: Mapping[str, str],
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Dataset:
+    """Write columns over a dataset's stored version into a draft, which is deleted with the returned layer.
+
+    Raises SchemaError if the dataset is only a part of a version, a column has another number of rows, or a value
+    does not fit its column.
+    """
+    selection = dataset.selection()
+    if not selection.is_whole or len(selection.versions) != 1:
+        raise SchemaError(
+            f"{dataset.name}: columns lie over a whole stored version; give them to the version and take the view after."
+        )
+    stored = selection.versions[0]
+    drafts = datasets_folder().parent / "drafts"
+    with storage_errors(drafts):
+        make_folder(drafts)
+        folder = Path(tempfile.mkdtemp(dir=drafts))
+    try:
+        writer = EpisodeWriter(folder, _schema_for(dataset, columns), dataset.name, first_decides=False)
+        try:
+            done = 0
+            for block, lengths in _blocks(dataset, writer.schema, columns):
+                writer.add_block(block, lengths)
+                done += int(lengths.sum())
+                progress(done, dataset.total_steps)
+            written = writer.finish()
+        finally:
+            writer.close()
+        manifest = make_manifest(
+            written.schema,
+            [written.part],
+            written.objects,
+            name=DRAFT,
+            version="1.0.0",
+            lineage=[Parent(digest=dataset.digest, operation=_operation(columns))],
+            non_finite=written.non_finite,
+            roles=roles,
+            base=Base(name=stored.manifest.name, version=stored.manifest.version, digest=stored.digest),
+        )
+        (folder / MANIFEST_FILE).write_bytes(manifest.to_json().encode())
+        draft = Dataset(folder, manifest)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(draft, _remove, folder, os.getpid())
+    return draft
+
+
+def _remove(folder: Path, process: int) -> None:
+    if process == os.getpid():  # a forked process has the same object
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _operation(columns: Mapping[str, Any]) -> str:
+    """Return how columns were made, as JSON: the source of functions, `given` for arrays."""
+    made = {}
+    for name, given in columns.items():
+        made[name] = "given"
+        if callable(given):
+            try:
+                made[name] = inspect.getsource(given)
+            except (OSError, TypeError):
+                made[name] = getattr(given, "__qualname__", repr(given))
+    return canonical_json({"columns": made}).decode()
+
+
+def _schema_for(dataset: Dataset, columns: Mapping[str, Any]) -> Schema:
+    """Return the columns of a layer, by their arrays or by what functions return for the first episode."""
+    whole = dataset.schema
+    schema = Schema(observation_space=whole.observation_space, action_space=whole.action_space, is_layer=True)
+    infos, metadata, own = {}, {}, {}
+    for name, given in columns.items():
+        values = _as_rows(given(dataset[0]) if callable(given) else given)
+        if name == "rewards":
+            own = {name: ColumnSpec(name, values.dtype, ()), RETURNS: ColumnSpec(RETURNS, np.dtype(np.float64), ())}
+        elif name.startswith("infos/"):
+            infos[name.removeprefix("infos/")] = values
+        elif name.startswith("episodes/"):
+            metadata[name.removeprefix("episodes/")] = values if callable(given) else values[0]
+        else:
+            raise SchemaError(
+                f"{dataset.name}: a layer has columns of steps, infos/NAME or rewards, and of episodes, episodes/NAME; "
+                f"found {name!r:.100}."
+            )
+    schema = schema.with_extras(infos, metadata, dataset.name)
+    return dataclasses.replace(schema, extras=dict(sorted({**schema.extras, **own}.items())))
+
+
+RETURNS = "episodes/returns"
+
+
+def _as_rows(values: Any) -> Any:
+    """Return values as an array of numbers, or a list of texts or arrays of any length."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "UO":
+        values = values.tolist()
+    if isinstance(values, str) or (isinstance(values, list) and not all(isinstance(v, int | float) for v in values)):
+        return values
+    return np.asarray(values)
+
+
+def _blocks(dataset: Dataset, schema: Schema, columns: Mapping[str, Any]) -> Any:
+    """Yield the rows of all columns of some episodes, and their lengths."""
+    lengths = dataset.episode_lengths
+    rows = {"step": dataset.total_steps, "episode": dataset.total_episodes}
+    arrays = {name: _as_rows(given) for name, given in columns.items() if not callable(given)}
+    for name, values in arrays.items():
+        if len(values) != rows[axis_of(name)]:
+            raise SchemaError(
+                f"{dataset.name}: column {name} has {len(values)} rows, expected one for each of the "
+                f"{rows[axis_of(name)]} {axis_of(name)}s."
+            )
+    functions = {name: given for name, given in columns.items() if callable(given)}
+    starts = dataset.episode_starts
+    edges = episode_blocks(lengths.cumsum(), STEPS_AT_ONCE)
+    for first, last in itertools.pairwise(edges.tolist()):
+        begin, end = int(starts[first]), int(starts[last - 1] + lengths[last - 1])
+        given = {
+            name: values[begin:end] if axis_of(name) == "step" else values[first:last]
+            for name, values in arrays.items()
+        }
+        made: dict[str, list[Any]] = {name: [] for name in functions}
+        for episode in dataset.iterate_episodes(range(first, last)) if functions else ():
+            for name, function in functions.items():
+                values = _as_rows(function(episode))
+                if axis_of(name) == "step" and len(values) != len(episode):
+                    raise SchemaError(
+                        f"{dataset.name}: column {name} has {len(values)} rows in episode {episode.index}, which has "
+                        f"{len(episode)} steps."
+                    )
+                made[name].append(values)
+        for name, parts in made.items():
+            if axis_of(name) == "episode":
+                given[name] = parts if isinstance(parts[0], str | list) else np.array(parts)
+            else:
+                given[name] = (
+                    np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [v for p in parts for v in p]
+                )
+        where = f"{dataset.name}, episodes {first} to {last - 1}"
+        yield schema.layer_rows(where, lengths[first:last], given), lengths[first:last]
+
+
+def columns_of_table(dataset: Dataset, path: Path, fill: Mapping[str, str]) -> dict[str, Any]:
+    """Return columns from a CSV file with a row for each episode, or with a column `step` for each step.
+
+    Its first row has names: `episode`, perhaps `step`, and those of the columns, without `infos/` or `episodes/`. Numbers,
+    `true` and `false` are read as such where a whole column has them, all else as texts. `fill` says by name what
+    a row holds that the file does not have.
+
+    Raises SchemaError that names the line, for an episode or step that is not there, one twice, or one that lacks.
+    """
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    names = [*(rows[0] if rows else ())]
+    by_step = "step" in names
+    own = [name for name in names if name not in ("episode", "step")]
+    if "episode" not in names or not own or None in names:
+        raise SchemaError(f"{path}: expected columns episode, perhaps step, and what is said of them, found {names}.")
+    unknown = fill.keys() - {*own}
+    if unknown:
+        raise SchemaError(f"{path}: has no column {min(unknown)!r} to fill; it has {', '.join(own)}.")
+    lengths, starts = dataset.episode_lengths, dataset.episode_starts
+    texts: dict[str, list[str | None]] = {
+        name: [fill.get(name)] * (dataset.total_steps if by_step else dataset.total_episodes) for name in own
+    }
+    lines: dict[int, int] = {}
+    for line, row in enumerate(rows, 2):
+        where, index = f"{path}, line {line}", _whole(row["episode"])
+        if not 0 <= index < len(lengths):
+            raise SchemaError(f"{where}: there is no episode {row['episode']!r}; {dataset.name} has {len(lengths)}.")
+        at = index
+        if by_step:
+            step = _whole(row["step"])
+            if not 0 <= step < lengths[index]:
+                raise SchemaError(f"{where}: episode {index} has no step {row['step']!r}; it has {lengths[index]}.")
+            at = int(starts[index]) + step
+        if lines.setdefault(at, line) != line:
+            raise SchemaError(f"{where}: says again what line {lines[at]} says.")
+        for name in own:
+            if row[name] is None:
+                raise SchemaError(f"{where}: has fewer values than the first line has names.")
+            texts[name][at] = row[name]
+    for name, values in texts.items():
+        if None in values:
+            at = values.index(None)
+            episode = int(np.searchsorted(starts, at, "right")) - 1 if by_step else at
+            of = f", step {at - int(starts[episode])}" if by_step else ""
+            raise SchemaError(
+                f"{path}: no line is about episode {episode}{of}; add it, or say what holds without: --fill {name}=VALUE."
+            )
+    prefix = "infos" if by_step else "episodes"
+    return {f"{prefix}/{name}": _typed([str(one) for one in values]) for name, values in texts.items()}
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if text is not None and text.strip().isdecimal() else -1
+
+
+def _typed(texts: list[str]) -> Any:
+    """Return texts as flags, whole numbers or numbers if all of them are, else as they are."""
+    flags = {"true": True, "false": False}
+    if all(text.lower() in flags for text in texts):
+        return np.array([flags[text.lower()] for text in texts])
+    for kind in (np.int64, np.float64):
+        try:
+            return np.array(texts).astype(kind)
+        except (ValueError, OverflowError):
+            continue
+    return texts
+
+
+def save_layer(dataset: Dataset, name: str, *, version: str, description: str, license: str, changes: str) -> Path:  # noqa: A002
+    """Store the columns that a dataset was given with `with_columns` as a version; see `Dataset.save_layer`."""
+    drafts = [parent for parent in dataset.parents[1:] if parent.name == DRAFT]
+    if len(drafts) != 1:
+        raise SchemaError(f"{dataset.name}: there are no new columns to save; with_columns gives it some.")
+    draft = drafts[0]
+    wanted = parse_name(f"{name}@{version}")
+    destination = datasets_folder() / wanted.name / wanted.version
+    here = version_folder(wanted.name, wanted.version)
+    check_unused(wanted.name, wanted.version)
+    refuse_existing(here / MANIFEST_FILE, here)
+    manifest: Manifest = msgspec.structs.replace(
+        draft.manifest,
+        name=wanted.name,
+        version=wanted.version,
+        description=description,
+        license=license or dataset.manifest.license,
+        changes=changes,
+    )
+    with unfinished_folder(destination) as folder, storage_errors(folder):
+        refuse_existing(destination / MANIFEST_FILE, destination)
+        for item in manifest.objects:
+            make_folder((folder / "store" / item.path).parent)
+            link_or_copy(draft.folder / item.path, folder / "store" / item.path)
+        finish_version(folder / "store", manifest, destination, accept=check_unchanged, share=manifest.objects)
+    return destination
