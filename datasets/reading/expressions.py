@@ -7,6 +7,7 @@
 | `success` | whether it succeeded: its column, else a column of steps with that role says it |
 | `1`, `0.5`, `True`, `"door"` | numbers and text |
 | `< <= > >= == !=`, `0 < x <= 1`, `x in [1, 2]`, `x not in [..]` | comparisons; text only by `== != in` |
+| `contains(task, "door")`, `startswith(..)`, `endswith(..)` | where a text has another in it, at its begin, at its end |
 | `and or not`, `+ - * / // % **`, `abs(x)`, `isfinite(x)` | all on whole columns at once |
 
 A comparison with NaN is false, even `!=`; use `isfinite` to find NaN. Integers stay exact integers;
@@ -34,7 +35,8 @@ DEEPEST = 50
 LARGEST_EXPONENT = 16
 ALLOWED = (
     'Allowed are names of episode columns, column("any/name"), episode, numbers, True, False, '
-    '"text", comparisons, in [..], and, or, not, + - * / // % **, abs(x), isfinite(x)'
+    '"text", comparisons, in [..], and, or, not, + - * / // % **, abs(x), isfinite(x), '
+    'contains(text, "part"), startswith(text, "part"), endswith(text, "part")'
 )
 
 Value: TypeAlias = "np.ndarray | bool | int | float | str"
@@ -55,6 +57,11 @@ _ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
+}
+_TEXTS: dict[str, Callable[[str, str], bool]] = {
+    "contains": operator.contains,
+    "startswith": str.startswith,
+    "endswith": str.endswith,
 }
 
 
@@ -151,6 +158,11 @@ class _Evaluation:
                 if operand.dtype.kind == "i" and operand.min(initial=0) == -(2**63):
                     raise self.error(node, "abs of -2^63 does not fit into a 64-bit whole number")
                 return np.abs(operand)
+            case ast.Call(ast.Name(name), [subject, ast.Constant(str(part))], []) if name in _TEXTS:
+                texts = self.value(subject)
+                if not _is_text(texts):
+                    raise self.error(node, f"{name} looks into texts, this column has numbers")
+                return np.array([_TEXTS[name](text, part) for text in np.atleast_1d(texts).tolist()])
         raise self.error(node, "not allowed here")
 
     def column(self, node: ast.AST, name: str) -> np.ndarray:

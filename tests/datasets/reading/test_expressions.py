@@ -55,6 +55,10 @@ def chosen(expression):
         ("task not in ['pen', 'relocate']", [0, 2]),
         ('column("task/id") == 3', [0, 2]),
         ('column("episodes/task/id") == 3', [0, 2]),
+        ("contains(task, 'o')", [0, 2, 3]),
+        ("startswith(task, 'pe') or endswith(task, 'r')", [0, 1, 2]),
+        ("not contains(task, '') or endswith(task, '\\ud800')", []),
+        ("contains('door', 'oo')", [0, 1, 2, 3]),
         ("abs(returns) < 4", [0, 3]),
         ("isfinite(returns)", [0, 1, 3]),
         ("returns != 1", [1, 3]),
@@ -108,6 +112,9 @@ def test_a_condition_chooses_episodes(expression, expected):
         ("huge + 1 > 0", r"2\^63 and more can only be compared"),
         ("lengths == 9223372036854775808", "not allowed here"),
         ("column(task) == 1", "not allowed here"),
+        ("contains(returns, '1')", "looks into texts"),
+        ("contains(task, task)", "not allowed here"),
+        ("contains(task, 1)", "not allowed here"),
         ("__import__('os').system('true')", "not allowed here"),
         ("[success for x in [1]]", "not allowed here"),
         ("returns[0] > 1", "not allowed here"),
@@ -158,7 +165,7 @@ def test_long_and_deep_texts_end_soon(expression):
     assert time.process_time() - start < 5
 
 
-WORDS = st.sampled_from(["returns", "lengths", "success", "task", "episode", "column('task/id')", "1", "0.5", "-2", "'door'", "True", "and", "or", "not", "in", "<", "<=", "==", "!=", "+", "-", "*", "/", "//", "%", "**", "(", ")", "[", "]", ",", "abs(", "isfinite(", ".", ":", "=", "#", ";", "lambda", "é", "not in", '\n', '\\'])  # fmt: skip
+WORDS = st.sampled_from(["returns", "lengths", "success", "task", "episode", "column('task/id')", "1", "0.5", "-2", "'door'", "True", "and", "or", "not", "in", "<", "<=", "==", "!=", "+", "-", "*", "/", "//", "%", "**", "(", ")", "[", "]", ",", "abs(", "isfinite(", "contains(", "endswith(", ".", ":", "=", "#", ";", "lambda", "é", "not in", '\n', '\\'])  # fmt: skip
 
 
 @settings(max_examples=scaled(300), deadline=None)
