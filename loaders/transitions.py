@@ -40,11 +40,11 @@ from orlog.loaders.arrays import Arrays, Leaf, as_arrays
 from orlog.loaders.batch import Batch
 from orlog.loaders.gathering import gather_rows
 from orlog.loaders.priorities import Priorities, PrioritizedTransitions
-from orlog.loaders.statistics import info_numbers, sum_rewards
 from orlog.loaders.statistics import returns_to_go as returns_of
+from orlog.loaders.statistics import sum_rewards
 from orlog.loaders.streaming import BUFFER_BYTES, StreamedBatches
 from orlog.loaders.streams import Batches, Sampler, StreamOptions, as_integer, as_steps, takes_stream_options
-from orlog.loaders.weights import weighted
+from orlog.loaders.weights import weighted, weighted_by
 from orlog.manifests.names import counted, did_you_mean
 
 LOG_PROBS = "action_log_probs"
@@ -272,7 +272,7 @@ class TransitionOptions(StreamOptions, total=False):
         stacked: Which parts of an observation to stack, all images by default. The part of a space without
             keys has the empty key.
         weights: Steps are drawn in proportion to these: a number >= 0 for each step, or the name of a column that
-            holds one, such as "infos/w" or "episodes/w". By default all are as likely, unless the dataset is a
+            holds one, such as "infos/w", or "episodes/w" with one for each episode, which all of its steps get. By default all are as likely, unless the dataset is a
             weighted mixture (`orlog.combine_datasets`), whose weights these multiply.
         prioritized: Draw by priorities, which training updates: True, or a dict of `Priorities`.
         stream: Read straight from the shards as it goes, each step once an epoch, in bounded memory: for datasets
@@ -356,7 +356,10 @@ def transitions(
             allow_non_finite=how["allow_non_finite"],
             **place,
         )
-    arrays = _weighted(data, how["weights"], rest.get("infos", ()))
+    weights, infos = how["weights"], rest.get("infos", ())
+    arrays = weighted_by(data, weights, infos) if isinstance(weights, str) else as_arrays(data, infos)
+    if weights is not None and not isinstance(weights, str):
+        arrays = weighted(arrays, weights)
     if prioritized is False:
         return Batches(sampler_of(arrays), arrays.digest, **place)
     priorities = {} if prioritized is True else prioritized
@@ -373,17 +376,6 @@ def _check_together(how: Mapping[str, Any]) -> None:
     only = given & {"buffer_bytes", "allow_non_finite"}
     if only and "stream" not in given:
         raise ValueError(f"{min(only)} is for stream=True; leave it out, or give stream=True.")
-
-
-def _weighted(data: Given | Arrays, weights: np.ndarray | str | None, infos: Sequence[str]) -> Arrays:
-    """Return the steps to draw from, in proportion to weights where they are given."""
-    if not isinstance(weights, str):
-        arrays = as_arrays(data, infos)
-        return arrays if weights is None else weighted(arrays, weights)
-    name = weights.removeprefix("infos/")
-    arrays = as_arrays(data, tuple(dict.fromkeys([*infos, name])))
-    values = info_numbers(arrays, name)[arrays.step_rows()]
-    return weighted(arrays, values.double().cpu().numpy())
 
 
 @takes_stream_options

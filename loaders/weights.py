@@ -16,10 +16,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 from jaxtyping import Float64
 
-from orlog.datasets.reading.opening import Given
+from orlog.datasets.reading.opening import Given, as_dataset
+from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.choices import AliasTable, Mixture, alias_table, check_weights
-from orlog.loaders.statistics import derived_digest, finite_returns
+from orlog.loaders.statistics import derived_digest, finite_returns, info_numbers
 from orlog.loaders.streams import check_choice
 
 Per: TypeAlias = Literal["episode", "step"]
@@ -62,6 +63,30 @@ def weighted(arrays: Given | Arrays, weights: Float64[np.ndarray, " steps"], *, 
     table = alias_table(values)
     digest = derived_digest(arrays, f"weights 2 {table.digest}")
     return dataclasses.replace(arrays, mixture=table, digest=digest)
+
+
+def weighted_by(data: Given | Arrays, column: str, infos: Sequence[str] = (), arrays: Arrays | None = None) -> Arrays:
+    """Return the same steps, drawn in proportion to a column: see `weighted`.
+
+    Args:
+        data: The steps.
+        column: `infos/NAME`, which has a weight for each step, or `episodes/NAME`: one for each episode, which all of
+            its steps get.
+        infos: As in `orlog.load_arrays`, where a dataset is given.
+        arrays: The steps of that dataset, where they have been read already, with the info of the column.
+    """
+    if not column.startswith("episodes/"):
+        name = column.removeprefix("infos/")
+        arrays = as_arrays(data, tuple(dict.fromkeys([*infos, name]))) if arrays is None else arrays
+        return weighted(arrays, info_numbers(arrays, name)[arrays.step_rows()].double().cpu().numpy())
+    if isinstance(data, Arrays):
+        raise TypeError(f"weights={column!r}: arrays have no columns of episodes; give the dataset itself.")
+    dataset = as_dataset(data)
+    values = np.asarray(dataset.column(column))
+    if values.dtype.kind not in "biuf":
+        raise SchemaError(f"{dataset.name}: weights are numbers, and {column} holds {values.dtype}.")
+    arrays = as_arrays(dataset, infos) if arrays is None else arrays
+    return weighted(arrays, weights_by_episode(arrays, values, per="step"))
 
 
 def weights_by_episode(

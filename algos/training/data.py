@@ -42,6 +42,7 @@ from orlog.loaders.statistics import finite_returns, info_sums, stream_statistic
 from orlog.loaders.streaming import STREAMED, stream_loader
 from orlog.loaders.teams import is_team
 from orlog.loaders.transforms import scale_rewards
+from orlog.loaders.weights import weighted_by
 from orlog.manifests.names import size_text
 
 _BEST = "orlog.loaders.best_episodes:best_transitions"
@@ -346,9 +347,19 @@ def infos_of(kind: type[Any], config: Any) -> tuple[str, ...]:
     return tuple(kind.loader(config)[1].get("infos", ()))
 
 
-def load_for(kind: type[Any], config: Any, dataset: Dataset, where: str) -> LoadedData:
-    """Return the data that an algorithm's batches are from, with the infos that it asks for."""
+def load_for(kind: type[Any], config: Any, dataset: Dataset, where: str, weights: str = "") -> LoadedData:
+    """Return the data that an algorithm's batches are from, with the infos that it asks for.
+
+    Steps are drawn in proportion to the column `weights`, where it is given (`orlog.loaders.weights`).
+    """
     infos = infos_of(kind, config)
+    if weights:
+        if is_team(dataset) or getattr(kind, "ONLINE", False):
+            what = "data of several agents" if is_team(dataset) else "steps taken in the environment"
+            raise SchemaError(f"{dataset.name}: weights={weights!r}: {what} are not drawn by weights; leave them out.")
+        named = () if weights.startswith("episodes/") else (weights.removeprefix("infos/"),)
+        arrays = load_arrays(dataset, where, infos=tuple(dict.fromkeys([*infos, *named])))
+        return LoadedData(weighted_by(dataset, weights, arrays=arrays))
     if is_team(dataset):
         return LoadedData(agents.load_for(kind, config, dataset, where, infos))
     return LoadedData(load_arrays(dataset, where, infos=infos))

@@ -116,6 +116,7 @@ class TrainOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             `checkpoints/`.
         stream: Whether batches come from the stored blocks as they are read, epoch after epoch, instead of from
             all steps in memory (`orlog.transitions(.., stream=True)`). They are other batches.
+        weights: Column by which steps are drawn, `infos/NAME` or `episodes/NAME`; empty where all are as likely.
         trust_environment: Consent to arguments of the environment that come with the data.
         device: Where it computes: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
         precision: `float32`, or `bf16` for products between hidden layers in bfloat16 where the
@@ -131,6 +132,7 @@ class TrainOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     curve_episodes: Annotated[int, msgspec.Meta(ge=1)] = CURVE_EPISODES
     keep_checkpoints: bool = False
     stream: bool = False
+    weights: str = ""
     trust_environment: bool = False
     device: str = "cpu"
     precision: str = "float32"
@@ -240,6 +242,8 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
         settings |= {"device": self.device.partition(":")[0], "precision": self.precision}
         if self.stream:
             settings["stream"] = True
+        if self.weights:
+            settings["weights"] = self.weights
         if self.online is not None:
             # An algorithm that starts in the environment has settings of the same names.
             own = [name for name in ONLINE_SETTINGS if self.online.run or name not in self.config]
@@ -321,7 +325,7 @@ def write_record(folder: Path, record: RunRecord) -> None:
 def _record_bytes(fields: dict[str, Any]) -> bytes:
     # Algorithm and dataset come first, which a reader looks for; what a run does not have is left out.
     body = {name: fields[name] for name in ("algorithm", "dataset") if name in fields} | fields
-    for name in ("online", "stream", "later_code", "earlier"):
+    for name in ("online", "stream", "weights", "later_code", "earlier"):
         if not body.get(name):
             body.pop(name, None)
     return (json.dumps(body, indent=1, allow_nan=False) + "\n").encode()

@@ -56,7 +56,15 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given
 from orlog.datasets.reading.views import save_view
 from orlog.datasets.worlds.environments import imported_modules
-from orlog.errors import DivergedError, MissingExtraError, NotFoundError, SimulatorError, StoppedError, clause
+from orlog.errors import (
+    DivergedError,
+    MissingExtraError,
+    NotFoundError,
+    SchemaError,
+    SimulatorError,
+    StoppedError,
+    clause,
+)
 from orlog.loaders.arrays import read_arrays
 from orlog.normalize.references import Protocol
 
@@ -130,10 +138,14 @@ def train_run(
     elif evaluations:
         protocol = curve_protocol(kind, dataset, options.curve_episodes, options.trust_environment)
     data: RunData
+    if options.stream and options.weights:
+        raise SchemaError(
+            f"{dataset.name}: steps that are streamed are not drawn by weights; leave out one of the two."
+        )
     if options.stream:
         data = StreamedData(kind, config, dataset, hooks.note)
     else:
-        data = load_for(kind, config, dataset, where)
+        data = load_for(kind, config, dataset, where, options.weights)
     check_rewards(kind, name, data)
     scale, shift = reward_numbers(recipe.rewards, data)
     width = observation_width(dataset, kind)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 import gymnasium
 import numpy as np
 
+from orlog.base.jobs import Execute
 from orlog.datasets.columns.episode import Episode, summary
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import Block, concatenate_blocks, episode_blocks, slice_block
@@ -414,12 +415,15 @@ class Dataset:
 
     def with_columns(
         self,
-        columns: str | Mapping[str, Any],
+        columns: str | Mapping[str, Any] | Callable[[Episode], Mapping[str, Any]],
         values: Callable[[Episode], Any] | Any = None,
         *,
         role: str | None = None,
         roles: Mapping[str, str] | None = None,
         replaces: bool = False,
+        key: str = "",
+        execute: Execute | None = None,
+        made_by: str = "",
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> Dataset:
         """Return a view with more columns; `save_layer` stores them, and nothing of this dataset.
@@ -427,14 +431,21 @@ class Dataset:
             ds.with_columns({"episodes/success": returns > 20}, roles={"episodes/success": "success"})
             ds.with_columns("infos/value", lambda episode: ..., role="value")
 
+        Functions are called for one episode after the other, in bounded memory.
+
         Args:
             columns: Rows of each column by its name, `infos/NAME` for steps and `episodes/NAME` for episodes: an array
-                with a row for each of all steps or episodes, or a list of texts. Or one name, of `values`.
-            values: The rows, or a function that returns those of an episode: an array with a row for each step,
-                or the value of the episode. It is called for one episode after the other, in bounded memory.
+                with a row for each of all steps or episodes, a list of texts, or a function that returns those of an
+                episode: an array with a row for each step, or the value of the episode. Or one name, of `values`. Or
+                a function that returns such rows of several columns by their names.
+            values: The rows, or the function, of one column.
             role: What the column means, such as `value`, `weight` or `success` (docs/families.md), where there is one.
             roles: What columns mean, by name.
             replaces: Whether columns may take the place of columns of this dataset, such as `rewards`.
+            key: A text that stands for what is computed, such as a version of the functions: what was computed under
+                it is kept until all is there, so a process that dies loses little. By default nothing is kept.
+            execute: Where functions run: `execute` of a module of `orlog.executors`; here by default.
+            made_by: How the columns were made, for the lineage; by default the source of functions.
             progress: Called with steps done and in all.
 
         Raises:
@@ -442,10 +453,12 @@ class Dataset:
                 fit, or a column is there already.
             StorageError: the disk is full.
         """
-        given = {columns: values} if isinstance(columns, str) else dict(columns)
+        given = {columns: values} if isinstance(columns, str) else {} if callable(columns) else dict(columns)
         meant = dict(roles or {}) | (dict.fromkeys(given, role) if role is not None else {})
         layering = importlib.import_module("orlog.datasets.recording.layering")
-        draft: Dataset = layering.draft_layer(self, given, meant, progress)
+        function = columns if callable(columns) else None
+        how = {"key": key, "execute": execute, "made_by": made_by, "progress": progress}
+        draft: Dataset = layering.draft_layer(self, given, function, meant, **how)
         return self.view([self, draft], {"layers": {"replaces": True} if replaces else {}})
 
     def save_layer(

@@ -10,6 +10,7 @@ from orlog.datasets.columns.bounds import bounds_of, describe_outside
 from orlog.datasets.home.folders import how_much, is_whole
 from orlog.datasets.home.records import read_history
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.layers import LayeredVersion
 from orlog.datasets.reading.views import operation_words
 from orlog.manifests.columns import expected_rows, offsets_of
 from orlog.manifests.manifest import Manifest
@@ -55,6 +56,10 @@ def facts_of(manifest: Manifest, dataset: Dataset | None) -> Iterator[tuple[str,
     for parent in shown.lineage:
         if not parent.operation.startswith('{"rebuild":'):
             yield "derived from", f"{parent.digest[:19]} by {operation_words(parent.operation)}"
+    for stored in () if dataset is None else dataset.selection().versions:
+        if isinstance(stored, LayeredVersion):
+            for layer, columns in stored.facts().items():
+                yield "layer", f"{layer}: {columns}"
     for column, count in manifest.non_finite.items():
         yield "not finite", f"{counted(count, 'number')} of {column}"
     for column, names in shown.dimension_names.items():

@@ -126,7 +126,7 @@ class LayeredVersion(StoredVersion):
     def __init__(self, base: StoredVersion, chosen: Chosen) -> None:
         """Lay columns over `base`."""
         vars(self).update(vars(base))  # it is a whole version, whatever is asked of it
-        self._base = base
+        self._base, self._chosen = base, chosen
         self._places: Chosen = {}  # by stored column
         self._columns = dict(self._columns)
         extras, variable = dict(base.schema.extras), dict(base.schema.variable)
@@ -167,10 +167,16 @@ class LayeredVersion(StoredVersion):
         """What tells it from the same version with other layers."""
         return self._identity
 
-    @property
-    def replaced(self) -> list[str]:
-        """Columns of the base in whose place a layer's are."""
-        return sorted({*self._places} & {*self._base.schema.columns()})
+    def facts(self) -> dict[str, str]:
+        """Return by name of each layer, with its version, which columns are its own; those in place of the base's are marked."""
+        columns: dict[str, list[str]] = {}
+        for name, (layer, own) in self._chosen.items():
+            where = columns.setdefault(f"{layer.manifest.name}@{layer.manifest.version} ({layer.digest[:19]})", [])
+            renamed = "" if name == own else f" (its {own})"
+            there = {*self._base.schema.columns(), *self._base.schema.extras}
+            where.append(f"{name}{renamed}" + (" in place of the base's" if name in there else ""))
+        under = self._base.facts() if isinstance(self._base, LayeredVersion) else {}
+        return under | {layer: ", ".join(sorted(names)) for layer, names in columns.items()}
 
     def read(self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None) -> np.ndarray:
         """Return rows of a column; see `StoredVersion.read`."""

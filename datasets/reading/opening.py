@@ -79,10 +79,11 @@ def over_base(dataset: Dataset) -> Dataset:
             f"{dataset.name} is a layer over {base} ({base.digest[:19]}), which is not on this machine; run: orlog "
             f"download {base}, or build or import these bytes again."
         ) from error
-    replaces = not dataset.schema.extras.keys().isdisjoint(
-        {*under.schema.columns(), *under.schema.extras}
-    )  # as its author asked for
-    return Dataset.view([under, dataset], {"layers": {"replaces": True} if replaces else {}})
+    # What it has of its base's columns, its author put in their place.
+    replaces = not dataset.schema.extras.keys().isdisjoint({*under.schema.columns(), *under.schema.extras})
+    layered = Dataset.view([under, dataset], {"layers": {"replaces": True} if replaces else {}})
+    layered.view_file = dataset.folder
+    return layered
 
 
 def layers_of(given: Given) -> list[Dataset]:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import inspect
+import io
 import itertools
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from orlog.base.files import link_or_copy, make_folder, storage_errors, unfinished_folder
+from orlog.base.files import link_or_copy, make_folder, replace_file, storage_errors, unfinished_folder
+from orlog.base.jobs import Execute, do_jobs
+from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import episode_blocks
 from orlog.datasets.home.folders import datasets_folder, version_folder
@@ -32,16 +36,25 @@ from orlog.manifests.manifest import MANIFEST_FILE, Base, Manifest, Parent
 from orlog.manifests.names import parse_name
 
 DRAFT = "draft/layer-v1"
+RETURNS = "episodes/returns"
 STEPS_AT_ONCE = 2**20
+STEPS_OF_A_PIECE = 2**16  # of which only a process that dies loses those that it was at
 
 
 def draft_layer(
     dataset: Dataset,
     columns: Mapping[str, Any],
+    function: Callable[[Episode], Mapping[str, Any]] | None,
     roles: Mapping[str, str],
+    *,
+    key: str = "",
+    execute: Execute | None = None,
+    made_by: str = "",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Dataset:
     """Write columns over a dataset's stored version into a draft, which is deleted with the returned layer.
+
+    See `Dataset.with_columns`. A value of `columns` that is a function returns the rows of an episode.
 
     Raises SchemaError if the dataset is only a part of a version, a column has another number of rows, or a value
     does not fit its column.
@@ -52,28 +65,52 @@ def draft_layer(
             f"{dataset.name}: columns lie over a whole stored version; give them to the version and take the view after."
         )
     stored = selection.versions[0]
+    functions = {name: given for name, given in columns.items() if callable(given)}
+    made = {name: "given" if name not in functions else _source(given) for name, given in columns.items()}
+    if function is not None:
+        made[""] = _source(function)
+    arrays = {name: _as_rows(given) for name, given in columns.items() if name not in functions}
+    rows = {"step": dataset.total_steps, "episode": dataset.total_episodes}
+    for name, values in arrays.items():
+        if len(values) != rows[axis_of(name)]:
+            raise SchemaError(
+                f"{dataset.name}: column {name} has {len(values)} rows, expected one for each of the "
+                f"{rows[axis_of(name)]} {axis_of(name)}s."
+            )
     drafts = datasets_folder().parent / "drafts"
     with storage_errors(drafts):
         make_folder(drafts)
         folder = Path(tempfile.mkdtemp(dir=drafts))
+    pieces = drafts / hashlib.sha256(canonical_json([dataset.digest, key])).hexdigest() if key else None
     try:
-        writer = EpisodeWriter(folder, _schema_for(dataset, columns), dataset.name, first_decides=False)
+        writer: EpisodeWriter | None = None
+        lengths, starts = dataset.episode_lengths, dataset.episode_starts
+        edges = episode_blocks(lengths.cumsum(), STEPS_OF_A_PIECE if functions or function else STEPS_AT_ONCE)
+        jobs = [*itertools.pairwise(edges.tolist())]
+        compute = _Piece(dataset, functions, function)
+        blocks = _computed(compute, jobs, pieces, execute) if functions or function else itertools.repeat({})
         try:
-            done = 0
-            for block, lengths in _blocks(dataset, writer.schema, columns):
-                writer.add_block(block, lengths)
-                done += int(lengths.sum())
-                progress(done, dataset.total_steps)
+            for (first, last), block in zip(jobs, blocks, strict=False):
+                begin, end = int(starts[first]), int(starts[last - 1] + lengths[last - 1])
+                for name, values in arrays.items():
+                    block = {**block, name: values[begin:end] if axis_of(name) == "step" else values[first:last]}
+                if writer is None:
+                    writer = EpisodeWriter(folder, _schema_for(dataset, block), dataset.name, first_decides=False)
+                where = f"{dataset.name}, episodes {first} to {last - 1}"
+                writer.add_block(writer.schema.layer_rows(where, lengths[first:last], block), lengths[first:last])
+                progress(end, dataset.total_steps)
+            assert writer is not None  # no version is without episodes
             written = writer.finish()
         finally:
-            writer.close()
+            if writer is not None:
+                writer.close()
         manifest = make_manifest(
             written.schema,
             [written.part],
             written.objects,
             name=DRAFT,
             version="1.0.0",
-            lineage=[Parent(digest=dataset.digest, operation=_operation(columns))],
+            lineage=[Parent(digest=dataset.digest, operation=made_by or canonical_json({"columns": made}).decode())],
             non_finite=written.non_finite,
             roles=roles,
             base=Base(name=stored.manifest.name, version=stored.manifest.version, digest=stored.digest),
@@ -83,6 +120,8 @@ def draft_layer(
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    if pieces is not None:
+        shutil.rmtree(pieces, ignore_errors=True)
     weakref.finalize(draft, _remove, folder, os.getpid())
     return draft
 
@@ -92,32 +131,84 @@ def _remove(folder: Path, process: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _operation(columns: Mapping[str, Any]) -> str:
-    """Return how columns were made, as JSON: the source of functions, `given` for arrays."""
-    made = {}
-    for name, given in columns.items():
-        made[name] = "given"
-        if callable(given):
-            try:
-                made[name] = inspect.getsource(given)
-            except (OSError, TypeError):
-                made[name] = getattr(given, "__qualname__", repr(given))
-    return canonical_json({"columns": made}).decode()
+def _source(function: Callable[..., Any]) -> str:
+    """Return the source of a function, for the lineage."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return getattr(function, "__qualname__", repr(function))
 
 
-def _schema_for(dataset: Dataset, columns: Mapping[str, Any]) -> Schema:
-    """Return the columns of a layer, by their arrays or by what functions return for the first episode."""
+def _computed(
+    compute: _Piece, jobs: list[Any], pieces: Path | None, execute: Execute | None
+) -> Iterator[dict[str, Any]]:
+    """Yield the columns of each block of episodes; what was computed by an earlier process is taken from `pieces`."""
+    kept = [None if pieces is None else pieces / f"{first}-{last}.npz" for first, last in jobs]
+    missing = [job for job, path in zip(jobs, kept, strict=True) if path is None or not path.exists()]
+    results = do_jobs(compute, missing, execute=execute, workers=None if execute else 1)
+    for path in kept:
+        if path is not None and path.exists():
+            with np.load(path, allow_pickle=False) as file:  # whose sums are checked
+                yield {name: file[name] for name in file.files}
+            continue
+        block = next(results)
+        if path is not None:
+            arrays = {name: np.asarray(values) for name, values in block.items()}
+            if any(values.dtype.kind == "O" for values in arrays.values()):
+                raise SchemaError("values of any length are not kept between calls; leave out key.")
+            with storage_errors(path):
+                make_folder(path.parent)
+                buffer = io.BytesIO()
+                np.savez(buffer, **arrays)
+                replace_file(path, buffer.getvalue())
+        yield block
+
+
+@dataclasses.dataclass
+class _Piece:
+    """Computes the columns of some episodes."""
+
+    dataset: Dataset
+    functions: Mapping[str, Callable[[Episode], Any]]
+    function: Callable[[Episode], Mapping[str, Any]] | None
+
+    def __call__(self, episodes: tuple[int, int]) -> dict[str, Any]:
+        made: dict[str, list[Any]] = {}
+        for episode in self.dataset.iterate_episodes(range(*episodes)):
+            given = {name: function(episode) for name, function in self.functions.items()}
+            given |= {} if self.function is None else self.function(episode)
+            where = f"{self.dataset.name}, episode {episode.index}"
+            if made and made.keys() != given.keys():
+                raise SchemaError(f"{where}: has the columns {sorted(given)}, expected {sorted(made)} as before.")
+            for name, value in given.items():
+                values = _as_rows(value)
+                if axis_of(name) == "step" and len(values) != len(episode):
+                    raise SchemaError(
+                        f"{where}: column {name} has {len(values)} rows, expected {len(episode)}, one a step."
+                    )
+                made.setdefault(name, []).append(values)
+        return {name: _joined(name, parts) for name, parts in made.items()}
+
+
+def _joined(name: str, parts: list[Any]) -> Any:
+    """Return the rows of a column of several episodes."""
+    if axis_of(name) == "episode":
+        return parts if isinstance(parts[0], str | list) else np.array(parts)
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [value for part in parts for value in part]
+
+
+def _schema_for(dataset: Dataset, block: Mapping[str, Any]) -> Schema:
+    """Return the columns of a layer, by the rows of its first episodes."""
     whole = dataset.schema
     schema = Schema(observation_space=whole.observation_space, action_space=whole.action_space, is_layer=True)
     infos, metadata, own = {}, {}, {}
-    for name, given in columns.items():
-        values = _as_rows(given(dataset[0]) if callable(given) else given)
+    for name, values in block.items():
         if name == "rewards":
             own = {name: ColumnSpec(name, values.dtype, ()), RETURNS: ColumnSpec(RETURNS, np.dtype(np.float64), ())}
         elif name.startswith("infos/"):
             infos[name.removeprefix("infos/")] = values
         elif name.startswith("episodes/"):
-            metadata[name.removeprefix("episodes/")] = values if callable(given) else values[0]
+            metadata[name.removeprefix("episodes/")] = values[0]
         else:
             raise SchemaError(
                 f"{dataset.name}: a layer has columns of steps, infos/NAME or rewards, and of episodes, episodes/NAME; "
@@ -127,9 +218,6 @@ def _schema_for(dataset: Dataset, columns: Mapping[str, Any]) -> Schema:
     return dataclasses.replace(schema, extras=dict(sorted({**schema.extras, **own}.items())))
 
 
-RETURNS = "episodes/returns"
-
-
 def _as_rows(values: Any) -> Any:
     """Return values as an array of numbers, or a list of texts or arrays of any length."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "UO":
@@ -137,47 +225,6 @@ def _as_rows(values: Any) -> Any:
     if isinstance(values, str) or (isinstance(values, list) and not all(isinstance(v, int | float) for v in values)):
         return values
     return np.asarray(values)
-
-
-def _blocks(dataset: Dataset, schema: Schema, columns: Mapping[str, Any]) -> Any:
-    """Yield the rows of all columns of some episodes, and their lengths."""
-    lengths = dataset.episode_lengths
-    rows = {"step": dataset.total_steps, "episode": dataset.total_episodes}
-    arrays = {name: _as_rows(given) for name, given in columns.items() if not callable(given)}
-    for name, values in arrays.items():
-        if len(values) != rows[axis_of(name)]:
-            raise SchemaError(
-                f"{dataset.name}: column {name} has {len(values)} rows, expected one for each of the "
-                f"{rows[axis_of(name)]} {axis_of(name)}s."
-            )
-    functions = {name: given for name, given in columns.items() if callable(given)}
-    starts = dataset.episode_starts
-    edges = episode_blocks(lengths.cumsum(), STEPS_AT_ONCE)
-    for first, last in itertools.pairwise(edges.tolist()):
-        begin, end = int(starts[first]), int(starts[last - 1] + lengths[last - 1])
-        given = {
-            name: values[begin:end] if axis_of(name) == "step" else values[first:last]
-            for name, values in arrays.items()
-        }
-        made: dict[str, list[Any]] = {name: [] for name in functions}
-        for episode in dataset.iterate_episodes(range(first, last)) if functions else ():
-            for name, function in functions.items():
-                values = _as_rows(function(episode))
-                if axis_of(name) == "step" and len(values) != len(episode):
-                    raise SchemaError(
-                        f"{dataset.name}: column {name} has {len(values)} rows in episode {episode.index}, which has "
-                        f"{len(episode)} steps."
-                    )
-                made[name].append(values)
-        for name, parts in made.items():
-            if axis_of(name) == "episode":
-                given[name] = parts if isinstance(parts[0], str | list) else np.array(parts)
-            else:
-                given[name] = (
-                    np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [v for p in parts for v in p]
-                )
-        where = f"{dataset.name}, episodes {first} to {last - 1}"
-        yield schema.layer_rows(where, lengths[first:last], given), lengths[first:last]
 
 
 def columns_of_table(dataset: Dataset, path: Path, fill: Mapping[str, str]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from orlog.errors import InvalidNameError, OrlogError
 PANELS: dict[str, tuple[str, list[typer.Typer]]] = {
     "Datasets": ("list show open build verify audit", []),
     "Download and publish": ("download publish import export", [exchange.registries]),
-    "Versions and views": ("diff lock mark save", []),
+    "Versions and views": ("diff layer lock mark save", []),
     "Disk space": ("delete", [cache.cache]),
     "Training and scores": ("train finetune evaluate scores ope reproduce sweep compare runs quickstart", []),
 }

@@ -285,8 +285,8 @@ class Importing:
 
     def arguments(self) -> dict[str, Any]:
         """Return them as `import_dataset` takes them."""
-        columns = _pairs("map", self.columns, "NAME=COLUMNS, each NAME once, such as observation=obs_*")
-        shift = _pairs("shift", self.shift, "COLUMN=ROWS, each COLUMN once, such as action=-1")
+        columns = pairs("map", self.columns, "NAME=COLUMNS, each NAME once, such as observation=obs_*")
+        shift = pairs("shift", self.shift, "COLUMN=ROWS, each COLUMN once, such as action=-1")
         for column, rows in shift.items():
             if not rows.lstrip("+-").isdecimal():
                 raise ValueError(f"--shift {column}={rows}: expected a whole number of rows.")
@@ -300,7 +300,7 @@ class Importing:
         return given | _bounds(self.bounds or [])
 
 
-def _pairs(option: str, given: list[str] | None, expected: str) -> dict[str, str]:
+def pairs(option: str, given: list[str] | None, expected: str) -> dict[str, str]:
     """Return what `NAME=TEXT` stands for, given any number of times."""
     pairs: dict[str, str] = {}
     for text in given or []:

@@ -69,6 +69,9 @@ class Training:
         keep_checkpoints: Keep that of each of these points, as orlog ope needs.
         stream (--stream/--no-stream, default: yes where they are read in place): Read
             the data block by block instead of all of them into memory; those of a URL in place.
+        layers (--layer NAME): A layer to lay over the dataset (orlog layer); may be repeated.
+        weights (COLUMN): Draw steps by a column, such as infos/weight; episodes/NAME has a weight for all steps
+            of an episode.
         precision (PRECISION): Of the products between hidden layers: float32, or bf16 where that is
             faster.
     """
@@ -87,6 +90,8 @@ class Training:
     curve_episodes: int = 20
     keep_checkpoints: bool = False
     stream: bool | None = None
+    layers: list[str] | None = None
+    weights: str = ""
     device: Device = "cpu"
     precision: str = "float32"
     log: Log = "none"
@@ -125,8 +130,8 @@ def train(
     if run is None and name is None:
         raise typer.BadParameter("name a dataset too; with --resume, the folder of a run will do.")
     if run is not None:
-        if seeds or folder is not None:
-            raise typer.BadParameter(f"--seeds and --out cannot be given with the run {run}.")
+        if seeds or folder is not None or given.layers:
+            raise typer.BadParameter(f"--seeds, --out and --layer cannot be given with the run {run}.")
         changed = [field for field in options.__struct_fields__ if _is_given(context, field)]
         algorithm, dataset, options = _recorded(run, algorithm if name else "", options, changed)
         settings = [f"{key}={setting_text(one)}" for key, one in (options.settings or {}).items()]
@@ -137,6 +142,7 @@ def train(
         find_device(options.device)
         check_log(options.log)
         dataset = _dataset(name or "", given.stream)
+        dataset = dataset.with_layers(*given.layers) if given.layers else dataset
         options = _choose_stream(algorithm, dataset, options, given.stream)
     introduce = functools.partial(_introduce, algorithm, dataset, options.preset, settings)
     if seeds:

@@ -172,6 +172,65 @@ def _slice(text: str) -> slice:
     return slice(*bounds)
 
 
+@command("orlog layer lab/umaze-labels-v1 --of pointmaze/umaze-v1 --file labels.csv")
+def layer(
+    name: str,
+    of: str,
+    file: Path | None = None,
+    fill: list[str] | None = None,
+    run: Path | None = None,
+    roles: list[str] | None = None,
+    replaces: bool = False,
+    description: str = "",
+    changes: str = "",
+    license: str = "",  # noqa: A002
+    *,
+    where: Executing,
+) -> None:
+    """Store columns over a version that they leave as it is: labels, weights, or what a trained run thinks of each step.
+
+    A CSV file has a row for each episode, or for each step: its first row names the columns: episode, perhaps step,
+    and those that it adds. With --run they are value, q and advantage of each step, in float32, in the unit
+    of the rewards that the run was trained with. If the command is stopped, it goes on when you give it again.
+
+    Options:
+        name (NAME): Name of the layer: NAME, or NAME@VERSION; 1.0.0 by default.
+        of (--of NAME): The version that the columns are of.
+        file (CSV): File with the columns.
+        fill (NAME=VALUE): What episodes or steps hold that the file has no row of; may be repeated.
+        run (RUN): Folder of a trained run of an algorithm with a critic, such as iql.
+        roles (--role COLUMN=ROLE): What a column means: episodes/ok=success, infos/w=weight, ..; may be repeated.
+        replaces: Columns may take the place of those of the version, such as rewards.
+        description: What the columns are.
+        changes: What is new since the previous version.
+        license (default: that of the version): SPDX identifier.
+    """
+    from orlog.cli.exchange import pairs
+    from orlog.datasets.recording.layering import columns_of_table
+    from orlog.manifests.names import parse_name
+    from orlog.runs.estimates import ESTIMATES, RunEstimates
+
+    if (file is None) == (run is None):
+        raise typer.BadParameter("give either --file or --run.")
+    dataset = orlog.load_dataset(of)
+    given, how = pairs("role", roles, "COLUMN=ROLE, each COLUMN once, such as episodes/ok=success"), {}
+    if file is not None:
+        columns: Any = columns_of_table(dataset, file, pairs("fill", fill, "NAME=VALUE, each NAME once"))
+    else:
+        columns = RunEstimates(Path(run or ""), dataset)
+        how = {"key": columns.made_by(), "made_by": columns.made_by(), "execute": where.on_cluster()}
+        given = ESTIMATES | given
+    with progress_bar("steps", f"writing {name}") as update:
+        layered = dataset.with_columns(columns, roles=given, replaces=replaces, **how, progress=update)
+    wanted = parse_name(name)
+    facts = {"description": description, "changes": changes, "license": license}
+    folder = layered.save_layer(wanted.name, version=wanted.version or "1.0.0", **facts)
+    saved = orlog.load_dataset(folder)
+    (layer,) = saved.parents[1:]
+    say(f"{layer.name}@{layer.version}, over {layer.manifest.base}: {', '.join(layer.schema.extras)}")
+    say(f"{layer.digest}\n{folder}")
+
+
 @command("orlog diff pointmaze/umaze-v1 pointmaze/umaze-mini-v1")
 def diff(before: Compared, after: Compared, as_json: AsJson = False) -> None:
     """Show which metadata, columns and episodes differ between two datasets or versions."""

@@ -437,7 +437,7 @@ def _options(stated: ScoredRuns, path: Path, *, trust_environment: bool) -> Trai
     if asked.steps != steps:
         raise SchemaError(f"{path}: method.options.steps: says {asked.steps}, but it was trained for {steps}.")
     return TrainOptions(
-        **{name: getattr(asked, name) for name in ("settings", "steps", "preset", "precision", "stream")},
+        **{name: getattr(asked, name) for name in ("settings", "steps", "preset", "precision", "stream", "weights")},
         evaluations=min(asked.evaluations, MOST_EVALUATIONS),
         curve_episodes=min(asked.curve_episodes, stated.protocol.episodes),
         trust_environment=trust_environment,

@@ -88,6 +88,7 @@ def train(
     curve_episodes: int = CURVE_EPISODES,
     keep_checkpoints: bool = False,
     stream: bool | None = None,
+    weights: str = "",
     trust_environment: bool = False,
     device: str = "cpu",
     precision: str = "float32",
@@ -117,6 +118,8 @@ def train(
         stream: Whether to read the data block by block, epoch after epoch, instead of all of them into memory
             (`orlog.transitions(.., stream=True)`); batches are others then. By default a dataset that is read in place is
             streamed, where the algorithm can be.
+        weights: Column by which steps are drawn, such as `infos/weight` of a layer (`Dataset.with_layers`); `episodes/NAME`
+            has a weight for all steps of an episode. By default all steps are as likely.
         trust_environment: Consent to arguments of the environment that come with the data.
         device: Where to compute: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
         precision: `bf16` for products in bfloat16, where the device computes these faster.
@@ -154,6 +157,7 @@ def train(
             evaluations=evaluations,
             curve_episodes=curve_episodes,
             keep_checkpoints=keep_checkpoints,
+            weights=weights,
             trust_environment=trust_environment,
             device=device,
             precision=precision,
@@ -168,7 +172,7 @@ def train(
 
 def streams_by_default(algorithm: AlgorithmLike, dataset: Dataset, options: TrainOptions) -> bool:
     """Return whether a run is streamed unless it is said: of data that are read in place, if it can be."""
-    if not dataset.in_place:
+    if not dataset.in_place or options.weights:
         return False
     kind = fitting_form(algorithm, dataset)
     recipe = recipe_for(algorithm_name(algorithm), dataset, preset=options.preset)

@@ -30,7 +30,7 @@ LARGEST_FILE = 2**24
 MOST_VALUES = 2_000_000
 LAYOUT = "scored_runs"  # the field with the version of the layout, by which such a file is known among others
 CURVE_POLICY = "last point of the learning curve"
-_OPTIONS = ("settings", "steps", "preset", "evaluations", "curve_episodes", "precision", "stream")
+_OPTIONS = ("settings", "steps", "preset", "evaluations", "curve_episodes", "precision", "stream", "weights")
 _Text = Annotated[str, Meta(max_length=4000)]
 _Line = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 _Named = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
