@@ -72,7 +72,7 @@ def draft_layer(
     arrays = {name: _as_rows(given) for name, given in columns.items() if name not in functions}
     rows = {"step": dataset.total_steps, "episode": dataset.total_episodes}
     for name, values in arrays.items():
-        if len(values) != rows[axis_of(name)]:
+        if len(values) != rows[_axis(dataset, name)]:
             raise SchemaError(
                 f"{dataset.name}: column {name} has {len(values)} rows, expected one for each of the "
                 f"{rows[axis_of(name)]} {axis_of(name)}s."
@@ -182,12 +182,22 @@ class _Piece:
                 raise SchemaError(f"{where}: has the columns {sorted(given)}, expected {sorted(made)} as before.")
             for name, value in given.items():
                 values = _as_rows(value)
-                if axis_of(name) == "step" and len(values) != len(episode):
+                if _axis(self.dataset, name) == "step" and len(values) != len(episode):
                     raise SchemaError(
                         f"{where}: column {name} has {len(values)} rows, expected {len(episode)}, one a step."
                     )
                 made.setdefault(name, []).append(values)
         return {name: _joined(name, parts) for name, parts in made.items()}
+
+
+def _axis(dataset: Dataset, name: str) -> str:
+    """Return what a column of a layer has a row for: a step or an episode."""
+    if name != "rewards" and not name.startswith(("infos/", "episodes/")):
+        raise SchemaError(
+            f"{dataset.name}: a layer has columns of steps, infos/NAME or rewards, and of episodes, episodes/NAME; "
+            f"found {name!r:.100}."
+        )
+    return axis_of(name)
 
 
 def _joined(name: str, parts: list[Any]) -> Any:
@@ -207,13 +217,8 @@ def _schema_for(dataset: Dataset, block: Mapping[str, Any]) -> Schema:
             own = {name: ColumnSpec(name, values.dtype, ()), RETURNS: ColumnSpec(RETURNS, np.dtype(np.float64), ())}
         elif name.startswith("infos/"):
             infos[name.removeprefix("infos/")] = values
-        elif name.startswith("episodes/"):
-            metadata[name.removeprefix("episodes/")] = values[0]
         else:
-            raise SchemaError(
-                f"{dataset.name}: a layer has columns of steps, infos/NAME or rewards, and of episodes, episodes/NAME; "
-                f"found {name!r:.100}."
-            )
+            metadata[name.removeprefix("episodes/")] = values[0]
     schema = schema.with_extras(infos, metadata, dataset.name)
     return dataclasses.replace(schema, extras=dict(sorted({**schema.extras, **own}.items())))
 

@@ -12,6 +12,7 @@ import urllib.parse
 import pytest
 import uvicorn
 
+from orlog.datasets.recording.labelling import Labels
 from orlog.viewer.server import Viewer, application, listen
 from orlog.viewer.shown import open_all
 
@@ -77,11 +78,14 @@ def serve(tmp_path, monkeypatch):
     folder = tmp_path / "started"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    running = []
+    running, closing = [], contextlib.ExitStack()
 
-    def start(*names):
+    def start(*names, label=None, tags=()):
         opened = open_all([str(name) for name in names])
-        guard, listening = application(Viewer(opened)), listen(0)
+        labels = label and Labels(opened.datasets[0].dataset, label, by="ann", tags=tags)
+        if labels:
+            closing.callback(labels.close)
+        guard, listening = application(Viewer(opened, labels)), listen(0)
         site = f"http://127.0.0.1:{listening.getsockname()[1]}"
         server = uvicorn.Server(uvicorn.Config(guard, http="h11", ws="none", lifespan="off", log_level="critical"))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
@@ -94,6 +98,7 @@ def serve(tmp_path, monkeypatch):
     for server, thread in running:
         server.should_exit = server.force_exit = True
         thread.join(10)
+    closing.close()
 
 
 @pytest.fixture

@@ -108,6 +108,36 @@ def test_keys_go_through_episodes_and_steps(serve, browse):
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != was
 
 
+def test_keys_label_episodes_and_the_layer_holds_what_the_page_showed(serve, browse):
+    write_robot(episodes=3, steps=40)
+    page = browse(serve("lab/robot-v1", label="lab/labels-v1", tags=["slips", "two_hands"]).address)
+    title_is(page, 0)
+    page.wait_for_selector("text=not labelled")
+    page.keyboard.press("s")
+    page.wait_for_selector("text=by ann")
+    page.keyboard.press("2")
+    page.wait_for_selector("text=2 labels since the last save")
+    page.keyboard.press("j")
+    title_is(page, 1)
+    page.keyboard.press("f")
+    page.wait_for_selector("text=2 episodes labelled")
+    page.keyboard.press("[")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("]")
+    page.keyboard.press("1")
+    page.wait_for_selector("text=slips at steps 0 to 3")
+    page.keyboard.press("u")
+    page.wait_for_selector("text=3 labels since the last save")
+    page.keyboard.press("w")
+    page.wait_for_selector("text=Saved as lab/labels-v1@1.0.0")
+    layer = orlog.load_dataset("lab/labels-v1")
+    stated = orlog.load_dataset("lab/robot-v1").column("episodes/success").tolist()
+    assert layer.column("episodes/success").tolist() == [True, False, stated[2]]
+    assert layer.column("episodes/two_hands").tolist() == [True, False, False]
+    assert "infos/slips" not in layer.columns
+
+
 def test_frames_follow_the_step_to_the_exact_pixel(serve, browse):
     ds = write_robot()
     page = browse(f"{serve('lab/robot-v1').address}#/0/episodes/3?step=17")

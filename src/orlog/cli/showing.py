@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import getpass
 import os
 import tempfile
 import threading
@@ -560,6 +561,9 @@ def open_viewer(
     names: list[str],
     port: int = 0,
     browser: bool = True,
+    label: str = "",
+    tags: list[str] | None = None,
+    by: str = "",
     trust_environment: TrustEnvironment = False,
     imports: Imports = None,  # noqa: ARG001 (its callback imports them)
 ) -> None:
@@ -574,13 +578,28 @@ def open_viewer(
             stand side by side.
         port (>= 0, default: a free one): Port on 127.0.0.1.
         browser: Open the page in the browser.
+        label (LAYER): Label the episodes of the first dataset by keys; each label is on the disk at once, and all are
+            saved as the next version of this layer when you ask for it or end the viewer.
+        tags (--tag NAME): A tag to label with, such as gripper_slips; up to ten.
+        by (--by WHO, default: the user of this machine): Who labels.
     """
     with needing("the viewer needs Starlette and uvicorn", "orlog[open]"):
         from orlog.viewer.server import Viewer, application, listen, serve
     from orlog.viewer.shown import open_all
 
     opened = open_all(names, trust_environment=trust_environment)
-    viewer, listening = Viewer(opened), listen(port)
+    labels = None
+    if label:
+        from orlog.datasets.recording.labelling import Labels
+
+        if not opened.datasets:
+            raise typer.BadParameter("name a dataset to label.", param_hint="--label")
+        dataset = opened.datasets[0].dataset
+        base = dataset.parents[0] if "layers" in (dataset.operation or {}) else dataset
+        labels = Labels(base, label, by=by or getpass.getuser(), tags=tags or ())
+    elif tags or by:
+        raise typer.BadParameter("it goes with --label LAYER.", param_hint="--tag" if tags else "--by")
+    viewer, listening = Viewer(opened, labels), listen(port)
     guard = application(viewer)
     site = "http://{}:{}".format(*listening.getsockname()[:2])
 
@@ -601,6 +620,10 @@ def open_viewer(
             # In a thread, since a browser in the terminal would keep the server from answering it.
             threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
         serve(guard, listening)
+        if labels is not None:
+            folder = labels.save()
+            labels.close()
+            say(f"saved {labels.name}@{folder.name} in {folder}" if folder else f"{labels.name}: no new labels")
 
 
 def _new_file() -> Path:

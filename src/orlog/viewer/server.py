@@ -1,7 +1,7 @@
 """The server of `orlog open`: one page on 127.0.0.1, and what it asks for. It only reads.
 
-Who may ask is decided in `orlog.viewer.guard`. The one thing that is ever written is a view,
-as a new file in the folder where orlog was started.
+Who may ask is decided in `orlog.viewer.guard`. What is ever written is a view, as a new file in the folder where orlog
+was started, and labels, where `--label` asked for them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from starlette.types import ASGIApp
 
 from orlog.base.terminal import tell
 from orlog.datasets.audit.audit import audit
+from orlog.datasets.recording.labelling import Label, Labels
 from orlog.errors import NotFoundError, OrlogError, VersionExistsError
 from orlog.manifests.diff import diff_datasets
 from orlog.viewer.about import about
@@ -114,9 +115,10 @@ class Viewer:
     Each answer is a method: its arguments come from the path and the query, as their annotations say.
     """
 
-    def __init__(self, opened: Opened) -> None:
-        """Remember what was opened; nothing is read yet."""
-        self._opened = opened
+    def __init__(self, opened: Opened, labels: Labels | None = None) -> None:
+        """Remember what was opened; nothing is read yet. `labels` are those of the first dataset that may be made."""
+        self._opened, self._labels = opened, labels
+        self._labelling = threading.Lock()
         self._jobs = Jobs()
         self._renderer = Renderer(trust_environment=opened.trust_environment)
 
@@ -135,7 +137,24 @@ class Viewer:
             "runs": [path.name for path in opened.runs],
             "reports": [f"{path.parent.name}/{path.name}" for path in opened.reports],
             "folder": str(opened.folder),
+            "labels": None if self._labels is None else {"name": self._labels.name, "tags": self._labels.tags},
         }
+
+    def labels(self, episode: int) -> dict[str, Any]:
+        """Return what is said of an episode of the first dataset."""
+        if self._labels is None:
+            raise NotFoundError("no labels are made here; start again with: orlog open NAME --label LAYER")
+        return self._labels.of(episode)
+
+    def label(self, body: bytes) -> dict[str, Any]:
+        """Make a label; it is on the disk when this is answered. `{"kind": "save"}` stores all as a version."""
+        if self._labels is None:
+            raise NotFoundError("no labels are made here; start again with: orlog open NAME --label LAYER")
+        with self._labelling:
+            if json.loads(body) == {"kind": "save"}:
+                folder = self._labels.save()
+                return {"saved": None if folder is None else f"{self._labels.name}@{folder.name}"}
+            return self._labels.of(self._labels.add(msgspec.json.decode(body, type=Label)))
 
     def about(self, dataset: int) -> dict[str, Any]:
         """Return what is known of a dataset."""
@@ -253,6 +272,7 @@ def application(viewer: Viewer) -> Guard:
     works: dict[str, Callable[..., Any]] = {
         "/api/opened": viewer.opened,
         "/api/diff": viewer.diff,
+        "/api/labels/{episode:int}": viewer.labels,
         "/api/runs/{number:int}": viewer.runs,
         "/api/runs/{number:int}/video/{video:int}": viewer.video,
         "/api/report/{number:int}": viewer.report,
@@ -274,18 +294,22 @@ def application(viewer: Viewer) -> Guard:
 
         return answer
 
-    async def save(request: Request) -> Response:
-        length = request.headers.get("content-length", "")
-        if not length.isdecimal() or int(length) > LARGEST_BODY:
-            return _problem(413, ValueError("the request is too long."))
-        if request.headers.get("content-type", "") != "application/json":
-            return _problem(415, ValueError("the request is not JSON."))
-        asked = functools.partial(viewer.save, **request.path_params, body=await request.body())
-        return await to_thread.run_sync(_answer, asked, limiter=threads)
+    def change(work: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            length = request.headers.get("content-length", "")
+            if not length.isdecimal() or int(length) > LARGEST_BODY:
+                return _problem(413, ValueError("the request is too long."))
+            if request.headers.get("content-type", "") != "application/json":
+                return _problem(415, ValueError("the request is not JSON."))
+            asked = functools.partial(work, **request.path_params, body=await request.body())
+            return await to_thread.run_sync(_answer, asked, limiter=threads)
+
+        return answer
 
     routes = [Route("/", _page), Route("/page/{file}", _page)]
     routes += [Route(path, respond(work)) for path, work in works.items()]
-    routes.append(Route(f"{dataset}/view", save, methods=["POST"]))
+    routes.append(Route(f"{dataset}/view", change(viewer.save), methods=["POST"]))
+    routes.append(Route("/api/label", change(viewer.label), methods=["POST"]))
     return Guard(Starlette(routes=routes, exception_handlers={HTTPException: _http_error}))
 
 

@@ -191,7 +191,7 @@ def test_new_rewards_take_the_place_of_old_ones_only_when_asked(arm):
     [
         ({"infos/x": np.zeros(10)}, "has 10 rows, expected one for each of the 11 steps"),
         ({"episodes/x": np.zeros(3)}, "has 3 rows, expected one for each of the 4 episodes"),
-        ({"infos/x": lambda _: np.zeros(2)}, "has 2 rows in episode 0, which has 3 steps"),
+        ({"infos/x": lambda _: np.zeros(2)}, "episode 0: column infos/x has 2 rows, expected 3"),
         ({"infos/x": lambda episode: ["a"] * len(episode) if episode.index else np.zeros(len(episode))}, "infos/x"),
         ({"observations/x": np.zeros(11)}, "a layer has columns of steps"),
         ({"infos/../x": np.zeros(11)}, "cannot name a column"),

@@ -5,6 +5,7 @@ import { datasetView } from "./dataset.js";
 import { choice, element, isDark, problem, showTheme } from "./dom.js";
 import { EpisodeView } from "./episode.js";
 import { EpisodeList } from "./list.js";
+import { LabelBar } from "./labels.js";
 import { get } from "./net.js";
 import { runsView } from "./runs.js";
 
@@ -81,8 +82,11 @@ function episodes(index, episode, step) {
   if (!page.lists.has(index)) {
     const list = new EpisodeList(page.opened.datasets[index], index, page.opened);
     const view = new EpisodeView(index, null);
+    const labels = page.opened.labels && index === 0 ? new LabelBar(page.opened.labels, view) : null;
+    if (labels) view.title.after(labels.root);
     list.picked = (chosen) => {
       view.load(chosen);
+      labels?.show(chosen);
       // Later, since browsers take milliseconds for it, and refuse it when it comes too often.
       clearTimeout(page.waiting);
       const { hash } = location;
@@ -92,13 +96,14 @@ function episodes(index, episode, step) {
     };
     list.left = (is) => view.left(is);
     list.shown = () => list.chosen == null && list.matching && list.move(0);
-    page.lists.set(index, { list, view, root: element("div", { class: "browse" }, list.root, view.root) });
+    page.lists.set(index, { list, view, labels, root: element("div", { class: "browse" }, list.root, view.root) });
   }
-  const { list, view, root } = page.lists.get(index);
-  page.view = { list, view };
+  const { list, view, labels, root } = page.lists.get(index);
+  page.view = { list, view, labels };
   if (episode) {
     const chosen = Number(episode);
     if (view.episode !== chosen || step) view.load(chosen, () => step);
+    labels?.show(chosen);
     list.reveal(chosen);
   }
   return root;
@@ -108,7 +113,7 @@ function press(event) {
   const typing = event.target.closest?.("input:not([type=range]), select, textarea, dialog");
   if (event.key === "Escape" && typing) event.target.blur();
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  const { list, view } = page.view || {};
+  const { list, view, labels } = page.view || {};
   const many = event.shiftKey ? 10 : 1;
   const actions = {
     j: list && (() => list.move(1)), ArrowDown: list && (() => list.move(1)),
@@ -121,6 +126,7 @@ function press(event) {
   };
   const tab = /^[1-9]$/.test(event.key) && views()[event.key - 1];
   if (tab) actions[event.key] = () => (location.hash = tab[0]);
+  Object.assign(actions, labels?.actions());
   if (!actions[event.key]) return;
   event.preventDefault();
   actions[event.key]();
