@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.reading.selection import Selection
+from orlog.datasets.reading.selection import Selection, episode_column
 from orlog.datasets.store.shards import Place
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
@@ -211,3 +211,76 @@ class LayeredVersion(StoredVersion):
 
 def _renamed(stored: StoredVersion, own: str, name: str) -> list[str]:
     return [column.replace(own, name, 1) for column in _columns_of(stored, own)]
+
+
+MOST_DIFFERENCES = 10_000
+LABELLED_BY = "labelled_by"
+
+
+def compare_layers(before: Dataset, after: Dataset) -> list[dict[str, Any]]:
+    """Return what two layers of one version say otherwise, of which column, episode and steps, and who says it.
+
+    A row has `column`, `episode`, `first_step` and `last_step` (None for a column of episodes), `before` and `after`, which are
+    the values at the first of these steps, None where a layer does not have the column; and `by` and `now_by`, where the
+    layers say who labelled (`episodes/labelled_by`). At most 10,000 rows.
+
+    Raises SchemaError if they lie over different versions.
+    """
+    layers = [dataset.parents[-1].selection().versions[0] for dataset in (before, after)]
+    bases = [layer.manifest.base for layer in layers]
+    if bases[0] is None or bases[1] is None or bases[0].digest != bases[1].digest:
+        raise SchemaError(f"{layers[0].manifest.name} lies over {bases[0]}, {layers[1].manifest.name} over {bases[1]}.")
+    who = [labellers(dataset) for dataset in (before, after)]
+    rows: list[dict[str, Any]] = []
+    for name in sorted(
+        {*layers[0].schema.extras, *layers[1].schema.extras} - {f"episodes/{LABELLED_BY}", "episodes/returns"}
+    ):
+        has = [name in layer.schema.extras for layer in layers]
+        if not all(has):
+            rows.append(dict.fromkeys(DIFFERENCE) | {"column": name, "before": has[0], "after": has[1]})
+        elif _hashes(layers[0], name) != _hashes(layers[1], name):
+            for episode, first, last, values in _unequal(before, after, name):
+                by = [names[episode] if names is not None else None for names in who]
+                steps = (first, last) if first is not None else (None, None)
+                rows.append(dict(zip(DIFFERENCE, (name, episode, *steps, *values, *by), strict=True)))
+                if len(rows) >= MOST_DIFFERENCES:
+                    return rows
+    return rows
+
+
+DIFFERENCE = ("column", "episode", "first_step", "last_step", "before", "after", "by", "now_by")
+
+
+def labellers(dataset: Dataset) -> np.ndarray | None:
+    """Return who labelled each episode, empty where nobody did; None if the dataset does not say."""
+    name = f"episodes/{LABELLED_BY}"
+    return episode_column(dataset, name) if name in dataset.schema.extras else None
+
+
+def _unequal(before: Dataset, after: Dataset, name: str) -> Iterator[tuple[int, int | None, int, tuple[Any, Any]]]:
+    """Yield episode, first and last step, and both values, of each run of steps with unequal values; episodes have no steps."""
+    if name.startswith("episodes/"):
+        values = [episode_column(dataset, name) for dataset in (before, after)]
+        for episode in np.flatnonzero(~_same(*values)).tolist():
+            yield episode, None, 0, (_plain(values[0][episode]), _plain(values[1][episode]))
+        return
+    for one, other in zip(before.select_columns([name]), after.select_columns([name]), strict=True):
+        pair = [episode.rewards if name == "rewards" else episode.infos for episode in (one, other)]
+        for part in name.split("/")[1:]:
+            pair = [infos[part] for infos in pair]
+        edges = np.flatnonzero(np.diff(np.r_[False, ~_same(*(np.asarray(rows) for rows in pair)), False]))
+        for first, end in edges.reshape(-1, 2).tolist():
+            yield one.index, first, end - 1, (_plain(pair[0][first]), _plain(pair[1][first]))
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return for each row whether two arrays are equal there; NaN equals NaN."""
+    equal = one == other
+    if one.dtype.kind == other.dtype.kind == "f":
+        equal = equal | (np.isnan(one) & np.isnan(other))
+    rows: np.ndarray = np.asarray(equal).reshape(len(one), -1).all(1)
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

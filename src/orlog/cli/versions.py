@@ -233,10 +233,21 @@ def layer(
 
 @command("orlog diff pointmaze/umaze-v1 pointmaze/umaze-mini-v1")
 def diff(before: Compared, after: Compared, as_json: AsJson = False) -> None:
-    """Show which metadata, columns and episodes differ between two datasets or versions."""
+    """Show which metadata, columns and episodes differ between two datasets or versions.
+
+    Of two layers over one version it shows which episodes and steps they label otherwise, and who did.
+    """
+    from orlog.datasets.reading.layers import compare_layers
     from orlog.manifests.diff import diff_datasets
 
-    differences = diff_datasets(orlog.load_dataset(before), orlog.load_dataset(after))
+    pair = orlog.load_dataset(before), orlog.load_dataset(after)
+    if all("layers" in (dataset.operation or {}) for dataset in pair):
+        rows = [{name: value for name, value in row.items() if value is not None} for row in compare_layers(*pair)]
+        if not rows and not as_json:
+            say("the layers say the same of every episode and step")
+        show({"labels": rows}, as_json, labels="column episode first_step last_step before after by now_by")
+        return
+    differences = diff_datasets(*pair)
 
     def text(body: dict[str, Any]) -> None:
         if body["differences"]:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import orlog
 from orlog.datasets.recording.layering import columns_of_table
 from orlog.errors import IntegrityError, NotFoundError, SchemaError, VersionExistsError
+from tests.command_line import orlog as orlog_command
 from tests.episodes import record_episodes, whole_episode
 from tests.levels import scaled
 
@@ -23,7 +24,7 @@ BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 LENGTHS = (3, 1, 5, 2)
 
 
-def record(name="lab/arm-v1", lengths=LENGTHS, seed=0):
+def record(name="lab/arm-v1", lengths=LENGTHS, seed=0, actions=BOX):
     rng = np.random.default_rng(seed)
     return record_episodes(
         name,
@@ -34,7 +35,7 @@ def record(name="lab/arm-v1", lengths=LENGTHS, seed=0):
             for n in lengths
         ),
         BOX,
-        BOX,
+        actions,
     )
 
 
@@ -298,3 +299,106 @@ def test_tables_that_do_not_fit_name_line_and_episode(arm, tmp_path, text, messa
     path.write_text(text)
     with pytest.raises(SchemaError, match=message):
         columns_of_table(arm, path, {})
+
+
+def test_a_diff_of_layers_says_which_episodes_are_labelled_otherwise_and_by_whom(arm):
+    ok, steps = np.array([True, False, True, True]), np.zeros(arm.total_steps, np.bool_)
+    columns = {"episodes/success": ok, "infos/slips": steps, "episodes/labelled_by": ["ann"] * 4}
+    arm.with_columns(columns).save_layer("lab/labels-v1")
+    steps[[5, 6, 9]] = True
+    changed = {"episodes/success": ok ^ [False, True, False, False], "infos/slips": steps, "episodes/note": ["a"] * 4}
+    arm.with_columns({**changed, "episodes/labelled_by": ["ann", "bob", "ann", "bob"]}).save_layer(
+        "lab/labels-v1", version="1.1.0"
+    )
+    rows = json.loads(orlog_command("diff", "lab/labels-v1@1.0.0", "lab/labels-v1@1.1.0", "--json").stdout)["labels"]
+    assert rows == [
+        {"column": "episodes/note", "before": False, "after": True},
+        {"column": "episodes/success", "episode": 1, "before": False, "after": True, "by": "ann", "now_by": "bob"},
+        *(
+            {
+                "column": "infos/slips",
+                "episode": episode,
+                "first_step": a,
+                "last_step": b,
+                "before": False,
+                "after": True,
+            }
+            | {"by": "ann", "now_by": by}
+            for episode, a, b, by in ((2, 1, 2, "ann"), (3, 0, 0, "bob"))
+        ),
+    ]
+    same = orlog_command("diff", "lab/labels-v1@1.0.0", "lab/labels-v1@1.0.0").stdout
+    assert "the same of every episode" in same
+
+
+def test_a_second_home_gets_layers_of_two_people_and_is_told_of_a_base_that_it_does_not_have(
+    arm, tmp_path, monkeypatch
+):
+    registry = tmp_path / "registry"
+    labels = tmp_path / "labels.csv"
+    labels.write_text("episode,ok\n" + "".join(f"{episode},{episode != 2}\n" for episode in range(4)).lower())
+    run = orlog_command(
+        "layer", "lab/hand-v1", "--of", "lab/arm-v1", "--file", str(labels), "--role", "episodes/ok=success"
+    )
+    assert (run.returncode, run.stderr.splitlines()[1:]) == (0, [])
+    assert "lab/hand-v1@1.0.0, over lab/arm-v1@1.0.0: episodes/ok" in run.stdout
+    arm.with_columns("infos/value", per_step(arm), role="value").save_layer("lab/values-v1")
+    wanted = arm.with_layers("lab/hand-v1", "lab/values-v1").digest
+    for name in ("lab/hand-v1", "lab/values-v1", "lab/arm-v1"):
+        assert orlog_command("publish", name, str(registry), "--no-hashes").returncode == 0
+    sizes = [
+        sum(path.stat().st_size for path in (registry / name).rglob("*") if path.is_file())
+        for name in ("lab/hand-v1", "lab/arm-v1")
+    ]
+    assert sizes[0] < sizes[1]
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "second"))
+    assert orlog_command("registry", "add", "lab", str(registry)).returncode == 0
+    for name in ("lab/hand-v1", "lab/values-v1"):
+        assert orlog_command("download", name).returncode == 0
+    assert orlog_command("verify", "lab/hand-v1").returncode == 0
+    with pytest.raises(NotFoundError, match=r"orlog download lab/arm-v1@1.0.0"):
+        orlog.load_dataset("lab/hand-v1")
+    assert orlog_command("download", "lab/arm-v1").returncode == 0
+    both = orlog.load_dataset("lab/arm-v1").with_layers("lab/values-v1", "lab/hand-v1")
+    assert both.digest == wanted
+    assert both.filter_episodes("ok").total_episodes == 3
+    shown = orlog_command("show", "lab/hand-v1").stdout
+    assert "lab/hand-v1@1.0.0" in shown
+    assert "episodes/ok" in shown
+
+
+def test_a_run_is_trained_with_weights_of_a_layer_and_its_estimates_become_one(tmp_path):
+    data = record("lab/more-v1", lengths=(20, 30, 25), actions=spaces.Box(-9, 9, (2,), np.float32))
+    weights = (np.arange(75) >= 50).astype("f4")
+    data.with_columns("infos/weight", weights, role="weight").save_layer("lab/weights-v1")
+    train = (
+        "train",
+        "td3bc",
+        "lab/more-v1",
+        "--steps",
+        "3",
+        "--evaluations",
+        "0",
+        "--preset",
+        "none",
+        "--set",
+        "hidden=[8]",
+    )
+    plain, weighted = tmp_path / "plain", tmp_path / "weighted"
+    assert orlog_command(*train, "--out", str(plain)).returncode == 0
+    run = orlog_command(*train, "--out", str(weighted), "--layer", "lab/weights-v1", "--weights", "infos/weight")
+    assert run.returncode == 0, run.stderr
+    record_of = {folder: json.loads((folder / "run.json").read_text()) for folder in (plain, weighted)}
+    assert "weights" not in record_of[plain]
+    assert record_of[weighted]["weights"] == "infos/weight"
+    assert (plain / "checkpoint.safetensors").read_bytes() != (weighted / "checkpoint.safetensors").read_bytes()
+    made = orlog_command("layer", "lab/q-v1", "--of", "lab/more-v1", "--run", str(plain))
+    assert made.returncode == 0, made.stderr
+    layer = orlog.load_dataset("lab/q-v1")
+    values = {name: layer.column(f"infos/{name}") for name in ("value", "q", "advantage")}
+    np.testing.assert_array_equal(values["advantage"], values["q"] - values["value"])
+    assert layer.roles["infos/advantage"] == "advantage"
+    assert "checkpoint sha256:" in layer.parents[1].lineage[0].operation
+    refused = orlog_command(*train, "--out", str(tmp_path / "x"), "--weights", "infos/weight")
+    assert refused.returncode
+    assert "infos/weight" in refused.stderr
