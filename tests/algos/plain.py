@@ -28,6 +28,8 @@ def small_settings(name, *, width=8, batch_size=32):
         more = {"episode_length": 10.0, "cost_limit": 2.0}
     if name == "cpq":
         more |= {"autoencoder_width": width}
+    if name == "recap":
+        more = {"threshold": 0.5}
     if name in ("dt", "cdt"):
         sizes = {"width": width, "layers": 1, "heads": 2, "length": 5}
         others = {"learning_rate": 1e-3, "warmup_steps": 1, "target_return": 1.0, "return_scale": 1.0}

@@ -1,4 +1,4 @@
-"""Weighted regression: IQL in its forms, and AWAC."""
+"""Regression: IQL in its forms, and RECAP."""
 
 import math
 
@@ -71,3 +71,29 @@ class IQLDiscrete(IQL):
     def logs(self, one):
         log_pi = plain.log_softmax(plain.network(self.of("policy"), one.s))
         return plain.of_actions(log_pi, one.a)
+
+
+class RECAP(plain.Plain):
+    """Cloning that is told which actions are good, but for some of the steps."""
+
+    SETTINGS = plain.chosen(hidden=(5, 4), threshold=0.5)
+    CASES = ({}, {"interventions": True, "left_out": 0.6}, {"left_out": 0.0})
+
+    def start(self):
+        self.optimizer = self.adam("policy")
+
+    def acts(self, s, _goals):
+        return np.tanh(plain.network(self.of("policy"), np.c_[s, np.ones(len(s))]))
+
+    def update(self, batch):
+        one = plain.in_units(self.scaling, batch)
+        good = batch.infos["advantage"].numpy() > 0.5
+        if self.config.interventions:
+            good |= batch.infos["intervention"].numpy() > 0
+        told = np.where(good, 1.0, -1.0) * (self.uniform(len(good)) >= self.config.left_out)
+
+        def loss():
+            return float(np.mean((np.tanh(plain.network(self.of("policy"), np.c_[one.s, told])) - one.a) ** 2))
+
+        plain.step_together((self.optimizer, loss))
+        return {"policy/good": float(good.mean())}
