@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from orlog.datasets.download.in_place import Coming
     from orlog.datasets.reading.dataset import Dataset
 
+DRAFT = "draft/layer-v1"
+"""Name of columns that were not saved as a layer yet."""
 Chosen = dict[str, tuple[StoredVersion, str]]
 """By the name of a column here: the layer that has it, and its name there."""
 

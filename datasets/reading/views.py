@@ -39,7 +39,7 @@ from orlog.base.files import absolute_path, make_folder, replace_file, storage_e
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.reading.combination import TASKS, combine
 from orlog.datasets.reading.expressions import evaluate
-from orlog.datasets.reading.layers import add_layers
+from orlog.datasets.reading.layers import DRAFT, add_layers
 from orlog.datasets.reading.selection import (
     MOST_EPISODES,
     ROUNDING,
@@ -323,6 +323,11 @@ def _to_json(dataset: Dataset, depth: int) -> dict[str, Any]:
             f"{dataset.name}: views are nested more than {DEEPEST} deep; store one of them first, with save_dataset."
         )
     if dataset.operation is None:
+        if dataset.name == DRAFT:
+            raise SchemaError(
+                f"the columns {', '.join(dataset.schema.extras)} are saved nowhere, so neither a view nor a run can name "
+                "them; store them first: with_columns(..).save_layer(NAME), then load_dataset(NAME)."
+            )
         return {"dataset": f"{dataset.name}@{dataset.digest}"}
     parents = [_to_json(parent, depth + 1) for parent in dataset.parents]
     return {"operation": dataset.operation, "parents": parents}

@@ -27,6 +27,7 @@ from orlog.datasets.columns.values import episode_blocks
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.records import check_unchanged, check_unused
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.layers import DRAFT
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import finish_version, make_manifest, refuse_existing
 from orlog.errors import SchemaError
@@ -35,7 +36,6 @@ from orlog.manifests.documents import canonical_json
 from orlog.manifests.manifest import MANIFEST_FILE, Base, Manifest, Parent
 from orlog.manifests.names import parse_name
 
-DRAFT = "draft/layer-v1"
 RETURNS = "episodes/returns"
 STEPS_AT_ONCE = 2**20
 STEPS_OF_A_PIECE = 2**16  # of which only a process that dies loses those that it was at

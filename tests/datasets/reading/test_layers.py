@@ -147,6 +147,12 @@ def test_layers_of_several_people_lie_over_each_other_in_any_order(arm, home):
     assert both.filter_episodes("lengths > 1").total_steps == 10
 
 
+def test_columns_that_are_saved_nowhere_are_in_no_view(arm, tmp_path):
+    view = arm.with_columns("infos/value", per_step(arm)).filter_episodes("lengths > 1")
+    with pytest.raises(SchemaError, match="infos/value are saved nowhere"):
+        view.save(tmp_path / "view.json")
+
+
 def test_a_filtered_view_takes_layers_of_its_version(arm):
     arm.with_columns("infos/value", per_step(arm)).save_layer("lab/values-v1")
     part = arm.filter_episodes("lengths > 1").with_layers("lab/values-v1")
