@@ -26,13 +26,12 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.bc import BC, BCConfig, cloning_loss
+from orlog.algos.bc import BCConfig, cloning_loss
 from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import AnyNumber, Share
 from orlog.loaders.batch import Batch
-from orlog.loaders.statistics import info_numbers
 
 ADVANTAGE, INTERVENTION = "advantage", "intervention"
 
@@ -51,17 +50,17 @@ class RECAPConfig(BCConfig, frozen=True, kw_only=True):
 
 
 def _threshold(config: Any, data: Any) -> float:
-    arrays = data.arrays
-    advantages = info_numbers(arrays, ADVANTAGE)[arrays.step_rows()]
-    return float(np.quantile(advantages.double().cpu().numpy(), 1 - config.positive))
+    return float(np.quantile(data.numbers_of(ADVANTAGE), 1 - config.positive))
 
 
-class RECAP(BC):
+class RECAP:
     """Behavior cloning that is told which actions improve on the data's policy, and acts as if the next one does."""
 
     TITLE = "RECAP"
     CONFIG = RECAPConfig
     REWARDS = False
+    OBSERVATIONS = ("vector", "structured")
+    ACTIONS = ("continuous",)
     FROM_DATA = {"threshold": ("the advantage that the share `positive` of the steps exceeds", _threshold)}  # noqa: RUF012
 
     @staticmethod

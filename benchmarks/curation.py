@@ -17,12 +17,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.box2d.lunar_lander import heuristic
+from gymnasium.envs.box2d import lunar_lander
 
 import orlog
 from orlog.loaders.curation import episode_scores
 from orlog.normalize.statistics import share_interval
 
+controller: Any = lunar_lander.heuristic
 NAME, SOLVED = "lab/lander-planted-v1", 200.0
 BC = {"hidden": [128, 128], "learning_rate": 1e-3, "batch_size": 256}
 
@@ -37,9 +38,11 @@ def record(episodes: int, share: float) -> np.ndarray:
             observation, _ = recorder.reset(seed=episode)
             kind, held, done = rng.integers(3), recorder.action_space.sample(), False
             while not done:
-                action = np.clip(heuristic(env.unwrapped, observation), -1, 1).astype(np.float32)
+                action = np.clip(controller(env.unwrapped, observation), -1, 1).astype(np.float32)
                 if is_bad:
-                    action = (rng.uniform(-1, 1, 2).astype(np.float32), action * np.float32([1, -1]), held)[kind]
+                    action = (rng.uniform(-1, 1, 2).astype(np.float32), action * np.array([1, -1], np.float32), held)[
+                        kind
+                    ]
                 observation, _, terminated, truncated, _ = recorder.step(action)
                 done = terminated or truncated
     return bad
@@ -109,7 +112,11 @@ def main() -> None:
     rows["recap, told by the oracle"] = train_and_evaluate(
         "recap", told, folder / "recap-oracle", given.seeds, **oracle
     )
-    body = {"machine": platform.processor() or platform.machine(), "orlog": orlog.__version__, "arguments": vars(given)}
+    body: dict[str, Any] = {
+        "machine": platform.processor() or platform.machine(),
+        "orlog": orlog.__version__,
+        "arguments": vars(given),
+    }
     body |= {"bad": int(bad.sum()), "rows": rows}
     text = json.dumps(body, indent=1, default=str) + "\n"
     print(text)

@@ -38,7 +38,7 @@ from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.memory import measure_memory
 from orlog.loaders.places import load_arrays
-from orlog.loaders.statistics import finite_returns, info_sums, stream_statistics
+from orlog.loaders.statistics import finite_returns, info_numbers, info_sums, stream_statistics
 from orlog.loaders.streaming import STREAMED, stream_loader
 from orlog.loaders.teams import is_team
 from orlog.loaders.transforms import scale_rewards
@@ -232,6 +232,11 @@ class LoadedData:
         """Return the sum of an info over the steps of each episode."""
         return info_sums(self.arrays, info)
 
+    def numbers_of(self, info: str) -> np.ndarray:
+        """Return an info that is one number, for each step in order, float64."""
+        numbers: np.ndarray = info_numbers(self.arrays, info)[self.arrays.step_rows()].double().cpu().numpy()
+        return numbers
+
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of each number of observations, as an algorithm sees them."""
         return self.arrays.observation_statistics() if self.arrays.team is None else agents.statistics(self.arrays)
@@ -291,6 +296,10 @@ class StreamedData:
     def sum_of(self, info: str) -> np.ndarray:
         """Not there: SchemaError."""
         raise SchemaError(f"{self.name}: the sum of {info} by episode needs all steps in memory; {_INSTEAD}.")
+
+    def numbers_of(self, info: str) -> np.ndarray:
+        """Not there: SchemaError."""
+        raise SchemaError(f"{self.name}: {info} of every step needs all steps in memory; {_INSTEAD}.")
 
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of each number of observations."""

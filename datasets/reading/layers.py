@@ -266,18 +266,18 @@ def _unequal(before: Dataset, after: Dataset, name: str) -> Iterator[tuple[int, 
         for episode in np.flatnonzero(~_same(*values)).tolist():
             yield episode, None, 0, (_plain(values[0][episode]), _plain(values[1][episode]))
         return
-    for one, other in zip(before.select_columns([name]), after.select_columns([name]), strict=True):
-        pair = [episode.rewards if name == "rewards" else episode.infos for episode in (one, other)]
-        for part in name.split("/")[1:]:
-            pair = [infos[part] for infos in pair]
-        edges = np.flatnonzero(np.diff(np.r_[False, ~_same(*(np.asarray(rows) for rows in pair)), False]))
-        for first, end in edges.reshape(-1, 2).tolist():
-            yield one.index, first, end - 1, (_plain(pair[0][first]), _plain(pair[1][first]))
+    own = name.partition("/")[2]
+    pairs = zip(before.select_columns([name]), after.select_columns([name]), strict=True)
+    for index, (one, other) in enumerate(pairs):
+        first, second = ((each.infos[own] if own else each.rewards) for each in (one, other))
+        edges = np.flatnonzero(np.diff(np.r_[False, ~_same(np.asarray(first), np.asarray(second)), False]))
+        for start, end in edges.reshape(-1, 2).tolist():
+            yield index, start, end - 1, (_plain(first[start]), _plain(second[start]))
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return for each row whether two arrays are equal there; NaN equals NaN."""
-    equal = one == other
+    equal: Any = one == other
     if one.dtype.kind == other.dtype.kind == "f":
         equal = equal | (np.isnan(one) & np.isnan(other))
     rows: np.ndarray = np.asarray(equal).reshape(len(one), -1).all(1)

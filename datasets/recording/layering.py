@@ -159,7 +159,7 @@ def _computed(
             with storage_errors(path):
                 make_folder(path.parent)
                 buffer = io.BytesIO()
-                np.savez(buffer, **arrays)
+                np.savez(buffer, **arrays)  # type: ignore[arg-type]  # for which allow_pickle could be one of them
                 replace_file(path, buffer.getvalue())
         yield block
 

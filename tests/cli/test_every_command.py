@@ -24,6 +24,7 @@ DATA = {
     f"save a[bold]b.json {GOOD} --changes [red]new[/red] --description [/x]": HOME,
     f"show {GOOD}": "[/x]",
     f"diff {MINI} {GOOD}": "[/x]",
+    f"layer lab/labels-v1 --of {MINI} --score return --description [/x]": "episodes/quality",
     f"save {MINI} c[i]d --container hdf5": "c[i]d",
     f"export {MINI} e[i]f --to minari --lossy": f"{MINI} as minari in e[i]f",
     "import e[i]f lab/imported-v1": HOME,

@@ -92,6 +92,7 @@ def save(
     target: str,
     where: str | None = None,
     top: float | None = None,
+    by: str = "returns",
     episodes: str | None = None,
     columns: list[str] | None = None,
     replace: bool = False,
@@ -111,6 +112,7 @@ def save(
         target (TARGET): FILE.json, NAME@VERSION, or a new FOLDER such as ./umaze-hdf5.
         where: Condition on episodes, such as returns > 20, or success.
         top: Keep this percentage of episodes, the best by return.
+        by (COLUMN): The column of episodes that --top goes by, such as quality of a layer (orlog layer --score).
         episodes: Keep a slice of episodes, such as 0:100 or :-10.
         columns (--column): Keep this column; may be repeated.
         replace: Replace another view in the file.
@@ -125,7 +127,7 @@ def save(
     if where is not None:
         dataset = dataset.filter_episodes(where)
     if top is not None:
-        dataset = dataset.top_episodes(top)
+        dataset = dataset.top_episodes(top, by=by)
     if episodes is not None:
         dataset = dataset[_slice(episodes)]
     if columns:
@@ -179,6 +181,7 @@ def layer(
     file: Path | None = None,
     fill: list[str] | None = None,
     run: Path | None = None,
+    score: Literal["", "return", "mutual_information"] = "",
     roles: list[str] | None = None,
     replaces: bool = False,
     description: str = "",
@@ -192,6 +195,7 @@ def layer(
     A CSV file has a row for each episode, or for each step: its first row names the columns: episode, perhaps step,
     and those that it adds. With --run they are value, q and advantage of each step, in float32, in the unit
     of the rewards that the run was trained with. If the command is stopped, it goes on when you give it again.
+    With --score the column is episodes/quality, to keep the best episodes by: orlog save NAME --top 50 --by quality
 
     Options:
         name (NAME): Name of the layer: NAME, or NAME@VERSION; 1.0.0 by default.
@@ -199,6 +203,7 @@ def layer(
         file (CSV): File with the columns.
         fill (NAME=VALUE): What episodes or steps hold that the file has no row of; may be repeated.
         run (RUN): Folder of a trained run of an algorithm with a critic, such as iql.
+        score (SCORE): return, or mutual_information of states and actions (DemInf), which needs no rewards.
         roles (--role COLUMN=ROLE): What a column means: episodes/ok=success, infos/w=weight, ..; may be repeated.
         replaces: Columns may take the place of those of the version, such as rewards.
         description: What the columns are.
@@ -207,15 +212,21 @@ def layer(
     """
     from orlog.cli.exchange import pairs
     from orlog.datasets.recording.layering import columns_of_table
+    from orlog.loaders.curation import episode_scores
     from orlog.manifests.names import parse_name
     from orlog.runs.estimates import ESTIMATES, RunEstimates
 
-    if (file is None) == (run is None):
-        raise typer.BadParameter("give either --file or --run.")
+    if (file is not None) + (run is not None) + bool(score) != 1:
+        raise typer.BadParameter("give one of --file, --run and --score.")
     dataset = orlog.load_dataset(of)
-    given, how = pairs("role", roles, "COLUMN=ROLE, each COLUMN once, such as episodes/ok=success"), {}
+    given = pairs("role", roles, "COLUMN=ROLE, each COLUMN once, such as episodes/ok=success")
+    how: dict[str, Any] = {}
     if file is not None:
         columns: Any = columns_of_table(dataset, file, pairs("fill", fill, "NAME=VALUE, each NAME once"))
+    elif score:
+        with progress_bar("batches", f"scoring {dataset.name}") as update:
+            columns = {"episodes/quality": episode_scores(dataset, score, progress=update)}
+        how, given = {"made_by": f"orlog layer --score {score}"}, {"episodes/quality": "quality"} | given
     else:
         columns = RunEstimates(Path(run or ""), dataset)
         how = {"key": columns.made_by(), "made_by": columns.made_by(), "execute": where.on_cluster()}
