@@ -22,7 +22,6 @@ import numpy as np
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.reading.selection import Selection, episode_column
-from orlog.datasets.store.shards import Place
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from orlog.manifests.columns import offsets_column, values_column
@@ -190,11 +189,6 @@ class LayeredVersion(StoredVersion):
         stored, own = self._places.get(name, (self._base, name))
         return stored.read_rows(own, rows)
 
-    def place(self, name: str, row: int) -> Place:
-        """Return where a row of a column lies; see `StoredVersion.place`."""
-        stored, own = self._places.get(name, (self._base, name))
-        return stored.place(own, row)
-
     def bring(
         self,
         names: Iterable[str],
@@ -280,8 +274,7 @@ def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     equal: Any = one == other
     if one.dtype.kind == other.dtype.kind == "f":
         equal = equal | (np.isnan(one) & np.isnan(other))
-    rows: np.ndarray = np.asarray(equal).reshape(len(one), -1).all(1)
-    return rows
+    return np.asarray(np.asarray(equal).reshape(len(one), -1).all(1))
 
 
 def _plain(value: Any) -> Any:
