@@ -36,7 +36,7 @@ def record(episodes: int, share: float) -> np.ndarray:
     with orlog.record(env, NAME, description="LunarLander's controller, with planted bad episodes.") as recorder:
         for episode, is_bad in enumerate(bad):
             observation, _ = recorder.reset(seed=episode)
-            kind, held, done = rng.integers(3), recorder.action_space.sample(), False
+            kind, held, done = rng.integers(3), rng.uniform(-1, 1, 2).astype(np.float32), False
             while not done:
                 action = np.clip(controller(env.unwrapped, observation), -1, 1).astype(np.float32)
                 if is_bad:

@@ -25,7 +25,7 @@ from orlog.loaders.streams import check_choice
 By: TypeAlias = Literal["return", "mutual_information"]
 NEIGHBORS = (5, 6, 7)
 BATCH = 1024
-ROUNDS = 2
+ROUNDS = 4
 
 
 def episode_scores(
@@ -40,7 +40,7 @@ def episode_scores(
     `return` is the sum of rewards. `mutual_information` needs none: it is how much the actions of an episode depend on
     its states, as in DemInf (Hejna and others 2025, https://arxiv.org/abs/2502.08623), by the estimator of Kraskov and
     others 2004 (https://arxiv.org/abs/cond-mat/0305641), in nats, and the mean over the episode's steps. It is computed
-    among random batches of 1,024 steps, each step in two of them, with 5 to 7 neighbors. DemInf measures in the latent spaces of
+    among random batches of 1,024 steps, each step in four of them, with 5 to 7 neighbors. DemInf measures in the latent spaces of
     autoencoders; here states and actions are standardized numbers, so it is for states, not for frames.
 
     Args:
