@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 from gymnasium.envs.box2d import lunar_lander
 
 import orlog
+from orlog.base.processes import processor_name
 from orlog.loaders.curation import episode_scores
 from orlog.normalize.statistics import share_interval
 
@@ -112,11 +112,7 @@ def main() -> None:
     rows["recap, told by the oracle"] = train_and_evaluate(
         "recap", told, folder / "recap-oracle", given.seeds, **oracle
     )
-    body: dict[str, Any] = {
-        "machine": platform.processor() or platform.machine(),
-        "orlog": orlog.__version__,
-        "arguments": vars(given),
-    }
+    body: dict[str, Any] = {"machine": processor_name(), "orlog": orlog.__version__, "arguments": vars(given)}
     body |= {"bad": int(bad.sum()), "rows": rows}
     text = json.dumps(body, indent=1, default=str) + "\n"
     print(text)
