@@ -11,6 +11,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -37,6 +38,7 @@ from orlog.manifests.manifest import MANIFEST_FILE, Base, Manifest, Parent
 from orlog.manifests.names import parse_name
 
 RETURNS = "episodes/returns"
+KEPT_SECONDS = 30 * 86_400
 STEPS_AT_ONCE = 2**20
 STEPS_OF_A_PIECE = 2**16  # of which only a process that dies loses those that it was at
 
@@ -80,6 +82,8 @@ def draft_layer(
     drafts = datasets_folder().parent / "drafts"
     with storage_errors(drafts):
         make_folder(drafts)
+        for left in [path for path in drafts.iterdir() if time.time() - path.stat().st_mtime > KEPT_SECONDS]:
+            shutil.rmtree(left, ignore_errors=True)  # of processes that were killed
         folder = Path(tempfile.mkdtemp(dir=drafts))
     pieces = drafts / hashlib.sha256(canonical_json([dataset.digest, key])).hexdigest() if key else None
     try:

@@ -133,9 +133,10 @@ for number in itertools.count():
 """
 
 
+@pytest.mark.scaled
 def test_a_labeller_that_is_killed_loses_no_label_that_was_said_to_be_made(arm):
     rng = random.Random(0)
-    for _ in range(scaled(3)):
+    for _ in range(scaled(50, 3)):
         with subprocess.Popen([sys.executable, "-c", LABELLER], stdout=subprocess.PIPE, text=True) as process:
             lines = [process.stdout.readline() for _ in range(rng.randrange(1, 30))]
             process.kill()
