@@ -97,11 +97,11 @@ def written(dataset: orlog.Dataset, folder: Path) -> dict[str, Any]:
 
     def read() -> None:
         for episode in dataset:
-            values(episode.index)
+            values(episode.index or 0)
 
     as_read = {
         "a column of a function, over reading the episodes and calling it": pairs(
-            lambda: layer(lambda e: values(e.index)), read, 1
+            lambda: layer(lambda e: values(e.index or 0)), read, 1
         )
     }
     stored = pairs(lambda: layer(column), plain, 5)
