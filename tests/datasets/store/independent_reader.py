@@ -22,7 +22,7 @@ from numcodecs import blosc
 
 NUMBERS = {"bool", "float16", "float32", "float64"}
 NUMBERS |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-OPTIONAL = """parts variable_columns non_finite outside_bounds changes benchmark dimension_names
+OPTIONAL = """base parts variable_columns non_finite outside_bounds changes benchmark dimension_names
 roles"""
 KEYS = {
     "": """digest manifest_version format_version name version description license behavior_policy
@@ -278,15 +278,15 @@ class Store:
         return values
 
     def check_episodes(self):
-        lengths, rewards = self.columns["episodes/lengths"].tolist(), self.columns["rewards"]
+        lengths, rewards = self.columns["episodes/lengths"].tolist(), self.columns.get("rewards")
         total = self.manifest["total_steps"]
         need(min(lengths, default=1) > 0 and sum(lengths) == total, "lengths")
         ends = np.cumsum(lengths)
-        for name in ("terminations", "truncations"):
+        for name in {"terminations", "truncations"} & {*self.columns}:  # a layer has none
             early = {*np.flatnonzero(self.columns[name])} - {*(ends - 1)}
             need(not early, f"{name} before the last step")
-        returns = self.columns["episodes/returns"]
-        for end, length, stated in zip(ends, lengths, returns, strict=True):
+        returns = [] if rewards is None else self.columns["episodes/returns"]
+        for end, length, stated in zip(ends, lengths, returns, strict=rewards is not None):
             some = rewards[end - length : end].astype(np.float64)
             error = abs(some.sum() - stated)
             need(error <= 1e-6 * abs(some).sum() or not np.isfinite(stated), "episodes/returns")

@@ -54,16 +54,21 @@ def columns_of(space, path):
 def check_columns(body):
     """Refuse a manifest with other columns than its spaces ask for."""
     stored = {one["name"]: (one["dtype"], one["shape"]) for one in body["columns"]}
-    needed = columns_of(body["observation_space"], "observations")
-    needed |= columns_of(body["action_space"], "actions")
-    needed |= {"terminations": ("bool", []), "truncations": ("bool", [])}
-    needed |= {"episodes/lengths": INT, "episodes/seeds": INT, "episodes/returns": ("float64", [])}
+    needed, rewards = {"episodes/lengths": INT}, {"rewards"}
+    if "base" in body:
+        rewards &= {*stored}
+        needed |= {"episodes/returns": ("float64", [])} if rewards else {}
+    else:
+        needed |= columns_of(body["observation_space"], "observations")
+        needed |= columns_of(body["action_space"], "actions")
+        needed |= {"terminations": ("bool", []), "truncations": ("bool", [])}
+        needed |= {"episodes/seeds": INT, "episodes/returns": ("float64", [])}
     for name, kind in body.get("variable_columns", {}).items():
         values = ("uint8", []) if kind == "text" else stored.get(f"{name}@values", INT)
         needed |= {f"{name}@offsets": INT, f"{name}@values": values}
     extras = {one for one in stored if re.fullmatch("(infos|episodes)/[^@]*", one)}
-    need({*stored} - extras - {*needed} == {"rewards"}, "columns are not those of the spaces")
-    need(stored["rewards"] in (("float32", []), ("float64", [])), "the dtype of rewards")
+    need({*stored} - extras - {*needed} == rewards, "columns are not those of the spaces")
+    need(not rewards or stored["rewards"] in (("float32", []), ("float64", [])), "the dtype of rewards")
     need(all(stored.get(name) == spec for name, spec in needed.items()), "types of columns")
 
 

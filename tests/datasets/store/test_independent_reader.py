@@ -88,6 +88,38 @@ def test_every_frozen_store_is_read_as_orlog_reads_it(folder):
     assert check_values(stored) == []
 
 
+def test_a_layer_is_what_the_page_says(tiny):
+    base = orlog.load_dataset(tiny)
+    columns = {
+        "infos/value": np.arange(3, dtype="f4"),
+        "episodes/who": ["ann", "é"],
+        "rewards": np.array([1.0, 2.0, 4.0]),
+    }
+    folder = base.with_columns(columns, roles={"infos/value": "value"}, replaces=True).save_layer("lab/layer-v1")
+    store, under = Store(folder), Store(tiny)
+    check_columns(store.manifest)
+    assert check_values(StoredVersion(folder)) == []
+    assert store.manifest["base"]["digest"] == under.manifest["digest"]
+    assert {*store.columns} == {
+        *(
+            "episodes/lengths",
+            "episodes/returns",
+            "episodes/who@offsets",
+            "episodes/who@values",
+            "infos/value",
+            "rewards",
+        )
+    }
+    assert store.columns["episodes/lengths"].tolist() == under.columns["episodes/lengths"].tolist()
+    together = {**under.columns, **store.columns}
+    layered = orlog.load_dataset(folder)
+    assert together.keys() == {*layered.columns}
+    for name, values in together.items():
+        assert values.tobytes() == layered.column(name).tobytes()
+    parents = [{"dataset": f"{one['name']}@{one['digest']}"} for one in (under.manifest, store.manifest)]
+    assert layered.digest == view_digest({"operation": {"layers": {"replaces": True}}, "parents": parents})
+
+
 def test_damage_to_any_file_is_refused(tiny):
     for path in [path for path in tiny.rglob("*") if path.is_file()]:
         whole = path.read_bytes()
