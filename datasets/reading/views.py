@@ -133,7 +133,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "top": lambda value: f"the best {value['percent']:g} % by {value['by']}",
     "columns": lambda value: f"only these columns: {', '.join(value)}",
     "combine": _combined_words,
-    "layers": lambda value: "with layers" + (", in place of columns of the base" if value.get("replaces") else ""),
+    "layers": lambda value: "layers over it" + (", in place of columns of the base" if value.get("replaces") else ""),
     "rebuild": lambda value: f"built again, {value['finding']}",
 }
 
