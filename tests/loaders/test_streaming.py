@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -200,12 +201,14 @@ def test_memory_is_bounded(write, share):
     rows = dataset.total_steps + dataset.total_episodes
     buffer = rows * (16 * 16 * 3 + ROW_BYTES) // share
     stream = transitions(dataset, 8, seed=0, buffer_bytes=buffer, stream=True)
-    batches = iter(stream)
     tracemalloc.start()
     try:
-        for _ in itertools.islice(batches, 1000):
-            pass
-        _, peak = tracemalloc.get_traced_memory()
+        # Ended before tracing is: CPython before 3.12.9 and 3.13.2 may crash if a thread allocates while tracing stops, and
+        # NumPy does so without holding the interpreter's lock (python/cpython#128679).
+        with contextlib.closing(iter(stream)) as batches:
+            for _ in itertools.islice(batches, 1000):
+                pass
+            _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     # Beside groups: a block as decoded, a chunk of 1 MiB, and orders of some bytes a step.
