@@ -36,16 +36,16 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.critics import bellman_targets, squared_errors, target_of, transitions_of
+from orlog.algos.critics import bellman_targets, discounts_of, squared_errors, target_of, transitions_of
 from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
 from orlog.algos.policies import gaussian_log_likelihood
-from orlog.algos.settings import Positive, Valued, Widths
+from orlog.algos.settings import NStepValued, Positive, Widths
 from orlog.loaders.batch import Batch
 
 
-class AWACConfig(Valued, frozen=True, kw_only=True):
+class AWACConfig(NStepValued, frozen=True, kw_only=True):
     """Settings of advantage-weighted actor-critic."""
 
     hidden: Widths = (256, 256, 256)
@@ -87,7 +87,7 @@ class AWAC:
             next_features = self.encoder.shifted(batch.next_observations)
             next_actions = self._sample(self.policy(next_features), self.generator)
             next_q = self.target_critic(next_features, next_actions).amin(0)
-            targets = bellman_targets(batch.rewards, batch.terminations, next_q, config.discount)
+            targets = bellman_targets(batch.rewards, batch.terminations, next_q, discounts_of(config, batch))
         q_values = self.critic(features, actions)
         critic_loss = squared_errors(q_values, targets)
         descend(self.critic_optimizer, critic_loss)

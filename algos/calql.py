@@ -44,11 +44,11 @@ from torch import Tensor
 
 from orlog.algos.cql import CQL
 from orlog.algos.critics import transitions_of, values_of
-from orlog.algos.settings import ActorCritic, AnyNumber, Count, NotNegative, Positive, Widths
+from orlog.algos.settings import AnyNumber, Count, NotNegative, NStepActorCritic, Positive, Widths
 from orlog.loaders.batch import Batch
 
 
-class CalQLConfig(ActorCritic, frozen=True, kw_only=True):
+class CalQLConfig(NStepActorCritic, frozen=True, kw_only=True):
     """Settings of calibrated Q-learning; the policy's rate is the temperature's, the critics' the multiplier's."""
 
     hidden: Widths = (256, 256, 256)

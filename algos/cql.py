@@ -64,11 +64,11 @@ from orlog.algos.encoders import encoder_of
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import descend, frozen, parameters_of, update_target
 from orlog.algos.policies import act_tanh, squashed_log_density
-from orlog.algos.settings import ActorCritic, AnyNumber, Count, Natural, NotNegative, Positive, Widths
+from orlog.algos.settings import AnyNumber, Count, Natural, NotNegative, NStepActorCritic, Positive, Widths
 from orlog.loaders.batch import Batch
 
 
-class CQLConfig(ActorCritic, frozen=True, kw_only=True):
+class CQLConfig(NStepActorCritic, frozen=True, kw_only=True):
     """Settings of conservative Q-learning; the policy's rate is the temperature's, the critics' the multiplier's."""
 
     hidden: Widths = (256, 256, 256)
@@ -143,7 +143,9 @@ class CQL:
             next_gaussian = critics.gaussian_of(self.policy(next_features))
             proposals, log_densities = critics.draw_proposals(gaussian, next_gaussian, samples, self.generator)
             next_q = self.next_values(next_features, proposals[2 * samples :])  # those of pi(. | s')
-            targets = critics.bellman_targets(batch.rewards, batch.terminations, next_q, config.discount)
+            targets = critics.bellman_targets(
+                batch.rewards, batch.terminations, next_q, critics.discounts_of(config, batch)
+            )
 
         # The data's actions and the proposals pass the critics in one product.
         q_all = critics.values_of(self.critic, features, torch.cat([actions[None], proposals])).transpose(1, 2)

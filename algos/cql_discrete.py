@@ -44,7 +44,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from orlog.algos.critics import bellman_targets, target_of, transitions_of
+from orlog.algos.critics import bellman_targets, discounts_of, target_of, transitions_of
 from orlog.algos.encoders import encoder_of
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
@@ -62,6 +62,8 @@ class CQLDiscreteConfig(Common, frozen=True, kw_only=True):
     batch_size: Count = 32
     discount: Fraction = 0.99
     """Weight of the next step's value, in (0, 1]."""
+    n_steps: Count = 1
+    """Steps whose rewards a target sums before the value of the state after them; the end of an episode stops it."""
     conservative_weight: NotNegative = 1.0
     """Factor of the conservative term, >= 0; 0 is double DQN."""
     bellman_loss: Literal["square", "huber"] = "square"
@@ -107,7 +109,7 @@ class CQLDiscrete:
             next_choices = self.critic(self.encoder(next_observations))
             next_actions = only_legal(self.scaling, next_choices, batch.next_observations).argmax(-1)
             next_values = chosen_values(self.target_critic(self.target_encoder(next_observations)), next_actions)
-            targets = bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
+            targets = bellman_targets(batch.rewards, batch.terminations, next_values, discounts_of(config, batch))
         values = self.critic(self.encoder(observations))
         data_values = chosen_values(values, actions)
         if config.bellman_loss == "huber":

@@ -15,6 +15,7 @@ from orlog.algos.networks import TwinCritic
 from orlog.algos.optimizers import Adam
 from orlog.algos.policies import squashed_samples
 from orlog.errors import SchemaError
+from orlog.loaders.batch import Batch
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -23,8 +24,16 @@ COST = "cost"
 
 
 def transitions_of(config: Any) -> tuple[str, dict[str, Any]]:
-    """Return the loader of batches of transitions."""
-    return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
+    """Return the loader of batches of transitions, over as many steps as targets sum the rewards of."""
+    arguments = {"batch_size": config.batch_size}
+    if getattr(config, "n_steps", 1) > 1:
+        arguments |= {"n_steps": config.n_steps, "discount": config.discount}
+    return "orlog.loaders.transitions:transitions", arguments
+
+
+def discounts_of(config: Any, batch: Batch) -> Tensor | float:
+    """Return the discount of the value after the steps that were summed, fewer than `n_steps` at the end of an episode."""
+    return batch.discounts if config.n_steps > 1 else float(config.discount)
 
 
 def transitions_with_costs(config: Any) -> tuple[str, dict[str, Any]]:
@@ -41,7 +50,7 @@ def bellman_targets(
     rewards: Float32[Tensor, " batch"],
     terminations: Float32[Tensor, " batch"],
     next_values: Float32[Tensor, " batch"],
-    discount: float,
+    discount: Tensor | float,
 ) -> Float32[Tensor, " batch"]:
     """Return r + discount (1 - termination) V(s'): nothing follows a termination."""
     return rewards + discount * (1 - terminations) * next_values

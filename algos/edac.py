@@ -45,18 +45,25 @@ from jaxtyping import Float32
 from msgspec import Meta
 from torch import Tensor, nn
 
-from orlog.algos.critics import bellman_targets, squared_errors, target_of, temperature_loss, transitions_of
+from orlog.algos.critics import (
+    bellman_targets,
+    discounts_of,
+    squared_errors,
+    target_of,
+    temperature_loss,
+    transitions_of,
+)
 from orlog.algos.encoders import encoder_of
 from orlog.algos.networks import Critics, Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
 from orlog.algos.policies import act_tanh, sample_squashed
-from orlog.algos.settings import ActorCritic, NotNegative, Positive, Widths
+from orlog.algos.settings import NotNegative, NStepActorCritic, Positive, Widths
 from orlog.loaders.batch import Batch
 
 LOG_STDS = (-5.0, 2.0)  # bounds of the policy's log standard deviation
 
 
-class EDACConfig(ActorCritic, frozen=True, kw_only=True):
+class EDACConfig(NStepActorCritic, frozen=True, kw_only=True):
     """Settings of EDAC and SAC-N."""
 
     hidden: Widths = (256, 256, 256)
@@ -119,7 +126,7 @@ class EDAC:
             next_actions, next_log_densities = sample_squashed(self.policy(next_features), LOG_STDS, self.generator)
             next_q = self.target_critic(next_features, next_actions).amin(0)
             next_values = next_q - temperature * next_log_densities
-            targets = bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
+            targets = bellman_targets(batch.rewards, batch.terminations, next_values, discounts_of(config, batch))
         if config.diversity > 0:
             # Each critic gets the actions as a tensor of its own, so that it has its own gradient.
             each = actions.repeat(config.critics, 1, 1).requires_grad_(True)

@@ -40,7 +40,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.critics import target_of, transitions_of
+from orlog.algos.critics import discounts_of, target_of, transitions_of
 from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.flows import ChunkActor, flow_actions, flow_errors
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
@@ -49,8 +49,8 @@ from orlog.algos.settings import Count, NotNegative, Valued, Widths
 from orlog.loaders.batch import Batch
 
 
-class FQLConfig(Valued, frozen=True, kw_only=True):
-    """Settings of flow Q-learning."""
+class FlowSettings(Valued, frozen=True, kw_only=True):
+    """What is set of flow Q-learning, of single actions and of chunks."""
 
     hidden: Widths = (512, 512, 512, 512)
     target: Literal["mean", "smallest"] = "mean"
@@ -61,6 +61,13 @@ class FQLConfig(Valued, frozen=True, kw_only=True):
     """Whether values in the policy's loss are divided by their mean absolute size."""
     flow_steps: Count = 10
     """Euler steps from noise to an action of the flow."""
+
+
+class FQLConfig(FlowSettings, frozen=True, kw_only=True):
+    """Settings of flow Q-learning."""
+
+    n_steps: Count = 1
+    """Steps whose rewards a target sums before the value of the state after them; the end of an episode stops it."""
 
 
 class FQL:
@@ -91,7 +98,7 @@ class FQL:
 
     def taken(self, batch: Batch) -> tuple[Tensor, Tensor | float, Tensor | float, Tensor | float]:
         """Return the actions in [-1, 1], which of their numbers count, which of them are whole, and the discount."""
-        return self.scaling.actions_to_unit(batch.actions), 1.0, 1.0, self.config.discount
+        return self.scaling.actions_to_unit(batch.actions), 1.0, 1.0, discounts_of(self.config, batch)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""

@@ -29,16 +29,16 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.critics import bellman_targets, expectile_loss, squared_errors, target_of, transitions_of
+from orlog.algos.critics import bellman_targets, discounts_of, expectile_loss, squared_errors, target_of, transitions_of
 from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.flows import ChunkActor, flow_actions, flow_errors
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
-from orlog.algos.settings import Count, Inside, Valued, Widths
+from orlog.algos.settings import Count, Inside, NStepValued, Widths
 from orlog.loaders.batch import Batch
 
 
-class IFQLConfig(Valued, frozen=True, kw_only=True):
+class IFQLConfig(NStepValued, frozen=True, kw_only=True):
     """Settings of implicit flow Q-learning."""
 
     hidden: Widths = (512, 512, 512, 512)
@@ -84,7 +84,7 @@ class IFQL:
             target_q = self.target_critic(fixed, actions).amin(0)
             next_features = self.encoder.shifted(batch.next_observations)
             next_values = self.value(next_features).squeeze(-1)
-            targets = bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
+            targets = bellman_targets(batch.rewards, batch.terminations, next_values, discounts_of(config, batch))
         values = self.value(fixed).squeeze(-1)
         value_loss = expectile_loss(target_q - values, config.expectile)
 

@@ -45,11 +45,11 @@ from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, set_cosine_rate, update_target
 from orlog.algos.policies import act_tanh, gaussian_log_likelihood
-from orlog.algos.settings import Count, Inside, NotNegative, Positive, Valued
+from orlog.algos.settings import Count, Inside, NotNegative, NStepValued, Positive
 from orlog.loaders.batch import Batch
 
 
-class IQLConfig(Valued, frozen=True, kw_only=True):
+class IQLConfig(NStepValued, frozen=True, kw_only=True):
     """Settings of implicit Q-learning; the learning rate is the policy's at the start."""
 
     expectile: Inside = 0.7
@@ -100,7 +100,9 @@ class IQL:
             next_features = self.encoder.shifted(batch.next_observations)
             target_q = self.target_critic(fixed, actions).amin(0)
             next_values = self.value(next_features).squeeze(-1)
-            targets = critics.bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
+            targets = critics.bellman_targets(
+                batch.rewards, batch.terminations, next_values, critics.discounts_of(config, batch)
+            )
         values = self.value(fixed).squeeze(-1)
         advantages = target_q - values
         value_loss = critics.expectile_loss(advantages, config.expectile)

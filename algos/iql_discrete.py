@@ -78,7 +78,9 @@ class IQLDiscrete:
             next_features = self.encoder.shifted(batch.next_observations)
             target_q = data_values(self.target_critics, fixed).amin(0)
             next_values = self.value(next_features).squeeze(-1)
-            targets = critics.bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
+            targets = critics.bellman_targets(
+                batch.rewards, batch.terminations, next_values, critics.discounts_of(config, batch)
+            )
         values = self.value(fixed).squeeze(-1)
         advantages = target_q - values
         value_loss = critics.expectile_loss(advantages, config.expectile)

@@ -32,12 +32,12 @@ from typing import Any
 
 from torch import Tensor
 
-from orlog.algos.fql import FQL, FQLConfig
+from orlog.algos.fql import FQL, FlowSettings
 from orlog.algos.settings import Count, NotNegative
 from orlog.loaders.batch import Batch
 
 
-class QCFQLConfig(FQLConfig, frozen=True, kw_only=True):
+class QCFQLConfig(FlowSettings, frozen=True, kw_only=True):
     """Settings of flow Q-learning over chunks."""
 
     chunk_length: Count = 5

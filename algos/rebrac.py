@@ -38,16 +38,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orlog.algos.critics import bellman_targets, smoothed_actions, squared_errors, target_of, transitions_of
+from orlog.algos.critics import (
+    bellman_targets,
+    discounts_of,
+    smoothed_actions,
+    squared_errors,
+    target_of,
+    transitions_of,
+)
 from orlog.algos.encoders import encoder_of
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, frozen, parameters_of, update_target
 from orlog.algos.policies import act_tanh
-from orlog.algos.settings import ActorCritic, Count, NotNegative, Positive, Widths
+from orlog.algos.settings import Count, NotNegative, NStepActorCritic, Positive, Widths
 from orlog.loaders.batch import Batch
 
 
-class ReBRACConfig(ActorCritic, frozen=True, kw_only=True):
+class ReBRACConfig(NStepActorCritic, frozen=True, kw_only=True):
     """Settings of ReBRAC; target networks move in each update of the policy."""
 
     hidden: Widths = (256, 256, 256)
@@ -114,7 +121,7 @@ class ReBRAC:
             distances = (next_actions - self.scaling.actions_to_unit(batch.next_actions)).square().sum(-1)
             next_q = self.target_critic(next_features, next_actions).amin(0)
             next_values = next_q - config.critic_penalty * batch.has_next_action * distances
-            targets = bellman_targets(batch.rewards, batch.terminations, next_values, config.discount)
+            targets = bellman_targets(batch.rewards, batch.terminations, next_values, discounts_of(config, batch))
         q_values = self.critic(features, actions)
         critic_loss = squared_errors(q_values, targets)
         descend(self.critic_optimizer, critic_loss)

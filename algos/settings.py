@@ -65,6 +65,13 @@ class Valued(Common, frozen=True, kw_only=True):
     """Fraction by which target networks move towards their networks in each update."""
 
 
+class NStepValued(Valued, frozen=True, kw_only=True):
+    """As `Valued`, where targets may sum the rewards of several steps."""
+
+    n_steps: Count = 1
+    """Steps whose rewards a target sums before the value of the state after them; the end of an episode stops it."""
+
+
 class ActorCritic(NetworkSettings, frozen=True, kw_only=True):
     """As `Valued`, where policy and critics have rates of their own."""
 
@@ -74,6 +81,13 @@ class ActorCritic(NetworkSettings, frozen=True, kw_only=True):
     """Step size of Adam for the critics."""
     discount: Fraction = 0.99
     target_rate: Fraction = 0.005
+
+
+class NStepActorCritic(ActorCritic, frozen=True, kw_only=True):
+    """As `ActorCritic`, where targets may sum the rewards of several steps."""
+
+    n_steps: Count = 1
+    """Steps whose rewards a target sums before the value of the state after them; the end of an episode stops it."""
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):

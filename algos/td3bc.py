@@ -33,18 +33,25 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.critics import bellman_targets, smoothed_actions, squared_errors, target_of, transitions_of
+from orlog.algos.critics import (
+    bellman_targets,
+    discounts_of,
+    smoothed_actions,
+    squared_errors,
+    target_of,
+    transitions_of,
+)
 from orlog.algos.encoders import Observations, encoder_of
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, frozen, parameters_of, update_target
 from orlog.algos.policies import act_tanh
-from orlog.algos.settings import ActorCritic, Count, NotNegative
+from orlog.algos.settings import Count, NotNegative, NStepActorCritic
 from orlog.loaders.batch import Batch
 
 EXPLORATION_NOISE = 0.1  # as in TD3 (Fujimoto, van Hoof and Meger 2018)
 
 
-class TD3BCConfig(ActorCritic, frozen=True, kw_only=True):
+class TD3BCConfig(NStepActorCritic, frozen=True, kw_only=True):
     """Settings of TD3+BC; target networks move in each update of the policy."""
 
     value_weight: NotNegative = 2.5
@@ -99,7 +106,7 @@ class TD3BC:
             next_features = self.encoder.shifted(batch.next_observations)
             next_actions = smoothed_actions(torch.tanh(self.target_policy(next_features)), noise, config.noise_clip)
             next_q = self.target_critic(next_features, next_actions).amin(0)
-            targets = bellman_targets(batch.rewards, batch.terminations, next_q, config.discount)
+            targets = bellman_targets(batch.rewards, batch.terminations, next_q, discounts_of(config, batch))
         q_values = self.critic(features, actions)
         critic_loss = squared_errors(q_values, targets)
         descend(self.critic_optimizer, critic_loss)

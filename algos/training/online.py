@@ -254,6 +254,7 @@ def check_explores(kind: type[Any], config: Any, dataset: Dataset, packed: Array
     words = type(batch).__name__ if not isinstance(batch, Batch) else ""
     for field, what in (("valid", "chunks of actions"), ("next_actions", "the next actions of the data")):
         words = what if getattr(batch, field, None) is not None else words
+    words = "sums over several steps (n_steps)" if "n_steps" in kind.loader(config)[1] else words
     if words or type(kind.loader(config)[1].get("batch_size")) is not int:
         raise SchemaError(
             f"{refused}: it learns from {words or 'other batches'}, and the steps that are taken in an environment are "

@@ -1,11 +1,13 @@
 """What single algorithms have of their own, beside the contract of all."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
 import orlog
+from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, find_algorithm
 from orlog.algos.critics import conservative_gaps, weighted_cloning_loss
 from orlog.algos.edac import similarity
 from orlog.algos.flows import ChunkActor, flow_actions
@@ -17,6 +19,7 @@ from orlog.algos.rlpd import RLPD
 from orlog.algos.td3bc import TD3BC
 from orlog.algos.training.runs import read_metrics
 from orlog.errors import NotFoundError
+from tests.algos.plain import tensors_of
 from tests.pendulum import pendulum
 
 FEW = {"hidden": (4,), "critics": 3, "updates": 2, "batch_size": 8, "random_steps": 210}
@@ -128,3 +131,29 @@ def test_half_of_each_batch_of_rlpd_is_demonstrations_and_half_of_the_environmen
     monkeypatch.setattr(RLPD, "_update_critics", counting)
     orlog.train("rlpd", demonstrations, settings=FEW, steps=6, evaluations=0, out=tmp_path / "run")
     assert counts == [(4, 8)] * 12  # 6 steps with 2 updates each, of 8 transitions
+
+
+N_STEPS = [form for name in ALGORITHMS for form in algorithm_forms(name) if "n_steps" in form.CONFIG.__struct_fields__]
+
+
+@pytest.mark.parametrize("form", N_STEPS, ids=[form.__name__ for form in N_STEPS])
+def test_targets_discount_by_the_steps_that_were_summed(form, make, batches_of):
+    """Over steps of which each item summed two, n-step targets are single steps by the discount of two."""
+    single = make(form, seed=3, discount=0.81)
+    several = make(form, seed=3, discount=0.9, n_steps=5)
+    assert several.loader(several.config)[1]["n_steps"] == 5
+    assert "n_steps" not in single.loader(single.config)[1]
+    for batch in batches_of(single, 3):
+        single.update(batch)
+        count = len(batch.rewards)
+        several.update(dataclasses.replace(batch, discounts=torch.full((count,), 0.81)))
+    for (name, one), (_, other) in zip(tensors_of(single).items(), tensors_of(several).items(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7, msg=name)
+
+
+def test_batches_of_several_steps_end_where_episodes_do(make, batches_of):
+    algorithm = make(find_algorithm("iql"), seed=0, n_steps=3, discount=0.5)
+    batch = batches_of(algorithm, 1)[0]
+    assert {*batch.discounts.tolist()} == {0.5, 0.25, 0.125}
+    shorter = batch.discounts > 0.125
+    assert ((batch.terminations + batch.truncations)[shorter] > 0).all()
