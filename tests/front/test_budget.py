@@ -13,9 +13,9 @@ SOURCES = (".py", ".pyi", ".c", ".js", ".css", ".html")
 @pytest.mark.parametrize(
     ("folders", "endings", "count", "most"),
     [
-        (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 87_350),
+        (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 87_400),
         (ROOMS, (".py",), lambda _: 1, 287),
-        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 63_550),
+        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 63_600),
     ],
     ids=["lines of the product", "modules of the product", "lines of tests"],
 )
