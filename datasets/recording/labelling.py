@@ -106,7 +106,7 @@ class Labels:
         if base.operation is not None:
             raise SchemaError(f"{base.name}: a version is labelled as a whole; open the version that the view is of.")
         self.base, self.name, self.by = base, parse_name(name).name, by
-        self.tags = sorted({*tags})
+        self.tags = [*dict.fromkeys(tags)]  # in the order of their keys
         self._states: dict[int, State] = {}
         self._done: list[Label] = []
         versions = known_versions(self.name)
@@ -147,7 +147,7 @@ class Labels:
         columns = {name: episode_column(layer, name) for name in stored.schema.extras if name.startswith("episodes/")}
         spans = {name: layer.column(name) for name in stored.schema.extras if name.startswith("infos/")}
         own = [name.partition("/")[2] for name in [*columns, *spans] if name not in (SUCCESS, BY, AT)]
-        self.tags = sorted({*self.tags, *own})
+        self.tags = [*dict.fromkeys([*self.tags, *own])]
         starts = layer.episode_starts
         for episode in range(layer.total_episodes):
             state = State()

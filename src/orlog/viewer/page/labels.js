@@ -83,7 +83,7 @@ export class LabelBar {
       button("u", "undo", null, actions.u), button("w", "save the layer", null, actions.w));
     const spans = made.spans.map(([tag, first, last]) => `${tag} at steps ${number(first)} to ${number(last)}`);
     const who = made.by ? `by ${made.by}, ${made.at}` : "not labelled";
-    const all = `${number(made.labelled)} episodes labelled, ${number(made.unsaved)} labels since the last save`;
+    const all = `episodes labelled: ${number(made.labelled)}, labels since the last save: ${number(made.unsaved)}`;
     const text = words || [...spans, who, all].join(" · ");
     this.status.replaceChildren(text);
     say(text);
