@@ -92,9 +92,9 @@ def draft_layer(
         edges = episode_blocks(lengths.cumsum(), STEPS_OF_A_PIECE if functions or function else STEPS_AT_ONCE)
         jobs = [*itertools.pairwise(edges.tolist())]
         compute = _Piece(dataset, functions, function)
-        blocks = _computed(compute, jobs, pieces, execute) if functions or function else itertools.repeat({})
+        blocks = _computed(compute, jobs, pieces, execute) if functions or function else itertools.repeat({}, len(jobs))
         try:
-            for (first, last), block in zip(jobs, blocks, strict=False):
+            for (first, last), block in zip(jobs, blocks, strict=True):
                 begin, end = int(starts[first]), int(starts[last - 1] + lengths[last - 1])
                 for name, values in arrays.items():
                     block = {**block, name: values[begin:end] if axis_of(name) == "step" else values[first:last]}
@@ -166,6 +166,7 @@ def _computed(
                 np.savez(buffer, **arrays)  # type: ignore[arg-type]  # for which allow_pickle could be one of them
                 replace_file(path, buffer.getvalue())
         yield block
+    next(results, None)  # which ends the executor
 
 
 @dataclasses.dataclass

@@ -15,7 +15,7 @@ SOURCES = (".py", ".pyi", ".c", ".js", ".css", ".html")
     [
         (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 87_400),
         (ROOMS, (".py",), lambda _: 1, 287),
-        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 63_600),
+        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 63_650),
     ],
     ids=["lines of the product", "modules of the product", "lines of tests"],
 )

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import orlog
 from orlog.datasets.recording.layering import columns_of_table
 from orlog.errors import IntegrityError, NotFoundError, SchemaError, VersionExistsError
+from orlog.executors.processes import execute
 from tests.command_line import orlog as orlog_command
 from tests.episodes import record_episodes, whole_episode
 from tests.kills import killed_at
@@ -479,6 +480,15 @@ def test_what_was_computed_under_a_key_is_not_computed_again(arm, home):
     assert calls == [0, 1, 2, 3, 2, 3]  # two pieces of two episodes
     assert [episode.infos["value"].tolist()[0] for episode in layered] == [0, 1, 2, 3]
     assert len([*home.glob("drafts/*")]) == 1  # what is kept of pieces is deleted with them
+
+
+def length_of(episode):
+    return np.full(len(episode), len(episode))
+
+
+def test_processes_compute_what_this_one_does(arm):
+    here, there = (arm.with_columns("infos/n", length_of, execute=how) for how in (None, execute))
+    assert here.digest == there.digest
 
 
 def test_a_layer_goes_out_with_the_formats_that_have_room(arm, tmp_path):
