@@ -277,7 +277,6 @@ def algorithm_forms(algorithm: AlgorithmLike) -> list[type[Any]]:
 
 
 def _check_class(algorithm: AlgorithmLike, kind: Any) -> None:
-    """Refuse what is no class of an algorithm."""
     if not isinstance(kind, type):
         raise AlgorithmError(f"{algorithm}: an algorithm must be a class, found {type(kind).__name__}.")
     missing = [name for name in _DECLARED if not hasattr(kind, name)]

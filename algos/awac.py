@@ -110,7 +110,6 @@ class AWAC:
         }
 
     def _sample(self, means: Tensor, generator: torch.Generator) -> Tensor:
-        """Return actions of the policy, clipped to [-1, 1]."""
         noise = torch.randn(means.shape, generator=generator, device=means.device)
         return (means + self.log_std.clamp(-20, 2).exp() * noise).clamp(-1, 1)
 

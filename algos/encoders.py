@@ -155,8 +155,6 @@ class _Integers(_Part):
 
 
 class _Bits(_Part):
-    """Gives bits as 0 or 1."""
-
     def __init__(self, leaf: spaces.MultiBinary, scaling: Scaling) -> None:
         super().__init__()
         self.width, self._dtype = math.prod(leaf.shape), scaling.obs_mean.dtype
@@ -166,8 +164,6 @@ class _Bits(_Part):
 
 
 class _Frames(_Part):
-    """Passes frames through convolutions."""
-
     def __init__(self, name: str, leaf: spaces.Box, kind: EncoderKind, generator: torch.Generator) -> None:
         super().__init__()
         self._axes = _picture_axes(name, leaf)
@@ -288,7 +284,6 @@ def _picture_axes(name: str, leaf: spaces.Box) -> tuple[int, int]:
 
 
 def _nature(channels: int, generator: torch.Generator) -> nn.Sequential:
-    """Return the Nature convolutions."""
     sizes = [channels, *(filters for filters, _, _ in _NATURE)]
     layers: list[nn.Module] = []
     for (fan_in, fan_out), (_, size, step) in zip(itertools.pairwise(sizes), _NATURE, strict=True):
@@ -297,7 +292,6 @@ def _nature(channels: int, generator: torch.Generator) -> nn.Sequential:
 
 
 def _impala(channels: int, generator: torch.Generator) -> nn.Sequential:
-    """Return the IMPALA convolutions."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in itertools.pairwise([channels, *_IMPALA]):
         layers += [

@@ -159,7 +159,6 @@ class ReluNetwork(nn.Sequential):
         return outputs if inputs.ndim == 2 else outputs.view(*inputs.shape[:-1], -1)
 
     def _weights(self) -> list[Tensor]:
-        """Return weight and bias of each layer."""
         # As `layer.parameters()` of all layers, which takes five times as long.
         of_layers = (layer._parameters.values() for layer in self.children())
         return [one for parameters in of_layers for one in parameters if one is not None]
@@ -169,7 +168,6 @@ class ReluNetwork(nn.Sequential):
 def _draw(
     weight: Tensor, bias: Tensor, fan_in: int, generator: torch.Generator, last_bound: float | None, is_last: bool
 ) -> None:
-    """Draw the initial weights of a layer."""
     bound = last_bound if is_last and last_bound is not None else 1 / math.sqrt(fan_in)
     weight.uniform_(-bound, bound, generator=generator)
     if last_bound is None or is_last:
@@ -267,5 +265,4 @@ class Critics(nn.Module):
 
 
 def _of(values: Tensor, which: Tensor | None) -> Tensor:
-    """Return the values of some critics."""
     return values if which is None else values.index_select(0, which)

@@ -160,8 +160,6 @@ class Adam(torch.optim.Adam):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Lists:
-    """The parameters of a group and what Adam holds for each."""
-
     parameters: list[Tensor]
     first_moments: list[Tensor]
     second_moments: list[Tensor]

@@ -161,15 +161,12 @@ class _Defaults(_Strict, frozen=True, kw_only=True):
 
 
 class _OwnTable(_Strict, frozen=True, kw_only=True):
-    """The file of own recipes."""
-
     sources: dict[str, str]
     defaults: dict[str, _Defaults]
     libraries: dict[str, dict[str, Any]]
     groups: list[_Group]
 
     def recipe(self, written: dict[str, Any]) -> Recipe:
-        """Return a recipe as it is written in the file."""
         rewards = {"return_range": written.get("return_range")}
         rest = {name: value for name, value in written.items() if name != "return_range"}
         source = written["source"].format_map(self.sources)
@@ -205,8 +202,6 @@ _Keys = dict[str, str | dict[str, _Effect]]
 
 
 class _Family(_Strict, frozen=True, kw_only=True):
-    """Datasets with settings in common."""
-
     datasets: list[str]
     sections: list[str] = []
     implementation: str = ""
@@ -214,8 +209,6 @@ class _Family(_Strict, frozen=True, kw_only=True):
 
 
 class _Preset(_Strict, frozen=True, kw_only=True):
-    """The settings of one implementation."""
-
     implementation: str
     algorithm: str = ""
     keys: _Keys
@@ -224,8 +217,6 @@ class _Preset(_Strict, frozen=True, kw_only=True):
 
 
 class _Table(_Strict, frozen=True, kw_only=True):
-    """The presets of one algorithm."""
-
     algorithm: str
     presets: dict[str, _Preset]
 
@@ -332,7 +323,6 @@ def _published(table: _Table, name: str, preset: _Preset, dataset: str) -> _Publ
 
 
 def _as_recipe(published: _Published) -> Recipe:
-    """Return a published preset as a recipe."""
     body, preset, family = published.body, published.preset, published.family
     values: dict[str, Any] = {}
     for section in family.sections:

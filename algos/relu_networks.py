@@ -226,7 +226,6 @@ class _Networks(torch.autograd.Function):
 
 
 def _add(total: list[Tensor | None], more: list[Tensor | None]) -> list[Tensor | None]:
-    """Add gradients in place."""
     for one, other in zip(total, more, strict=True):
         if one is not None and other is not None:
             one.add_(other)

@@ -143,7 +143,6 @@ class _Own:
         self.batch = like.map(lambda _: made[next(following)])
 
     def fill(self, tensors: Sequence[Tensor], pieces: Sequence[_Piece]) -> None:
-        """Copy the tensors of a batch of the same form."""
         for block, piece in zip(self._blocks, pieces, strict=True):
             block.copy_(piece.of(tensors))
 
@@ -202,7 +201,6 @@ def _form(batch: Tensors, tensors: Sequence[Tensor], pieces: Sequence[_Piece]) -
 
 
 def _held(algorithm: Any) -> Iterator[Any]:
-    """Yield the attributes of an algorithm, and those of the modules among them."""
     for value in vars(algorithm).values():
         yield value
         for module in value.modules() if isinstance(value, nn.Module) else ():

@@ -127,7 +127,6 @@ class RLPD:
         }
 
     def _update_critics(self, batch: Batch) -> dict[str, Tensor]:
-        """Take one step of the critics."""
         config = self.config
         features = self.encoder.shifted(batch.observations)
         actions = self.scaling.actions_to_unit(batch.actions)

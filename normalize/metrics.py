@@ -254,7 +254,6 @@ def cost_limits(runs: Sequence[EpisodeOutcomes]) -> list[float]:
 
 
 def _cost(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
-    """Return the mean cost of an episode, and the normalized cost at each limit with its verdict."""
     mean = mean_of_runs("cost", "cost", _values(runs, "cost"))
     if mean.interval is not None:  # Student's t knows nothing of what a cost may be
         mean = dataclasses.replace(mean, interval=(max(0.0, mean.interval[0]), mean.interval[1]))

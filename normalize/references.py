@@ -269,7 +269,6 @@ def score_caveats(references: References, protocol: Protocol) -> list[str]:
 
 
 def _differences(references: PublishedReferences, protocol: Protocol) -> list[str]:
-    """Return how the simulator of published references differs from that of new returns."""
     source = references.source.partition(";")[0]
     elsewhere = references.simulator or simulator_of(references.protocol)
     if elsewhere == simulator_of(protocol):
@@ -319,7 +318,6 @@ def benchmark_references(dataset: BenchmarkDataset) -> PublishedReferences | Non
 
 
 def _caveats(dataset: BenchmarkDataset) -> list[str]:
-    """Return what to know before comparing scores on a benchmark's dataset."""
     facts = dataset.facts
     caveats = [text for family, text in _CAVEATS.items() if family == facts.get("family")]
     environment = benchmark_environment(dataset.name)

@@ -196,7 +196,6 @@ class _Tally:
             self._now = np.where(told, values, now)
 
     def keep(self, first: int, count: int) -> None:
-        """Keep what was counted in a round of episodes; the next round begins."""
         if self._now is not None:
             if self.values is None:
                 kind = np.bool_ if self.count.combine == "any" else np.float64

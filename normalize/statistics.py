@@ -6,7 +6,7 @@ the resamples of a bootstrap; scores of different tasks must be normalized first
 
     intervals     Student's t, Wilson's for shares, the bootstrap over seeds and their episodes
     aggregates    mean, median, interquartile mean, optimality gap
-    comparisons   probability of improvement, performance profiles, mean ranks, Kemeny's consensus
+    comparisons   probability of improvement, performance profiles, mean ranks
     variance      which part is that of seeds, of checkpoints and of episodes
     everything    `compare_methods`
     sequential    which methods differ, with no more seeds than needed
@@ -22,11 +22,11 @@ import dataclasses
 import hashlib
 import itertools
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from orlog.errors import needing
 from orlog.manifests.documents import canonical_json
@@ -40,7 +40,6 @@ LARGEST = 1e150  # scores must be smaller, so that their variance is a number
 FEWEST_SEEDS = 3  # seeds that a method needs to be ranked
 # Episodes of each seed that it needs where no other number was recorded, if another method has so many.
 USUAL_EPISODES = 100
-EXACT_METHODS = 15  # most methods for which the consensus is exact; its cost doubles with each further one
 # Percent of 95 % intervals that hold the mean, by number of seeds (`benchmarks/intervals.py`).
 BOOTSTRAP_COVERAGE = {2: 64, 3: 78, 5: 85, 8: 89}
 # What to print where the interval is printed.
@@ -197,7 +196,6 @@ def _are_shares(scores: Iterable[np.ndarray]) -> bool:
 
 
 def _student(count: int) -> float:
-    """Return the 97.5 % quantile of Student's t for so many values."""
     from scipy.special import stdtrit  # scipy.stats imports slowly
 
     return float(stdtrit(count - 1, 0.975))
@@ -333,69 +331,6 @@ def mean_ranks(scores: Float[np.ndarray, "*resamples methods tasks"]) -> Float[n
     return np.asarray(ranks.mean(-1))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Consensus:
-    """A ranking that disagrees least with the rankings of the tasks."""
-
-    order: list[int]  # positions of the methods in the scores, the best first
-    disagreements: int  # pairs of methods in the opposite order on a task, summed over tasks
-    # Number of rankings with as few disagreements, of which this is one; None if it is not known.
-    rankings: int | None
-    # Whether no ranking has fewer disagreements; False if there are too many methods to prove it.
-    is_exact: bool
-
-
-def kemeny_consensus(scores: Float[np.ndarray, "methods tasks"]) -> Consensus:
-    """Return the ranking with the fewest disagreements with those of the tasks (Kemeny 1959).
-
-    Equal scores of two methods on a task disagree with neither order. Up to `EXACT_METHODS` methods
-    the ranking is exact, by dynamic programming over the sets of methods that come first (Betzler
-    et al. 2009), in time and memory of 2^methods. With more, it starts from the mean ranks and moves
-    one method at a time until no move helps; then a better ranking may exist.
-    """
-    check_finite(scores)
-    above = scores[:, None, :] > scores[None, :, :]
-    wins = above.sum(-1)  # wins[i, j]: tasks on which i scores above j
-    if len(scores) <= EXACT_METHODS:
-        return _exact_consensus(wins)
-
-    def disagreements(order: list[int]) -> int:
-        return int(np.tril(wins[np.ix_(order, order)]).sum())  # where the later method won
-
-    order = np.argsort(mean_ranks(scores), kind="stable").tolist()
-    while disagreements(better := min(_moves(order), key=disagreements)) < disagreements(order):
-        order = better
-    return Consensus(order=order, disagreements=disagreements(order), rankings=None, is_exact=False)
-
-
-def _moves(order: list[int]) -> Iterator[list[int]]:
-    """Yield every order after the move of one method."""
-    for method in order:
-        rest = [other for other in order if other != method]
-        for place in range(len(order)):
-            yield [*rest[:place], method, *rest[place:]]
-
-
-def _exact_consensus(wins: Int[np.ndarray, "methods methods"]) -> Consensus:
-    """Return the consensus by adding methods, best first; sets of methods are the bits of a number."""
-    members = (np.arange(2 ** len(wins))[:, None] >> np.arange(len(wins))) & 1
-    # cost[s][m]: tasks lost by m against the methods outside of s, if m comes right after those in s
-    cost = ((1 - members) @ wins).tolist()
-    fewest, ways, last = [0], [1], [0]  # by set: disagreements, rankings with so few, who is last
-    for chosen in range(1, 2 ** len(wins)):
-        before = {m: chosen - (1 << m) for m in range(len(wins)) if chosen >> m & 1}
-        counts = {m: fewest[others] + cost[others][m] for m, others in before.items()}
-        method = min(counts, key=counts.__getitem__)
-        fewest.append(counts[method])
-        ways.append(sum(ways[before[m]] for m in counts if counts[m] == counts[method]))
-        last.append(method)
-    order, left = [], 2 ** len(wins) - 1
-    while left:
-        order.append(last[left])
-        left -= 1 << order[-1]
-    return Consensus(order=order[::-1], disagreements=fewest[-1], rankings=ways[-1], is_exact=True)
-
-
 # Variance.
 
 
@@ -484,7 +419,6 @@ class Comparison:
         runs: By method, the mean score of each run [seeds, tasks].
         aggregates: By method and name of the aggregate.
         ranks: Mean rank over tasks of each method that is ranked, 1 being best; empty for one method.
-        consensus: The ranking of these that disagrees least with the tasks' rankings; None for one method.
         improvement: For each ordered pair of methods, the probability that the first is above.
         profiles: Performance profile of each method.
         variances: By method and task; None where a method has one seed or one episode.
@@ -494,7 +428,6 @@ class Comparison:
     runs: dict[str, np.ndarray]
     aggregates: dict[str, dict[str, Estimate]]
     ranks: dict[str, Estimate]
-    consensus: Consensus | None
     improvement: dict[tuple[str, str], Estimate]
     profiles: dict[str, Profile]
     variances: dict[str, dict[str, VarianceSplit | None]]
@@ -505,22 +438,15 @@ class Comparison:
         return list(self.runs)
 
     def ranking(self) -> list[str]:
-        """Return the methods in the order of the consensus, the best first, and those that are not ranked last."""
-        ranked = list(self.ranks)
-        order = () if self.consensus is None else self.consensus.order
-        first = [ranked[index] for index in order]
-        return first + [method for method in self.methods if method not in first]
+        """Return the methods by their mean rank, the best first, and those that are not ranked last."""
+        ranks = {method: estimate.value for method, estimate in self.ranks.items()}
+        return sorted(self.methods, key=lambda method: ranks.get(method, np.inf))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        consensus = None
-        if self.consensus is not None:
-            order = self.ranking()[: len(self.ranks)]
-            consensus = {**dataclasses.asdict(self.consensus), "order": order}
         return {
             "tasks": self.tasks,
             "methods": [self._method_json(method) for method in self.methods],
-            "consensus": consensus,
             "improvement": [
                 {"above": first, "below": second, **estimate.to_json()}
                 for (first, second), estimate in self.improvement.items()
@@ -602,7 +528,6 @@ def compare_methods(
         runs=runs,
         aggregates={method: {name: estimate(AGGREGATES[name], method)[0] for name in aggregates} for method in runs},
         ranks=dict(zip(ranked, estimate(ranks, *ranked, digits=2), strict=True)) if several else {},
-        consensus=kemeny_consensus(np.array([runs[method].mean(0) for method in ranked])) if several else None,
         improvement={
             pair: estimate(probability_of_improvement, *pair, digits=2)[0] for pair in itertools.permutations(runs, 2)
         },

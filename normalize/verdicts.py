@@ -577,7 +577,6 @@ def _most_probable(happened: np.ndarray, of: int, looks: int) -> np.ndarray:
 
 
 def _t(probability: float, freedom: float | np.ndarray) -> np.ndarray:
-    """Return the quantile of Student's t."""
     from scipy.special import stdtrit
 
     return np.asarray(stdtrit(freedom, probability))

@@ -281,7 +281,6 @@ class TeamPolicy:
         return legal
 
     def _of_agents(self, actions: Tensor) -> dict[str, np.ndarray]:
-        """Return the actions as the environment takes them."""
         team = self._team
         if not bool(torch.isfinite(actions.float()).all()) or actions.shape[1] != team.count:
             raise SchemaError(

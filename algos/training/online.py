@@ -400,7 +400,6 @@ class OnlineSource:
                 yield mixed(of_data, taken, None) if rows else taken
 
     def _steps(self, algorithm: Algorithm, env: gymnasium.Env[Any, Any]) -> Iterator[None]:
-        """Take one step of the environment each time."""
         replay = self.replay
         while True:
             # Purpose and episode are told apart from the seeds of other things by the spawn key.

@@ -260,7 +260,6 @@ def make_from_record(
 
 
 def _scaling(kind: type[Any], dataset: Dataset, obs_mean: Tensor, obs_std: Tensor) -> Scaling:
-    """Return the maps between the units of a dataset's environment and an algorithm's."""
     low, high = np.empty(0, np.float32), np.empty(0, np.float32)
     if isinstance(dataset.action_space, gymnasium.spaces.Box):
         low, high = dataset.action_space.low, dataset.action_space.high
@@ -406,7 +405,6 @@ def outside_bounds(actions: np.ndarray, space: gymnasium.spaces.Box) -> np.ndarr
 
 
 def _whole_bounds(space: gymnasium.Space[Any]) -> tuple[Any, Any] | None:
-    """Return the lowest and the highest action of a space of whole numbers."""
     match space:
         case gymnasium.spaces.Discrete():
             return space.start, space.start + space.n - 1
@@ -418,7 +416,6 @@ def _whole_bounds(space: gymnasium.Space[Any]) -> tuple[Any, Any] | None:
 
 
 def _first(actions: np.ndarray, wrong: np.ndarray) -> str:
-    """Return the first wrong action in words."""
     row = int(wrong.reshape(len(wrong), -1).any(1).argmax())
     return f"{actions[row : row + 1].tolist()[0]!r:.100} for observation {row}"
 

@@ -534,7 +534,6 @@ _KINDS = (
 
 
 def _parts(algorithm: Any) -> Iterator[_Part]:
-    """Yield the pieces of the state."""
     kind = type(algorithm).__name__
     for name in state_names(algorithm):
         yield from _inside(kind, name, getattr(algorithm, name), functools.partial(setattr, algorithm, name))
@@ -567,7 +566,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _leaves(part: _Part) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors and plain values of a part by name."""
     name = part.name
     match part.value:
         case nn.Module() as module:
@@ -600,7 +598,6 @@ def _plain_group(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _snapshot(algorithm: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the plain values of an algorithm's state, by name."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     for part in _parts(algorithm):
@@ -867,7 +864,6 @@ def _take_moments(optimizer: str, tensors: dict[str, Tensor], values: dict[str, 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a safetensors file."""
     if not path.is_file():
         raise CheckpointError(f"{path}: not a readable checkpoint: it is not a file.")
     try:

@@ -306,13 +306,11 @@ def finetune_run(
 
 
 def _groups(algorithm: Algorithm) -> list[dict[str, Any]]:
-    """Return the groups of parameters of all optimizers."""
     parts = [getattr(algorithm, name) for name in runs.state_names(algorithm)]
     return [group for part in parts if isinstance(part, torch.optim.Optimizer) for group in part.param_groups]
 
 
 def _plain(config: Any) -> dict[str, Any]:
-    """Return settings as JSON has them."""
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
     return plain
 
@@ -390,7 +388,6 @@ class _Trainer:
             self._train_and_log(position)
 
     def _start(self) -> None:
-        """Write the files that a run has before its first step."""
         folder, digest = self.folder, self.record.config.get("tokenizer")
         if self.dataset.operation is not None:
             (folder / runs.VIEW_FILE).unlink(missing_ok=True)
@@ -424,7 +421,6 @@ class _Trainer:
 
     @property
     def _every(self) -> int:
-        """Steps from one line of the log to the next."""
         return max(1, self.record.steps // 100)
 
     def _is_point(self, step: int) -> bool:

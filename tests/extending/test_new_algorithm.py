@@ -155,29 +155,6 @@ def test_a_file_from_elsewhere_is_named_or_given_as_its_class(form, poles, tmp_p
     sys.modules.pop("my_method")
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("./none.py:Method", "no such file"),
-        ("no_such_module:Method", "No module named 'no_such_module'"),
-        ("orlog.algos.bc:Nothing", "has no class Nothing"),
-    ],
-)
-def test_what_is_not_there_is_named(name, words):
-    with pytest.raises(ValueError, match=words):
-        find_algorithm(name)
-
-
-def test_a_class_that_declares_too_little_is_refused():
-    class Method:
-        CONFIG = object
-
-    with pytest.raises(TypeError, match=r"Method does not declare OBSERVATIONS, .*, act; see"):
-        find_algorithm(Method)
-    with pytest.raises(TypeError, match="must be a class, found function"):
-        find_algorithm("orlog.algos.bc:cloning_loss")
-
-
 def test_spaces_that_an_algorithm_does_not_take_are_named(added, poles, mini, tmp_path):
     with pytest.raises(SchemaError, match=rf"edac takes actions that are a Box, found Discrete\(2\); .*{added}"):
         train_run("edac", poles, tmp_path, seed=0, steps=1)

@@ -172,12 +172,21 @@ def test_a_broken_file_is_explained_in_one_line(what, mini, empty):
     assert (empty / "runs").exists() == (what == "an error in an update")
 
 
-def test_a_file_without_its_class_is_answered_with_the_classes_that_it_has(empty):
-    with pytest.raises(ValueError, match=r"names no class; add :CLASS, one of: COCOAConfig"):
-        find_algorithm("./cocoa.py")
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("./cocoa.py", ValueError, "names no class; add :CLASS, one of: COCOAConfig"),
+        ("none.py", ValueError, r"none\.py: no such file"),
+        ("./none.py:Method", ValueError, "no such file"),
+        ("no_such_module:Method", ValueError, "No module named 'no_such_module'"),
+        ("orlog.algos.bc:cloning_loss", TypeError, "must be a class, found function"),
+    ],
+)
+def test_what_names_no_class_is_answered_without_running_a_file(name, error, words):
+    with pytest.raises(error, match=words):
+        find_algorithm(name)
     assert "cocoa" not in sys.modules
-    with pytest.raises(ValueError, match=r"none\.py: no such file"):
-        find_algorithm(str(empty / "none.py"))
 
 
 RAW = """

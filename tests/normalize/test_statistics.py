@@ -19,7 +19,6 @@ from orlog.normalize.statistics import (
     AGGREGATES,
     BOOTSTRAP_COVERAGE,
     BOOTSTRAP_NOTE,
-    EXACT_METHODS,
     Estimate,
     bootstrap_interval,
     compare_methods,
@@ -27,7 +26,6 @@ from orlog.normalize.statistics import (
     equal_methods,
     expected_online_performance,
     interquartile_mean,
-    kemeny_consensus,
     mean,
     mean_interval,
     mean_ranks,
@@ -275,52 +273,6 @@ def test_statistics_by_hand_keep_leading_axes():
     np.testing.assert_allclose(mean_ranks(np.stack([ranked, -ranked]))[1], [2.25, 1.25, 2.5])
 
 
-def disagreements(scores, order):
-    """Count pairs that a task orders the other way."""
-    return sum(
-        scores[later, task] > scores[earlier, task]
-        for earlier, later in itertools.combinations(order, 2)
-        for task in range(scores.shape[1])
-    )
-
-
-@settings(deadline=None, max_examples=scaled(60))
-@given(
-    scores=npst.arrays(
-        np.float64, st.tuples(st.integers(1, 6), st.integers(1, 7)), elements=st.integers(0, 4).map(float)
-    )
-)
-def test_no_ranking_disagrees_less_than_the_consensus(scores):
-    found = kemeny_consensus(scores)
-    counts = {order: disagreements(scores, order) for order in itertools.permutations(range(len(scores)))}
-    fewest = min(counts.values())
-    assert found.is_exact
-    assert found.disagreements == counts[tuple(found.order)] == fewest
-    assert found.rankings == sum(count == fewest for count in counts.values())
-
-
-def test_beyond_the_limit_a_consensus_is_not_exact(monkeypatch):
-    rng = np.random.default_rng(0)
-    most = rng.normal(size=(EXACT_METHODS, 20))
-    assert kemeny_consensus(most).is_exact
-    quality = np.arange(EXACT_METHODS + 5)[:, None].astype(float)
-    clear = quality + rng.uniform(0, 1.5, (EXACT_METHODS + 5, 9))
-    found = kemeny_consensus(clear)
-    assert (found.is_exact, found.rankings) == (False, None)
-    assert found.order == list(range(EXACT_METHODS + 5))[::-1]
-    assert found.disagreements == disagreements(clear, found.order)
-    # On few methods, where the best is known, single moves nearly always find it.
-    exact, near = [], []
-    for _ in range(30):
-        scores = rng.normal(size=(6, 3))
-        exact.append(kemeny_consensus(scores).disagreements)
-        with monkeypatch.context() as patch:
-            patch.setattr(statistics, "EXACT_METHODS", 0)
-            near.append(kemeny_consensus(scores).disagreements)
-    assert np.all(np.array(near) >= exact)
-    assert sum(near) <= 1.02 * sum(exact)
-
-
 # Variance.
 
 
@@ -404,7 +356,6 @@ def test_a_comparison_has_every_statistic_of_the_same_scores():
     again = compare_methods(scores, np.random.default_rng(0), resamples=300)
     body = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert body == json.loads(json.dumps(again.to_json()))
-    assert body["consensus"]["order"] == ["iql", "cql", "bc"]
     assert [method["seeds"] for method in body["methods"]] == [4, 4, 4]
     assert body["improvement"][0].keys() == {"above", "below", "value", "interval"}
 
@@ -420,7 +371,7 @@ def test_few_seeds_episodes_tasks_and_methods_have_what_they_can_show():
     means = compare_methods(draw({"bc": 20}, episodes=1), np.random.default_rng(0), resamples=50)
     assert means.aggregates["bc"]["mean"].interval is not None
     assert means.variances["bc"]["ant"] is None
-    assert (means.ranks, means.consensus, means.improvement) == ({}, None, {})
+    assert (means.ranks, means.improvement) == ({}, {})
     assert means.ranking() == ["bc"]
     equal = compare_methods({"bc": {"ant": np.ones((3, 4))}}, np.random.default_rng(0))
     assert equal.aggregates["bc"]["IQM"] == Estimate(1.0, None)
@@ -444,7 +395,6 @@ def test_who_has_too_few_seeds_or_episodes_is_not_ranked_and_copies_are_named():
     assert found.ranking()[-1] == "best"
     body = found.to_json()
     assert [method["mean_rank"] is None for method in body["methods"]] == [False, False, True, False]
-    assert sorted(body["consensus"]["order"]) == ["bc", "copy", "iql"]
 
 
 ONES = np.ones((2, 2))

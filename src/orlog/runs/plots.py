@@ -55,7 +55,7 @@ def statistics_of(comparison: Comparison) -> dict[str, list[Statistic]]:
         ],
         "ranks": [
             Statistic(
-                "mean rank over datasets (1 is best); from top to bottom: Kemeny's consensus",
+                "mean rank over datasets (1 is best)",
                 {(method,): ranks[method] for method in ranking if method in ranks},
                 (1, len(ranks)),
             )
