@@ -143,9 +143,9 @@ def test_a_file_from_elsewhere_is_named_or_given_as_its_class(form, poles, tmp_p
     )
     folder = run_folder("runs", algorithm, poles, 0)
     assert folder == Path("runs/DiscreteBC/lab/poles-v1/seed-0")
-    record = train_run(algorithm, poles, folder, seed=0, steps=2, evaluations=1)
+    record = train_run(algorithm, poles, folder, seed=0, steps=2, evaluations=0)
     assert record.algorithm == algorithm_name(algorithm) == "my_method:DiscreteBC"
-    train_run(algorithm, poles, folder, seed=0, steps=2, evaluations=1, resume=True)
+    train_run(algorithm, poles, folder, seed=0, steps=2, evaluations=0, resume=True)
     # A record is data that others may write: code that it names is run only if it is named here.
     with pytest.raises(NotFoundError, match="my_method:DiscreteBC, which is not part of orlog"):
         evaluate_run(folder, episodes=1)
@@ -186,9 +186,9 @@ def test_the_action_space_chooses_the_form_and_records_keep_the_name(two_forms, 
         assert kind.__name__ == form
         assert algorithm_name(kind) == two_forms
         folder = run_folder(tmp_path / "runs", two_forms, dataset, 0)
-        record = train_run(two_forms, dataset, folder, seed=0, steps=2, evaluations=1)
+        record = train_run(two_forms, dataset, folder, seed=0, steps=2, evaluations=0)
         assert record.algorithm == read_run(folder).algorithm == two_forms
-        train_run(two_forms, dataset, folder, seed=0, steps=2, evaluations=1, resume=True)
+        train_run(two_forms, dataset, folder, seed=0, steps=2, evaluations=0, resume=True)
         assert evaluate_run(folder, episodes=1)[0] == record
         assert evaluate_run(folder, episodes=1, algorithm=two_forms)[0] == record
     # a setting of the discrete form only
