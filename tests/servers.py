@@ -7,6 +7,7 @@ import dataclasses
 import http.server
 import re
 import socket
+import socketserver
 import struct
 import threading
 import time
@@ -231,3 +232,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         else:
             with contextlib.suppress(OSError):  # the client may be gone
                 self.connection.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def raw_server(answer):
+    """Let a function of a socket answer each connection, in a thread of its own; give the address."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            with contextlib.suppress(OSError):
+                answer(self.request)
+
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

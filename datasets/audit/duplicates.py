@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from orlog.datasets.audit.findings import Check, Facts, Finding, Seen, Severity, about_episodes, limit, looks_at_no_rows
 from orlog.datasets.audit.pieces import ODD, OTHER, Piece, mixed
@@ -22,15 +23,10 @@ _HELD_OUT = _WORD.format("val|valid|validation|test|testing|eval|evaluation|held
 _TRAIN = _WORD.format("train(ing)?")
 
 
-def is_held_out(split: str) -> bool:
-    """Return whether the name of a split says that it is not for training: `val`, `20_test`."""
-    return re.search(_HELD_OUT, split, re.IGNORECASE) is not None
-
-
-def _held_out(facts: Facts) -> np.ndarray:
-    """Return which episodes are in a held-out split, (E,) bool."""
+def _in_split(facts: Facts, words: str) -> np.ndarray:
+    """Return which episodes are in a split whose name has one of these words, such as `20_test`, (E,) bool."""
     splits = facts.splits or [frozenset()] * facts.dataset.total_episodes
-    return np.array([any(map(is_held_out, names)) for names in splits], np.bool_)
+    return np.array([any(re.search(words, name, re.IGNORECASE) for name in names) for names in splits], np.bool_)
 
 
 def check_splits(facts: Facts) -> Check:
@@ -38,28 +34,23 @@ def check_splits(facts: Facts) -> Check:
     yield from looks_at_no_rows(facts)
     if facts.splits is None:
         return "there are no splits: no text column episodes/split, and nothing to compare with"
-    held = _held_out(facts)
-    both, shared, none = [], [], []
+    held = _in_split(facts, _HELD_OUT)
+    both, none = held & _in_split(facts, _TRAIN), [not names for names in facts.splits]
+    shared = np.zeros_like(held)
     selection = facts.dataset.selection()
     first: dict[tuple[int, int], int] = {}
     places = zip(selection.source.tolist(), selection.index.tolist(), strict=True)
-    for episode, (place, names) in enumerate(zip(places, facts.splits, strict=True)):
-        if not names:
-            none.append(episode)
-        if held[episode] and any(re.search(_TRAIN, each, re.IGNORECASE) for each in names):
-            both.append(episode)
-        if held[first.setdefault(place, episode)] != held[episode]:
-            shared.append(episode)
-    column = "episodes/split"
+    for episode, place in enumerate(places):
+        shared[episode] = held[first.setdefault(place, episode)] != held[episode]
     findings: list[Finding] = []
-    cases: list[tuple[Severity, list[int], str]] = [
+    cases: list[tuple[Severity, ArrayLike, str]] = [
         ("error", both, "episodes are both for training and held out"),
         ("error", shared, "stored episodes are in a held-out split and in another one"),
         ("warning", none, "episodes are in no split, though others are"),
     ]
-    for severity, episodes, text in cases:
-        text = said_of(len(episodes), text)
-        findings += about_episodes("splits", severity, column, text, np.array(episodes, np.int64))
+    for severity, chosen, text in cases:
+        episodes = np.flatnonzero(chosen)
+        findings += about_episodes("splits", severity, "episodes/split", said_of(len(episodes), text), episodes)
     return findings
 
 
@@ -82,7 +73,7 @@ def check_duplicates(facts: Facts) -> Check:
         seen.rows["transitions"].append(np.array([each[chosen] for each in places], np.uint64))
     columns = dataset.schema.columns()
     is_real = is_varied and any(columns[name].dtype.kind == "f" for name in columns if name.startswith("actions"))
-    held = _held_out(facts)
+    held = _in_split(facts, _HELD_OUT)
     is_copy, findings = _copied_episodes(episode_hashes, held, is_varied)
     rows = _repeated(seen.rows["transitions"])
     rows = rows[:, ~is_copy[rows[1].astype(np.int64)]]

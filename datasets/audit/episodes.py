@@ -18,7 +18,6 @@ from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import OrlogError, clause
 from orlog.manifests.columns import ALWAYS, FLAGS, axis_of, offsets_column
 from orlog.manifests.documents import canonical_json
-from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.names import counted
 from orlog.manifests.roles import ROLES
 from orlog.manifests.spaces import leaf_spaces
@@ -137,7 +136,7 @@ def check_times(facts: Facts) -> Check:
     names = plain_columns(facts.dataset, "infos")
     counters = _numbers_called(facts, names, _COUNTERS)
     times = dict.fromkeys([*_numbers_called(facts, names, _TIMES), *counters])
-    usual: dict[str, float] = facts.once("times", lambda: _usual_steps(facts, times))
+    usual = facts.once("times", lambda: _usual_steps(facts, times))
     seen = Seen(facts.dataset)
     last: dict[str, np.ndarray] = {}
     while (piece := (yield seen)) is not None:
@@ -463,25 +462,18 @@ def _formula(facts: Facts) -> Formula | str:
     if isinstance(space, spaces.Dict) and all(
         isinstance(space.get(goal), spaces.Box) for goal in ("achieved_goal", "desired_goal")
     ):
-        record = facts.once("environment", lambda: _allowed_environment(facts))
-        return record if isinstance(record, str) else _of_goals(record)
+        return _of_goals(facts)
     for pattern, formula in FORMULAS.items():
         if re.fullmatch(pattern, dataset.environment.id) and not dataset.environment.kwargs:
             return formula
     return f"the reward of {dataset.environment.id} does not follow from what is recorded"
 
 
-def _allowed_environment(facts: Facts) -> EnvironmentRecord | str:
-    """Return the environment that may be made, or why none is."""
+def _of_goals(facts: Facts) -> Formula | str:
+    """Return the formula of an environment with goals: its own `compute_reward`; or why there is none."""
+    trust = facts.trust_environment
     try:
-        return facts.dataset.checked_environment(trust_environment=facts.trust_environment)
-    except OrlogError as error:
-        return f"the environment cannot be made: {clause(error)}"
-
-
-def _of_goals(record: EnvironmentRecord) -> Formula | str:
-    """Return the formula of an environment with goals: its own `compute_reward`."""
-    try:
+        record = facts.once("environment", lambda: facts.dataset.checked_environment(trust_environment=trust))
         compute = _compute_reward(record.id, canonical_json(record.kwargs))
     except OrlogError as error:
         return f"the environment cannot be made: {clause(error)}"

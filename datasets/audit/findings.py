@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike
 
-from orlog.datasets.audit.pieces import Piece, optional_columns, pieces, plain_columns
+from orlog.datasets.audit.pieces import Piece, Result, optional_columns, pieces, plain_columns
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.names import counted
 
@@ -136,14 +136,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """Return the pieces of the sample without images."""
         if "pieces" not in self.kept:
             self.kept["pieces"] = [*self.sample()]
-        pieces_of: list[Piece] = self.kept["pieces"]
-        return pieces_of
+        return [*self.kept["pieces"]]
 
-    def once(self, name: str, find_out: Callable[[], Any]) -> Any:
+    def once(self, name: str, find_out: Callable[[], Result]) -> Result:
         """Return what a sample shows: once, also where several processes see the data."""
         if name not in self.known:
             self.known[name] = find_out()
-        return self.known[name]
+        result: Result = self.known[name]
+        return result
 
 
 Part = TypeVar("Part")

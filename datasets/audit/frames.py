@@ -51,7 +51,7 @@ class _View(NamedTuple):
 
 
 def _view(piece: Piece, name: str) -> _View:
-    if (name, "view") not in piece.views:
+    def look() -> _View:
         frames = flat(piece.columns[name])
         stride = max(1, frames.shape[1] // SAMPLED)
         stride += stride % 3 == 0  # so that all colors are seen
@@ -61,10 +61,9 @@ def _view(piece: Piece, name: str) -> _View:
         jumps = np.abs(np.diff(values, axis=0))[piece.before]
         brightest = max(1e-9, float(np.ptp(values))) if is_real else 255
         moving = np.count_nonzero(jumps > limit("moving pixel") * brightest, axis=1)
-        moves = moving > limit("moving pixels") * jumps.shape[1]
-        piece.views[name, "view"] = _View(sample, jumps.mean(axis=1), moves)
-    view: _View = piece.views[name, "view"]
-    return view
+        return _View(sample, jumps.mean(axis=1), moving > limit("moving pixels") * jumps.shape[1])
+
+    return piece.once((name, "view"), look)
 
 
 def _same_actions(piece: Piece) -> np.ndarray:
@@ -173,7 +172,7 @@ def check_frames(facts: Facts) -> Check:
         return []
     seen = Seen(facts.dataset)
     kept = [_Camera(facts, seen, name) for name in cameras]
-    late: list[Finding] = facts.once("late", lambda: list(_late(facts, cameras, states)))
+    late = facts.once("late", lambda: list(_late(facts, cameras, states)))
     while (piece := (yield seen)) is not None:
         quiet = [piece.same(name) for name in states] or [_same_actions(piece)]
         acts = np.convolve(~np.all(quiet, axis=0), np.ones(9))[4:-4] > 0  # or did or will soon

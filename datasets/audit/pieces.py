@@ -16,8 +16,8 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
@@ -33,6 +33,7 @@ PIECE_BYTES = 2**21  # so that most of what checks compute stays in the CPU's ca
 MOST_RUNS = 4  # of neighboring dimensions, which are named one by one
 ODD = np.uint64(0x9E3779B97F4A7C15)
 OTHER = np.uint64(0xD1B54A32D192ED03)
+Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,8 +99,7 @@ class Piece:
     @functools.cached_property
     def which(self) -> np.ndarray:
         """The index in `episodes` of each step's episode, (steps,)."""
-        indices: np.ndarray = np.repeat(np.arange(len(self.lengths)), self.lengths)
-        return indices
+        return np.asarray(np.repeat(np.arange(len(self.lengths)), self.lengths))
 
     @functools.cached_property
     def step_index(self) -> np.ndarray:
@@ -111,8 +111,7 @@ class Piece:
     @functools.cached_property
     def before(self) -> np.ndarray:
         """The row of the observation before each step, (steps,) int64; the one after it follows."""
-        rows: np.ndarray = np.arange(self.steps) + self.which
-        return rows
+        return np.asarray(np.arange(self.steps) + self.which)
 
     def firsts(self, name: str) -> np.ndarray:
         """Return each episode's first row here in a column of steps or of observations."""
@@ -128,52 +127,51 @@ class Piece:
         step = row - int(firsts[index]) + (self.first_step if index == 0 else 0)
         return int(self.episodes[index]), step
 
+    def once(self, key: Any, compute: Callable[[], Result]) -> Result:
+        """Return what is computed for a key when it is first asked for."""
+        if key not in self.views:
+            self.views[key] = compute()
+        result: Result = self.views[key]
+        return result
+
     def numbers(self, name: str) -> np.ndarray:
         """Return a column with one row for each number of its rows, (numbers, rows), contiguous."""
-        if name not in self.views:
-            self.views[name] = np.ascontiguousarray(flat(self.columns[name]).T)
-        numbers: np.ndarray = self.views[name]
-        return numbers
+        return self.once(name, lambda: np.ascontiguousarray(flat(self.columns[name]).T))
 
     def changes(self, name: str) -> np.ndarray:
         """Return how much each real number of an observation changes in each step, (numbers, steps)."""
-        if (name, "changes") not in self.views:
+
+        def compute() -> np.ndarray:
             changes = np.diff(self.numbers(name), axis=1)
-            several = len(self.lengths) > 1
-            self.views[name, "changes"] = changes[:, self.before] if several else changes
-        changed: np.ndarray = self.views[name, "changes"]
-        return changed
+            return changes[:, self.before] if len(self.lengths) > 1 else changes
+
+        return self.once((name, "changes"), compute)
 
     def hashes(self, root: str) -> np.ndarray:
         """Return a hash of each row of a column, or of all columns under a root: `observations`."""
-        if (root, "hashes") not in self.views:
-            rows = self.steps + len(self.lengths) * (axis_of(root) == "observation")
-            total = np.zeros(rows, np.uint64)
+
+        def of_column(name: str) -> np.ndarray:
+            hashes, offsets = row_hashes(self.columns[name]), offsets_of(name)
+            while offsets is not None:
+                hashes, offsets = sums_of(hashes, self.columns[offsets]), offsets_of(offsets)
+            return hashes
+
+        def compute() -> np.ndarray:
+            total = np.zeros(self.steps + len(self.lengths) * (axis_of(root) == "observation"), np.uint64)
             inside = [name for name in self.columns if re.match(f"{re.escape(root)}($|[/@])", name)]
             for number, name in enumerate(sorted(inside)):
                 if not is_offsets(name):  # what it counts is hashed with its count
+                    rows = self.once((name, "rows"), functools.partial(of_column, name))
                     with np.errstate(over="ignore"):
-                        total += mixed(self._of_column(name) + ODD * np.uint64(2 * number + 1))
-            self.views[root, "hashes"] = total
-        hashes: np.ndarray = self.views[root, "hashes"]
-        return hashes
+                        total += mixed(rows + ODD * np.uint64(2 * number + 1))
+            return total
 
-    def _of_column(self, name: str) -> np.ndarray:
-        """Return a hash of each row of one column."""
-        if (name, "rows") not in self.views:
-            hashes, offsets = row_hashes(self.columns[name]), offsets_of(name)
-            while offsets is not None:
-                hashes = sums_of(hashes, self.columns[offsets])
-                offsets = offsets_of(offsets)
-            self.views[name, "rows"] = hashes
-        known: np.ndarray = self.views[name, "rows"]
-        return known
+        return self.once((root, "hashes"), compute)
 
     def same(self, root: str) -> np.ndarray:
         """Return in which steps observations stay exactly the same, (steps,) bool."""
         hashes = self.hashes(root)
-        equal: np.ndarray = (hashes[1:] == hashes[:-1])[self.before]
-        return equal
+        return np.asarray((hashes[1:] == hashes[:-1])[self.before])
 
     def counted(self, name: str) -> int:
         """Return how many rows of a column are here and not in the next piece too."""
@@ -192,8 +190,7 @@ def sums_of(hashes: np.ndarray, ends: np.ndarray) -> np.ndarray:
     positions = np.arange(len(hashes)) - np.repeat(starts, ends - starts)
     placed = mixed(hashes + OTHER * (positions.astype(np.uint64) + np.uint64(1)))
     sums = np.concatenate([np.zeros(1, np.uint64), placed.cumsum(dtype=np.uint64)])
-    hashed: np.ndarray = sums[ends] - sums[starts] + (ends - starts).astype(np.uint64)
-    return hashed
+    return np.asarray(sums[ends] - sums[starts] + (ends - starts).astype(np.uint64))
 
 
 def row_hashes(values: np.ndarray) -> np.ndarray:

@@ -83,7 +83,8 @@ class Numbers:
 
     def rows(self, piece: Piece) -> Rows:
         """Return the numbers at all steps of a piece."""
-        if "rows" not in piece.views:
+
+        def compute() -> Rows:
             states = np.empty((0, piece.steps + len(piece.lengths)))
             states = np.concatenate([states, *map(piece.numbers, self.observations)])
             # Where a final observation was never recorded, nothing is known to change.
@@ -97,10 +98,9 @@ class Numbers:
             from_start = np.arange(piece.steps) - piece.starts[piece.which]
             inside = (from_start > 0) & (from_start < piece.lengths[piece.which] - 2)
             rewards = piece.columns["rewards"].astype(np.float64)[None]
-            starts = piece.step_index == 0
-            piece.views["rows"] = Rows(states, piece.before, taken, rewards, starts, inside)
-        rows: Rows = piece.views["rows"]
-        return rows
+            return Rows(states, piece.before, taken, rewards, piece.step_index == 0, inside)
+
+        return piece.once("rows", compute)
 
     def sample(self) -> Rows:
         """Return the numbers at all steps of some episodes, and keep them."""
@@ -197,7 +197,7 @@ def check_jumps(facts: Facts) -> Check:
     if steps < limit("fewest steps for jumps"):
         return f"there are fewer than {limit('fewest steps for jumps'):.0f} steps"
     model, usual = facts.once("jumps", lambda: _fit_changes(numbers))
-    turning, seen = quaternions(numbers), Seen(facts.dataset)
+    turning, seen = facts.once("quaternions", lambda: quaternions(numbers)), Seen(facts.dataset)
     largest = seen.part(_Largest(len(numbers.states)))
     while (piece := (yield seen)) is not None:
         rows = numbers.rows(piece)
@@ -281,11 +281,6 @@ def count_outliers(sizes: np.ndarray, steps: int) -> int:
 
 def quaternions(numbers: Numbers) -> list[int]:
     """Return where four neighboring numbers have length 1 in nearly all rows of the sample, and turn."""
-    known: list[int] = numbers.facts.once("quaternions", lambda: _quaternions(numbers))
-    return known
-
-
-def _quaternions(numbers: Numbers) -> list[int]:
     if len(numbers.states) < 4:
         return []
     rows = numbers.sample().after
@@ -309,7 +304,7 @@ def flips(now: np.ndarray, after: np.ndarray, first: int) -> np.ndarray:
 def check_quaternions(facts: Facts) -> Check:
     """Find quaternions whose sign flips from one step to the next."""
     numbers, seen = Numbers(facts), Seen(facts.dataset)
-    places = quaternions(numbers)
+    places = facts.once("quaternions", lambda: quaternions(numbers))
     while (piece := (yield seen)) is not None:
         for first in places:
             rows = numbers.rows(piece)
@@ -359,27 +354,16 @@ def _cases(what: str, rows: Rows, steps: np.ndarray) -> Iterator[tuple[np.ndarra
         yield around, rows.rewards[:, steps + shift]
 
 
-def check_action_alignment(facts: Facts) -> Check:
-    """Find actions with which changes of observations are predicted better a step before or after."""
-    numbers = Numbers(facts)
-    if not numbers.states or not numbers.of_actions:
-        return "observations or actions are no numbers, or have too many dimensions to predict one from the other"
-    return (yield from _alignment(numbers, "actions"))
+def check_alignment(what: str, facts: Facts) -> Check:
+    """Find actions or rewards of another step, which fit the observations better than those of the step itself.
 
-
-def check_reward_alignment(facts: Facts) -> Check:
-    """Find rewards that are predicted better by observations and actions a step before or after."""
+    Errors of an episode's predictions are compared with those for the steps before and after, by a paired t-test.
+    """
     numbers = Numbers(facts)
-    if not numbers.states:
-        return "observations are no real numbers, or have too many dimensions to predict rewards from"
-    if facts.once("computed", lambda: rewards_are_computed(facts)):
+    if not numbers.states or (what == "actions" and not numbers.of_actions):
+        return f"observations or actions are no numbers, or have too many dimensions to judge {what}"
+    if what == "rewards" and facts.once("computed", lambda: rewards_are_computed(facts)):
         return []  # each reward is computed again by another check
-    return (yield from _alignment(numbers, "rewards"))
-
-
-def _alignment(numbers: Numbers, what: str) -> Check:
-    """Compare errors of an episode's predictions with those of the steps before and after, by a paired t-test."""
-    facts = numbers.facts
     model = facts.once(what, lambda: _fit_shifted(numbers, what))
     if not isinstance(model, _Shifted):
         return [model] if isinstance(model, Finding) else model
@@ -598,7 +582,7 @@ def check_sense(facts: Facts) -> Check:
     numbers = Numbers(facts)
     if not numbers.states or not len(numbers.real):
         return "observations or actions are no real numbers, or have too many dimensions"
-    model: _Sense = facts.once("sense", lambda: _fit_sense(numbers))
+    model = facts.once("sense", lambda: _fit_sense(numbers))
     seen = Seen(facts.dataset)
     position, delta = (seen.of_episodes(np.float64, len(model.actions)) for _ in range(2))
     begins = seen.of_episodes(np.float64, len(model.switches))
@@ -672,8 +656,8 @@ def _parts(position: np.ndarray, delta: np.ndarray, known: np.ndarray) -> tuple[
 CHECKS: dict[str, Callable[[Facts], Check]] = {
     "jumps": check_jumps,
     "quaternions": check_quaternions,
-    "alignment of actions": check_action_alignment,
-    "alignment of rewards": check_reward_alignment,
+    "alignment of actions": functools.partial(check_alignment, "actions"),
+    "alignment of rewards": functools.partial(check_alignment, "rewards"),
     "copies": check_copies,
     "sense of actions": check_sense,
 }

@@ -261,7 +261,7 @@ def check_values(version: StoredVersion, progress: Callable[[int], None] = lambd
     non_finite: Counter[str] = Counter()
     problems: list[Problem] = []
     wrong_columns = set()
-    places = _layouts(version)
+    places = layouts(version.chunks_of_shards()) if has_chunk_hashes(version.manifest) else {}
     for number, part in enumerate(parts_of(version.manifest)):
         for name in part.columns:
             wrong, count = _check_column(version, number, name, places, progress)
@@ -313,10 +313,6 @@ def _check_column(
         others = f"{no_bool} other bytes"
         problems.append(Problem(where, "other values", "bool: bytes 0 and 1", others))
     return problems, non_finite
-
-
-def _layouts(version: StoredVersion) -> dict[str, Layout]:
-    return layouts(version.chunks_of_shards()) if has_chunk_hashes(version.manifest) else {}
 
 
 def _objects_of_no_column(version: StoredVersion, has_hashes: bool) -> Iterator[Problem]:

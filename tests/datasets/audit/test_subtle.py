@@ -1,6 +1,7 @@
 """Defects of a single episode out of sixty, and of all of them: shifts, freezes, repeats, saturation."""
 
 import copy
+import json
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import orlog
+from orlog.datasets.audit.findings import THRESHOLDS
 from tests.command_line import orlog as run
 
 EPISODES, BAD = 60, 23
@@ -154,14 +156,18 @@ def test_what_rests_in_one_task_by_nature_is_no_defect_and_one_episode_of_the_ot
     assert [one.count for one in findings(env, drafts, "lab/all-v1") if one.check == "stuck"] == [21]
 
 
-def test_the_page_plots_the_place(pendulum, tmp_path):
+def test_the_command_prints_findings_and_its_page_plots_the_place(pendulum, tmp_path):
     env, good = pendulum
     drafts = copy.deepcopy(good)
     freeze(drafts[BAD])
     findings(env, drafts)
-    written = run("audit", "lab/subtle-v1", "--html", str(tmp_path / "audit.html"))
+    written = run("audit", "lab/subtle-v1", "--html", str(tmp_path / "audit.html"), "--json")
     assert written.returncode == 3  # the rewards of these steps are wrong then
+    body = json.loads(written.stdout)
+    assert (body["findings"][0]["episode"], body["is_good"]) == (BAD, False)
     page = (tmp_path / "audit.html").read_text("utf-8")
+    assert "rewards differ from the environment's" in page
+    assert all(name in page for name in THRESHOLDS)
     assert page.count("<svg") == 3
     assert f"episode {BAD}" in page
     places = set(re.findall(r'<td[^>]*><a href="#([a-z0-9-]+)">', page))

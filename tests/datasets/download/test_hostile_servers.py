@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import random
-import socketserver
 import threading
 
 import pytest
@@ -18,7 +17,7 @@ from orlog.datasets.home.registries import add_registry, remove_registry, seen_f
 from orlog.errors import NotFoundError, TransferError
 from orlog.manifests.names import parse_name
 from tests.levels import scaled
-from tests.servers import COMES
+from tests.servers import COMES, raw_server
 
 DATA = random.Random(0).randbytes(40_000)
 ITEM = Expected(path="c.0", size_bytes=len(DATA), sha256=hashlib.sha256(DATA).hexdigest())
@@ -28,49 +27,29 @@ SILENCE = 0.1
 """Seconds after which a server hangs up that kept a connection and gets no other request: no client does before."""
 LINES_WITHOUT_END = b"X-More: 1\r\n" * 20_000
 
-# What is sent after each request, the last one again and again; then the connection is cut.
 
+@contextlib.contextmanager
+def scripted(script):
+    """Send one answer of a script after each request, the last one again and again, and then cut the connection."""
+    left, lock = list(script), threading.Lock()
 
-class Scripted(socketserver.BaseRequestHandler):
-    def handle(self):
-        owner, longest = self.server.owner, COMES
-        with contextlib.suppress(OSError):
-            while True:
-                asked = b""
-                self.request.settimeout(longest)
-                while b"\r\n\r\n" not in asked:
-                    block = self.request.recv(2**16)
-                    if not block:
-                        return
-                    asked += block
-                with owner.lock:
-                    answer = owner.script[min(owner.count, len(owner.script) - 1)]
-                    owner.count += 1
-                self.request.settimeout(COMES)
-                self.request.sendall(answer)
-                longest = SILENCE
-                if b"keep-alive" not in answer:
+    def answer(connection):
+        longest, is_kept = COMES, True
+        while is_kept:
+            asked = b""
+            connection.settimeout(longest)
+            while b"\r\n\r\n" not in asked:
+                if not (block := connection.recv(2**16)):
                     return
+                asked += block
+            with lock:
+                data = left.pop(0) if len(left) > 1 else left[0]
+            connection.settimeout(COMES)
+            connection.sendall(data)
+            longest, is_kept = SILENCE, b"keep-alive" in data
 
-
-class RawServer:
-    """Sends one answer of a script after each request, whatever was asked for."""
-
-    def __init__(self, script):
-        self.script, self.count, self.lock = list(script), 0, threading.Lock()
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Scripted)
-        self._server.daemon_threads, self._server.owner = True, self
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    with raw_server(answer) as url:
+        yield url
 
 
 NUMBERS = st.sampled_from(
@@ -168,9 +147,9 @@ many = settings(
 def test_an_object_from_any_server_is_right_or_a_transfer_error(tmp_path, script):
     part = tmp_path / "part"
     part.unlink(missing_ok=True)
-    with RawServer(script) as server:
+    with scripted(script) as url:
         try:
-            fetch_object([Mirror(server.url)], ITEM, part, patience=QUICK)
+            fetch_object([Mirror(url)], ITEM, part, patience=QUICK)
         except TransferError as error:
             check_message(error)
             assert part.stat().st_size < len(DATA)
@@ -184,14 +163,14 @@ def test_an_object_from_any_server_is_right_or_a_transfer_error(tmp_path, script
 @settings(many)
 @given(SCRIPTS)
 def test_a_small_file_is_within_its_limit_and_no_registry_offers_anything(home, script):
-    with RawServer(script) as server:
+    with scripted(script) as url:
         try:
-            assert len(read_small(f"{server.url}/x", LIMIT, patience=QUICK)) <= LIMIT
+            assert len(read_small(f"{url}/x", LIMIT, patience=QUICK)) <= LIMIT
         except (TransferError, NotFoundError) as error:
             check_message(error)
-    with pytest.MonkeyPatch.context() as patch, RawServer(script) as server:
+    with pytest.MonkeyPatch.context() as patch, scripted(script) as url:
         patch.setattr(sources, "PAUSE", 0)
-        add_registry("raw", server.url)
+        add_registry("raw", url)
         try:
             with pytest.raises(OrlogError) as caught:
                 sources.find_source(parse_name("tests/tiny-v1"), patience=QUICK)

@@ -8,7 +8,6 @@ import errno
 import hashlib
 import random
 import socket
-import socketserver
 import tempfile
 import threading
 import time
@@ -24,7 +23,7 @@ from orlog.datasets.download.http import Patience
 from orlog.datasets.download.transfer import Expected, Limiter, Mirror, fetch_object, read_small
 from orlog.errors import NotFoundError, StorageError, TransferError
 from tests.levels import scaled
-from tests.servers import COMES, Fault, FileServer
+from tests.servers import COMES, Fault, FileServer, raw_server
 from tests.small_disks import files_limited_to
 
 PATH = "observations/c.0.0"
@@ -312,29 +311,20 @@ HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-class Dripping(socketserver.BaseRequestHandler):
-    def handle(self):
-        with contextlib.suppress(OSError):
-            self.request.recv(2**16)
-            self.request.sendall(self.server.start)
-            while not self.server.is_over.wait(0.02):
-                self.request.sendall(self.server.drop)
-
-
 @contextlib.contextmanager
 def drip(start, drop):
     """Serve answers that begin with `start` and then go on with `drop`, 50 times a second."""
-    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Dripping)
-    server.start, server.drop, server.is_over = start, drop, threading.Event()
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.is_over.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    is_over = threading.Event()
+
+    def answer(connection):
+        connection.recv(2**16)
+        connection.sendall(start)
+        while not is_over.wait(0.02):
+            connection.sendall(drop)
+
+    with raw_server(answer) as url:
+        yield url
+        is_over.set()
 
 
 @pytest.mark.parametrize(

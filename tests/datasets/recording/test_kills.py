@@ -6,6 +6,7 @@ before it, or with half of the bytes of a file written. What it told last is wha
 
 import shutil
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -15,6 +16,8 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording import crash_log, finishing
 from orlog.datasets.store import zarr_writer
 from tests.datasets.recording.arms import EPISODES, NAME, pieces_of, record, start
+from tests.datasets.recording.conftest import fill_shards
+from tests.datasets.recording.test_recorder import run
 from tests.kills import killed_at
 from tests.levels import most, scaled
 
@@ -32,9 +35,32 @@ def start_append(old):
     return DatasetWriter.append(old, version="1.0.0", resume=True)
 
 
+def start_poles(_old):
+    return start_environment(gymnasium.make("CartPole-v1"), state=True)
+
+
+def start_rows(_old):
+    return start_environment(gymnasium.make("Pendulum-v1", max_episode_steps=25))
+
+
+def start_environment(env, **options):
+    return orlog.record(env, NAME, version="1.0.0", resume=True, checkpoint_seconds=0.02, **options)
+
+
+def writer_of(recording):
+    return recording.writer if isinstance(recording, gymnasium.Env) else recording
+
+
 def record_new(begin, acknowledge=lambda _: None):
     """Record what is not there yet, acknowledging after every episode and inside of some."""
-    with begin() as writer:
+    recording = begin()
+    if isinstance(recording, gymnasium.Env):
+        for seed in range(recording.writer.total_episodes, 16):
+            run(recording, 1, first=seed)
+            acknowledge(seed + 1)
+        recording.close()
+        return
+    with recording as writer:
         acknowledge(writer.total_episodes)
         for number in range(writer.total_episodes, len(NEW)):
             episode = NEW[number]
@@ -65,10 +91,16 @@ def record_and_die(begin, instant, told):
             write_in_halves(folder / name, data)
             return in_thread(self, folder, name, [data])
 
-        in_thread = zarr_writer._Workers.write
+        def write_block(self, block):
+            access()
+            in_log(self, block)
+            access()
+
+        in_thread, in_log = zarr_writer._Workers.write, crash_log.CrashLog.write
         for module in (crash_log, finishing):
             setattr(module, "write_durably", write_in_halves)  # noqa: B010 (in this fork only)
         setattr(zarr_writer._Workers, "write", write)  # noqa: B010
+        setattr(crash_log.CrashLog, "write", write_block)  # noqa: B010
         with told.open("a", buffering=1) as file:
             record_new(begin, lambda count: file.write(f"{count}\n"))
 
@@ -109,9 +141,9 @@ def check_kills(begin, kills, told, container="zarr"):
         else:
             counts["nothing there"] += 1
             assert orlog.load_dataset(NAME).version == old.version
-            with begin(old) as writer:
-                assert writer.total_episodes >= max(map(int, told.read_text().split())), instant
-                writer.close()
+            writer = writer_of(begin(old))
+            assert writer.total_episodes >= max(map(int, told.read_text().split())), instant
+            writer.close()
             record_new(lambda: begin(old))
         assert orlog.verify_store(new)[1] == [], instant
         assert orlog.load_dataset(new).digest == expected, instant
@@ -125,6 +157,15 @@ def test_a_recording_killed_at_any_instant_goes_on_to_the_same_bytes(begin, tmp_
         record_testsuite_property(f"{begin.__name__}: {name}", count)
     assert counts["kills"] == KILLS
     assert min(counts.values()) > 0
+
+
+@pytest.mark.parametrize("begin", [start_poles, start_rows])
+def test_an_environment_that_is_recorded_keeps_every_finished_episode(begin, tmp_path, monkeypatch):
+    # A few steps fill a shard, and a few episodes a log.
+    fill_shards(monkeypatch, 2**10, 2**12)
+    monkeypatch.setattr(crash_log, "LARGEST_BLOCKS", 2**14)
+    kills = scaled(most(100, 30), 4)
+    assert check_kills(begin, kills, tmp_path / "told")["kills"] == kills
 
 
 @pytest.mark.parametrize("begin", [pytest.param(start_new, marks=pytest.mark.thorough), start_append])

@@ -1,5 +1,6 @@
 """Flags of legal choices of agents that come, leave, die and come back: recorded, read and given in batches."""
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -336,8 +337,5 @@ def test_a_writer_asks_what_usual_names_mean():
     assert orlog.load_dataset(NAME).roles == roles
     given["action_space"] = spaces.Box(-1, 1, (), np.float32)
     with DatasetWriter("lab/forces-v1", **given) as writer:  # nothing is chosen there
-        writer.add_episode(Episode(**{**_fields(whole(valid_actions=["a", "b"])), "actions": np.zeros(2, np.float32)}))
-
-
-def _fields(episode):
-    return {name: getattr(episode, name) for name in episode.__slots__}
+        episode = whole(valid_actions=["a", "b"])
+        writer.add_episode(dataclasses.replace(episode, actions=np.zeros(2, np.float32)))

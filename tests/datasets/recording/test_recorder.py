@@ -1,6 +1,5 @@
 """`orlog.record`: an environment that is stepped as usual becomes a dataset."""
 
-import shutil
 from typing import Any
 
 import gymnasium
@@ -9,13 +8,9 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.recording import crash_log, recorder
-from orlog.datasets.store import encoding
+from orlog.datasets.recording import recorder
 from orlog.errors import NotFoundError, SchemaError, StorageError, VersionExistsError
 from tests.episodes import record_episodes, whole_episode
-from tests.kills import killed_at
-from tests.levels import most, scaled
 
 NAME = "lab/poles-v1"
 
@@ -268,77 +263,6 @@ def test_nothing_is_written_without_a_step():
         env.reset()
     with pytest.raises(NotFoundError):
         orlog.load_dataset(NAME)
-
-
-KILLS = scaled(most(100, 30), 2)
-
-
-def recorded(kind):
-    """Begin or go on to record poles with their states, or pendulums, whose steps are rows of numbers."""
-    if kind == "rows":
-        env = gymnasium.make("Pendulum-v1", max_episode_steps=25)
-        return orlog.record(env, NAME, resume=True, checkpoint_seconds=0.02)
-    env = gymnasium.make("CartPole-v1")
-    return orlog.record(env, NAME, resume=True, checkpoint_seconds=0.02, state=True)
-
-
-def record_all(kind, tell=lambda _: None):
-    """Record 16 episodes, or what is missing of them; tell how many are finished."""
-    env = recorded(kind)
-    for seed in range(env.writer.total_episodes, 16):
-        run(env, 1, first=seed)
-        tell(seed + 1)
-    env.close()
-
-
-@pytest.mark.slow
-@pytest.mark.scaled
-@pytest.mark.parametrize("kind", ["states", "rows"])
-def test_a_recording_killed_at_any_instant_keeps_every_finished_episode(
-    kind, home, tmp_path, monkeypatch, record_testsuite_property
-):
-    # A few steps fill a shard, and a few episodes a log.
-    monkeypatch.setattr(encoding, "CHUNK_BYTES", 2**10)
-    monkeypatch.setattr(encoding, "SHARD_BYTES", 2**12)
-    monkeypatch.setattr(crash_log, "LARGEST_BLOCKS", 2**14)
-    told = tmp_path / "told"
-    told.touch()
-
-    def work(step):
-        def write(self, block):
-            step()
-            write_block(self, block)
-            step()
-
-        write_block = crash_log.CrashLog.write
-        setattr(crash_log.CrashLog, "write", write)  # noqa: B010 (in this fork only)
-        with told.open("a", buffering=1) as file:
-            record_all(kind, lambda count: file.write(f"{count}\n"))
-
-    _, total = killed_at(work, 0, home)
-    expected = orlog.load_dataset(NAME).digest
-    rng = np.random.default_rng(0)
-    kills = goes_on = 0
-    while kills < KILLS:
-        shutil.rmtree(home)
-        told.write_text("0\n")
-        while kills < KILLS and killed_at(work, int(rng.integers(1, total + 1)), home)[0]:
-            kills += 1  # what goes on is killed as well
-            if orlog_has(NAME):
-                break
-            env = recorded(kind)
-            goes_on += 0 < env.writer.total_episodes < 16
-            assert env.writer.total_episodes >= int(told.read_text().split()[-1])
-            env.writer.close()
-        if not orlog_has(NAME):
-            record_all(kind)
-        assert orlog.load_dataset(NAME).digest == expected
-    record_testsuite_property(f"kills of orlog.record ({kind})", kills)
-    assert goes_on >= KILLS // 50
-
-
-def orlog_has(name):
-    return (datasets_folder() / name / "1.0.0" / "manifest.json").exists()
 
 
 class Broken(gymnasium.Wrapper[Any, Any, Any, Any]):

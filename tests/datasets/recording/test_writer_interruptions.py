@@ -48,23 +48,6 @@ pytestmark = pytest.mark.usefixtures("small_shards")
 # --- a kill loses nothing that was acknowledged
 
 
-def test_a_killed_recording_goes_on_to_the_same_bytes():
-    expected = digest_of(12)
-
-    def work():
-        writer = start(resume=True)
-        begun = writer.total_episodes
-        tell(begun)
-        add(writer, EPISODES[begun : begun + 3]).checkpoint()
-        writer.add_episode(EPISODES[0])  # never acknowledged, so not there afterwards
-        die()
-
-    for begun in (0, 3, 6, 9):
-        assert in_child(work) == (-signal.SIGKILL, f"{begun}\n")
-    assert resumed(12).digest == expected
-    assert leftovers() == set()
-
-
 # Each value of each, with each value of most others; `make test-all` takes all.
 CUT_INSIDE = {(0, 1, 50), (0, 100, 0), (1, 8, 0), (1, 100, 50), (5, 1, 0), (5, 8, 50)}
 

@@ -54,8 +54,8 @@ def child(tmp_path_factory):
         yield made
 
 
-def check_many(child, examples):
-    """Open that many damaged documents, as many of each kind."""
+@pytest.mark.parametrize("examples", [600, pytest.param(most(10_000, 3_000), marks=pytest.mark.thorough)])
+def test_damaged_documents_of_every_kind_are_refused_or_right(child, examples):
     found = {kind: collections.Counter() for kind in KINDS}
 
     @settings(watched, max_examples=-(-examples // len(KINDS)))
@@ -76,15 +76,6 @@ def check_many(child, examples):
     for kind in set(KINDS) - {"verified"}:  # which is only a memory: what is wrong with it is dropped
         assert found[kind]["right"], kind
         assert found[kind].total() > found[kind]["right"], kind
-
-
-def test_some_damaged_documents_are_refused_or_right(child):
-    check_many(child, 600)
-
-
-@pytest.mark.thorough
-def test_thousands_of_damaged_documents_are_refused_or_right(child):
-    check_many(child, most(10_000, 3_000))
 
 
 @pytest.mark.parametrize("kind", PROBES)

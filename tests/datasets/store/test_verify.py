@@ -37,23 +37,18 @@ def test_an_error_of_progress_ends_the_verification(mini_folder):
     assert threading.active_count() == before
 
 
-def test_an_object_that_cannot_be_read_is_named(mini_folder, monkeypatch):
+def test_an_object_that_cannot_be_read_is_named_and_too_many_open_files_are_no_damage(mini_folder, monkeypatch):
     def fail(path, progress):
         if path == mini_folder / SHARD:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise OSError(number, os.strerror(number))
         return hash_file(path, progress)
 
     monkeypatch.setattr(objects, "hash_file", fail)
+    number = errno.EIO
     (problem,) = verify_folder(mini_folder)[1]
     assert (problem.file, problem.kind) == (SHARD, "unreadable")
     assert problem.found == f"an error: {os.strerror(errno.EIO)}"
-
-
-def test_too_many_open_files_are_no_damage(mini_folder, monkeypatch):
-    def fail(_path, _progress):
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(objects, "hash_file", fail)
+    number = errno.EMFILE
     with pytest.raises(StorageError, match="too many files are open"):
         verify_folder(mini_folder)
 
