@@ -45,15 +45,6 @@ def test_the_file_is_sorted_indented_and_ends_in_a_newline(lock):
     assert read_lock(lock) == {"a/b-v0": OTHER, NAME: PIN}
 
 
-def test_equal_pins_give_equal_bytes_in_any_order(project):
-    first, second = project / "first.lock", project / "second.lock"
-    write_lock(first, {NAME: PIN, "a/b-v0": OTHER})
-    write_lock(second, {"a/b-v0": OTHER})
-    write_lock(second, {NAME: OTHER})
-    write_lock(second, {NAME: PIN})
-    assert first.read_bytes() == second.read_bytes()
-
-
 def test_the_nearest_file_above_counts(lock, project):
     deep = project / "code" / "deep"
     assert find_lock() == lock
@@ -174,11 +165,6 @@ def test_a_wrong_name_is_never_written(project, name):
     with pytest.raises(InvalidNameError):
         write_lock(project / "orlog.lock", {NAME: PIN, name: PIN})
     assert not (project / "orlog.lock").exists()
-
-
-def test_a_version_that_is_none_cannot_be_made():
-    with pytest.raises(ValueError, match="not a content version"):
-        LockedDataset(version="1.0", digest=PIN.digest)
 
 
 def test_a_link_stays_a_link(project, lock):
