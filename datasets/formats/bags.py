@@ -19,7 +19,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import re
 import shlex
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.mapped_arrays import ArrayLayout, open_mapped
 from orlog.datasets.formats.notes import Note
 from orlog.datasets.formats.places import FILE, AxisNames, Place, Places, Taken, files_in
-from orlog.datasets.formats.roles import by_numbers, matching
+from orlog.datasets.formats.roles import SAY, by_numbers, matching
 from orlog.datasets.formats.ros_messages import Key, Leaf, leaves_of, may_vary, paths_of
 from orlog.datasets.formats.safe_reading import reading
 from orlog.errors import IntegrityError, OrlogError, SchemaError
@@ -42,10 +41,8 @@ from orlog.manifests.names import counted
 
 SECOND = 10**9
 MOST_ROWS = 2**31
-MOST_OFFERED = 100  # messages that are looked at before topics are offered
 MOST_SHOWN = 20
 HEADER = ".header."
-COMMAND = re.compile(r"cmd|command|action|target|goal|desired")
 Leaves = dict[str, Leaf]
 Stream = tuple[int, ...]
 """The kinds of messages of which the last one counts."""
@@ -514,14 +511,13 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 
 def _describe(files: Sequence[Path]) -> str:
-    """Return the topics of the first recording, and a `--map` to begin with."""
+    """Return the topics of the first recording, and how to say what they mean."""
     if not _recognizes(files):
         return ""
     try:
         first = _each(Asked(files=files, sources=[str(file) for file in files])).files[0]
         with open_bag(first, str(first)) as (topics, _):
             read = [topic for topic in topics.values() if not topic.unread]
-            numbers = [topic.name for topic in read if _has_numbers(topic, str(first))]
     except OrlogError as error:
         return f"\n{error}"
     unread = [f"{topic.name} ({topic.unread})" for topic in topics.values() if topic.unread]
@@ -533,26 +529,8 @@ def _describe(files: Sequence[Path]) -> str:
     )
     if not read:
         return text
-    action = next(filter(COMMAND.search, numbers), "TOPIC")
-    state = next((name for name in numbers if name != action), "TOPIC")
-    return "\n".join(
-        [
-            f"{text}\nThe topics of {first}:",
-            *(f"    {one.name}  {one.kind}, {counted(one.expected, 'message')}" for one in read),
-            (
-                f"Say what they mean, for example: orlog.import_dataset({str(files[0])!r}, 'NAME', "
-                f"columns={{'observation/state': {state!r}, 'action': {action!r}}}, rate=10)"
-            ),
-        ]
-    )
-
-
-def _has_numbers(topic: Topic, where: str) -> bool:
-    """Return whether the first messages of a topic hold numbers and can be read."""
-    begin = dataclasses.replace(topic, messages=lambda: itertools.islice(topic.messages(), MOST_OFFERED))
-    with contextlib.suppress(OrlogError):
-        return any(path and HEADER not in f".{path}" for path in survey(begin, where).leaves)
-    return False
+    topics_read = "".join(f"\n    {one.name}  {one.kind}, {counted(one.expected, 'message')}" for one in read)
+    return f"{text}\nThe topics of {first}:{topics_read}{SAY} Give rate= too, rows a second."
 
 
 FORMAT = Format(

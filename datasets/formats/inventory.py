@@ -5,30 +5,20 @@ the path of the file comes first, `meta/info.json:fps`, and `./` and the path al
 names are written `#`, so that the names of one episode stand for those of all.
 
 Files that orlog does not read, and what to run in their place: pickles, pointers of Git LFS, archives and others.
-
-A pickle is a program. Its instructions are followed as Python does, but whatever it would call becomes a `_Made`, which
-does nothing: so the top level of what it holds is known, and no program runs.
 """
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import fnmatch
-import gzip
 import itertools
 import json
-import lzma
-import pickle
 import re
 import shlex
-import sys
-import types
-import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any
 
 from orlog.datasets.formats.array_files import (
     has_child,
@@ -183,24 +173,14 @@ POINTER = b"version https://git-lfs.github.com/spec/"
 LARGEST_POINTER = 1024  # bytes; the specification of Git LFS allows no more
 MOST_LOOKED_AT = 20_000
 PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")
-PACKED: dict[bytes, tuple[str, Any]] = {
-    b"\x1f\x8b": ("gzip", gzip.open),
-    b"BZh": ("bz2", bz2.open),
-    b"\xfd7zX": ("lzma", lzma.open),
-}
-PACKED_ENDINGS = (".gz", ".bz2", ".xz", ".lzma")
-MOST_READ = 2**22  # bytes of instructions that are followed
-LONGEST_VALUE = 2**20  # longer ones, such as the numbers of arrays, are passed over
-KNOWN = ("numpy", "torch", "pandas", "joblib", "__builtin__", "copy_reg")
-KINDS = {
-    "_reconstruct": "array",
-    "_frombuffer": "array",
-    "NumpyArrayWrapper": "array",
-    "_rebuild_tensor_v2": "tensor",
-    "_rebuild_tensor": "tensor",
-    "scalar": "number",
-}
-"""What a pickle makes, by the name that it calls for it."""
+PACKED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".lzma": "lzma"}
+"""Endings of packed files, and the module that opens them."""
+PICKLE = """{dataset}: {file} is a pickle, which is never read, since reading it runs the program in it. Where you trust it, \
+convert it yourself:
+    import numpy, {modules}
+    data = {loading}
+    numpy.savez('data.npz', observations=.., actions=.., rewards=.., terminals=.., timeouts=..)
+with a row for each step of what data hold. Then: orlog import data.npz NAME"""
 TIANSHOU = (
     "a replay buffer of Tianshou, which holds pickles, and reading these runs the program in them. Where you trust it, "
     "convert it yourself:\n"
@@ -294,7 +274,7 @@ def _is_pointer(path: Path) -> bool:
 def refuse_programs(file: Path, dataset: str) -> None:
     """Raise ValueError if reading a file would run a program in it; the message has lines that convert it."""
     if is_pickle(file):
-        raise ValueError(about_pickle(dataset, file))
+        raise ValueError(_about_pickle(dataset, file))
     if is_hdf5(file) and look_inside([file], _is_tianshou):
         is_vector = look_inside([file], lambda opened: has_child(opened, "buffers"))
         lines = TIANSHOU.format(kind="VectorReplayBuffer" if is_vector else "ReplayBuffer", file=file.name)
@@ -306,165 +286,30 @@ def _is_tianshou(file: Any) -> bool:
 
 
 def is_pickle(path: Path) -> bool:
-    """Return whether a file is called a pickle, or starts as one of protocol 2 or later does, also if it is packed."""
+    """Return whether a file is called a pickle, or starts as one of protocol 2 or later does."""
     name = path.name.lower()
-    for ending in PACKED_ENDINGS:
+    for ending in PACKED:
         name = name.removesuffix(ending)
     if path.is_dir() or name.endswith(PICKLES):
         return not path.is_dir()
-    with contextlib.suppress(Exception), _opened(path) as file:
+    with path.open("rb") as file:
         head = file.read(2)
-        return len(head) == 2 and head[0] == 0x80 and 2 <= head[1] <= 5
-    return False
+    return len(head) == 2 and head[0] == 0x80 and 2 <= head[1] <= 5
 
 
-def about_pickle(dataset: str, file: Path) -> str:
-    """Return that a file is a pickle, what its top level holds, and lines that write that as npz, or as Parquet."""
+def _about_pickle(dataset: str, file: Path) -> str:
     if not file.stat().st_size:
         return f"{dataset}: {file.name} is empty; get this file again."
-    value, names, is_whole = _top_level(file)
-    far = "" if is_whole else ", as far as it could be followed,"
-    holds = "" if value is None else f" It holds{far} {_in_words(value)}."
-    foreign = [name for name in names if name.partition(".")[0] not in (*sys.stdlib_module_names, *KNOWN)]
-    where = f", where {', '.join(sorted(foreign))} can be imported" if foreign else ""
-    if isinstance(value, _Made) and value.name.startswith("pandas."):
-        saving, made = "data.to_parquet('data.parquet')", "data.parquet"
-    else:
-        saving, made = "save_rows(data, 'data.npz')", "data.npz"
-    lines = [*_loading(file, names), "from orlog.datasets.unpickled import save_rows", saving]
-    program = "".join(f"    {line}\n" for line in lines)
-    return (
-        f"{dataset}: {file.name} is a pickle, and reading a pickle runs the program in it, so it is not read."
-        f"{holds} Where you trust it, convert it yourself{where}:\n{program}"
-        f"Then: orlog import {made} NAME"
+    ending = file.suffix.lower()
+    module = "torch" if ending in (".pt", ".pth") else "joblib" if ending == ".joblib" else "pickle"
+    opening = f"{PACKED[ending]}.open" if ending in PACKED else "open"
+    opened = f"{opening}({file.name!r}, 'rb')" if module == "pickle" else repr(file.name)
+    return PICKLE.format(
+        dataset=dataset,
+        file=file.name,
+        modules=f"{PACKED[ending]}, {module}" if ending in PACKED else module,
+        loading=f"{module}.load({opened})",
     )
-
-
-def _loading(file: Path, names: Collection[str]) -> list[str]:
-    """Return the lines that read a file into `data`."""
-    name, how = repr(file.name), _packing(file)
-    if how == "zipfile" or file.suffix in (".pt", ".pth"):
-        are_weights = all(one.startswith(("torch.", "collections.")) for one in names)
-        loading = f"torch.load({name}, map_location='cpu', weights_only={are_weights})"
-        return ["import torch", f"data = {loading}"]
-    if file.suffix == ".joblib":
-        return ["import joblib", f"data = joblib.load({name})"]
-    opening = f"{how}.open({name})" if how else f"open({name}, 'rb')"
-    return [
-        f"import {how}, pickle" if how else "import pickle",
-        f"with {opening} as file: data = pickle.load(file, encoding='latin1')",
-    ]
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open the pickle in a file: all of it, what it packs, or what lies in the Zip archive that torch writes."""
-    how = _packing(path)
-    if how == "zipfile":
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if re.fullmatch(r"[^/]+/data\.pkl", name)]
-            with archive.open(names[0]) as file:
-                yield file
-        return
-    opening = next((one for name, one in PACKED.values() if name == how), open)
-    with opening(path, "rb") as file:
-        yield file
-
-
-def _packing(path: Path) -> str:
-    """Return the module that unpacks a file, by its first bytes; nothing if it is not packed."""
-    with path.open("rb") as file:
-        head = file.read(4)
-    if head == b"PK\x03\x04":
-        return "zipfile"
-    return next((name for start, (name, _) in PACKED.items() if head.startswith(start)), "")
-
-
-def _top_level(path: Path) -> tuple[Any, set[str], bool]:
-    """Return what the pickle in a file holds, None for nothing, the names that it would call, and whether that is all."""
-    names: set[str] = set()
-    with contextlib.suppress(Exception), _opened(path) as file:
-        followed = _Followed(file, names)
-        try:
-            return followed.load(), names, True
-        except Exception:  # noqa: BLE001 (damaged ones raise anything); what was not yet put in is on the stack
-            stacks = [*getattr(followed, "metastack", []), getattr(followed, "stack", [])]
-            while len(stacks) > 1:
-                above = stacks.pop()
-                into = stacks[-1][-1] if stacks[-1] else None
-                if isinstance(into, list):
-                    into += above
-                elif isinstance(into, dict):
-                    into.update(zip(above[::2], above[1::2], strict=False))
-            return stacks[0][0] if stacks[0] else None, names, False
-    return None, names, False
-
-
-class _Made:
-    """What a pickle would make by a call of `name`; whatever is done with it changes nothing."""
-
-    name = "persistent"
-
-    def __new__(cls, *_arguments: Any, **_named: Any) -> Self:
-        return super().__new__(cls)
-
-    def __init__(self, *_arguments: Any, **_named: Any) -> None: ...
-
-    def __setstate__(self, state: Any) -> None: ...
-
-    def __setitem__(self, key: Any, value: Any) -> None: ...
-
-    def append(self, value: Any) -> None: ...
-
-    add = append
-
-
-class _Followed(pickle._Unpickler):
-    """Follows the instructions of a pickle, which imports and calls nothing, and passes over long values."""
-
-    stack: list[Any]
-    metastack: list[list[Any]]
-
-    def __init__(self, file: IO[bytes], names: set[str]) -> None:
-        left = MOST_READ
-
-        def read(count: int) -> bytes:
-            nonlocal left
-            if count > LONGEST_VALUE:
-                file.seek(count, 1)
-                return b""
-            left -= count
-            return file.read(count) if left > 0 else b""
-
-        super().__init__(
-            types.SimpleNamespace(read=read, readline=lambda: read(0) + file.readline(LONGEST_VALUE)), encoding="latin1"
-        )
-        self._names = names
-
-    def find_class(self, module: str, name: str) -> Any:
-        self._names.add(f"{module}.{name}")
-        if name == "OrderedDict":
-            return dict
-        return type(name, (_Made,), {"name": f"{module}.{name}"})
-
-    def persistent_load(self, _pid: Any) -> Any:
-        return _Made()
-
-    def get_extension(self, code: int) -> None:
-        raise pickle.UnpicklingError(code)
-
-
-def _in_words(value: Any, *, is_top: bool = True) -> str:
-    """Return what a value is; of containers the keys, or the first item."""
-    if isinstance(value, _Made):
-        return KINDS.get(type(value).__name__, f"an object of {value.name}")
-    if not (isinstance(value, dict | list | tuple) and value and is_top):
-        return type(value).__name__
-    kind = f"a {type(value).__name__} of {len(value):,}"
-    if isinstance(value, dict):
-        shown = itertools.islice(value.items(), 8)
-        return f"{kind}: " + ", ".join(f"{k!s:.40} ({_in_words(v, is_top=False)})" for k, v in shown)
-    return f"{kind}, the first {_in_words(value[0], is_top=isinstance(value[0], dict))}"
 
 
 def about_others(files: Sequence[Path]) -> str:

@@ -449,7 +449,6 @@ RLLIB_ROWS = {**RLLIB_COLUMNS, "terminated": "terminateds", "infos/action_log_pr
 UNPACK = """
     import base64, glob, json, pickle
     import lz4.frame, numpy as np, pyarrow.parquet as pq  # pip install lz4
-    from orlog.datasets.unpickled import save_rows
     files = {files}
     def unpack(name, value):
         if name == 'eps_id' or not isinstance(value, str): return value
@@ -457,12 +456,16 @@ UNPACK = """
     def read(file):
         return map(json.loads, open(file)) if '.json' in file else pq.read_table(file).to_pylist()
     rows = [row for file in files for row in read(file)]
-    roles = dict(obs='obs', new_obs='new_obs', actions='actions', rewards='rewards', eps_id='episodes', t='t',
+    roles = dict(obs='observations', new_obs='next_observations', actions='actions', rewards='rewards', eps_id='id', t='t',
                  action_logp='action_log_probs', dones='terminals', terminateds='terminals')
     join = np.concatenate if isinstance(rows[0]['eps_id'], list) else np.array
     columns = {{role: join([unpack(name, row[name]) for row in rows]) for name, role in roles.items() if name in rows[0]}}
-    order = np.lexsort([columns.pop('t', columns['episodes']), columns['episodes']])
-    save_rows({{role: values[order] for role, values in columns.items()}})
+    order = np.lexsort([columns.pop('t', columns['id']), columns['id']])
+    columns = {{role: values[order] for role, values in columns.items()}}
+    ids = columns.pop('id')
+    last = np.append(ids[1:] != ids[:-1], True)
+    done = np.asarray(columns.pop('terminals', 0 * last), bool)
+    np.savez('data.npz', **columns, terminals=done, timeouts=last & ~done)
 """
 Files = list[tuple[Path, str]]
 """Files, and what errors call them."""

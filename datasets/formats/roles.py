@@ -1,30 +1,17 @@
-"""What columns and arrays mean: as the user names them, by their usual names, or as an example that an error prints.
-
-An example is printed only where its reading works: it takes the first look of an import (headers, flags and what says where
-episodes end) and the first rows.
-"""
+"""What columns and arrays mean: as the user names them, or by their usual names."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
-import gymnasium
-
-from orlog.datasets.formats.episode_cutter import NAMES
-from orlog.datasets.formats.episodes import Asked, Opened, Options
-from orlog.errors import OrlogError, SchemaError
-from orlog.manifests.names import counted, did_you_mean
+from orlog.datasets.formats.episodes import Options
+from orlog.errors import SchemaError
+from orlog.manifests.names import did_you_mean
 
 MOST_NAMED = 40
 MOST_SHOWN = 40
-MOST_TRIED = 200  # files
 ROLES = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
 JOINED = ("observation", "action", "next_observation")
 USUAL = {
@@ -38,18 +25,10 @@ USUAL = {
     "step": ("step", "timestep", "step_index", "frame_index"),
 }
 """Usual names of columns by what they are; observations and actions may be numbered: `obs_0`, `obs_1`."""
-DONE = re.compile(r"(^|_)dones?(_|$)")
-NUMBERED = re.compile(r"((?:[^/]+/)*?[^/]*?)(\d+)([^/\d]*)/(.+)")
-LIKE = {
-    "action": re.compile(r"(^|_)(act|actions?|cmds?|commands?|controls?|ctrl|torques?|u|a)(_|$)"),
-    "reward": re.compile(r"(^|_)(rewards?|rew|r|scores?)(_|$)"),
-    "terminated": re.compile(r"^(?!.*(trunc|time)).*(^|_)(terminated|terminals?)(_|$)"),
-    "truncated": re.compile(r"(^|_)(truncated|truncations?|timeouts?)(_|$)"),
-}
-OBSERVED = re.compile(
-    r"obs|state|pos|vel|joint|qpos|qvel|rgb|image|img|cam|depth|pixel|frame|sensor|proprio|gripper|eef|imu|lidar|^o$|^s$"
+SAY = (
+    "\nSay which is which, as columns={'observation': 'NAMES', 'action': 'NAME'}; docs/formats.md says how, and what "
+    "episode= takes."
 )
-POSE = re.compile(r"(^|_)eef_(pos|rot\w*)$|gripper_width$")
 Kind = tuple[tuple[int, ...], str]
 """Shape, and what numbers; a shape without axes is not known."""
 
@@ -247,185 +226,11 @@ def _listed(names: list[str]) -> str:
     return ", ".join(f"{name:.100}" for name in names[:50]) + more
 
 
-class Tree(NamedTuple):
-    """The names of a file, those of groups that are alike but for a number in their names once.
-
-    Attributes:
-        lines: What to show.
-        names: Names that `--map` could give, in the largest set of alike groups, or in the whole file.
-        episode: The pattern of that set's names; nothing where there is none.
-        start: The first of these groups, with a slash; nothing likewise.
-    """
-
-    lines: list[str]
-    names: list[str]
-    episode: str
-    start: str
-
-
-def tree_of(names: Sequence[str], kind: Callable[[str], str]) -> Tree:
-    """Return the names of a file as a tree; `kind` tells of one its shape and dtype."""
-    inside: dict[str, list[str]] = {}
-    lines = []
-    for name in names:
-        if match := NUMBERED.fullmatch(name):
-            inside.setdefault("".join(match.group(1, 2, 3)), []).append(match[4])
-        else:
-            lines.append(name)
-    lines = [f"{name}  {kind(name)}" for name in lines[:MOST_SHOWN]]
-    same: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for group, inner in inside.items():
-        same.setdefault((alike(group), (*inner,)), []).append(group)
-    tree, most = Tree(lines, [*names], "", ""), 1
-    for (_, own), groups in same.items():
-        groups.sort(key=by_numbers)
-        if len(groups) > most:
-            most = len(groups)
-            # What means all names that differ in one number or more.
-            parts = zip(*(re.split(r"(\d+)", group) for group in groups), strict=True)
-            pattern = "".join(part[0] if len({*part}) == 1 else "*" for part in parts)
-            tree = Tree(lines, [*own], pattern, f"{groups[0]}/")
-        if len(lines) < MOST_SHOWN:
-            lines.append(_spans(groups))
-            few = own[: MOST_SHOWN - len(lines)]
-            lines += [f"    {name}  {kind(f'{groups[0]}/{name}')}" for name in few]
-    if len(lines) >= MOST_SHOWN:
-        lines.append(f".. of {len(names):,} arrays")
-    return tree
-
-
-def map_of(kinds: Mapping[str, Kind], *, joins: bool = True) -> dict[str, str]:
-    """Return columns by the roles that their names are like; `ARRAY` for what none is like.
-
-    `kinds` are shapes, rows first, and dtypes; with `joins`, several arrays can make one observation or action.
-    """
-    likely = _likely(kinds)
-    seen = likely.pop("observation", ["ARRAY"])
-    actions = likely.pop("action", ["ARRAY"])
-    axes = {len(kinds[name][0]) for name in seen if name in kinds}
-    columns = {"observation": ",".join(seen)}
-    if len(seen) > 1 and not (joins and axes <= {1, 2}):
-        short = {name: _last(name).rstrip("_#") for name in seen}
-        is_clear = len({*short.values()}) == len(seen)
-        parts = short if is_clear else {name: name.replace("/", ".") for name in seen}
-        columns = {f"observation/{parts[name]}": name for name in seen}
-    columns["action"] = ",".join(actions)
-    rows = kinds[actions[0]][0][:1] if joins and actions[0] in kinds else None
-    for name, kind in kinds.items():
-        if _last(name) in NAMES and _is_single(kind) and kind[0][:1] == rows:
-            columns[f"infos/{_last(name)}"] = name
-    return columns | {role: several[0] for role, several in likely.items()}
-
-
-def _likely(kinds: Mapping[str, Kind]) -> dict[str, list[str]]:
-    """Return which names may be what, by their last parts; observations are at least one where anything is left."""
-    last = {name: _last(name).lower().rstrip("_#") for name in kinds}
-    by_last = {short: name for name, short in reversed(last.items())}
-    named = {role: [by_last[short] for short in several] for role, several in usual(sorted(by_last)).items()}
-    likely: dict[str, list[str]] = {}
-    for role, pattern in LIKE.items():
-        fitting = named.get(role) or [name for name in kinds if pattern.search(last[name])][:1]
-        if role != "action":
-            fitting = [name for name in fitting if _is_single(kinds[name])][:1]
-        likely |= {role: fitting} if fitting else {}
-    rows = {kinds[name][0][:1] for name in likely.get("action", ())} - {()}
-    used = {name for several in likely.values() for name in several}
-    rest = [
-        name
-        for name, (shape, _) in kinds.items()
-        if name not in used
-        and not last[name].startswith("next")
-        and last[name] not in NAMES
-        # Beside actions lie as many rows, or one more.
-        and (not rows or rows & {shape[:1], *([(shape[0] - 1,)] if shape else [])})
-    ]
-    seen = named.get("observation", [])
-    if not seen or last[seen[0]] == "state":  # which is one of several, more often than not
-        seen = [name for name in rest if OBSERVED.search(name.lower())]
-    likely["observation"] = seen or [name for name in rest if not _is_single(kinds[name])]
-    if "action" not in likely:  # UMI learns the poses that come next
-        likely["action"] = [name for name in likely["observation"] if POSE.search(last[name])]
-    return {role: several for role, several in likely.items() if several}
-
-
-def _last(name: str) -> str:
-    return re.split(r"[/.]", name)[-1]
-
-
-def _is_single(kind: Kind) -> bool:
-    return len(kind[0]) == 1 or kind[0][1:] == (1,)
-
-
 def which_is_which(kinds: Mapping[str, Kind]) -> str:
-    """Return the names of features, with shape and dtype of a row, and what they are like, a name each."""
-    shown = "".join(f"\n    {name}  {shape} {kind}" for name, (shape, kind) in kinds.items())
-    numbers = {name: ((1, *shape), kind) for name, (shape, kind) in kinds.items() if kind != "string"}
-    return f"{shown}\nSay which is which, for example: columns={map_of(numbers, joins=False)}"
-
-
-def hint(
-    open_files: Callable[[Asked], AbstractContextManager[Opened]],
-    asked: Asked,
-    ways: Iterable[Options],
-    names: Sequence[str],
-    given: Sequence[Path],
-    *,
-    otherwise: str,
-) -> str:
-    """Return the first of several ways to read files that works, the likeliest first, as a call, with what it gives.
-
-    `open_files` opens them, `names` are those of their arrays or columns, `given` what the user gave, the files or their
-    folder, and `otherwise` what to decide where none works.
-    """
-    reason = ""
-    paths = str(given[0]) if len(given) == 1 else [str(file) for file in given]
-    few = dataclasses.replace(asked, files=asked.files[:MOST_TRIED], sources=asked.sources[:MOST_TRIED])
-    for options in ways:
-        if "ARRAY" in options.columns.values():  # no name is like an action, or an observation
-            continue
-        arguments = ", ".join(
-            f"{name}={getattr(options, name)!r}" for name in ("episode", "sort", "columns") if getattr(options, name)
-        )
-        try:
-            gives = _tried(open_files, dataclasses.replace(few, options=options))
-        except OrlogError as error:
-            reason = reason or f"\nWith {arguments}: {error}"
-            continue
-        it = f"Of the first {MOST_TRIED} files it" if len(asked.files) > MOST_TRIED else "It"
-        return (
-            f"\nSay what they mean, for example: orlog.import_dataset({paths!r}, 'NAME', {arguments})\n{it} gives "
-            f"{gives}.{_about_done(names, options.columns)}"
-        )
-    return f"\n{otherwise}{reason}{_about_done(names, {})}"
-
-
-def _tried(open_files: Callable[[Asked], AbstractContextManager[Opened]], asked: Asked) -> str:
-    """Return how many episodes an import would give, with rows and the shapes of one."""
-    with open_files(asked) as opened, contextlib.closing(opened.steps) as steps:  # type: ignore[type-var]
-        next(steps, None)
-        spaces = {"observation": opened.schema.observation_space}
-        if isinstance(spaces["observation"], gymnasium.spaces.Dict):
-            spaces = {f"observation/{part}": one for part, one in spaces["observation"].items()}
-        spaces["action"] = opened.schema.action_space
-        count, low, high = len(opened.lengths), min(opened.lengths), max(opened.lengths)
-    rows = f"{low:,} rows" if low == high else f"{low:,} to {high:,} rows"
-    rows += " (one of a single row may have no step)" if low == 1 else ""
-    kinds = ", ".join(
-        f"{role} 1 of {space.n} choices" if isinstance(space, gymnasium.spaces.Discrete) else f"{role} {space.shape}"
-        for role, space in spaces.items()
-    )
-    return f"{counted(count, 'episode')} of {rows}; {kinds}"
-
-
-def done_names(names: Sequence[str]) -> list[str]:
-    """Return names like `done`, which may mean the end of the task or that of the time."""
-    return [name for name in names if DONE.search(_last(name).lower())]
-
-
-def _about_done(names: Sequence[str], columns: Mapping[str, str]) -> str:
-    unclear = [name for name in done_names(names) if name not in columns.values()][:1]
-    return "".join(
-        f"\n{name} may mean the end of the task or that of the time: add columns={{'terminated': {name!r}}} or "
-        f"columns={{'truncated': {name!r}}}."
-        for name in unclear
-    )
+    """Return names with their shapes and dtypes, a name a line and those that differ in numbers once, and what to do."""
+    first: dict[str, str] = {}
+    for name in kinds:
+        first.setdefault(alike(name), name)
+    shown = [f"\n    {name}  {' '.join(map(str, kinds[name]))}" for name in first.values()]
+    more = f"\n    .. of {len(shown):,} names" if len(shown) > MOST_SHOWN else ""
+    return "".join(shown[:MOST_SHOWN]) + more + SAY

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,17 +35,12 @@ from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.mapped_arrays import as_dtype, kept_dtype, mapped_action_space, space_of_observations
 from orlog.datasets.formats.notes import Note
 from orlog.datasets.formats.places import FILE, files_below, holds_tables, is_table
-from orlog.datasets.formats.roles import Kind, Layout, base_role, done_names, hint, map_of
+from orlog.datasets.formats.roles import Kind, Layout, base_role, which_is_which
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError, SchemaError
 
 ROW_GROUP_BYTES = 2**25
 FLOAT64 = np.dtype(np.float64)
-UNDECIDED = (
-    "Say which columns are what, as columns={'observation': 'COLUMNS', 'action': 'COLUMN'}, and what tells episodes apart, "
-    "as episode='COLUMN', or episode='file' if each file is one."
-)
-EPISODES = re.compile(r"^(ep|eps|episode|traj|trajectory|run|demo)(_?(id|ids|index|idx|no|number))?$", re.IGNORECASE)
 Block = dict[str, np.ndarray]
 """Rows of some columns, by name."""
 
@@ -63,7 +57,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     except SchemaError as error:
         if options.columns:
             raise
-        raise SchemaError(f"{error}{_example(table, asked, given)}") from error
+        raise SchemaError(f"{error}{which_is_which(_kinds_there(table))}") from error
     survey = _survey(table, layout)
     schema = Schema(
         observation_space=space_of_observations({role: survey.kinds[role] for role in layout.observations}),
@@ -102,26 +96,14 @@ def _layout(table: _Table, options: Options) -> Layout:
     return layout
 
 
-def _example(table: _Table, asked: Asked, given: Sequence[Path]) -> str:
-    """Return the columns of a table, and what reads it by what their names are like."""
+def _kinds_there(table: _Table) -> dict[str, Kind]:
+    """Return the shape and dtype of a row of each column, but for lists of other things and missing values."""
     kinds: dict[str, Kind] = {}
     for name in table.names:
-        # Lists of other things and missing values are not shown.
         with contextlib.suppress(OrlogError, StopIteration):
             values = next(table.blocks([name], table.parts))[name]
-            if values.dtype.kind in "biuf":
-                kinds[name] = (1, *values.shape[1:]), str(values.dtype)
-    lines = "".join(f"\n    {name}  {shape[1:]} {kind}" for name, (shape, kind) in kinds.items())
-    episode = asked.options.episode or next(filter(EPISODES.search, table.names), FILE)
-    others = {name: kind for name, kind in kinds.items() if name != episode}
-    # A flag of unknown meaning in a single file says that there is more than one episode.
-    is_unclear = episode == FILE and len(asked.files) == 1 and done_names(table.names)
-    ways = [
-        dataclasses.replace(asked.options, columns=map_of(others, joins=joins), episode=episode, sort=sort)
-        for joins, sort in ((True, False), (False, False), (True, True))
-        if not is_unclear
-    ]
-    return lines + hint(_open, asked, ways, table.names, given, otherwise=UNDECIDED)
+            kinds[name] = values.shape[1:], str(values.dtype)
+    return kinds
 
 
 class _Table:

@@ -123,7 +123,7 @@ def test_what_would_be_lost_is_said_before_it_is_exported():
 
 def test_pickles_and_options_without_use_are_refused():
     Path("data.pkl").write_bytes(pickle.dumps(None))
-    with pytest.raises(ValueError, match=r"(?s)is a pickle.*save_rows"):
+    with pytest.raises(ValueError, match="is a pickle, which is never read"):
         orlog.import_dataset("data.pkl", "lab/x-v1")
     with pytest.raises(ValueError, match="does not use columns="):
         orlog.import_dataset("a.numbers", "lab/x-v1", columns={"action": "u"})

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
+import orlog
 from orlog.datasets.formats import arrays, mapped_arrays
 from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.notes import sentences
@@ -456,3 +457,15 @@ def test_values_of_episodes_in_arrays_with_a_row_for_each(tmp_path, place):
     options = Options(columns=columns, episode="row")
     dataset, _ = read_files(arrays.FORMAT, path, tmp_path / "store", options)
     assert dataset.column("episodes/score").tolist() == [0, 2, 3]
+
+
+def test_arrays_of_unknown_meaning_are_shown_once_for_those_that_differ_in_numbers(tmp_path):
+    arrays_of_each = {f"demo_{number}/{name}": np.ones((4, 2), "f4") for number in range(300) for name in ("x", "y")}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, values in (arrays_of_each | {"odd": np.arange(3)}).items():
+            file[name] = values
+    with pytest.raises(ValueError, match="no known format") as refused:
+        orlog.import_dataset(tmp_path / "a.h5", "lab/x-v1")
+    lines = [line.strip() for line in str(refused.value).splitlines() if line.startswith("    ")]
+    assert lines == ["demo_0/x  (4, 2) float32", "demo_0/y  (4, 2) float32", "odd  (3,) int64"]
+    assert "columns={'observation': 'NAMES', 'action': 'NAME'}" in str(refused.value)

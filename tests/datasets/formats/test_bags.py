@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import shlex
 import shutil
 import sqlite3
 
@@ -290,9 +289,7 @@ def test_the_command_line_takes_the_rate(tmp_path):
     shown = run("import", str(path), "lab/drive-v1")
     assert shown.returncode == 1
     assert "/joints  sensor_msgs/msg/JointState, 190 messages" in shown.stderr
-    line = shown.stderr.strip().partition("for example: orlog ")[2].replace("NAME", "lab/first-v1")
-    assert "--map observation/state=/joints --map action=/cmd_vel --rate 10" in line
-    assert run(*shlex.split(line)).returncode == 0
+    assert "--map observation=NAMES --map action=NAME" in shown.stderr
     mapped = [word for role, topic in MAPPED.items() for word in ("--map", f"{role}={topic}")]
     done = run("import", str(path), "lab/drive-v1", *mapped, "--rate", "10", "--dry-run")
     assert done.returncode == 0, done.stderr

@@ -321,8 +321,7 @@ def test_features_of_other_names_are_what_the_user_says(tmp_path, version):
     rename(tmp_path / "arm")
     with pytest.raises(SchemaError, match="Say which is which") as refused:
         read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "refused")
-    for line in ("state  (3,) float32", "'observation/state': 'state'", "'action': 'actions'"):
-        assert line in str(refused.value)
+    assert "state  (3,) float32" in str(refused.value)
     chosen = choose_format([tmp_path / "arm"], None, "lab/x", is_mapped=True)
     assert chosen is lerobot.FORMAT
     dataset, _ = read_files(chosen, tmp_path / "arm", tmp_path / "store", Options(columns=OWN_NAMES))
