@@ -178,7 +178,7 @@ PACKED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".lzma": "lzma"}
 PICKLE = """{dataset}: {file} is a pickle, which is never read, since reading it runs the program in it. Where you trust it, \
 convert it yourself:
     import numpy, {modules}
-    data = {loading}
+    {loading}
     numpy.savez('data.npz', observations=.., actions=.., rewards=.., terminals=.., timeouts=..)
 with a row for each step of what data hold. Then: orlog import data.npz NAME"""
 TIANSHOU = (
@@ -292,9 +292,10 @@ def is_pickle(path: Path) -> bool:
         name = name.removesuffix(ending)
     if path.is_dir() or name.endswith(PICKLES):
         return not path.is_dir()
-    with path.open("rb") as file:
+    with contextlib.suppress(OSError), path.open("rb") as file:
         head = file.read(2)
-    return len(head) == 2 and head[0] == 0x80 and 2 <= head[1] <= 5
+        return len(head) == 2 and head[0] == 0x80 and 2 <= head[1] <= 5
+    return False
 
 
 def _about_pickle(dataset: str, file: Path) -> str:
@@ -303,13 +304,11 @@ def _about_pickle(dataset: str, file: Path) -> str:
     ending = file.suffix.lower()
     module = "torch" if ending in (".pt", ".pth") else "joblib" if ending == ".joblib" else "pickle"
     opening = f"{PACKED[ending]}.open" if ending in PACKED else "open"
-    opened = f"{opening}({file.name!r}, 'rb')" if module == "pickle" else repr(file.name)
-    return PICKLE.format(
-        dataset=dataset,
-        file=file.name,
-        modules=f"{PACKED[ending]}, {module}" if ending in PACKED else module,
-        loading=f"{module}.load({opened})",
-    )
+    loading = f"data = {module}.load({file.name!r})"
+    if module == "pickle":
+        loading = f"with {opening}({file.name!r}, 'rb') as file: data = pickle.load(file)"
+    modules = f"{PACKED[ending]}, {module}" if ending in PACKED else module
+    return PICKLE.format(dataset=dataset, file=file.name, modules=modules, loading=loading)
 
 
 def about_others(files: Sequence[Path]) -> str:

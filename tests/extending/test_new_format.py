@@ -4,7 +4,6 @@ import pickle
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import orlog
@@ -129,30 +128,6 @@ def test_pickles_and_options_without_use_are_refused():
         orlog.import_dataset("a.numbers", "lab/x-v1", columns={"action": "u"})
     with pytest.raises(ValueError, match="do not fit d4rl/hopper-medium-v2"):
         orlog.import_dataset("a.numbers", "lab/x-v1", like="d4rl/hopper-medium-v2")
-
-
-@pytest.mark.parametrize("terminals", [True, False])
-def test_a_pickle_is_converted_by_the_lines_of_the_message(terminals):
-    episodes = [
-        {
-            "observations": np.random.default_rng(count).normal(size=(count, 2)),
-            "actions": np.zeros((count, 1)),
-            "rewards": np.ones(count),
-            "agent_infos": {"mean": np.zeros(count)},
-            **({"terminals": np.arange(count) == (3 if count == 4 else -1)} if terminals else {"terminated": False}),
-        }
-        for count in (4, 6, 5)
-    ]
-    Path("relocate").write_bytes(pickle.dumps(episodes))
-    with pytest.raises(ValueError, match="is a pickle") as refused:
-        orlog.import_dataset("relocate", "lab/x-v1")
-    lines = [line[4:] for line in str(refused.value).splitlines() if line.startswith("    ")]
-    exec("\n".join(lines), {})
-    orlog.import_dataset("data.npz", "lab/x-v1")
-    dataset = orlog.load_dataset("lab/x-v1")
-    assert dataset.episode_lengths.tolist() == [4 if terminals else 3, 5, 4]
-    ends = [(bool(one.terminations[-1]), bool(one.truncations[-1])) for one in dataset]
-    assert ends == [(terminals, not terminals), (False, True), (False, True)]
 
 
 def test_a_version_is_imported_once_and_only_from_files_that_hold(monkeypatch):
