@@ -21,9 +21,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from jaxtyping import Bool, Int64
-from torch import Tensor
 
 from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import SchemaError
@@ -33,6 +31,7 @@ from orlog.loaders.gathering import gather_rows
 from orlog.loaders.places import load_arrays
 from orlog.loaders.streams import Batches, Sampler
 from orlog.loaders.teams import TeamArrays, as_flags, check_legal, pad, team_of
+from orlog.loaders.tensors import Tensor, torch
 from orlog.manifests.columns import FLAGS
 
 

@@ -18,20 +18,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from jaxtyping import Float32, Float64, Int64
-from torch import Tensor
 
 from orlog.datasets.columns.episode import fields_summary
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import SchemaError
-from orlog.loaders.batch import each
 from orlog.loaders.choices import AliasTable, Mixture, StepTable, choose_items
 from orlog.loaders.filling import Layout, fill_matrix, fill_other, layout_of, not_finite, warn_of_outside
 from orlog.loaders.filling import Leaf as Leaf
 from orlog.loaders.gathering import gather_rows
 from orlog.loaders.infos import check_names, info_layout
+from orlog.loaders.tensors import Tensor, torch
 from orlog.manifests.names import counted
 
 ArraysT = TypeVar("ArraysT", bound="Arrays")
@@ -110,11 +108,11 @@ class Arrays:
         width = self.obs_dim + self.action_dim + self.ends
         expected = int(self.lengths.sum()) + len(self.lengths), width
         rows = self.rows
-        if rows.dtype is not torch.float32 or rows.shape != expected or not rows.is_contiguous():
+        if rows.dtype != torch.float32 or rows.shape != expected or not rows.is_contiguous():
             raise ValueError(
                 f"{self.name}: expected contiguous float32 rows of shape {expected} for "
                 f"{len(self.lengths)} episodes of {expected[0] - len(self.lengths)} steps, found "
-                f"{rows.dtype} {tuple(rows.shape)} with strides {rows.stride()}."
+                f"{rows.dtype} {tuple(rows.shape)}."
             )
         if not (len(self.lengths) and (self.lengths > 0).all()):
             raise ValueError(f"{self.name}: expected one or more episodes of 1 or more steps.")
@@ -133,8 +131,7 @@ class Arrays:
     def flags_and_next_observations(self) -> Float32[Tensor, "steps_and_episodes two_and_obs"]:
         """The end flags of each row and the observation of the next row, adjacent in memory."""
         count, width = self.rows.shape
-        first = self.rows.storage_offset() + width - 2
-        return self.rows.as_strided((count - 1, 2 + self.obs_dim), (width, 1), first)
+        return self.rows.reshape(-1)[width - 2 :].as_strided((count - 1, 2 + self.obs_dim), (width, 1))
 
     def windows(self, length: int, more: int = 0) -> Float32[Tensor, "windows numbers"]:
         """Return the overlapping view of `length` rows each, and `more` numbers of the next row."""
@@ -190,33 +187,22 @@ class Arrays:
         names = ("observations", "actions", "rewards", "terminations", "truncations")
         return {name: slice(stop - size, stop) for name, size, stop in zip(names, ends, stops, strict=True)}
 
-    def observations(self, rows: Int64[Tensor, " batch"]) -> Tensor | dict[str, Tensor]:
-        """Return the observations of some rows: flat float32, or a tensor by key."""
+    def observations(self, rows: Int64[Tensor, "*items"]) -> Tensor | dict[str, Tensor]:
+        """Return the observations of rows of any shape, `[*items, ...]`: flat float32, or a tensor by key."""
         if not self.observation_leaves:
-            return gather_rows(self.rows[:, : self.obs_dim], rows)
+            return _gather(self.rows[:, : self.obs_dim], rows)
         parts = {key: self.leaf(leaf, rows) for key, leaf in self.observation_leaves.items()}
         return parts.get("", parts)
 
-    def observations_around(self, rows: Int64[Tensor, "*items"]) -> Tensor | dict[str, Tensor]:
-        """Return the observations of rows of any shape, `[*items, ...]`."""
-        return each(self.observations(rows.reshape(-1)), lambda values: values.view(*rows.shape, *values.shape[1:]))  # type: ignore[no-any-return]
+    def actions(self, rows: Int64[Tensor, "*items"]) -> Tensor:
+        """Return the actions of rows of any shape, `[*items, ...]`: flat float32, or integers."""
+        return _gather(self.others.get("actions", self.rows[:, self.obs_dim : self.obs_dim + self.action_dim]), rows)
 
-    def actions_around(self, rows: Int64[Tensor, "*items"]) -> Tensor:
-        """Return the actions of rows of any shape, `[*items, ...]`."""
-        actions = self.actions(rows.reshape(-1))
-        return actions.view(*rows.shape, *actions.shape[1:])
-
-    def actions(self, rows: Int64[Tensor, " batch"]) -> Tensor:
-        """Return the actions of some rows: flat float32, or integers."""
-        if "actions" in self.others:
-            return gather_rows(self.others["actions"], rows)
-        return gather_rows(self.rows[:, self.columns["actions"]], rows)
-
-    def leaf(self, leaf: Leaf, rows: Int64[Tensor, " batch"]) -> Tensor:
-        """Return one part of the observations of some rows, `[batch, ...]`."""
+    def leaf(self, leaf: Leaf, rows: Int64[Tensor, "*items"]) -> Tensor:
+        """Return one part of the observations of rows of any shape, `[*items, ...]`."""
         if leaf.column:
-            return gather_rows(self.others[leaf.column], rows)
-        return gather_rows(self.rows[:, leaf.place], rows).reshape(len(rows), *leaf.shape)
+            return _gather(self.others[leaf.column], rows)
+        return _gather(self.rows[:, leaf.place], rows).reshape(*rows.shape, *leaf.shape)
 
     def to(self, device: torch.device | str) -> Arrays:
         """Return the same on another device; batches are gathered there."""
@@ -248,6 +234,10 @@ class Arrays:
                 squares += np.square(apart).sum(0)
         std = np.sqrt(squares / self.total_steps)
         return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32))
+
+
+def _gather(source: Tensor, rows: Tensor) -> Tensor:
+    return gather_rows(source, rows.reshape(-1)).reshape(*rows.shape, *source.shape[1:])
 
 
 def as_arrays(data: Given | Arrays, infos: Sequence[str] = ()) -> Arrays:

@@ -7,11 +7,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import torch
 from jaxtyping import Bool, Float32, Int64
-from torch import Tensor
 
 from orlog.datasets.columns.episode import fields_summary
+from orlog.loaders.tensors import Tensor, torch
 
 # Not Self, which jaxtyping's runtime checks of shapes do not support.
 TensorsT = TypeVar("TensorsT", bound="Tensors")
@@ -329,4 +328,4 @@ def _cut(value: Any, size: int) -> Iterable[Any]:
     if isinstance(value, dict):
         parts = [_cut(one, size) for one in value.values()]
         return (dict(zip(value, some, strict=True)) for some in zip(*parts, strict=True))
-    return tuple(value.view(len(value) // size, size, *value.shape[1:]).unbind(0))
+    return tuple(value.reshape(len(value) // size, size, *value.shape[1:]).unbind(0))

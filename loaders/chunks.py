@@ -19,14 +19,13 @@ import dataclasses
 from typing import Unpack
 
 import numpy as np
-import torch
 from jaxtyping import Float64, Int64
-from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import Batch
 from orlog.loaders.streams import Batches, Sampler, StreamOptions, as_length, takes_stream_options
+from orlog.loaders.tensors import Tensor, torch
 from orlog.loaders.transitions import TransitionSampler
 
 
@@ -57,8 +56,8 @@ class ChunkSampler(Sampler):
         places = chosen[:, :1] + self._slots
         valid = places < chosen[:, 1:]
         # Slots after the end take any row inside of the matrix: they are cleared.
-        actions = self.arrays.actions_around(torch.minimum(places, chosen[:, 1:]))
-        empty = ~valid.view(*valid.shape, *[1] * (actions.ndim - 2))
+        actions = self.arrays.actions(torch.minimum(places, chosen[:, 1:]))
+        empty = ~valid.reshape(*valid.shape, *[1] * (actions.ndim - 2))
         return dataclasses.replace(batch, actions=actions.masked_fill_(empty, 0), valid=valid)
 
 

@@ -6,14 +6,12 @@ in the order of (state, action, next state, terminated).
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import CountBatch
 from orlog.loaders.streams import Batches, Sampler
+from orlog.loaders.tensors import Tensor, torch
 from orlog.loaders.weights import step_probabilities
 
 

@@ -14,15 +14,14 @@ import dataclasses
 from typing import Any, Literal, Unpack
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float32, Float64, Int64
-from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.loaders.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import Tensors, each
 from orlog.loaders.choices import AliasTable, Mixture, alias_table, choose_items
 from orlog.loaders.streams import Batches, Sampler, StreamOptions, check_choice, takes_stream_options
+from orlog.loaders.tensors import Tensor, torch
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -111,9 +110,9 @@ class EpisodeSampler(Sampler):
 
     def rows_of(self, chosen: Int64[Tensor, " items"]) -> Int64[Tensor, ...]:
         """Return the rows of the steps of some episodes, padded or one after the other."""
-        lengths = self._lengths.index_select(0, chosen).unsqueeze(1)
+        lengths = self._lengths.index_select(0, chosen)[:, None]
         places = torch.arange(int(lengths.max()), device=lengths.device)
-        rows = self._first_rows.index_select(0, chosen).unsqueeze(1) + places
+        rows = self._first_rows.index_select(0, chosen)[:, None] + places
         is_step = places < lengths
         return rows[is_step] if self._is_packed else rows.masked_fill_(~is_step, self.arrays.empty_row)
 
@@ -132,23 +131,23 @@ class EpisodeSampler(Sampler):
                 rewards,
                 terminations,
                 truncations,
-                timesteps=rows - first_rows.repeat_interleave(lengths),
+                timesteps=rows - torch.repeat_interleave(first_rows, lengths),
                 final_observations=arrays.observations(first_rows + lengths),
                 offsets=offsets,
             )
         places = torch.arange(rows.shape[1] + 1, device=lengths.device)
-        empty = places > lengths.unsqueeze(1)  # the final observation is kept
-        seen = (first_rows.unsqueeze(1) + places).clamp_(max=len(arrays.rows) - 1)
+        empty = places > lengths[:, None]  # the final observation is kept
+        seen = (first_rows[:, None] + places).clip(max=len(arrays.rows) - 1)
         return EpisodeBatch(
             each(
-                arrays.observations_around(seen),
-                lambda values: values.masked_fill_(empty.view(*empty.shape, *[1] * (values.ndim - 2)), 0),
+                arrays.observations(seen),
+                lambda values: values.masked_fill_(empty.reshape(*empty.shape, *[1] * (values.ndim - 2)), 0),
             ),
-            arrays.actions_around(rows),
+            arrays.actions(rows),
             rewards,
             terminations,
             truncations,
-            mask=places[:-1] < lengths.unsqueeze(1),
+            mask=places[:-1] < lengths[:, None],
             lengths=lengths,
         )
 

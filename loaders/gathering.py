@@ -14,9 +14,9 @@ import weakref
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Int64, Shaped
-from torch import Tensor
+
+from orlog.loaders.tensors import HAS_TORCH, Tensor, torch
 
 # PyTorch spreads a large gather over its threads; the compiled one uses only the caller's. From
 # this many threads on, PyTorch's is faster; below this many bytes it does not use other threads.
@@ -67,8 +67,8 @@ def gather_rows(source: Shaped[Tensor, "rows ..."], rows: Int64[Tensor, " batch"
     is_on_disk = _is_on_disk(source)
     if shape == [1] and source.itemsize != _NUMBER_BYTES and not is_on_disk:
         # Of single numbers PyTorch's is faster, but only without a second dimension.
-        return source.squeeze(1).index_select(0, rows).unsqueeze(1)
-    gathered = source.new_empty((rows.numel(), *shape))
+        return source.squeeze(1).index_select(0, rows)[:, None]
+    gathered = torch.empty((len(rows), *shape), dtype=source.dtype)
     size = gathered.nbytes
     is_for_threads = size > _LARGE and torch.get_num_threads() >= _MANY_THREADS
     if not size or (is_for_threads and not is_on_disk):
@@ -77,9 +77,9 @@ def gather_rows(source: Shaped[Tensor, "rows ..."], rows: Int64[Tensor, " batch"
         source.data_ptr(),
         available,
         source.stride(0) * source.itemsize,
-        size // rows.numel(),
+        size // len(rows),
         rows.data_ptr(),
-        rows.numel(),
+        len(rows),
         gathered.data_ptr(),
         is_on_disk,
     )
@@ -106,13 +106,13 @@ def gather_around(
         _compiled is None
         or not all(_is_plain(source, one) for one in (rows, first_rows, last_rows, offsets))
         or _is_on_disk(source)
-        or not (source.shape[1] and rows.numel() and offsets.numel())
+        or not (source.shape[1] and len(rows) and len(offsets))
     ):
         nearest, valid = nearest_rows(chosen, offsets, before_last=before_last)
-        gathered = gather_rows(source, nearest.view(-1)).view(*nearest.shape, source.shape[1])
-        return gathered.masked_fill_(~valid.unsqueeze(2), 0) if zeros else gathered, valid
-    count, slots = rows.numel(), offsets.numel()
-    gathered = source.new_empty((count, slots, source.shape[1]))
+        gathered = gather_rows(source, nearest.reshape(-1)).reshape(*nearest.shape, source.shape[1])
+        return gathered.masked_fill_(~valid[:, :, None], 0) if zeros else gathered, valid
+    count, slots = len(rows), len(offsets)
+    gathered = torch.empty((count, slots, source.shape[1]), dtype=source.dtype)
     valid = torch.empty((count, slots), dtype=torch.bool)
     wrong = _compiled.copy_around(
         source.data_ptr(),
@@ -137,7 +137,7 @@ def nearest_rows(
     chosen: Int64[Tensor, "items three"], offsets: Int64[Tensor, " slots"], *, before_last: int
 ) -> tuple[Int64[Tensor, "items slots"], Bool[Tensor, "items slots"]]:
     """Return the rows that `gather_around` reads, and which of them are those that were asked for."""
-    rows, first_rows, last_rows = (one.unsqueeze(1) for one in chosen.unbind(1))
+    rows, first_rows, last_rows = (one[:, None] for one in chosen.unbind(1))
     wanted = rows + offsets
     nearest = torch.minimum(torch.maximum(wanted, first_rows), last_rows - before_last)
     return nearest, nearest == wanted
@@ -153,15 +153,10 @@ def _is_on_disk(source: Tensor) -> bool:
 
 def _is_plain(source: Tensor, rows: Tensor) -> bool:
     """Whether both are in main memory, with contiguous indices and contiguous rows."""
-    if not (
-        source.is_cpu
-        and rows.is_cpu
-        and rows.dtype is torch.int64
-        and rows.dim() == 1
-        and rows.is_contiguous()
-        and source.layout is torch.strided
-    ) or (source.requires_grad or source.is_neg() or source.is_conj()):
+    is_elsewhere = HAS_TORCH and not (source.is_cpu and rows.is_cpu and source.layout is torch.strided)
+    is_lazy = HAS_TORCH and (source.requires_grad or source.is_neg() or source.is_conj())
+    if is_elsewhere or is_lazy or rows.dtype != torch.int64 or rows.ndim != 1 or not rows.is_contiguous():
         return False
-    if source.dim() == 2:
+    if source.ndim == 2:
         return source.stride(1) == 1
-    return source.dim() > 2 and source[:1].is_contiguous()
+    return source.ndim > 2 and source[:1].is_contiguous()

@@ -60,9 +60,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, Unpack
 
 import numpy as np
-import torch
 from jaxtyping import Float32, Float64
-from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError, wrong_type
@@ -70,6 +68,7 @@ from orlog.loaders.arrays import Arrays, Leaf, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import GoalBatch
 from orlog.loaders.gathering import gather_rows
 from orlog.loaders.streams import Batches, Sampler, StreamOptions, as_integer, canonical_number, takes_stream_options
+from orlog.loaders.tensors import HAS_TORCH, Tensor, torch
 from orlog.manifests.names import did_you_mean
 
 GoalReward: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -272,12 +271,12 @@ class GoalSampler(Sampler):
                 f"{self.arrays.name}: observations are several tensors, but reward takes one; set "
                 f"goal_key to one of {', '.join(self.arrays.observation_leaves)}."
             )
-        rewards = reward(achieved, wanted)
+        rewards = reward(achieved, wanted) if HAS_TORCH else torch.from_numpy(reward(achieved, wanted))
         if rewards.shape != rows.shape:
             raise ValueError(
                 f"reward must return one number for each item, shape {tuple(rows.shape)}, found {tuple(rewards.shape)}."
             )
-        return rewards.to(torch.float32)
+        return rewards.float()
 
 
 class SubgoalSampler(Sampler):

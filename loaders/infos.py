@@ -27,14 +27,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError, wrong_type
 from orlog.loaders.batch import TensorsT, with_infos
 from orlog.loaders.filling import Layout, Leaf, TextTable, rows_of
 from orlog.loaders.gathering import gather_rows
+from orlog.loaders.tensors import Tensor, torch
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.roles import ROLES, column_with
@@ -63,11 +62,11 @@ class InfoReader:
         for name, leaf in self._leaves.items():
             if not leaf.column:
                 values = packed[:, leaf.place.start - self._first : leaf.place.stop - self._first]
-                given[name] = values.view(*rows.shape, *leaf.shape)
+                given[name] = values.reshape(*rows.shape, *leaf.shape)
                 continue
             values = gather_rows(self._infos.others[leaf.column], flat)
-            is_kept = values.dtype is torch.bool or (values.dtype is torch.uint8 and values.ndim > 2)
-            given[name] = (values if is_kept else values.long()).view(*rows.shape, *values.shape[1:])
+            is_kept = values.dtype == torch.bool or (values.dtype == torch.uint8 and values.ndim > 2)
+            given[name] = (values if is_kept else values.long()).reshape(*rows.shape, *values.shape[1:])
         return with_infos(batch, given)
 
 

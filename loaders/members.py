@@ -20,12 +20,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.teams import Team, TeamArrays
+from orlog.loaders.tensors import Tensor, torch
 from orlog.manifests.columns import FLAGS
 
 _BLOCK = 2**18

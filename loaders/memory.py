@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-import torch
+from orlog.loaders.tensors import torch
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

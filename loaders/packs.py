@@ -42,7 +42,6 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
-import torch
 
 from orlog.base.files import (
     lock_open_file,
@@ -73,6 +72,7 @@ from orlog.loaders.filling import Layout, fill_matrix, fill_other, layout_of, no
 from orlog.loaders.gathering import expect_on_disk
 from orlog.loaders.infos import check_names, info_layout, infos_digest
 from orlog.loaders.memory import available_memory
+from orlog.loaders.tensors import torch
 from orlog.manifests.columns import little_endian_bytes
 from orlog.manifests.documents import LARGEST_FILE, convert_json, parse_json, read_json_file, read_small_file
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest

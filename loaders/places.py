@@ -8,8 +8,6 @@ import shutil
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
-
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import Given, as_dataset
@@ -19,6 +17,7 @@ from orlog.loaders.filling import layout_of
 from orlog.loaders.infos import check_names, info_layout
 from orlog.loaders.memory import Memory, measure_memory
 from orlog.loaders.packs import is_packed, open_pack
+from orlog.loaders.tensors import torch
 from orlog.manifests.names import did_you_mean, size_text
 
 RAM_SHARE = 0.5  # of free memory that `auto` takes; networks and workers need some too

@@ -22,9 +22,7 @@ import math
 from typing import Literal, Unpack
 
 import numpy as np
-import torch
 from jaxtyping import Float32, Float64, Int64
-from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.loaders.arrays import Arrays, as_arrays
@@ -40,6 +38,7 @@ from orlog.loaders.streams import (
     check_choice,
     takes_stream_options,
 )
+from orlog.loaders.tensors import Tensor, torch
 from orlog.loaders.weights import step_probabilities
 
 
@@ -137,17 +136,17 @@ class PreferenceSampler(Sampler):
 
     def rows_of(self, chosen: Tensor) -> Int64[Tensor, "items 2 length"]:
         """Return the rows of the segments of some items."""
-        return chosen[:, :2].unsqueeze(2) + self._ahead
+        return chosen[:, :2][:, :, None] + self._ahead
 
     def gather(self, chosen: Tensor) -> PreferenceBatch:
         """Return the pairs of segments."""
         arrays, rows = self.arrays, self.rows_of(chosen)
         labels = chosen[:, 4] * (0.5 if self._sums is not None else math.nan)
         return PreferenceBatch(
-            observations=arrays.observations_around(rows),
-            actions=arrays.actions_around(rows),
+            observations=arrays.observations(rows),
+            actions=arrays.actions(rows),
             rewards=arrays.rows[:, -3][rows],
-            timesteps=chosen[:, 2:4].unsqueeze(2) + self._ahead,
+            timesteps=chosen[:, 2:4][:, :, None] + self._ahead,
             labels=labels.float(),
         )
 

@@ -18,9 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
-import torch
 from jaxtyping import Float64, Int64
-from torch import Tensor
 
 from orlog.loaders.batch import Batch
 from orlog.loaders.streams import (
@@ -33,6 +31,7 @@ from orlog.loaders.streams import (
     check_choice,
     draw_uniform,
 )
+from orlog.loaders.tensors import Tensor, torch
 
 if TYPE_CHECKING:
     from orlog.loaders.transitions import TransitionSampler

@@ -16,9 +16,7 @@ from collections.abc import Sequence
 from typing import Literal, Unpack
 
 import numpy as np
-import torch
 from jaxtyping import Float32, Float64, Int64
-from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.loaders.arrays import Arrays, as_arrays, refuse_missing_finals
@@ -26,6 +24,7 @@ from orlog.loaders.batch import SequenceBatch, each
 from orlog.loaders.gathering import gather_rows
 from orlog.loaders.statistics import TO_GO, info_sums, returns_to_go, with_sums_to_go
 from orlog.loaders.streams import Batches, Sampler, StreamOptions, as_length, check_choice, takes_stream_options
+from orlog.loaders.tensors import Tensor, torch
 from orlog.loaders.weights import weighted, weights_by_episode
 
 
@@ -105,7 +104,7 @@ class SequenceSampler(Sampler):
         obs, act = self.arrays.obs_dim, self.arrays.action_dim
         rows = chosen[:, 0]
         try:
-            block = gather_rows(self._view, rows).view(len(rows), -1, obs + act + 3)
+            block = gather_rows(self._view, rows).reshape(len(rows), -1, obs + act + 3)
             returns = gather_rows(self._returns_view, rows)
         except IndexError:
             return None
@@ -128,30 +127,28 @@ class SequenceSampler(Sampler):
     def _rows_and_empty(self, first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Return the row of each slot, and whether it is empty: then it may lie outside of the matrix."""
         slots = torch.from_numpy(self._slots).to(first.device)
-        return first.unsqueeze(1) + slots, torch.from_numpy(self._empty).to(first.device).index_select(0, counts)
+        return first[:, None] + slots, torch.from_numpy(self._empty).to(first.device).index_select(0, counts)
 
     def _gather_rows(self, chosen: Tensor) -> SequenceBatch:
         """Return windows row by row, of any columns on any device."""
         arrays = self.arrays
         first, counts, timestep = chosen.unbind(1)
         rows, empty = self._rows_and_empty(first, counts)
-        rows = rows.clamp_(0, len(arrays.rows) - 2)  # any row inside: slots outside are cleared
+        rows = rows.clip(0, len(arrays.rows) - 2)  # any row inside: slots outside are cleared
 
         def cleared(values: Tensor) -> Tensor:
-            return values.masked_fill_(empty.view(*empty.shape, *[1] * (values.ndim - 2)), 0)
+            return values.masked_fill_(empty.reshape(*empty.shape, *[1] * (values.ndim - 2)), 0)
 
         timesteps, _ = self._rows_and_empty(timestep, counts)
-        rewards, terminations, truncations = cleared(arrays.rows[:, -3:][rows]).unbind(2)
+        ends = cleared(arrays.rows[:, -3:][rows])
         return SequenceBatch(
-            each(arrays.observations_around(rows), cleared),
-            cleared(arrays.actions_around(rows)),
-            rewards,
-            terminations,
-            truncations,
+            each(arrays.observations(rows), cleared),
+            cleared(arrays.actions(rows)),
+            *ends.unbind(2),
             returns_to_go=cleared(self._returns[rows]),
             timesteps=cleared(timesteps),
             mask=~empty,
-            next_observations=each(arrays.observations_around(rows + 1), cleared) if self._with_next else None,
+            next_observations=each(arrays.observations(rows + 1), cleared) if self._with_next else None,
         )
 
 

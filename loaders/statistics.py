@@ -28,9 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Float32, Float64, Int64
-from torch import Tensor
 
 from orlog.datasets.columns.values import episode_blocks
 from orlog.datasets.home.folders import datasets_folder
@@ -39,6 +37,7 @@ from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError, StorageError
 from orlog.loaders.arrays import Arrays, as_arrays, check_arrays
 from orlog.loaders.filling import Layout, Leaf, fill_matrix, layout_of, not_finite
+from orlog.loaders.tensors import Tensor, torch
 from orlog.manifests.documents import replace_json_file, sole_writer
 
 TO_GO = "_to_go"

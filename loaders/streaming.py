@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
-import torch
 from jaxtyping import Int64
 
 from orlog.datasets.columns.values import episode_blocks
@@ -40,6 +39,7 @@ from orlog.loaders.batch import joined
 from orlog.loaders.filling import Layout, fill_matrix, fill_other, layout_of, not_finite, warn_of_outside
 from orlog.loaders.infos import check_names, info_layout
 from orlog.loaders.streams import Cursor, Place, Source, Stream, as_integer, stream_key
+from orlog.loaders.tensors import Tensor
 from orlog.manifests.columns import axis_of
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class _Group(NamedTuple):
     """Decoded steps in the order in which they are drawn."""
 
     source: Source
-    chosen: torch.Tensor
+    chosen: Tensor
 
 
 class StreamedBatches(Stream[Any]):

@@ -26,16 +26,13 @@ from types import MappingProxyType
 from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypedDict, TypeVar
 
 import numpy as np
-import torch
 from jaxtyping import Float64, Int64
-from torch import distributed
-from torch.utils.data import IterableDataset, get_worker_info
-from torch.utils.data._utils.collate import default_collate_fn_map
 
-from orlog.errors import wrong_type
+from orlog.errors import MissingExtraError, wrong_type
 from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import Tensors
 from orlog.loaders.infos import InfoReader
+from orlog.loaders.tensors import HAS_TORCH, IterableDataset, Tensor, default_collate_fn_map, get_worker_info, torch
 from orlog.manifests.names import did_you_mean
 
 Given = ParamSpec("Given")
@@ -80,9 +77,10 @@ class StreamOptions(Place, total=False):
         rank: Which slice of each batch this process takes; by default that of `torch.distributed`, if it is
             initialised, else 0.
         ranks: Number of slices; by default the number of its processes, else 1.
-        to: "torch" for batches of tensors, or "numpy" for batches of arrays with the same fields and values.
+        to: "torch" for batches of tensors, or "numpy" for arrays of the same names and values, without PyTorch.
 
     Raises:
+        MissingExtraError: PyTorch is not installed, and tensors are asked for.
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or final
             observations that were never recorded and are asked for.
         NotFoundError: there is no such info.
@@ -130,8 +128,8 @@ def takes_stream_options(
                 )
         given = kwargs.get("rank"), kwargs.get("ranks")
         rank, ranks = 0, 1
-        if given == (None, None) and distributed.is_available() and distributed.is_initialized():
-            rank, ranks = distributed.get_rank(), distributed.get_world_size()
+        if given == (None, None) and torch.distributed.is_available() and torch.distributed.is_initialized():
+            rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         kwargs["rank"] = rank if given[0] is None else given[0]
         kwargs["ranks"] = ranks if given[1] is None else given[1]
         return function(*args, **kwargs)
@@ -329,11 +327,11 @@ class Sampler:
             if not isinstance(getattr(type(self), name, None), functools.cached_property)
         }
 
-    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> torch.Tensor:
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Tensor:
         """Return what `gather` needs to know of each item, int64, one row per item."""
         return torch.from_numpy(self.arrays.step_table.take(self.arrays.choose_steps(uniform)))
 
-    def gather(self, chosen: torch.Tensor) -> Any:
+    def gather(self, chosen: Tensor) -> Any:
         """Return the batch of some items; `chosen` is on the device of the arrays."""
         raise NotImplementedError
 
@@ -348,7 +346,7 @@ def _refuse_to_collate(batch: Any, **_how: Any) -> NoReturn:
 default_collate_fn_map[Tensors] = _refuse_to_collate
 
 
-class Stream(IterableDataset[BatchT], Generic[BatchT]):
+class Stream(IterableDataset[BatchT]):
     """What endless streams of batches have in common: a cursor, a repr and states.
 
     It is a PyTorch `IterableDataset` of whole batches: pass it to a `DataLoader` with
@@ -361,6 +359,8 @@ class Stream(IterableDataset[BatchT], Generic[BatchT]):
     def __init__(self, cursor: Cursor, dataset: str, to: str = "torch") -> None:
         """Start a stream; `dataset` is a name for messages, and `to` as in `StreamOptions`."""
         check_choice("to", to, ("torch", "numpy"))
+        if to == "torch" and not HAS_TORCH:
+            raise MissingExtraError('tensors need PyTorch; to="numpy" gives arrays without it', install="torch")
         self.cursor, self._to = cursor, to
         self._dataset_name = dataset
         self._next, self._worker = cursor.start, 0
@@ -437,20 +437,20 @@ class Source:
         rows_of = getattr(sampler, "rows_of", None)
         self._infos = InfoReader(as_arrays(sampler.arrays, infos).infos, infos, rows_of) if infos else None
 
-    def gather(self, chosen: torch.Tensor) -> Any:
+    def gather(self, chosen: Tensor) -> Any:
         """Return the batch of some items."""
         batch = self.sampler.gather(chosen)
         return batch if self._infos is None else self._infos.give(batch, chosen)
 
-    def gather_many(self, chosen: torch.Tensor, size: int) -> Iterator[Any]:
+    def gather_many(self, chosen: Tensor, size: int) -> Iterator[Any]:
         """Yield the batches of `size` items each; where they can be, views of a few gathered blocks."""
-        if not getattr(self.sampler, "in_blocks", False):
-            yield from map(self.gather, torch.split(chosen, size))
-            return
-        self._item_bytes = self._item_bytes or max(1, self.gather(chosen[:1]).nbytes)
-        for items in torch.split(chosen, max(1, _BLOCK_BYTES // self._item_bytes // size) * size):
-            block = self.gather(items)
-            yield from [block] if len(items) == size else block.split(size)
+        together = size
+        if getattr(self.sampler, "in_blocks", False):
+            self._item_bytes = self._item_bytes or max(1, self.gather(chosen[:1]).nbytes)
+            together = max(1, _BLOCK_BYTES // self._item_bytes // size) * size
+        for first in range(0, len(chosen), together):
+            block = self.gather(chosen[first : first + together])
+            yield from [block] if min(together, len(chosen) - first) == size else block.split(size)
 
 
 class Batches(Stream[BatchT], Generic[BatchT]):
@@ -508,8 +508,7 @@ class Batches(Stream[BatchT], Generic[BatchT]):
             if get_worker_info() is None:
                 made = self._source.gather_many(chosen, size)
             else:  # a worker sends what it gathers, so it should send no more than a batch
-                pieces = torch.split(chosen, size)
-                made = map(self._source.gather, [pieces[one - index] for one in mine])
+                made = (self._source.gather(chosen[(one - index) * size :][:size]) for one in mine)
             for one, batch in zip(mine, made, strict=True):
                 self._next = one + workers
                 yield self._in_form(batch)
@@ -525,13 +524,13 @@ class Batches(Stream[BatchT], Generic[BatchT]):
         chosen = self._choose(as_integer("index", index, 0), 1)
         return self._in_form(self._source.gather(chosen))  # type: ignore[no-any-return]
 
-    def _choose(self, first: int, batches: int) -> torch.Tensor:
+    def _choose(self, first: int, batches: int) -> Tensor:
         """Return this rank's items of some batches, one after the other."""
         count, draws, ranks = batches * self.batch_size, self.sampler.draws, self.cursor.ranks
         uniform = draw_uniform(self._key, first * self.batch_size * draws, count * draws)
         if ranks > 1:
             uniform = uniform.reshape(batches, ranks, -1)[:, self.cursor.rank]
-        chosen: torch.Tensor = self.sampler.choose(uniform.reshape(-1, draws))
+        chosen: Tensor = self.sampler.choose(uniform.reshape(-1, draws))
         device = self.arrays.rows.device
         if device.type == "cuda":  # from page-locked memory the copy waits for nothing
             return chosen.pin_memory().to(device, non_blocking=True)

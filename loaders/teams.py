@@ -15,16 +15,15 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 from gymnasium import spaces
 from jaxtyping import Bool
-from torch import Tensor
 
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.gathering import gather_rows
 from orlog.loaders.infos import known_infos
+from orlog.loaders.tensors import Tensor, torch
 from orlog.manifests.roles import LEGAL, NEXT_LEGAL, OF_AGENTS, columns_with
 from orlog.manifests.spaces import leaf_spaces
 

@@ -29,9 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float32, Float64, Int64
-from torch import Tensor
 
 from orlog.base.files import replace_file
 from orlog.datasets.columns.vocabulary import OutsideVocabularyError, Vocabulary, read_vocabulary, train_vocabulary
@@ -42,6 +40,7 @@ from orlog.loaders.batch import TokenBatch
 from orlog.loaders.gathering import gather_rows
 from orlog.loaders.statistics import returns_to_go
 from orlog.loaders.streams import Batches, Sampler, StreamOptions, as_integer, takes_stream_options
+from orlog.loaders.tensors import Tensor, torch
 from orlog.loaders.weights import weighted
 
 SPEAKER = "speaker"
@@ -98,21 +97,20 @@ class TokenSampler(Sampler):
         """Return the row of the step of each token of some items."""
         first, count = chosen.unbind(1)
         rows = gather_rows(self._views[1], first)
-        return rows.masked_fill_(self._places >= count.unsqueeze(1), self.arrays.empty_row)
+        return rows.masked_fill_(self._places >= count[:, None], self.arrays.empty_row)
 
     def gather(self, chosen: Int64[Tensor, "items two"]) -> TokenBatch:
         """Return the tokens of some items."""
         first, count = chosen.unbind(1)
         tokens, rows, is_action, decides = (gather_rows(one, first) for one in self._views)
-        valid = self._places < count.unsqueeze(1)
+        valid = self._places < count[:, None]
         # Episodes follow one another, so the episode of its first token is that of an item.
-        episodes = torch.searchsorted(self._first_rows, rows[:, 0].contiguous(), right=True) - 1
+        episodes = torch.searchsorted(self._first_rows, rows[:, 0].contiguous(), side="right") - 1
         is_action &= valid
         decides &= valid
-        marks = (is_action > decides).view(-1).nonzero().squeeze(1)  # the mark after what is said
-        ends = torch.zeros((2, rows.numel()), dtype=self._ends.dtype, device=rows.device)
-        ends.index_copy_(1, marks, self._ends[rows.view(-1)[marks]].T)
-        rewards, terminations = ends.view(2, *rows.shape)
+        marks = is_action > decides  # the mark after what is said
+        rewards, terminations = ends = torch.zeros((2, *rows.shape), dtype=self._ends.dtype, device=rows.device)
+        ends[:, marks] = self._ends[rows[marks]].T
         return TokenBatch(
             tokens=tokens.long() * valid,
             valid=valid,
@@ -121,7 +119,7 @@ class TokenSampler(Sampler):
             rewards=rewards,
             returns_to_go=self._returns[rows].masked_fill_(~valid, 0),
             terminations=terminations,
-            timesteps=(rows - self._first_rows[episodes].unsqueeze(1)) * valid,
+            timesteps=(rows - self._first_rows[episodes][:, None]) * valid,
         )
 
 

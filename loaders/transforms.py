@@ -21,9 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-import torch
 from jaxtyping import Float32, Float64
-from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
@@ -31,6 +29,7 @@ from orlog.loaders.arrays import Arrays, as_arrays, check_arrays
 from orlog.loaders.batch import Tensors
 from orlog.loaders.statistics import Moments, derived_digest, finite_returns, load_statistics
 from orlog.loaders.streams import canonical_number
+from orlog.loaders.tensors import Tensor, torch
 from orlog.manifests.names import counted
 
 Transform: TypeAlias = Callable[[Arrays], Arrays]
@@ -127,7 +126,7 @@ def normalize_observations(
     changed = _changed(arrays, operation, in_place=in_place)
     for first in range(0, len(changed.rows), _BLOCK_ROWS):
         block = changed.rows[first : first + _BLOCK_ROWS, : arrays.obs_dim]
-        block.copy_((block.double() - mean) / std)
+        block[:] = (block.double() - mean) / std
     return changed
 
 
@@ -151,7 +150,8 @@ def clip_actions(arrays: Arrays, *, limit: float = 1 - 1e-5, in_place: bool = Fa
         raise ValueError(f"limit must be positive, found {limit}.")
     limit = canonical_number(limit)
     changed = _changed(arrays, f"clip_actions 1 {limit!r}", in_place=in_place)
-    changed.rows[:, arrays.columns["actions"]].clamp_(-limit, limit)
+    place = arrays.columns["actions"]
+    changed.rows[:, place] = changed.rows[:, place].clip(-limit, limit)
     return changed
 
 
@@ -177,7 +177,7 @@ def scale_rewards(arrays: Arrays, *, scale: float = 1.0, shift: float = 0.0, in_
     place = arrays.columns["rewards"].start
     before = arrays.rows[steps, place]
     after = (before.double() * scale + shift).float()
-    if not torch.equal(after.isfinite(), before.isfinite()):
+    if (torch.isfinite(after) != torch.isfinite(before)).any():
         raise ValueError(f"{arrays.name}: scale {scale} and shift {shift} make rewards too large for float32.")
     operation = f"scale_rewards 1 {scale!r} {shift!r}"
     changed = _changed(arrays, operation, in_place=in_place)
@@ -256,8 +256,8 @@ def scalarize(arrays: Given | Arrays, *, weights: Sequence[float], objectives: s
             f"{counted(len(given), 'weight')}; give one for each."
         )
     values = values.double()
-    if not bool(values.isfinite().all()):
-        row = int((~values.isfinite()).any(1).int().argmax())
+    if not bool(torch.isfinite(values).all()):
+        row = int((~torch.isfinite(values)).any(1).int().argmax())
         episode = int(np.searchsorted(arrays.first_rows, row, "right")) - 1
         raise SchemaError(
             f"{where}: infos/{objectives} is not finite in episode {episode}, step "

@@ -30,9 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
-import torch
 from jaxtyping import Float32, Float64, Int64
-from torch import Tensor
 
 from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import SchemaError
@@ -44,6 +42,7 @@ from orlog.loaders.statistics import returns_to_go as returns_of
 from orlog.loaders.statistics import sum_rewards
 from orlog.loaders.streaming import BUFFER_BYTES, StreamedBatches
 from orlog.loaders.streams import Batches, Sampler, StreamOptions, as_integer, as_steps, takes_stream_options
+from orlog.loaders.tensors import Tensor, torch
 from orlog.loaders.weights import weighted, weighted_by
 from orlog.manifests.names import counted, did_you_mean
 
@@ -158,7 +157,7 @@ class TransitionSampler(Sampler):
     ) -> tuple[Float32[Tensor, " items"], Float32[Tensor, " items"]]:
         """Return the discounted sums of rewards, and the discounts of the value after them."""
         rows, next_rows = items.unbind(1)
-        sums = gather_rows(self._sums.unsqueeze(1), rows).squeeze(1)
+        sums = gather_rows(self._sums[:, None], rows).squeeze(1)
         return sums, self._discounts.index_select(0, next_rows - rows)
 
     def flags(self, items: Int64[Tensor, "items two"]) -> Float32[Tensor, "items two"]:
@@ -196,24 +195,24 @@ class FrameSampler(Sampler):
         items = self._transitions.pairs_of(steps)
         first_rows = np.take(self.arrays.first_rows, items[:, 0].numpy() - steps)
         # So that each of the three is contiguous in memory.
-        return torch.cat([items.T, torch.from_numpy(first_rows).unsqueeze(0)]).T
+        return torch.cat([items.T, torch.from_numpy(first_rows)[None]]).T
 
     def gather(self, chosen: Int64[Tensor, "items three"]) -> Batch:
         """Return the transitions of some rows, frames stacked."""
         arrays, pairs = self.arrays, chosen[:, :2]
         rows, later, first_rows = chosen.unbind(1)
-        first_rows = first_rows.unsqueeze(1)
-        stack_rows = torch.maximum(rows.unsqueeze(1) + self._slots, first_rows)
+        first_rows = first_rows[:, None]
+        stack_rows = torch.maximum(rows[:, None] + self._slots, first_rows)
         observations: dict[str, Any] = {}
         following: dict[str, Any] = {}
         for key, leaf in self._stacked.items():
             if self._is_one_step:  # the next stack shares all but one of its frames
-                frames = torch.unflatten(arrays.leaf(leaf, stack_rows.view(-1)), 0, stack_rows.shape)
+                frames = arrays.leaf(leaf, stack_rows)
                 observations[key], following[key] = frames[:, :-1], frames[:, 1:]
                 continue
-            behind_rows = torch.maximum(later.unsqueeze(1) + self._slots[:-1], first_rows)
+            behind_rows = torch.maximum(later[:, None] + self._slots[:-1], first_rows)
             for stacks, rows_of in ((observations, stack_rows[:, :-1]), (following, behind_rows)):
-                stacks[key] = torch.unflatten(arrays.leaf(leaf, rows_of.reshape(-1)), 0, rows_of.shape)
+                stacks[key] = arrays.leaf(leaf, rows_of)
         if self._plain is not None:
             observations |= self._plain.observations(rows)
             following |= self._plain.observations(later)

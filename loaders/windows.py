@@ -16,9 +16,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, Unpack
 
 import numpy as np
-import torch
 from jaxtyping import Float64, Int64
-from torch import Tensor
 
 from orlog.datasets.reading.opening import Given
 from orlog.errors import wrong_type
@@ -26,6 +24,7 @@ from orlog.loaders.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import WindowBatch, each
 from orlog.loaders.gathering import gather_around, nearest_rows
 from orlog.loaders.streams import Batches, Sampler, StreamOptions, as_integer, check_choice, takes_stream_options
+from orlog.loaders.tensors import Tensor, torch
 
 _FARTHEST = 2**31  # steps
 
@@ -83,14 +82,14 @@ class WindowSampler(Sampler):
             rewards = actions[..., -1].masked_fill_(~valid, 0)
             return WindowBatch(observations, actions[..., :-1], seen, valid, rewards)
         rows, seen = nearest_rows(chosen, self._seen, before_last=0)
-        observations = arrays.observations_around(rows)
+        observations = arrays.observations(rows)
         if zeros:
             observations = each(
-                observations, lambda one: one.masked_fill_(~seen.view(*seen.shape, *[1] * (one.ndim - 2)), 0)
+                observations, lambda one: one.masked_fill_(~seen.reshape(*seen.shape, *[1] * (one.ndim - 2)), 0)
             )
         rows, valid = nearest_rows(chosen, self._planned, before_last=1)
         rewards = arrays.rows[:, -3][rows].masked_fill_(~valid, 0) if self._with_rewards else None
-        actions = arrays.actions_around(rows.masked_fill_(~valid, arrays.empty_row) if zeros else rows)
+        actions = arrays.actions(rows.masked_fill_(~valid, arrays.empty_row) if zeros else rows)
         return WindowBatch(observations, actions, seen, valid, rewards)
 
 

@@ -7,6 +7,8 @@ the step of each slot of its rewards, by which infos are compared.
 import dataclasses
 import itertools
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -361,4 +363,39 @@ def test_it_goes_on_where_it_stopped(dataset, kind):
     if name != "prioritized":
         loader = DataLoader(pickle.loads(pickle.dumps(again)), batch_size=None, num_workers=2)
         for one, other in zip(loader, following, strict=False):
+            assert_equal(one, other)
+
+
+WITHOUT_TORCH = """
+import itertools, pickle, sys
+sys.modules["torch"] = None
+import orlog
+folder, wanted = pickle.load(sys.stdin.buffer)
+made = []
+for name, place, settings in wanted:
+    data = folder if place == "stream" else orlog.load_arrays(folder, place, infos=settings["infos"])
+    made.append([*itertools.islice(getattr(orlog, name)(data, **settings), 3)])
+pickle.dump(made, sys.stdout.buffer)
+sys.stdout.flush()
+orlog.transitions(folder, 8, seed=0)
+"""
+
+
+def test_arrays_need_no_torch_and_tensors_do(dataset, home):  # noqa: ARG001
+    wanted, expected = [], []
+    for name, (call, settings, _) in KINDS.items():
+        if "frames" in name and not isinstance(dataset.observation_space, spaces.Dict):
+            continue
+        for place in ("ram", "mmap", *(["stream"] if name in STREAMED else [])):
+            more = {"batch_size": SIZE, "seed": 3, "infos": INFOS, "to": "numpy", **settings}
+            more |= {"stream": True, "buffer_bytes": 3000} if place == "stream" else {}
+            wanted.append((call.__name__, place, more))
+            data = dataset if place == "stream" else orlog.load_arrays(dataset, place, infos=INFOS)
+            expected.append([*itertools.islice(call(data, **more), 3)])
+    given = pickle.dumps((dataset.folder, wanted))
+    ended = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], input=given, capture_output=True, check=False)
+    assert b'tensors need PyTorch; to="numpy" gives arrays' in ended.stderr, ended.stderr.decode()
+    for made, batches in zip(pickle.loads(ended.stdout), expected, strict=True):
+        for one, other in zip(made, batches, strict=True):
+            assert type(one.actions) is np.ndarray
             assert_equal(one, other)
