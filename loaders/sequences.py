@@ -140,11 +140,13 @@ class SequenceSampler(Sampler):
             return values.masked_fill_(empty.reshape(*empty.shape, *[1] * (values.ndim - 2)), 0)
 
         timesteps, _ = self._rows_and_empty(timestep, counts)
-        ends = cleared(arrays.rows[:, -3:][rows])
+        rewards, terminations, truncations = cleared(arrays.rows[:, -3:][rows]).unbind(2)
         return SequenceBatch(
             each(arrays.observations(rows), cleared),
             cleared(arrays.actions(rows)),
-            *ends.unbind(2),
+            rewards,
+            terminations,
+            truncations,
             returns_to_go=cleared(self._returns[rows]),
             timesteps=cleared(timesteps),
             mask=~empty,

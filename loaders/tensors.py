@@ -10,7 +10,7 @@ import numpy as np
 class _Array(np.ndarray):
     """An array with what loaders ask of a tensor and NumPy lacks."""
 
-    device = SimpleNamespace(type="cpu")
+    device: Any = SimpleNamespace(type="cpu")
     clone = contiguous = np.ndarray.copy
     float = partialmethod(np.ndarray.astype, np.float32, copy=False)
     double = partialmethod(np.ndarray.astype, np.float64, copy=False)
@@ -67,7 +67,7 @@ try:
     from torch.utils.data import get_worker_info as get_worker_info
     from torch.utils.data._utils.collate import default_collate_fn_map as default_collate_fn_map
 except ImportError:
-    Tensor, IterableDataset, default_collate_fn_map = _Array, Generic, {}
+    Tensor, IterableDataset, default_collate_fn_map = _Array, Generic, {}  # type: ignore[assignment,misc]
 
     def get_worker_info() -> None:
         """Return nothing, since there are no workers."""
@@ -75,9 +75,9 @@ except ImportError:
     _none = SimpleNamespace(is_available=get_worker_info)
     _names = {"from_numpy": "asarray", "tensor": "array", "cat": "concatenate", "repeat_interleave": "repeat"}
     _names |= {name: name for name in ("arange", "empty", "zeros", "zeros_like", "minimum", "maximum", "isfinite")}
-    torch = SimpleNamespace(bfloat16=None, get_num_threads=int, cuda=_none, distributed=_none)
+    torch = SimpleNamespace(bfloat16=None, get_num_threads=int, cuda=_none, distributed=_none)  # type: ignore[assignment]
     vars(torch).update({name: _maker(getattr(np, other)) for name, other in _names.items()})
     _same = ("bool", "uint8", "int64", "float32", "cumsum", "searchsorted")
     vars(torch).update({name: getattr(np, name) for name in _same})
 
-HAS_TORCH = Tensor is not _Array
+HAS_TORCH = not issubclass(Tensor, _Array)
