@@ -14,7 +14,7 @@ SOURCES = (".py", ".pyi", ".c", ".js", ".css", ".html")
     ("folders", "endings", "count", "most"),
     [
         (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 87_400),
-        (ROOMS, (".py",), lambda _: 1, 287),
+        (ROOMS, (".py",), lambda _: 1, 288),
         (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 63_650),
     ],
     ids=["lines of the product", "modules of the product", "lines of tests"],

@@ -31,6 +31,7 @@ ORDER = (
     "datasets.download",
     "datasets.publish",
     "datasets",
+    "loaders.tensors",
     "loaders.batch",
     "loaders",
     "normalize",
