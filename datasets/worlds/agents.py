@@ -43,11 +43,11 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
 from orlog.manifests.roles import MASKS
 
+# what each agent has of its own, by the names that `orlog.record_parallel` gives
 COLUMNS = ("acts", "rewards", "terminations", "truncations")
-"""What each agent has of its own, by the names that `orlog.record_parallel` gives."""
 
+# returns the action of an agent that the world moves itself, for its observation
 Script: TypeAlias = Callable[[np.ndarray], Any]
-"""Returns the action of an agent that the world moves itself, for its observation."""
 
 
 class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
@@ -180,11 +180,9 @@ def towards(direction: np.ndarray, least: float = 0.0) -> int:
     return 1 + 2 * axis + int(direction[axis] > 0)
 
 
+# returns the action of each agent, by name, for what all of them observe
 Controller: TypeAlias = Callable[[Mapping[str, np.ndarray]], dict[str, int]]
-"""Returns the action of each agent, by name, for what all of them observe."""
-
-STEPS = 25
-"""Steps of an episode in both worlds."""
+STEPS = 25  # steps of an episode in both worlds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,12 +190,9 @@ class AgentsRecipe(PlayedRecipe):
     """Everything that decides the bytes of an `agents` dataset.
 
     Attributes:
-        environment_id: The registered environment that records and scores.
         controller: Name in `CONTROLLERS` of the one that records.
         noise: Probability with which an agent draws its action uniformly.
         expert_controller: Name of the one that is the expert of scores, without noise.
-        count: Number of episodes.
-        seed: Root of all randomness.
     """
 
     environment_id: str
@@ -255,7 +250,6 @@ class AgentsRecipe(PlayedRecipe):
 def _draw(
     rng: np.random.Generator, chosen: Mapping[str, int], space: Any, noise: float
 ) -> tuple[dict[str, int], dict[str, float]]:
-    """Return the action of each agent, and its log-probability."""
     actions, log_probs = {}, {}
     for agent, action in chosen.items():
         choices = int(space[agent].n)
@@ -326,7 +320,6 @@ CONTROLLERS: dict[str, Controller] = {
 
 
 def _entries(task: str, about: str, plan: str, shared: str, seed: int) -> dict[str, CatalogueEntry]:
-    """Return the three datasets of a world."""
     found = {}
     levels = {"random": (shared, 1.0), "medium": (plan, 0.4), "expert": (shared, 0.05)}
     for number, (level, (controller, noise)) in enumerate(levels.items()):

@@ -106,7 +106,6 @@ class ShopRecipe(PlayedRecipe):
         steps: Choices in the dataset.
         temperature: Softness of the old rule, in units of a chance to be clicked.
         noise: Share of uniform choices.
-        seed: Root of all randomness.
     """
 
     steps: int

@@ -149,7 +149,6 @@ def _find_built(wanted: DatasetName, entry: CatalogueEntry) -> Path | None:
 
 
 def _read(folder: Path) -> Manifest | None:
-    """Return the manifest in a folder; None if it cannot be read."""
     with contextlib.suppress(IntegrityError, FormatVersionError):
         return read_manifest(folder / MANIFEST_FILE)
     return None
@@ -262,7 +261,6 @@ def _until(episodes: Iterator[Episode], steps: int) -> Iterator[Episode]:
 
 
 def _cut(episode: Episode, steps: int) -> Episode:
-    """Return an episode, truncated at this step if it is longer."""
     if len(episode) <= steps:
         return episode
     truncations = np.zeros(steps, np.bool_)
@@ -279,7 +277,6 @@ def _cut(episode: Episode, steps: int) -> Episode:
 
 
 def _rows(columns: Any, count: int) -> Any:
-    """Return the first rows of columns, which may be nested."""
     if isinstance(columns, dict):
         return {name: _rows(one, count) for name, one in columns.items()}
     if isinstance(columns, tuple):

@@ -34,13 +34,11 @@ import numpy as np
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, for_each, play_episode
 
+# returns the action for an observation: an integer, or a list of numbers inside the bounds
 Controller: TypeAlias = Callable[[list[float]], Any]
-"""Returns the action for an observation: an integer, or a list of numbers inside the bounds."""
-
 BEHAVIORS = ("random", "medium", "expert")
 
-EXPERT = (0.1, 0.2, 1.0, 1.0)
-"""Weights of position, velocity, angle and angular velocity; balances for 500 steps."""
+EXPERT = (0.1, 0.2, 1.0, 1.0)  # weights of position, velocity, angle and angular velocity; balances for 500 steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,13 +46,9 @@ class ClassicRecipe(PlayedRecipe):
     """Everything that decides the bytes of a `classic` dataset.
 
     Attributes:
-        environment_id: The registered environment that records and scores.
         controller: Name of the controller in `CONTROLLERS`.
         medium_noise: Noise of medium episodes, as the module's docstring says.
         expert_noise: Noise of expert episodes.
-        count: Number of episodes.
-        steps: Number of steps that these episodes have, for lists and progress bars.
-        seed: Root of all randomness.
     """
 
     environment_id: str
@@ -107,7 +101,6 @@ def is_discrete(env: gymnasium.Env[Any, Any]) -> bool:
 def _draw_discrete(
     rng: np.random.Generator, space: Any, chosen: int, noise: float | None
 ) -> tuple[int, dict[str, float]]:
-    """Return an action and its log-probability."""
     share = 1.0 if noise is None else noise
     chance, uniform = rng.random(2).tolist()
     action = chosen if chance >= share else int(space.n * uniform)
@@ -137,7 +130,6 @@ def draw_continuous(
 
 
 def _below(value: float) -> float:
-    """Return the probability that a standard Gaussian lies below a value."""
     return (1 + math.erf(value / math.sqrt(2))) / 2
 
 
@@ -183,7 +175,6 @@ def land_smoothly(observation: list[float]) -> list[float]:
 
 
 def _landing(observation: list[float]) -> tuple[float, float]:
-    """Return how much a lander should turn, and how much it should be lifted."""
     x, y, velocity_x, velocity_y, angle, speed, left_leg, right_leg = observation
     if left_leg or right_leg:
         return 0.0, -0.5 * velocity_y
@@ -215,7 +206,6 @@ class CartPoleRecipe(PlayedRecipe):
         weights: The controller pushes right where these weights of position (m), velocity (m/s),
             angle (rad) and angular velocity (rad/s) sum to more than 0.
         noise: Probability that the controller's action is replaced by a random one.
-        seed: Root of all randomness.
     """
 
     steps: int
@@ -257,7 +247,6 @@ def push(observation: np.ndarray, weights: tuple[float, ...]) -> int:
 
 
 def _mixed(task: str, recipe: ClassicRecipe) -> CatalogueEntry:
-    """Return the entry of a task's dataset."""
     return CatalogueEntry(
         description=(
             f"{task}: episodes of random actions, of a noisy controller and of a good one in turn, "

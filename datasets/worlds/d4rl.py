@@ -76,7 +76,6 @@ class Ant(gymnasium.ObservationWrapper[np.ndarray, np.ndarray, np.ndarray]):
     """Gymnasium's Ant-v4 with the 111 numbers that D4RL's datasets hold: 84 zeros follow its observations."""
 
     def __init__(self, render_mode: str | None = None) -> None:
-        """Make Ant-v4."""
         make: Any = AntEnv
         super().__init__(make() if render_mode is None else make(render_mode=render_mode))
         self.observation_space = Box(-np.inf, np.inf, (27 + FORCES,), np.float64)
@@ -103,7 +102,6 @@ class _Simulated(gymnasium.Env[np.ndarray, np.ndarray]):
         self.action_space = Box(-1.0, 1.0, (actions,), np.float32)
 
     def set_state(self, qpos: np.ndarray, qvel: np.ndarray) -> None:
-        """Put the model into a state."""
         self.data.qpos[:] = qpos
         self.data.qvel[:] = qvel
         mujoco.mj_forward(self.model, self.data)
@@ -123,7 +121,6 @@ class Maze2d(_Simulated):
     """
 
     def __init__(self, maze: str, reward: Literal["sparse", "dense"]) -> None:
-        """Build the maze, a key of `MAPS`."""
         rows = MAPS[maze].split()
         super().__init__(_maze2d_xml(rows), 4, 2)
         self._reward = reward
@@ -294,7 +291,6 @@ class Adroit(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
     """A hand of 24 joints that opens a door, hammers, turns a pen or relocates a ball."""
 
     def __init__(self, task: Literal["door", "hammer", "pen", "relocate"], render_mode: str | None = None) -> None:
-        """Make Gymnasium-Robotics' environment."""
         options = {} if render_mode is None else {"render_mode": render_mode}
         super().__init__(_HANDS[task](reward_type="dense", **options))
         self._hand: Any = self.env
@@ -366,7 +362,6 @@ class Kitchen(gymnasium.Env[np.ndarray, np.ndarray]):
     metadata = {"render_modes": ["human", "rgb_array", "depth_array"], "render_fps": 12}  # noqa: RUF012
 
     def __init__(self, tasks: str, render_mode: str | None = None) -> None:
-        """Make Gymnasium-Robotics' environment with D4RL's noise; `tasks` says which four subtasks."""
         self.tasks = _TASKS[tasks]
         self.kitchen = KitchenEnv(tasks_to_complete=list(self.tasks), robot_noise_ratio=NOISE, render_mode=render_mode)
         self.render_mode = render_mode

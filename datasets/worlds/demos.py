@@ -41,9 +41,7 @@ from orlog.errors import SimulatorError
 
 SIZE = 64
 WORLD = "FetchPickAndPlace-v4"
-STATE = 25
-"""Numbers of the world's own observation."""
-
+STATE = 25  # numbers of the world's own observation
 _ARM = [*range(3), 9, 10, *range(20, 25)]  # where the world's observation has the robot itself
 _CAMERA = {"distance": 0.95, "azimuth": 180.0, "elevation": -45.0, "lookat": np.array([1.3, 0.75, 0.5])}
 _GOAL = "target0"  # the red ball
@@ -144,11 +142,9 @@ class DemosRecipe(PlayedRecipe):
     """Everything that decides the bytes of a `demos` dataset.
 
     Attributes:
-        count: Number of episodes.
         demonstrations: How many of them, the first ones, are demonstrations.
         noise: Standard deviation of the noise on demonstrated actions.
         held: Steps for which random play holds an action.
-        seed: Root of all randomness.
     """
 
     count: int
@@ -224,7 +220,6 @@ class FramesRecipe(DemosRecipe):
 
 
 def _by_the_world(env: gymnasium.Env[Any, Any]) -> np.ndarray:
-    """Return the controller's action for what the world behind the frames tells."""
     world: Any = env.unwrapped
     return pick_and_place(world.told)
 

@@ -218,7 +218,6 @@ def _registered(environment_id: str) -> EnvSpec:
 
 
 def _register_own(environment_id: str) -> None:
-    """Register an environment of orlog's own, if this is the id of one."""
     if environment_id in gymnasium.registry:
         return
     if environment_id in _OWN:
@@ -236,7 +235,6 @@ def _register_own(environment_id: str) -> None:
 
 
 def _is_registered(environment_id: str) -> bool:
-    """Return whether an id is registered; imports packages that may register it if needed."""
     for module in _REGISTERING:
         if environment_id in gymnasium.registry:
             break

@@ -38,13 +38,10 @@ class MujocoRecipe(PlayedRecipe):
     """Everything that decides the bytes of a `mujoco` dataset.
 
     Attributes:
-        environment_id: The registered environment that records and scores.
-        steps: Steps in the dataset.
         behaviors: Name of the file of behavior policies; empty where actions are uniform.
         digest: Digest of that file; empty without a file.
         policies: Positions in that file of the policies, each of which records a part with an equal
             number of steps; None in place of a position stands for uniform actions.
-        seed: Root of all randomness.
         part: Which part this recipe makes; None: all.
     """
 
@@ -168,7 +165,6 @@ TASKS = {
 
 
 def _entries(task: str, trained: _Task) -> dict[str, CatalogueEntry]:
-    """Return the datasets of a task by name."""
     expert = len(trained.returns) - 1
     medium = expert - 1
     one_medium = f"a policy that returns {trained.returns[medium]:,}"

@@ -49,9 +49,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
 from orlog.datasets.worlds.tabular import Table, policy_values, stationary_values
 
-PARTS = {2: 20, 3: 4}
-"""Into how many parts a grid of weights divides each of so many objectives."""
-
+PARTS = {2: 20, 3: 4}  # into how many parts a grid of weights divides each of so many objectives
 _STEPS = 100  # of an episode, as in the packages
 _PATIENCE = 0.999  # so that of two ways that are worth the same, the shorter one is better
 _WORTH = {"treasure": 1.0, "gathering": 0.95}
@@ -252,7 +250,6 @@ class ObjectivesRecipe(PlayedRecipe):
         informed: One episode of so many follows the weights that it has.
         noise: Share of uniform actions.
         steps: Steps in the dataset; the last episode is cut (truncated) where they run out.
-        seed: Root of all randomness.
     """
 
     world: str
@@ -307,7 +304,6 @@ class ObjectivesRecipe(PlayedRecipe):
 
 
 def _entry(task: str, recipe: ObjectivesRecipe) -> CatalogueEntry:
-    """Return the entry of a world's dataset."""
     return CatalogueEntry(
         description=(
             f"{task}, with other weights in each episode, of which the data follow some; the reward of each objective "

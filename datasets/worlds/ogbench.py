@@ -50,11 +50,8 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.environments import check_installed
 from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, finished_episode
 
-PLACE = slice(0, 2)
-"""Where an observation of a point maze has the ball's place."""
-
-CUBE = slice(19, 22)
-"""Where an observation of cube-single has the cube's place."""
+PLACE = slice(0, 2)  # where an observation of a point maze has the ball's place
+CUBE = slice(19, 22)  # where an observation of cube-single has the cube's place
 
 
 class GoalTasks(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
@@ -67,7 +64,6 @@ class GoalTasks(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own attribute)
 
     def __init__(self, inner: Any, achieved: slice) -> None:
-        """Make it of OGBench's environment and the place of the achieved goal in observations."""
         self.inner = inner
         self._achieved = achieved
         self._goal = np.zeros(achieved.stop - achieved.start)
@@ -193,15 +189,11 @@ class _OGBenchRecipe(PlayedRecipe):
     version = 1  # raised whenever the same parameters would give other bytes
 
     def lengths(self, limit: int) -> list[int]:  # noqa: ARG002 (episodes of the data are longer)
-        """Number of steps of each episode."""
         whole, rest = divmod(self.steps, self.episode_steps)
         return [self.episode_steps] * whole + ([rest] if rest else [])
 
     def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1`.
-
-        Raises MissingExtraError if ogbench is not installed.
-        """
+        """Yield episodes `first` to `last - 1`."""
         check_installed(self.environment_id)
         lengths = self.lengths(0)
         env = self._environment()
@@ -223,7 +215,6 @@ class _OGBenchRecipe(PlayedRecipe):
         raise NotImplementedError
 
     def _episode(self, env: Any, reset_seed: int, length: int) -> Episode:
-        """Return an episode of this length."""
         raise NotImplementedError
 
 
@@ -323,13 +314,11 @@ class _Record:
         self._rewards: list[float] = []
 
     def add(self, action: np.ndarray, reward: float, observation: np.ndarray, goal: Any) -> None:
-        """Add a step: its action and reward, and the observation and goal after it."""
         self._actions.append(action)
         self._rewards.append(float(reward))
         self._observations.append(goal_observation(observation, self._achieved, goal))
 
     def episode(self, reset_seed: int) -> Episode:
-        """Return the episode, truncated at its last step."""
         return finished_episode(self._observations, self._actions, self._rewards, (False, True), seed=reset_seed)
 
 

@@ -52,18 +52,13 @@ from jaxtyping import Float64, UInt8
 from orlog.datasets.worlds.classic import ClassicRecipe
 from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, Watching
 
-SIZE = 36
-"""Pixels on each side: the fewest that the Nature convolutions take, and that they cover exactly."""
+SIZE = 36  # pixels on each side: the fewest that the Nature convolutions take, and that they cover exactly
+FRAMES = 3  # frames in an observation, so that speeds and changes of speed can be seen
 
-FRAMES = 3
-"""Frames in an observation, so that speeds and changes of speed can be seen."""
-
+# the space of observations: the last frames as channels, the newest last
 STACK = spaces.Box(0, 255, (SIZE, SIZE, FRAMES), np.uint8)
-"""The space of observations: the last frames as channels, the newest last."""
 
-Coverage = Float64[np.ndarray, "36 36"]
-"""The share of each pixel that a shape covers, by row and column."""
-
+Coverage = Float64[np.ndarray, "36 36"]  # the share of each pixel that a shape covers, by row and column
 _CENTERS = np.arange(SIZE) + 0.5
 
 
@@ -107,15 +102,9 @@ def next_stack(
     return np.concatenate([stack[:, :, 1:], newest[:, :, None]], axis=-1)
 
 
-LANDING = 32.0
-"""Height at which things are caught or lost, in pixels from above."""
-
-PADDLES = tuple(float(x) for x in range(4, SIZE, 2))
-"""The places of the paddle's center."""
-
-REACH = 5.0
-"""Largest distance in x between a thing that is caught and the paddle's center."""
-
+LANDING = 32.0  # height at which things are caught or lost, in pixels from above
+PADDLES = tuple(float(x) for x in range(4, SIZE, 2))  # the places of the paddle's center
+REACH = 5.0  # largest distance in x between a thing that is caught and the paddle's center
 _CHANCE, _APPLES = 1 / 6, 0.6
 _TOP = -2.0
 
@@ -205,9 +194,7 @@ class Catch(gymnasium.Env[np.ndarray, np.int64]):
         return picture(*shapes)
 
 
-ON_TARGET = 3.0
-"""Distance of the centers within which a step is rewarded, in pixels."""
-
+ON_TARGET = 3.0  # distance of the centers within which a step is rewarded, in pixels
 _DAMPING = 0.6
 
 Pair: TypeAlias = tuple[float, float]
@@ -278,8 +265,8 @@ def _bounce(place: float, speed: float) -> Pair:
     return place, -speed
 
 
+# returns the action for an environment: an integer, or a list of numbers inside the bounds
 Controller: TypeAlias = Callable[[Any], Any]
-"""Returns the action for an environment: an integer, or a list of numbers inside the bounds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -301,9 +288,8 @@ class PixelsRecipe(ClassicRecipe):
 
 
 _PLACES = np.array(PADDLES)
+# share of uniform actions that the plan for the paddle expects: without any, it would wait until the last moment
 _SLIPS = 0.2
-"""Share of uniform actions that the plan for the paddle expects: without any, it would wait until the
-last moment."""
 
 
 def plan_catches(env: Catch) -> int:
@@ -340,7 +326,6 @@ CONTROLLERS: dict[str, Controller] = {
 
 
 def _mixed(task: str, recipe: PixelsRecipe) -> CatalogueEntry:
-    """Return the entry of a task's dataset."""
     return CatalogueEntry(
         description=(
             f"{task}: episodes of random actions, of a noisy controller and of a good one in turn, "

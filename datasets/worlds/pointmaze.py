@@ -43,10 +43,8 @@ class PointMazeRecipe(PlayedRecipe):
         steps: Steps in the dataset; the last episode is cut (truncated) where they run out.
         maze: Rows of the maze, one character a cell: `#` wall, `g` the goal's cell of the scored
             task, `r` a cell where episodes start, `c` a cell where both may be.
-        environment_id: The registered environment that records and scores.
         noise: Standard deviation of the Gaussian noise on each action before it is clipped.
         reached: Distance in meters at which the controller counts its goal as reached.
-        seed: Root of all randomness.
         episode_steps: Steps after which an episode is cut; None: the environment's limit.
         goal_moves: Most moves over the cells from an episode's start to the goals that the
             controller draws; None: any free cell.
@@ -232,7 +230,6 @@ LARGE = (
 
 
 def _goals_anywhere(maze: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a maze in which an episode may start, and have its goal, in every free cell."""
     return tuple(row.replace("r", "c").replace("g", "c") for row in maze)
 
 

@@ -33,8 +33,7 @@ from orlog.manifests.shipped import recorded_folder
 
 LEVEL = 0.001
 QUANTILES = 100
-MOST_NUMBERS = 64
-"""Columns with more numbers in a row, such as images, are compared by the mean of all of them."""
+MOST_NUMBERS = 64  # columns with more numbers in a row, such as images, are compared by the mean of all of them
 TEST = "two-sample Kolmogorov-Smirnov"
 DIFFERENT = "statistically different"
 NOT_COMPARED = "not compared"
@@ -160,7 +159,6 @@ def _p_value(quantiles: list[float], episodes: int, values: np.ndarray) -> float
 
 
 def _episode_values(dataset: Dataset) -> dict[str, np.ndarray]:
-    """Return the compared values of every episode by name."""
     found: dict[str, list[Any]] = {"returns": [], "lengths": []}
     for block, lengths in dataset.blocks():
         found["lengths"].append(lengths.astype(np.float64))

@@ -131,12 +131,13 @@ class PlayedRecipe:
     """What recipes have in common that play one environment, an episode after another.
 
     It is for dataclasses of numbers. They say with `episode(env, reset_seed, rng, index)` how one is played, from a seed
-    for the environment's reset and a generator that are its own.
+    for the environment's reset and a generator that are its own. Most have `environment_id`, the registered environment
+    that records and scores, `count`, the number of episodes, `steps`, how many these have, and `seed`, the root of all
+    randomness.
     """
 
     version = 1  # raised whenever the same parameters would give other bytes
-    NO_BYTES: ClassVar[frozenset[str]] = frozenset()
-    """Fields that follow from others, or decide none of the bytes."""
+    NO_BYTES: ClassVar[frozenset[str]] = frozenset()  # fields that follow from others, or decide none of the bytes
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -194,7 +195,6 @@ class Watching:
     """A controller as a policy: it looks at environments, not at observations."""
 
     def __init__(self, choose: Callable[[Any], Any]) -> None:
-        """Take what returns the action for an environment: an integer, numbers inside the bounds, or a text."""
         self._choose = choose
         self._environments: Sequence[gymnasium.Env[Any, Any]] = ()
 

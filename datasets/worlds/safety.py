@@ -60,8 +60,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.classic import draw_continuous
 from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, for_each, play_episode
 
-EDGE = 1.2
-"""Where the walls are."""
+EDGE = 1.2  # where the walls are
 
 Pair: TypeAlias = tuple[float, float]
 
@@ -79,7 +78,6 @@ class Point(gymnasium.Env[np.ndarray, np.ndarray], abc.ABC):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # Gymnasium's own name
 
     def __init__(self, numbers: int) -> None:
-        """Make it; `numbers` are those of an observation."""
         self.observation_space = spaces.Box(-2.0, 2.0, (numbers,), np.float32)
         self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
@@ -122,13 +120,11 @@ class Point(gymnasium.Env[np.ndarray, np.ndarray], abc.ABC):
 
 
 def _move(place: float, speed: float) -> Pair:
-    """Return the next place and speed in one direction, where walls stop."""
     moved = min(max(place + speed, -EDGE), EDGE)
     return moved, speed if moved == place + speed else 0.0
 
 
-BAND = 0.6
-"""Distance of the two lines from the middle."""
+BAND = 0.6  # distance of the two lines from the middle
 
 
 class Circle(Point):
@@ -156,12 +152,10 @@ class Circle(Point):
         return abs(place[0]) > BAND
 
 
-TARGET = 0.8
-"""Distance of the targets from the middle."""
+TARGET = 0.8  # distance of the targets from the middle
 
+# center and radius of each zone
 ZONES: tuple[tuple[Pair, float], ...] = (((0.0, 0.0), 0.35), ((0.0, 1.0), 0.3), ((0.0, -1.0), 0.3))
-"""Center and radius of each zone."""
-
 _REACHED = 0.25
 _START = (0.3, 0.6)  # from the left target, at most, in each direction
 
@@ -199,8 +193,8 @@ class Hazard(Point):
         return any(math.dist(place, center) <= radius for center, radius in ZONES)
 
 
+# returns the action for an observation and a boldness within 0 and 1
 Controller: TypeAlias = Callable[[list[float], float], list[float]]
-"""Returns the action for an observation and a boldness within 0 and 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -208,13 +202,9 @@ class SafetyRecipe(PlayedRecipe):
     """Everything that decides the bytes of a `safety` dataset.
 
     Attributes:
-        environment_id: The registered environment that records and scores.
         controller: Name of the controller in `CONTROLLERS`.
         boldness: Lowest and highest boldness of an episode.
         noise: Standard deviation of the noise of actions.
-        count: Number of episodes.
-        steps: Number of steps that these episodes have, for lists and progress bars.
-        seed: Root of all randomness.
     """
 
     environment_id: str
@@ -304,7 +294,6 @@ _TASKS = {
 
 
 def _datasets() -> dict[str, CatalogueEntry]:
-    """Return the entries of all tasks and behaviors."""
     found: dict[str, CatalogueEntry] = {}
     for task, (about, environment_id, controller) in _TASKS.items():
         for behavior, boldness in _BOLDNESS.items():

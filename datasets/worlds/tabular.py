@@ -199,7 +199,6 @@ def _best_values(table: Callable[[], Table], horizon: int) -> list[np.ndarray]:
 
 
 def _of_lists(env: Any) -> Table:
-    """Return the table of one of Gymnasium's toy texts, which has it as lists of transitions."""
     states, actions = int(env.observation_space.n), int(env.action_space.n)
     rows = [
         (state * actions + action, int(after), float(chance), float(reward), bool(ended))
@@ -299,7 +298,6 @@ class TabularRecipe(PlayedRecipe):
         noise: Share of uniform actions in the behavior.
         discount: Discount of the values.
         steps: Steps in the dataset; the last episode is cut (truncated) where they run out.
-        seed: Root of all randomness.
     """
 
     environment_id: str
@@ -400,7 +398,6 @@ def known_values(recipe: TabularRecipe) -> KnownValues:
 
 
 def _entry(task: str, recipe: TabularRecipe) -> CatalogueEntry:
-    """Return the entry of a world's dataset."""
     return CatalogueEntry(
         description=(
             f"{task}; numbered states and actions, and the exact values of both the best policy and the one "

@@ -36,8 +36,7 @@ from gymnasium import spaces
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
 
-STATE = 39
-"""Numbers of an observation that are Meta-World's own."""
+STATE = 39  # numbers of an observation that are Meta-World's own
 
 
 class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
@@ -152,10 +151,8 @@ class TasksRecipe(PlayedRecipe):
 
     Attributes:
         environment_id: The registered environment that records and scores; it decides which tasks there are.
-        count: Number of episodes.
         length: Steps of each episode.
         noises: Standard deviations of the noise.
-        seed: Root of all randomness.
     """
 
     environment_id: str
@@ -208,7 +205,6 @@ class TasksRecipe(PlayedRecipe):
 
 
 def _demonstrations(which: str, recipe: TasksRecipe) -> CatalogueEntry:
-    """Return the entry of a benchmark's demonstrations."""
     return CatalogueEntry(
         description=(
             f"The {which} of Meta-World, which one policy is to play: noisy demonstrations by its scripted "

@@ -194,7 +194,6 @@ def _zeros(space: Any) -> Any:
 
 
 def _noisy(rng: np.random.Generator, space: Any, values: Any, noise: float) -> np.ndarray:
-    """Return an array with noise, of its own dtype and inside the bounds of its space."""
     added = np.asarray(values) + noise * rng.standard_normal(space.shape)
     inside: np.ndarray = np.clip(added, space.low, space.high).astype(space.dtype)
     return inside
@@ -248,7 +247,6 @@ class UncertainRecipe:
 
 @functools.cache
 def _behind_uncertainty(kind: type) -> type[Any]:
-    """Return the class of a kind of recipe's variants."""
     return dataclasses.make_dataclass(
         f"Uncertain{kind.__name__}",
         [],
@@ -291,7 +289,6 @@ def with_uncertainty(recipe: Any, **uncertainty: float) -> Any:
 
 
 def _variant(plain: str, scene: str, about: str, **uncertainty: float) -> CatalogueEntry:
-    """Return the entry of a variant of a dataset."""
     recipe = {**CLASSIC, **MUJOCO}[plain].recipe
     return CatalogueEntry(
         description=f"{scene}, as in {plain}, but {about}. {recipe.steps:,} steps.",

@@ -65,21 +65,11 @@ from jaxtyping import UInt8
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, Watching, play_episode
 
-CHAIN = 4
-"""Rooms from the first one to the one with the coin, both included."""
-
-ROOMS = 8
-"""Rooms of a house."""
-
-PRICE = 0.02
-"""What a command costs."""
-
-TEXTS = spaces.Text(1000, min_length=0, charset=string.printable)
-"""The space of observations."""
-
-COMMANDS = spaces.Text(100, min_length=0, charset=string.printable)
-"""The space of actions."""
-
+CHAIN = 4  # rooms from the first one to the one with the coin, both included
+ROOMS = 8  # rooms of a house
+PRICE = 0.02  # what a command costs
+TEXTS = spaces.Text(1000, min_length=0, charset=string.printable)  # the space of observations
+COMMANDS = spaces.Text(100, min_length=0, charset=string.printable)  # the space of actions
 _TAKE = "take coin"
 _ANSWERS = {
     "inventory": "You carry nothing.",
@@ -229,21 +219,11 @@ def _knowledge() -> Any:
     return KnowledgeBase.load(KB_PATH)
 
 
-OBJECTS = (("red", "ball"), ("green", "box"), ("blue", "key"))
-"""What lies in the room."""
-
-ROOM = 7
-"""Cells on each side of the room, with its walls."""
-
-STEPS = 12
-"""Most steps of an episode."""
-
-MOTIONS = 3
-"""The first actions: to turn left, to turn right, and to go forward."""
-
-SIDE = 7
-"""Cells on each side of the grid that is seen; the agent is in the middle of its last row."""
-
+OBJECTS = (("red", "ball"), ("green", "box"), ("blue", "key"))  # what lies in the room
+ROOM = 7  # cells on each side of the room, with its walls
+STEPS = 12  # most steps of an episode
+MOTIONS = 3  # the first actions: to turn left, to turn right, and to go forward
+SIDE = 7  # cells on each side of the grid that is seen; the agent is in the middle of its last row
 _WORDS: dict[str, Any] = {"min_length": 0, "charset": string.printable}
 _THINGS = ("key", "ball", "box")
 
@@ -303,7 +283,6 @@ class GoTo(gymnasium.Env[dict[str, Any], Any]):
 
 @functools.cache
 def _room() -> Any:
-    """Return the class of the level; it imports MiniGrid."""
     from minigrid.envs.babyai.core import verifier
     from minigrid.envs.babyai.goto import GoToLocal
 
@@ -350,7 +329,6 @@ def in_words(image: UInt8[np.ndarray, "7 7 more"]) -> str:
 
 
 def _place(ahead: int, right: int) -> str:
-    """Return where something is, seen from the agent."""
     side = f"{abs(right)} {'right' if right > 0 else 'left'}" if right else ""
     forward = f"{ahead} ahead" if ahead else ""
     return ", ".join(one for one in (forward, side) if one) or "in hand"
@@ -362,9 +340,6 @@ class _MixedRecipe(PlayedRecipe):
 
     Attributes:
         random_shares: Share of random actions in the episodes, which take turns.
-        count: Number of episodes.
-        steps: Number of steps that these episodes have, for lists and progress bars.
-        seed: Root of all randomness.
     """
 
     random_shares: tuple[float, ...]
@@ -374,24 +349,19 @@ class _MixedRecipe(PlayedRecipe):
 
     NO_BYTES = frozenset({"steps"})
     environment_id: ClassVar[str]
-    choices: ClassVar[str]
-    """What a random player chooses from, in words."""
+    choices: ClassVar[str]  # what a random player chooses from, in words
 
     @property
     def shares(self) -> str:
-        """The random shares in words."""
         return ", ".join(f"{share:g}" for share in self.random_shares)
 
     def _draw(self, rng: np.random.Generator, world: Any, share: float) -> tuple[Any, dict[str, Any]]:
-        """Return an action, and what is known of it before it is taken."""
         raise NotImplementedError
 
     def _any_action(self, rng: np.random.Generator, world: Any) -> Any:
-        """Return any of the actions."""
         raise NotImplementedError
 
     def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, index: int) -> Episode:
-        """Return one episode."""
         share = self.random_shares[index % len(self.random_shares)]
 
         def choose(_observation: Any) -> tuple[Any, dict[str, Any]]:
@@ -401,7 +371,6 @@ class _MixedRecipe(PlayedRecipe):
         return play_episode(env, reset_seed, choose, metadata, infos=("won",))
 
     def random_policy(self) -> Expert:
-        """Return the player that takes any of the actions."""
         rng = np.random.Generator(np.random.PCG64(0))
         return Expert(
             name=f"uniform over {self.choices}, drawn by PCG64 with seed 0",

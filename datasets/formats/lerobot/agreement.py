@@ -34,7 +34,6 @@ class Agreement:
     """Takes all rows in their order, and says afterwards what is said of other rows."""
 
     def __init__(self, root: Path, info: Info, episodes: Episodes, where: str) -> None:
-        """Take the metadata."""
         self._root, self._where, self._episodes, self._fps = root, where, episodes, float(info.fps)
         self._last = {"timestamp": 0.0, "index": 0.0}  # by how much the last row deviated
         self._off: dict[str, list[np.ndarray]] = {"timestamp": [], "index": []}
@@ -103,7 +102,6 @@ class Agreement:
         return [*notes, *self._misplaced(), *self._other_statistics()]
 
     def _misplaced(self) -> list[Note]:
-        """Return which episodes are said to lie in other rows or files than they do."""
         names = ("dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index")
         rows, tables, end = [], [], self._episodes.begin
         stored = episode_rows(self._root, names, self._where)

@@ -154,7 +154,6 @@ class Columns:
         return rows
 
     def _add_subtasks(self, rows: Rows, block: Block) -> None:
-        """Add the subtask of each row in words, where a column tells it and none has it already."""
         role, persistent = f"infos/{SUBTASK}", self.of_kind("language").get(PERSISTENT)
         if role in rows:
             return
@@ -189,7 +188,6 @@ def read_column(block: Block, name: str, column: Column, rounded: set[str]) -> n
 
 
 def _typed(values: np.ndarray, dtype: np.dtype[Any], block: Block, name: str, rounded: set[str]) -> np.ndarray:
-    """Return numbers in the dtype that info.json says."""
     if values.dtype == dtype or values.dtype.kind in "iu":
         return as_dtype(values, dtype, f"{block.where}, {name}", block.first)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -357,7 +355,6 @@ def listed_columns(info: Info, options: Options, where: str, subtasks: Mapping[i
 
 
 def _role(name: str, features: Mapping[str, Feature], mapped: Mapping[str, str]) -> str:
-    """Return what a feature is that the user says nothing of: what LeRobot's names say."""
     role = ROLES.get(name, f"infos/{name}")
     if name == TERMINATED and DONE not in features:
         role = "terminated"
@@ -370,7 +367,6 @@ def _role(name: str, features: Mapping[str, Feature], mapped: Mapping[str, str])
 
 
 def _column(feature: Feature, role: str, where: str) -> Column:
-    """Return what a feature is, by its role and what info.json says of it."""
     kind, shape, base = feature.dtype, tuple(feature.shape), base_role(role)
     if kind in ("image", "video"):
         names = feature.names
@@ -451,7 +447,6 @@ def add_unlisted(info: Info, files: Sequence[Path], where: str) -> list[Note]:
 
 
 def _unlisted_feature(files: Sequence[Path], name: str, where: str) -> Feature:
-    """Return what info.json would say of a column."""
     if name in (PERSISTENT, EVENTS):
         return Feature("language", [1])
     feature: Feature | None = None

@@ -152,7 +152,6 @@ class _Table(NamedTuple):
 
 
 def _stops(files: Sequence[Path], where: str) -> list[int]:
-    """Return the row after the last one of each file, among all rows."""
     counts = []
     for file in files:
         with reading_arrow(_name(where, file)):
@@ -258,7 +257,6 @@ def _steps(
     details: _Details | None,
     notes: list[Note],
 ) -> Iterator[Steps]:
-    """Yield all steps, and add notes after the last one."""
     columns, usages = reader.columns, list[Usage]()
     roles = {column.role for column in columns.columns.values()}
     persistent: dict[int, dict[str, None]] = {}  # language rows of open episodes
@@ -353,7 +351,6 @@ def _numbers(dtype: str) -> np.dtype[Any]:
 
 
 def _kept_column(role: str, name: str, schema: Schema) -> Column:
-    """Return how a column of a dataset is stored."""
     if name in schema.variable:
         return Column(role, "text")
     spec = schema.columns()[name]
@@ -364,7 +361,6 @@ class _Details:
     """What an export of orlog keeps of each episode, in their order."""
 
     def __init__(self, root: Path, schema: Schema, where: str) -> None:
-        """Take the columns of the dataset."""
         self._root, self._schema, self._where = root, schema, where
         observations = space_columns(schema.observation_space, "observations")
         self._finals = {FINAL + spec.name: spec.name for spec in observations}
@@ -385,7 +381,6 @@ class _Details:
         return rows | {f"next_observation/{name}": values for name, values in nexts.items()}
 
     def metadata(self, episode: int) -> dict[str, Any]:
-        """Return the values of an episode."""
         return {name.removeprefix(EPISODE): self._known[episode][name] for name in self._extras}
 
     def seed(self, episode: int) -> int | None:
@@ -394,7 +389,6 @@ class _Details:
         return None if seed < 0 else seed
 
     def unflattened(self, piece: Steps) -> Steps:
-        """Return a piece with values of the spaces."""
         space, action_space = self._schema.observation_space, self._schema.action_space
         return dataclasses.replace(
             piece,
@@ -403,7 +397,6 @@ class _Details:
         )
 
     def _read(self) -> Iterator[dict[str, Any]]:
-        """Yield what is known of each episode, a few at a time."""
         columns = {
             stored: _kept_column(name, name, self._schema) for stored, name in (self._finals | self._extras).items()
         }

@@ -179,7 +179,6 @@ def read_info(root: Path, where: str) -> Info:
 
 
 def _converted(body: Any, kind: type[Any], where: str) -> Any:
-    """Return a document as a structure."""
     try:
         return msgspec.convert(body, kind)
     except (msgspec.ValidationError, UnicodeError) as error:
@@ -200,7 +199,6 @@ def data_tables(root: Path, info: Info, where: str) -> list[Path]:
 
 
 def _sorted(root: Path, pattern: str) -> list[Path]:
-    """Return the files of a pattern in the order of the numbers in their paths."""
     names = [file.relative_to(root).as_posix() for file in root.glob(pattern)]
     return [Path(name) for name in sorted(names, key=by_numbers)]
 
@@ -288,7 +286,6 @@ def _episode_rows(root: Path, info: Info, cameras: Sequence[str], where: str) ->
 
 
 def _first_lengths(root: Path, where: str) -> list[int]:
-    """Return the frames of each episode of version 1."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 

@@ -51,7 +51,6 @@ class Videos:
     def __init__(
         self, root: Path, episodes: Episodes, shapes: Mapping[str, tuple[int, ...]], fps: float, where: str
     ) -> None:
-        """Take the episodes, the shape of each camera's frames, and frames per second."""
         self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
         self._fps = fps
         self._open: dict[str, _File] = {}
@@ -99,10 +98,7 @@ class _File:
     """An open video whose frames are taken in order."""
 
     def __init__(self, path: Path, camera: str, film: Film, shape: tuple[int, ...], where: str) -> None:
-        """Open it.
-
-        Raises SchemaError if it is missing, or holds no video of that shape; IntegrityError if it is damaged.
-        """
+        """Open it."""
         with contextlib.ExitStack() as stack:
             stream = stack.enter_context(_opened(path, where))
             context = stream.codec_context
@@ -120,10 +116,7 @@ class _File:
         self._taken, self._second = -1, -np.inf  # of the row before
 
     def pair(self, rows: np.ndarray, seconds: np.ndarray, fps: float) -> np.ndarray:
-        """Return the number of the frame of each of the next rows, which the file would show at some seconds.
-
-        Raises IntegrityError if a row has none of its own, or seconds do not grow.
-        """
+        """Return the number of the frame of each of the next rows, which the file would show at some seconds."""
         numbers = rows if self.usage.in_order else _nearest(self._times, seconds)
         off = np.abs(self._times[numbers] - seconds)
         fits = np.diff(seconds, prepend=self._second) > 0
@@ -142,10 +135,7 @@ class _File:
         return numbers
 
     def decode(self, numbers: np.ndarray) -> np.ndarray:
-        """Return frames of growing numbers, (rows, height, width, channels) uint8.
-
-        Raises IntegrityError if one is damaged; SchemaError if its pixels would be cut to 8 bits.
-        """
+        """Return frames of growing numbers, (rows, height, width, channels) uint8."""
         pixels = np.empty((len(numbers), *self._shape), np.uint8)
         with _reading(self._where):
             for row, time in enumerate(self._times[numbers].tolist()):
@@ -222,7 +212,6 @@ def _nearest(times: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def _opened(path: Path, where: str) -> Iterator[Any]:
-    """Yield the only stream of video of an MP4 file."""
     if not path.is_file():
         raise SchemaError(f"{where}: is missing.")
     av = import_av()

@@ -238,7 +238,6 @@ class _Metadata:
     """Writes what is known of each episode: rows of a table in version 3.0, lines of JSON before."""
 
     def __init__(self, folder: Path, where: str, *, is_v3: bool) -> None:
-        """Begin; `where` is what errors call the dataset."""
         template = f"{'meta/episodes' if is_v3 else DETAILS}/{PART}"
         self._table = TableFiles(folder, template, FILE_BYTES, where)
         self._lines: list[TextIO] = []
@@ -280,7 +279,6 @@ class _Metadata:
         )
 
     def close(self) -> None:
-        """Finish the files."""
         self._table.close()
         for file in self._lines:
             file.close()
@@ -302,7 +300,6 @@ def _tasks(episode: Episode, default: str) -> list[str]:
 
 
 def _kept_schema(schema: Schema) -> Schema:
-    """Return the columns of a dataset without those that LeRobot's tables cannot hold."""
     extras = {
         name: spec
         for name, spec in schema.extras.items()
@@ -313,7 +310,6 @@ def _kept_schema(schema: Schema) -> Schema:
 
 
 def _features(schema: Schema) -> dict[str, str]:
-    """Return the column of steps that each feature holds."""
     features: dict[str, str] = {}
     columns = schema.columns()
     for column in [*columns, *schema.variable]:
@@ -351,7 +347,6 @@ def _are_images(rows: np.ndarray) -> bool:
 
 
 def _frames_per_second(episode: Episode) -> int:
-    """Return how many steps a second has."""
     times = episode.infos.get(TIME.removeprefix("infos/"))
     if isinstance(times, np.ndarray) and times.ndim == 1 and len(times) > 1:
         step = float(np.median(np.diff(times.astype(np.float64))))
@@ -509,7 +504,6 @@ class TableFiles:
         self._writer = self._file = None
 
     def _flush(self) -> None:
-        """Write what is held, in groups of bounded size."""
         import pyarrow as pa
         import pyarrow.parquet
 
@@ -568,10 +562,7 @@ class VideoFiles:
     """The videos of one camera, which grow episode by episode."""
 
     def __init__(self, root: Path, camera: str, frames_per_second: int, template: str, *, alone: bool) -> None:
-        """Begin in the folder of a dataset, with paths of a template; each episode may be alone in a file.
-
-        Raises MissingExtraError if PyAV is not installed.
-        """
+        """Begin in the folder of a dataset, with paths of a template; each episode may be alone in a file."""
         import_av()
         self._root, self._camera, self._rate = root, camera, frames_per_second
         self._template, self._is_alone = template, alone
@@ -607,7 +598,6 @@ class VideoFiles:
         self._container = self._stream = None
 
     def _begin(self, size: tuple[int, int]) -> None:
-        """Begin the next file."""
         import av
 
         self.close()
@@ -690,7 +680,6 @@ def with_quantiles(statistics: Mapping[str, Statistics], files: Sequence[Path], 
 
 
 def _quantiles(files: Sequence[Path], name: str, statistics: Statistics, where: str) -> Statistics:
-    """Return the quantiles of a column."""
     shape, size, count = statistics["min"].shape, statistics["min"].size, statistics["count"][0]
     marks = np.empty((len(QUANTILES), size))
     at_once = max(1, COLUMN_BYTES // (8 * int(count)))
@@ -708,14 +697,12 @@ def _quantiles(files: Sequence[Path], name: str, statistics: Statistics, where: 
 
 
 def _stored_statistics(statistics: Statistics) -> dict[str, np.ndarray]:
-    """Return each statistic by LeRobot's name of it."""
     names = ("min", "max", "mean", "std", "count", *QUANTILES)
     known = statistics | {"std": np.sqrt(statistics["variance"])}
     return {name: known[name] for name in names if name in known}
 
 
 def _listed(statistics: Mapping[str, Statistics]) -> dict[str, Any]:
-    """Return the statistics of features as JSON has them."""
     return {
         name: {key: value.tolist() for key, value in _stored_statistics(one).items()}
         for name, one in statistics.items()

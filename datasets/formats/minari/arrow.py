@@ -153,7 +153,6 @@ def _schema(file: Path) -> Any:
 
 
 def _info_shapes(struct: Any, prefix: str = "") -> dict[str, tuple[int, ...] | None]:
-    """Return the shape of a row of each info, nested ones by their path."""
     from pyarrow import types
 
     shapes: dict[str, tuple[int, ...] | None] = {}
@@ -261,7 +260,6 @@ def _wrong_count(episode: _Episode, rows: str) -> IntegrityError:
 
 
 def _part(column: Any, name: str, where: str) -> Any:
-    """Return a part of a column that has several."""
     from pyarrow import types
 
     if not types.is_struct(column.type) or column.type.get_field_index(name) < 0:

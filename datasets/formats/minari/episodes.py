@@ -22,8 +22,8 @@ from orlog.manifests.spaces import map_leaves, space_leaves
 
 BLOCK_BYTES = 2**24
 FLAGS = ("terminations", "truncations")
+# its first step, the step after its last, and what reads its rows of a column: one more of observations and infos
 Block = tuple[int, int, Callable[[str], np.ndarray]]
-"""Its first step, the step after its last, and what reads its rows of a column: one more of observations and infos."""
 
 
 @dataclasses.dataclass
@@ -144,14 +144,12 @@ def row_bytes(space: Any) -> int:
 
 
 def _same_numbers(values: np.ndarray, dtype: Any) -> bool:
-    """Return whether values keep what they are in the dtype of a space."""
     if np.can_cast(values.dtype, dtype, "same_kind"):
         return True
     return values.dtype.kind in "iub" and np.dtype(dtype).kind in "iub"
 
 
 def _is_jpeg(space: spaces.Box, values: np.ndarray) -> bool:
-    """Return whether rows hold JPEG files in place of frames."""
     if space.dtype != np.uint8 or len(space.shape) not in (2, 3) or not len(values):
         return False
     if values.dtype.kind == "O":
@@ -161,7 +159,6 @@ def _is_jpeg(space: spaces.Box, values: np.ndarray) -> bool:
 
 
 def _decoded_frames(files: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
-    """Return decoded frames, a JPEG file each, of the shape that the space says; another one is refused."""
     frames = np.empty((len(files), *shape), np.uint8)
     for number, file in enumerate(files):
         with opened_picture(bytes(file), f"{where}, frame {number}") as image:

@@ -81,7 +81,6 @@ def _open(asked: Asked) -> Iterator[Opened]:
 
 
 def _main_file(files: Sequence[Path]) -> Path:
-    """Return the HDF5 file among files, or in a folder of Minari's layout."""
     if files[0].is_dir():
         return find_data(files[0]) / MAIN_FILE
     return next((file for file in files if file.suffix != ".json"), files[0])
@@ -115,7 +114,6 @@ def _reader(
 
 
 def _info_names(group: Any, where: str) -> list[str]:
-    """Return the paths of all infos of an episode."""
     if not has_child(group, "infos"):
         return []
     infos = child(group, "infos", where, LAYOUT)
@@ -207,7 +205,6 @@ def _checked(nodes: Mapping[str, Any], path: str, where: str, file_bytes: int) -
 
 
 def _detail(group: Any, name: str, where: str) -> Any:
-    """Return an attribute as a number, an array or a text."""
     value = group.attrs.get(name)
     if isinstance(value, bytes | str):
         return value if isinstance(value, str) else value.decode()
@@ -218,7 +215,6 @@ def _detail(group: Any, name: str, where: str) -> Any:
 
 
 def _options(group: Any, where: str) -> dict[str, Any]:
-    """Return the options of the reset, nested as they were."""
     options: dict[str, Any] = {}
     for name in group.attrs:
         if not name.startswith("options/"):
@@ -302,10 +298,7 @@ def _write_values(group: Any, path: str, values: Columns) -> None:
 
 
 def _losses(dataset: Dataset) -> list[str]:
-    """Say what Minari's files cannot hold.
-
-    Raises SchemaError if Minari has no form for a space.
-    """
+    """Say what Minari's files cannot hold."""
     manifest = dataset.manifest
     metadata = metadata_of(manifest, dataset.observation_space, dataset.action_space)
     arrays = [

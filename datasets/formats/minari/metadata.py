@@ -29,8 +29,9 @@ KEYS = (
     *("data_format", "dataset_size", "dataset_id", "minari_version", "env_spec", "description"),
     *("algorithm_name", "ref_min_score", "ref_max_score", "requirements"),
 )
+# keys that become a sentence of the description
 SAID = {"author": "Author", "author_email": "Their address", "code_permalink": "Code"}
-"""Keys that become a sentence of the description."""
+# names in Minari's files that are read, or say what the data say
 READS = (
     *(f"*metadata.json:{key}" for key in (*KEYS, *SAID)),
     "*observations*",
@@ -42,7 +43,6 @@ READS = (
     *("id", "seed", "total_steps", "options"),
     *(f"episode_#@{name}" for name in ("id", "seed", "total_steps", "options/**")),
 )
-"""Names in Minari's files that are read, or say what the data say."""
 _PINNED = re.compile(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+!-]+)")
 _NUMBERED = re.compile(r".*-v\d+")
 _REFERENCES = re.compile(r"Minari's reference returns: (\S+) for 0, (\S+) for 1\.")

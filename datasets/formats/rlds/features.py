@@ -436,10 +436,7 @@ class Column:
     """
 
     def __init__(self, example: Mapping[str, Any], leaf: Leaf, where: str) -> None:
-        """Take a feature of a record.
-
-        Raises IntegrityError if the record has none of that name, or it holds values of another kind.
-        """
+        """Take a feature of a record."""
         self.leaf, self.where = leaf, f"{where}, {leaf.name}"
         missing = [name for name in leaf.stored_names if name not in example]
         if missing:
@@ -464,10 +461,7 @@ class Column:
         return IntegrityError(f"{self.where}: {what}.", file=self.where)
 
     def __len__(self) -> int:
-        """Return the number of rows.
-
-        Raises IntegrityError if the numbers are no whole number of rows.
-        """
+        """Return the number of rows."""
         size, count = max(1, self.leaf.size), len(self._values)
         if self._stops is not None or isinstance(self._values, list):
             return count if self._stops is None else len(self._stops)
@@ -525,7 +519,6 @@ class Column:
         return self._values[0]
 
     def _typed(self, values: np.ndarray) -> np.ndarray:
-        """Return numbers in the dtype that features.json says, if it holds them."""
         dtype = self.leaf.dtype
         if len(values) and (values.dtype.kind == "f") != (dtype.kind == "f"):
             raise self._error(f"expected {dtype}, found {values.dtype}")

@@ -193,7 +193,6 @@ class _Reader:
         yield sum(column.replaced_bytes for column in (*infos.values(), *whole.values()))
 
     def _add_known(self, metadata: dict[str, Any], episode: Episode) -> None:
-        """Add the values of an episode that its features do not hold."""
         if self.has_splits:
             metadata[SPLIT] = episode.record.shard.split
         if self.has_missing:

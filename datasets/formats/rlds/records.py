@@ -70,11 +70,7 @@ class Features:
     def __init__(
         self, leaves: list[Leaf], left_out: dict[str, str], where: str, columns: Mapping[str, str] | None = None
     ) -> None:
-        """Sort the features, by their names or as `columns` (`--map`) says.
-
-        Raises SchemaError if they are not those of RLDS; MissingExtraError if there are images, and Pillow is
-        not installed.
-        """
+        """Sort the features, by their names or as `columns` (`--map`) says."""
         self._where, self._left_out = where, dict(left_out)
         self.observation: dict[str, Leaf] = {}
         self.action: dict[str, Leaf] = {}

@@ -21,9 +21,9 @@ from orlog.datasets.formats.safe_reading import reading
 from orlog.errors import IntegrityError, SchemaError, needing
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
-Span = tuple[int, int]
-"""Where bytes start in a file, and where they stop."""
+Span = tuple[int, int]  # where bytes start in a file, and where they stop
 Values = np.ndarray | list[bytes]
+# the messages of tensorflow/core/example, in a package of their own beside an installed TensorFlow's
 EXAMPLE = """
 name: "orlog/example.proto" package: "orlog" syntax: "proto3"
 message_type { name: "BytesList" field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
@@ -48,7 +48,6 @@ message_type {
 }
 message_type { name: "Example" field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".orlog.Features" } }
 """
-"""The messages of tensorflow/core/example, in a package of their own beside an installed TensorFlow's."""
 
 
 @functools.cache

@@ -142,7 +142,6 @@ class _Leaf(NamedTuple):
 
 
 def _features_of(dataset: Dataset) -> tuple[dict[str, _Leaf], dict[str, _Leaf]]:
-    """Return the features of steps and of whole episodes."""
     schema = dataset.schema
     steps = {
         **_space_leaves("observation", dataset.observation_space, dataset.name),
@@ -172,7 +171,6 @@ def _features_of(dataset: Dataset) -> tuple[dict[str, _Leaf], dict[str, _Leaf]]:
 
 
 def _record(episode: Episode, steps: Mapping[str, _Leaf], whole: Mapping[str, _Leaf]) -> dict[str, Any]:
-    """Return the features of an episode, as they are stored."""
     count = len(episode.rewards)
     last = np.arange(count + 1) == count
     values: dict[str, Any] = {
@@ -215,7 +213,6 @@ def tfds_losses(dataset: Dataset) -> list[str]:
 
 
 def _kept(dataset: Dataset) -> list[str]:
-    """Return the columns of steps and episodes that RLDS has a place for."""
     schema = dataset.schema
     kept = []
     for name, spec in schema.extras.items():
@@ -242,7 +239,6 @@ def _tfds_name(dataset: Dataset) -> str:
 
 
 def _info_name(name: str) -> str:
-    """Return the name of an info among the features of steps."""
     return f"infos/{name}" if name.partition("/")[0] in RESERVED and name != "discount" else name
 
 
@@ -256,10 +252,7 @@ def _discounts(episode: Episode, last: np.ndarray) -> np.ndarray:
 
 
 def _space_leaves(role: str, space: gymnasium.Space[Any], dataset: str) -> dict[str, _Leaf]:
-    """Return the features of a space by their paths.
-
-    Raises SchemaError if there are none for it.
-    """
+    """Return the features of a space by their paths."""
     match space:
         case spaces.Dict() if space.spaces and not any("/" in key for key in space.spaces):
             found: dict[str, _Leaf] = {}
@@ -309,7 +302,6 @@ def _one_row(value: Any) -> Any:
 
 
 def _nested(leaves: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the tree of features by their paths."""
     groups: dict[str, dict[str, dict[str, Any]]] = {}
     for path, leaf in leaves.items():
         name, _, rest = path.partition("/")

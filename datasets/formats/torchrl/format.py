@@ -144,10 +144,7 @@ def _rows_before_zeros(rows: Mapping[str, np.ndarray], numbers: Sequence[str], c
 
 
 def _batch(shape: tuple[int, ...], filled: int | None, cursor: int, where: str) -> Batch:
-    """Return where rows lie, of a storage as far as it is filled; None if it is no storage.
-
-    Raises SchemaError if environments are filled to different lengths.
-    """
+    """Return where rows lie, of a storage as far as it is filled; None if it is no storage."""
     if filled is None:
         return Batch(shape, math.prod(shape[:-1]), shape[-1], in_turn=False)
     environments, count = math.prod(shape[1:]), min(filled, math.prod(shape))
@@ -168,11 +165,7 @@ class _Reader:
     def __init__(
         self, tensors: dict[str, TensorColumn], where: str, batch: Batch, mapped: Mapping[str, str], *, is_ring: bool
     ) -> None:
-        """Find out what the tensors are.
-
-        Raises SchemaError if action, reward, flags or observations are missing, or something else than
-        observations is said to be another tensor.
-        """
+        """Find out what the tensors are."""
         self._where, self.notes, self._is_ring = where, list[Note](), is_ring
         self._tensors, self._batch = tensors, batch
         self._flags = [flag for flag in FLAGS if f"{NEXT}{flag}" in tensors]
@@ -210,10 +203,7 @@ class _Reader:
         )
 
     def _find_observations(self, mapped: Mapping[str, str]) -> dict[str, str]:
-        """Return the tensors of observations by their roles, such as `observation/NAME`.
-
-        Raises SchemaError if there is none, or next ones are not alike.
-        """
+        """Return the tensors of observations by their roles, such as `observation/NAME`."""
         roles = {role: name for name, role in mapped.items()}
         odd = [role for role in roles if base_role(role) != OBSERVATION]
         if odd or (OBSERVATION in roles and len(roles) > 1):
@@ -243,10 +233,7 @@ class _Reader:
         return {f"{OBSERVATION}/{name.removeprefix(f'{OBSERVATION}/')}": name for name in names}
 
     def steps(self, options: Options) -> Iterator[Steps]:
-        """Yield all steps, in pieces; one that no flag ends just stops, if the user does not say otherwise.
-
-        Raises SchemaError if next observations are not those that follow; IntegrityError if a flag is none.
-        """
+        """Yield all steps, in pieces; one that no flag ends just stops, if the user does not say otherwise."""
         ends = self._ends()
         unknown = UnknownEnds(options, self._where, says=("terminated", "truncated"))
         lengths = ends_of_lengths(np.diff(ends, prepend=-1))
@@ -268,7 +255,6 @@ class _Reader:
         self.notes += cutter.notes()
 
     def _ends(self) -> np.ndarray:
-        """Return the last row of each episode, in order."""
         parts: list[np.ndarray] = []
         count, block, lanes = self._batch.rows_filled, 2**20, self._batch.ends()
         for start in range(0, count, block):
@@ -344,7 +330,6 @@ class _Reader:
             raise SchemaError(f"{self._where}: at row {row}, one of {count} such rows, {why}")
 
     def _rows(self, start: int, stop: int) -> Rows:
-        """Return columns by what they are here."""
         rows: Rows = {}
         for role, name in self._observations.items():
             rows[role] = _numbers(self._tensors[name][start:stop])
@@ -376,7 +361,6 @@ class _Reader:
         return flags_of(values, f"{NEXT}{flag}", self._where, first=start)
 
     def _column(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Return rows of one number each."""
         values = self._tensors[name][start:stop]
         if values.size != len(values):
             raise SchemaError(f"{self._where}, {name}: expected one number a row, found rows of {values.shape[1:]}.")

@@ -34,8 +34,7 @@ LONGEST_NAME = 240  # of a file, in bytes
 NUMBERS = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
 DTYPES = {f"torch.{name}": np.dtype(name) for name in (*NUMBERS, "float16", "float32", "float64")}
 UNSAFE = frozenset('/<>:"|?*\\ %\x7f') | {chr(code) for code in range(32)}
-Kind = tuple[np.dtype[Any], tuple[int, ...]]
-"""The dtype of a tensor, and the shape of a row."""
+Kind = tuple[np.dtype[Any], tuple[int, ...]]  # the dtype of a tensor, and the shape of a row
 
 
 class Batch(NamedTuple):
@@ -86,10 +85,7 @@ class TensorColumn:
         return self.shape[0]
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        """Return rows.
-
-        Raises IntegrityError if a flag is neither 0 nor 1.
-        """
+        """Return rows."""
         start, stop, _ = rows.indices(len(self))
         values = np.array(self._tensor[self._batch.rows(start, stop)])
         if self.dtype == bool and (values.view(np.uint8) > 1).any():
@@ -231,13 +227,11 @@ def write_tensors(dataset: Dataset, folder: Path, progress: Callable[[int, int],
 
 
 def _kept_infos(dataset: Dataset) -> list[str]:
-    """Return the columns of infos that are tensors."""
     schema = dataset.schema
     return [name for name in schema.extras if name.startswith("infos/") and name not in schema.variable]
 
 
 def _leaves(space: gymnasium.Space[Any], path: str) -> dict[str, Kind]:
-    """Return dtype and shape of a row of each tensor of a space."""
     leaves = {}
     for leaf in space_leaves(space):
         name = "/".join(map(str, (path, *leaf.keys)))
@@ -248,7 +242,6 @@ def _leaves(space: gymnasium.Space[Any], path: str) -> dict[str, Kind]:
 
 
 def _parts(space: gymnasium.Space[Any], values: Any, path: str) -> dict[str, np.ndarray]:
-    """Return the values of each tensor of a space."""
     parts = {}
     for leaf in space_leaves(space):
         part = values
