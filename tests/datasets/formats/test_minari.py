@@ -154,7 +154,6 @@ def test_a_view_of_an_environment_is_exported_with_it(tmp_path, monkeypatch):
     check(view, theirs)
     assert theirs.recover_environment().spec.id == "CartPole-v1"
     dataset, _ = read_files(HDF5, tmp_path / "out" / "lab" / "cart-v1", tmp_path / "store")
-    assert dataset.environment is not None
     assert (dataset.environment.id, dataset.environment.max_episode_steps) == ("CartPole-v1", 500)
 
 

@@ -103,7 +103,6 @@ def test_episodes_of_more_rows_than_a_batch_are_whole(tmp_path, data_format):
         np.testing.assert_array_equal(ours.observations, other.observations)
         np.testing.assert_array_equal(ours.actions, other.actions)
         np.testing.assert_array_equal(ours.rewards, other.rewards)
-        assert other.infos is not None
         np.testing.assert_array_equal(ours.infos["rows"], other.infos["rows"][1:])
 
 

@@ -93,11 +93,8 @@ def test_learning_comes_near_the_best_and_estimates_near_the_exact_value(shop):
     fits = FQESettings(hidden=(32,), learning_rate=0.01, steps=300, fits=2)
     found = orlog.evaluate_off_policy(runs, on=rest, settings=fits)
     cloned, learned = found.policies
-    assert cloned.value is not None
-    assert learned.value is not None
     assert learned.value.value > cloned.value.value + 0.05
     for one in found.policies:
-        assert one.value is not None
         for name, estimate in one.estimates.items():
             assert abs(estimate.value - one.value.value) < 0.12, (name, one)
     result = orlog.evaluate(runs[1], episodes=300)
@@ -113,7 +110,6 @@ def test_what_has_several_steps_or_no_propensities_is_refused(shop):
     with pytest.raises(NotFoundError, match="action_log_probs"):
         logged_choices(shop.select_columns(["observations", "actions", "rewards"]), seed=0)
     arrays = orlog.load_arrays(shop, infos=("action_log_probs",))
-    assert arrays.infos is not None
     with torch.no_grad():
         arrays.infos.rows[6] = 0.5
     with pytest.raises(SchemaError, match=r"action_log_probs of episode 3, step 0 is 0\.5"):

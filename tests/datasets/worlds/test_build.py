@@ -94,11 +94,9 @@ def test_a_built_manifest_says_what_the_catalogue_says(built_mini):
     assert (manifest.name, manifest.version) == (MINI, entry.version)
     assert (manifest.description, manifest.license) == (entry.description, entry.license)
     assert (manifest.total_episodes, manifest.total_steps) == (67, entry.recipe.steps)
-    assert manifest.environment is not None
     assert manifest.environment.id == entry.recipe.environment_id
     assert manifest.environment.kwargs == entry.recipe.environment_kwargs
     assert manifest.environment.max_episode_steps == 300
-    assert manifest.recipe is not None
     parameters = dict(manifest.recipe.parameters)
     parameters["maze"] = tuple(parameters["maze"])
     assert PointMazeRecipe(**parameters, seed=manifest.recipe.seed) == entry.recipe
@@ -281,7 +279,6 @@ build_dataset(MINI, workers=int(sys.argv[1]), progress=progress)
 def test_a_build_killed_while_it_writes_leaves_nothing_that_opens(built_mini, workers):
     for steps in (1, 3000):
         with start(BUILD_MINI, str(workers), str(steps)) as process:
-            assert process.stdout is not None
             assert process.stdout.readline() == "stopped\n"
             process.send_signal(signal.SIGKILL)
         with pytest.raises(NotFoundError, match="not on this machine yet"):
@@ -295,7 +292,6 @@ def test_a_build_killed_while_it_writes_leaves_nothing_that_opens(built_mini, wo
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_ctrl_c_leaves_nothing(workers):
     with start(BUILD_MINI, str(workers), "300") as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "stopped\n"
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
         _, errors = output_of(process, 300)

@@ -16,7 +16,6 @@ CASES = {one.name: one for one in benchmark_environments()}
 
 def made(name):
     record = CASES[name].record
-    assert record is not None
     return make_environment(record.id, record.kwargs)
 
 

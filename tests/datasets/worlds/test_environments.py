@@ -10,7 +10,6 @@ from orlog.errors import MissingExtraError, NotFoundError
 
 def test_a_registered_environment_is_made_with_its_arguments():
     with make_environment("CartPole-v1", {"sutton_barto_reward": True}) as env:
-        assert env.spec is not None
         assert env.spec.id == "CartPole-v1"
         env.reset(seed=0)
         assert env.step(0)[1] == 0.0
@@ -21,16 +20,26 @@ def test_a_family_is_registered_by_its_package():
         assert isinstance(env.observation_space, gymnasium.spaces.Dict)
 
 
-def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch):
-    family = ("orlog_package_that_is_not_there", "orlog[mujoco]", ("mujoco",))
-    monkeypatch.setitem(environments._FAMILIES, "PointMaze_", family)
-    with pytest.raises(MissingExtraError) as caught:
-        make_environment("PointMaze_UMaze-v3", {})
-    assert str(caught.value) == (
-        "PointMaze_UMaze-v3 needs orlog_package_that_is_not_there, which is not installed; "
-        'run: pip install "orlog[mujoco]"'
-    )
-    assert caught.value.install == "orlog[mujoco]"
+@pytest.mark.parametrize(
+    ("environment_id", "arguments", "package", "extra"),
+    [
+        ("PointMaze_UMaze-v3", {}, "gymnasium_robotics", "mujoco"),
+        ("orlog/tag-v0", {}, "mpe2", "agents"),
+        ("orlog/metaworld-mt50-v0", {}, "metaworld", "tasks"),
+        ("orlog/uncertain-v0", {"environment": "Hopper-v5", "action_delay": 1}, "mujoco", "mujoco"),
+    ],
+)
+def test_a_missing_package_is_an_error_that_says_what_to_install(
+    monkeypatch, environment_id, arguments, package, extra
+):
+    def missing(module):
+        raise ModuleNotFoundError(name=module)
+
+    monkeypatch.setattr(environments, "_import_quietly", missing)
+    message = rf'{arguments.get("environment", environment_id)} needs {package}, .*pip install "orlog\[{extra}\]"'
+    with pytest.raises(MissingExtraError, match=message) as caught:
+        make_environment(environment_id, arguments)
+    assert caught.value.install == f"orlog[{extra}]"
     assert isinstance(caught.value, ImportError)
 
 

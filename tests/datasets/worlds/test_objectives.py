@@ -90,15 +90,11 @@ RECIPES = {name: entry.recipe for name, entry in DATASETS.items() if isinstance(
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_episodes_are_the_same_again_and_their_rewards_are_weighted(name):
+def test_rewards_of_episodes_are_weighted(name):
     recipe = RECIPES[name]
     episodes = list(recipe.episodes(0, 30))
-    (again,) = recipe.episodes(4, 5)
-    assert again.actions.tobytes() == episodes[4].actions.tobytes()
-    assert again.rewards.tobytes() == episodes[4].rewards.tobytes()
     best, of_grid = best_actions(recipe.world), grid(episodes[0].infos["objectives"].shape[1])
     for index, one in enumerate(episodes):
-        assert one.seed is not None
         place = one.seed % len(of_grid)
         weights = of_grid[place]
         np.testing.assert_allclose(one.rewards, one.infos["objectives"] @ weights)

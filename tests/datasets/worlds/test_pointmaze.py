@@ -13,18 +13,6 @@ RECIPE = PointMazeRecipe(steps=1000, maze=UMAZE, seed=3)
 LIMIT = 300
 
 
-def observation(episode, key):
-    assert isinstance(episode.observations, dict)
-    values = episode.observations[key]
-    assert isinstance(values, np.ndarray)
-    return values
-
-
-def actions(episode):
-    assert isinstance(episode.actions, np.ndarray)
-    return episode.actions
-
-
 def make_maze():
     return make_environment(RECIPE.environment_id, RECIPE.environment_kwargs)
 
@@ -38,48 +26,40 @@ def test_the_steps_are_split_into_episodes_of_the_limit_and_a_rest():
 def test_rewards_are_those_that_the_environment_computes(mini):
     with make_maze() as env:
         for episode in itertools.islice(mini, 0, None, 11):
-            achieved = observation(episode, "achieved_goal")[1:]
-            desired = observation(episode, "desired_goal")[1:]
+            achieved = episode.observations["achieved_goal"][1:]
+            desired = episode.observations["desired_goal"][1:]
             expected = env.unwrapped.compute_reward(achieved, desired, {})  # of goal environments only
             assert (episode.rewards == expected).all()
             assert ((np.linalg.norm(achieved - desired, axis=1) <= 0.45) == episode.rewards).all()
 
 
-def test_some_steps_are_rewarded_and_most_are_not(mini):
+def test_what_all_episodes_have_in_common(mini):
     assert set(np.unique(mini.column("rewards"))) == {0.0, 1.0}
     assert 0.05 < mini.column("rewards").mean() < 0.5
-
-
-def test_actions_are_within_bounds_and_noisy(mini):
     values = mini.column("actions")
     assert values.dtype == np.float32
     assert np.abs(values).max() == 1.0
     assert 0.1 < (np.abs(values) < 1).mean() < 0.9
-
-
-def test_episodes_are_truncated_at_the_last_step_only_and_never_terminate(mini):
     assert not mini.column("terminations").any()
     last = mini.episode_starts + mini.episode_lengths - 1
     assert mini.column("truncations").nonzero()[0].tolist() == last.tolist()
-    assert mini.episode_lengths[:-1].tolist() == [LIMIT] * 66
-    assert mini.episode_lengths[-1] == 20_000 - 66 * LIMIT
+    assert mini.episode_lengths.tolist() == [LIMIT] * 66 + [20_000 - 66 * LIMIT]
 
 
 def test_behavior_goals_lie_in_free_cells_and_near_their_centers(mini):
     goals = mini.column("infos/behavior_goal")
     columns, rows = np.floor(goals[:, 0] + 2.5), np.floor(2.5 - goals[:, 1])
     cells = {(int(row), int(column)) for row, column in zip(rows, columns, strict=True)}
-    assert cells == set(RECIPE.free_cells())
+    assert sorted(cells) == RECIPE.free_cells() == [(1, 1), (1, 2), (1, 3), (2, 3), (3, 1), (3, 2), (3, 3)]
     centers = np.stack([columns - 2, 2 - rows], 1)
     assert np.abs(goals - centers).max() <= 0.25
 
 
 def test_a_behavior_goal_is_kept_until_it_is_reached(mini):
     recipe = catalogue()[mini.name].recipe
-    assert isinstance(recipe, PointMazeRecipe)
     reached = recipe.reached
     for episode in itertools.islice(mini, 0, None, 13):
-        goals, positions = episode.infos["behavior_goal"], observation(episode, "achieved_goal")
+        goals, positions = episode.infos["behavior_goal"], episode.observations["achieved_goal"]
         assert (np.linalg.norm(goals - positions[:-1], axis=1) > reached).all()
         changed = (goals[1:] != goals[:-1]).any(1)
         arrived = np.linalg.norm(goals[:-1] - positions[1:-1], axis=1) <= reached
@@ -91,7 +71,7 @@ def test_the_scored_goal_stays_in_its_cell_whatever_the_behavior_goal(mini):
     desired = mini.column("observations/desired_goal")
     assert np.abs(desired - [-1.0, 1.0]).max() <= 0.25
     for episode in itertools.islice(mini, 0, None, 13):
-        goals = observation(episode, "desired_goal")
+        goals = episode.observations["desired_goal"]
         assert (goals == goals[0]).all()
 
 
@@ -101,10 +81,6 @@ def test_distances_in_a_maze_are_those_counted_by_hand():
     # Two ways around a pillar: the shorter one counts.
     ring = ("#####", "#rrr#", "#r#r#", "#rrr#", "#####")
     assert max(distances_to(ring, (1, 1)).values()) == distances_to(ring, (1, 1))[3, 3] == 4
-
-
-def test_free_cells_are_those_without_a_wall():
-    assert RECIPE.free_cells() == [(1, 1), (1, 2), (1, 3), (2, 3), (3, 1), (3, 2), (3, 3)]
 
 
 @pytest.mark.parametrize(
@@ -119,11 +95,9 @@ def test_free_cells_are_those_without_a_wall():
     ],
 )
 def test_the_controller_drives_along_the_shortest_path(position, goal, expected):
-    assert WaypointController(UMAZE).action(*position, 0.0, 0.0, goal) == pytest.approx(expected)
-
-
-def test_the_controller_brakes():
-    assert WaypointController(UMAZE).action(0.0, 1.0, 0.7, -0.2, (0.0, 1.0)) == pytest.approx((-0.7, 0.2))
+    controller = WaypointController(UMAZE)
+    assert controller.action(*position, 0.0, 0.0, goal) == pytest.approx(expected)
+    assert controller.action(0.0, 1.0, 0.7, -0.2, (0.0, 1.0)) == pytest.approx((-0.7, 0.2))  # it brakes
 
 
 def test_the_controller_reaches_every_free_cell_from_every_other():
@@ -144,12 +118,10 @@ def test_the_controller_reaches_every_free_cell_from_every_other():
 
 def test_pieces_to_stitch_stay_near_their_start_and_lead_everywhere_together():
     recipe = catalogue()["pointmaze/medium-stitch-v1"].recipe
-    assert isinstance(recipe, PointMazeRecipe)
-    assert recipe.goal_moves is not None
     controller, visited, farthest, possible = WaypointController(recipe.maze), set(), 0, 0
     for episode in recipe.episodes(0, 60):
         assert len(episode) == recipe.episode_steps
-        cells = [controller.cell(x, y) for x, y in observation(episode, "achieved_goal").tolist()]
+        cells = [controller.cell(x, y) for x, y in episode.observations["achieved_goal"].tolist()]
         moves = distances_to(recipe.maze, cells[0])
         farthest = max(farthest, *(moves[cell] for cell in cells))
         possible = max(possible, *moves.values())

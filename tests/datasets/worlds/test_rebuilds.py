@@ -53,7 +53,6 @@ def made(tmp_path_factory):
         patch.setattr("orlog.manifests.shipped.records_folder", lambda: folder / "records")
         patch.setenv("ORLOG_HOME", str(folder / "elsewhere"))
         dataset = orlog.load_dataset(NAME, build=True)
-        assert dataset.environment is not None
         versions = {**dataset.environment.versions, "gymnasium": OLD}
         environment = msgspec.structs.replace(dataset.environment, versions=versions)
         manifest = msgspec.structs.replace(dataset.manifest, environment=environment)
@@ -73,9 +72,7 @@ def recorded(made, tmp_path, monkeypatch):
     enter(monkeypatch)
     shutil.copytree(made / "records", tmp_path / "records", symlinks=True)
     monkeypatch.setattr("orlog.manifests.shipped.records_folder", lambda: tmp_path / "records")
-    manifest = recorded_manifest(NAME)
-    assert manifest is not None
-    return manifest
+    return recorded_manifest(NAME)
 
 
 @pytest.fixture
@@ -235,7 +232,6 @@ def test_the_pin_of_a_rebuild_does_not_ask_to_build_the_recorded_one(rebuilt, tm
 
 def test_on_another_processor_the_packages_are_not_blamed(recorded, monkeypatch, tmp_path):
     environment = recorded.environment
-    assert environment is not None
     monkeypatch.setattr("orlog.datasets.worlds.build.environment_versions", lambda *_: environment.versions)
     change_the_simulator(monkeypatch)
     assert "another processor" in run("build", NAME, "--workers", "1", cwd=tmp_path)
@@ -320,7 +316,5 @@ def test_the_quickstart_installs_the_simulator_of_the_recordings():
     project = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]
     pins = [one.partition(";")[0] for one in project["optional-dependencies"]["quickstart"]]
     manifest = recorded_manifest("pointmaze/umaze-v1")
-    assert manifest is not None
-    assert manifest.environment is not None
     versions = {name: one for name, one in manifest.environment.versions.items() if name != "numpy"}
     assert dict(one.split("==") for one in pins if "==" in one) == versions

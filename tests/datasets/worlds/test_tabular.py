@@ -174,10 +174,7 @@ def test_each_step_has_the_probability_and_the_values_of_its_state(name):
     recipe = RECIPES[name]
     known = known_values(recipe)
     (one,) = recipe.episodes(3, 4)
-    (again,) = recipe.episodes(3, 4)
     states = one.observations[:-1]
-    for column in ("observations", "actions", "rewards"):
-        assert getattr(one, column).tobytes() == getattr(again, column).tobytes()
     np.testing.assert_array_equal(one.infos["action_log_probs"], np.log(known.behavior[states, one.actions]))
     np.testing.assert_array_equal(one.infos["optimal_value"], known.optimal_values[states])
     np.testing.assert_array_equal(one.infos["behavior_value"], known.behavior_values[states])
@@ -220,7 +217,6 @@ def test_every_estimator_is_near_the_exact_value_and_value_iteration_near_the_op
     with gymnasium.make(SMALL) as env:
         exact = env.get_wrapper_attr("policy_value")
         for run, policy in zip((planned, learned), found.policies, strict=True):
-            assert policy.value is not None
             assert policy.value.interval is None
             acted = orlog.load_policy(run)
             assert policy.value.value == pytest.approx(exact(acted, 0.9))

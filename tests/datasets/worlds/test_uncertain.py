@@ -11,7 +11,7 @@ import orlog
 from orlog.datasets.worlds.environments import environment_versions, make_environment
 from orlog.datasets.worlds.recipe import catalogue, parts_of
 from orlog.datasets.worlds.uncertain import DATASETS, uncertain, with_uncertainty
-from orlog.errors import MissingExtraError, SimulatorError
+from orlog.errors import SimulatorError
 
 NUMBERS = [
     {},
@@ -78,8 +78,6 @@ def test_each_number_does_what_a_slow_loop_does(world, numbers):
     draw = np.random.default_rng(0)
     with make_environment("orlog/uncertain-v0", {"environment": world, **numbers}) as env:
         limit = gymnasium.spec(world).max_episode_steps
-        assert env.spec is not None
-        assert limit is not None
         assert env.spec.max_episode_steps == limit
         space = env.action_space
         actions = [draw.uniform(space.low, space.high).astype(np.float32) for _ in range(limit)]
@@ -178,15 +176,6 @@ def test_a_world_behind_uncertainty_is_in_no_other_one():
         uncertain(environment="orlog/uncertain-v0", arguments=inner)
 
 
-def test_a_missing_simulator_is_named(monkeypatch):
-    def refuse(module):
-        raise ModuleNotFoundError(name=module)
-
-    monkeypatch.setattr("orlog.datasets.worlds.environments._import_quietly", refuse)
-    with pytest.raises(MissingExtraError, match=r'pip install "orlog\[mujoco\]"'):
-        make_environment("orlog/uncertain-v0", {"environment": "Hopper-v5", "action_delay": 1})
-
-
 def test_a_dataset_is_scored_in_the_world_that_recorded_it(monkeypatch):
     entry = DATASETS["uncertain/pendulum-noise-v1"]
     recipe = entry.recipe
@@ -194,7 +183,6 @@ def test_a_dataset_is_scored_in_the_world_that_recorded_it(monkeypatch):
     monkeypatch.setitem(DATASETS, "uncertain/tiny-v1", tiny)
     dataset = orlog.load_dataset(orlog.build_dataset("uncertain/tiny-v1"))
     record = dataset.manifest.environment
-    assert record is not None
     assert record.kwargs == {"environment": "Pendulum-v1", "observation_noise": 0.2}
     assert record.max_episode_steps == 200
     with dataset.recover_environment() as env:
