@@ -131,7 +131,8 @@ class Recipe(_Strict, frozen=True, kw_only=True):
         seen = "standardized" if self.standardize_observations else "as they are"
         length = counted(self.steps, "step")
         if steps not in (None, self.steps):
-            length = f"{counted(steps, 'step')} (the preset has {self.steps:,})"
+            usual = "the default is" if self.preset == DEFAULTS else "the preset has"
+            length = f"{counted(steps, 'step')} ({usual} {self.steps:,})"
         source = self.source
         if self.preset == DEFAULTS:
             source = "the algorithm's defaults" + ("" if source == _NO_SOURCE else f"; {source}")

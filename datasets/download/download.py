@@ -310,7 +310,8 @@ def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source | ForeignF
         again = (
             f"its recipe makes it again: orlog build {manifest.name} --replace"
             if manifest.name in catalogue()
-            else f"import or record it again, or give a copy with mirrors=[URL]; {clause(error)}"
+            else f"delete it (orlog delete {manifest.name}@{manifest.version}) and import or record it again, or name a "
+            f"copy: mirrors=[URL], --mirror URL; {clause(error)}"
         )
         raise NotFoundError(
             f"{folder}: {len(problems)} of {len(manifest.objects)} files are damaged or missing, and no place is known "

