@@ -83,7 +83,10 @@ _EVERYWHERE = ("infos/", "observations/", "episodes/")
 _TASK_WORDS = _named("task", "instruction", "language_instruction", "natural_language_instruction", under=_EVERYWHERE)
 _SUCCESS = (*_named("success", "is_success", under=("infos/", "episodes/")), "infos/is_episode_successful")
 _RANKED: tuple[Axis, ...] = ("step", "episode")
-_INTERVENTION = _named("intervention", "is_intervention", under=("infos/", "episodes/"))
+_INTERVENTION = (
+    *_named("intervention", "is_intervention", under=("infos/", "episodes/")),
+    "infos/complementary_info.is_intervention",  # LeRobot's
+)
 _SEEN_MASKS = _named("action_mask", under=("observations/", "observations/*/"))
 _LEGAL = (*_named("legals", "legal_actions"), *_SEEN_MASKS)
 _VECTORS = _named("objectives", "reward_vector", "vector_reward")

@@ -56,7 +56,10 @@ def check_environment(
         found = [benchmark_environment(manifest.benchmark) for manifest, _ in versions]
         reasons = {one.reason for one in found if one is not None and one.reason}
         why = f": {reasons.pop()}" if len(reasons) == 1 else ""
-        raise NotFoundError(f"{name} names no environment{why}.")
+        raise NotFoundError(
+            f"{name} names no environment{why}, so nothing can be evaluated in it; import the files with one: orlog import "
+            ".. --environment ID"
+        )
     world = world_behind(record)
     if world is not None and all(
         isinstance(value, int | float) for key, value in record.kwargs.items() if key not in _WORLD

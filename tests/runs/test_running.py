@@ -164,7 +164,7 @@ def test_returns_that_are_no_numbers_have_no_score(monkeypatch):
 
 def test_without_an_environment_training_is_refused_unless_no_score_is_asked_for():
     data = pendulum(named=False, episodes=3)
-    with pytest.raises(NotFoundError, match=r"names no environment; .*evaluations=0"):
+    with pytest.raises(NotFoundError, match=r"names no environment, .*evaluations=0"):
         trained(data, evaluations=1)
     assert not Path("runs").exists()
     reproduced = command("reproduce", "bc", data.name, "--steps", "2")
