@@ -88,9 +88,9 @@ def main() -> None:
     for name in columns:
         by = name.removeprefix("episodes/")
         kept = scored.top_episodes(keep, by=by)
-        found = int((~bad[kept.selection().index]).sum())
+        good = int((~bad[kept.selection().index]).sum())
         rows[f"bc, kept by {by}"] = train_and_evaluate("bc", kept, folder / by, given.seeds, **how) | {
-            "good": found,
+            "good": good,
             "kept": kept.total_episodes,
         }
         if by == "mutual_information":
@@ -107,10 +107,10 @@ def main() -> None:
     advantages = saved("lab/q-v1", ds.with_columns(estimates, roles=ESTIMATES, made_by=estimates.made_by()))
     rows["recap, advantages of iql"] = train_and_evaluate("recap", advantages, folder / "recap", given.seeds, **how)
     known = np.repeat(np.where(bad, -1.0, 1.0), ds.episode_lengths).astype("f4")
-    told = saved("lab/told-v1", ds.with_columns("infos/advantage", known, role="advantage"))
+    labelled = saved("lab/told-v1", ds.with_columns("infos/advantage", known, role="advantage"))
     oracle = how | {"settings": BC | {"threshold": 0.0}}
     rows["recap, told by the oracle"] = train_and_evaluate(
-        "recap", told, folder / "recap-oracle", given.seeds, **oracle
+        "recap", labelled, folder / "recap-oracle", given.seeds, **oracle
     )
     body: dict[str, Any] = {"machine": processor_name(), "orlog": orlog.__version__, "arguments": vars(given)}
     body |= {"bad": int(bad.sum()), "rows": rows}

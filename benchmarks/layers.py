@@ -56,11 +56,11 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - begin
 
 
-def pairs(ours: Callable[[], Any], theirs: Callable[[], Any], times: int = 7) -> dict[str, float]:
+def pairs(work: Callable[[], Any], peer: Callable[[], Any], times: int = 7) -> dict[str, float]:
     """Return the median of the ratios of two works, one after the other, and the seconds of each."""
-    both = [(seconds(ours), seconds(theirs)) for _ in range(times)]
-    ratio = statistics.median(one / other for one, other in both)
-    return {"ratio": ratio, "seconds": min(one for one, _ in both), "without": min(other for _, other in both)}
+    both = [(seconds(work), seconds(peer)) for _ in range(times)]
+    ratio = statistics.median(ours / theirs for ours, theirs in both)
+    return {"ratio": ratio, "seconds": min(ours for ours, _ in both), "without": min(theirs for _, theirs in both)}
 
 
 def resident() -> int:

@@ -511,7 +511,7 @@ class Dataset:
             SchemaError: a layer lies over another version, or two have other values in one column.
         """
         opening = importlib.import_module("orlog.datasets.reading.opening")
-        opened: list[Dataset] = [one for given in layers for one in opening.layers_of(given)]
+        opened: list[Dataset] = [layer for given in layers for layer in opening.layers_of(given)]
         if not later_wins:  # their order means nothing then, and neither does it in the digest
             opened.sort(key=lambda layer: layer.digest)
         value: dict[str, Any] = {"later_wins": True} if later_wins else {}

@@ -262,19 +262,19 @@ def _unequal(before: Dataset, after: Dataset, name: str) -> Iterator[tuple[int, 
         return
     own = name.partition("/")[2]
     pairs = zip(before.select_columns([name]), after.select_columns([name]), strict=True)
-    for index, (one, other) in enumerate(pairs):
-        first, second = ((each.infos[own] if own else each.rewards) for each in (one, other))
+    for index, pair in enumerate(pairs):
+        first, second = ((episode.infos[own] if own else episode.rewards) for episode in pair)
         edges = np.flatnonzero(np.diff(np.r_[False, ~_same(np.asarray(first), np.asarray(second)), False]))
         for start, end in edges.reshape(-1, 2).tolist():
             yield index, start, end - 1, (_plain(first[start]), _plain(second[start]))
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _same(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return for each row whether two arrays are equal there; NaN equals NaN."""
-    equal: Any = one == other
-    if one.dtype.kind == other.dtype.kind == "f":
-        equal = equal | (np.isnan(one) & np.isnan(other))
-    return np.asarray(np.asarray(equal).reshape(len(one), -1).all(1))
+    equal: Any = first == second
+    if first.dtype.kind == second.dtype.kind == "f":
+        equal = equal | (np.isnan(first) & np.isnan(second))
+    return np.asarray(np.asarray(equal).reshape(len(first), -1).all(1))
 
 
 def _plain(value: Any) -> Any:

@@ -240,15 +240,15 @@ class Labels:
 
     def of(self, episode: int) -> dict[str, Any]:
         """Return what is said of an episode, for the page."""
-        state = self._states.get(episode, State())
+        shown = self._states.get(episode, State())
         return {
             "episode": episode,
-            "success": state.success,
-            "tags": sorted(state.tags),
-            "spans": sorted(state.spans),
-            "by": state.by,
-            "at": state.at,
-            "labelled": sum(one.success is not None for one in self._states.values()),
+            "success": shown.success,
+            "tags": sorted(shown.tags),
+            "spans": sorted(shown.spans),
+            "by": shown.by,
+            "at": shown.at,
+            "labelled": sum(state.success is not None for state in self._states.values()),
             "unsaved": len(self._done),
         }
 

@@ -286,7 +286,7 @@ def columns_of_table(dataset: Dataset, path: Path, fill: Mapping[str, str]) -> d
                 f"{path}: no line is about episode {episode}{of}; add it, or say what holds without: --fill {name}=VALUE."
             )
     prefix = "infos" if by_step else "episodes"
-    return {f"{prefix}/{name}": _typed([str(one) for one in values]) for name, values in texts.items()}
+    return {f"{prefix}/{name}": _typed([str(text) for text in values]) for name, values in texts.items()}
 
 
 def _whole(text: str | None) -> int:
