@@ -126,7 +126,7 @@ class Labels:
         self._path = datasets_folder().parent / "labels" / f"{self.name}.jsonl"
         with storage_errors(self._path):
             make_folder(self._path.parent)
-            self._file = self._path.open("a+b")
+            self._file = self._path.open("a+b", buffering=0)  # a label that failed may not be written later
         if not lock_open_file(self._file, shared=False):
             self._file.close()
             raise StorageError(f"{self.name}: somebody labels it now; close that viewer first, or use another name.")
@@ -189,11 +189,12 @@ class Labels:
             ) from error
 
     def _write(self, line: msgspec.Struct) -> None:
+        data = msgspec.json.encode(line) + b"\n"
         with storage_errors(self._path):
             before = self._file.seek(0, os.SEEK_END)
             try:
-                self._file.write(msgspec.json.encode(line) + b"\n")
-                self._file.flush()
+                while data:  # the system may take a part of it before it refuses the rest
+                    data = data[self._file.write(data) :]
                 os.fsync(self._file.fileno())
             except OSError:
                 self._file.truncate(before)

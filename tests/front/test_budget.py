@@ -15,7 +15,7 @@ SOURCES = (".py", ".pyi", ".c", ".js", ".css", ".html")
     [
         (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 86_400),
         (ROOMS, (".py",), lambda _: 1, 287),
-        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 62_950),
+        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 63_000),
     ],
     ids=["lines of the product", "modules of the product", "lines of tests"],
 )

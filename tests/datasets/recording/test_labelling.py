@@ -152,3 +152,29 @@ def test_a_labeller_that_is_killed_loses_no_label_that_was_said_to_be_made(arm):
         layer = orlog.load_dataset(NAME)
         assert orlog.verify_store(NAME)[1] == []
         assert len(layer.column("episodes/success")) == 4
+
+
+FULL = """
+import resource, signal, orlog
+from orlog.datasets.recording.labelling import Label, Labels
+labels = Labels(orlog.load_dataset("lab/arm-v1"), "lab/labels-v1", by="ann")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+made = 0
+try:
+    while True:
+        labels.add(Label(kind="success", episode=made % 2))
+        made += 1
+except orlog.errors.StorageError:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+labels.add(Label(kind="failure", episode=3))
+print(made + 1)
+"""
+
+
+def test_a_label_that_a_full_disk_refused_is_not_written_later(arm, home):
+    done = subprocess.run([sys.executable, "-B", "-c", FULL], check=True, capture_output=True, text=True)
+    assert len(journal(home).read_bytes().splitlines()) == int(done.stdout) + 1  # the first line names the base
+    labels = Labels(arm, NAME, by="ann")
+    assert [labels.of(episode)["success"] for episode in range(4)] == [True, True, None, False]
+    labels.close()
