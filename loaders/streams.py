@@ -122,10 +122,10 @@ def takes_stream_options(
     def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         for name in kwargs:
             if name not in shown.parameters:
-                raise TypeError(
-                    f"{function.__name__}() got an unexpected keyword argument {name!r}"
-                    f"{did_you_mean(name, shown.parameters) or '.'}"
-                )
+                hint = did_you_mean(name, shown.parameters) or "."
+                if name == "weights":
+                    hint = "; give steps with weights in place of the dataset: orlog.loaders.weights.weighted(data, weights)."
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
         given = kwargs.get("rank"), kwargs.get("ranks")
         rank, ranks = 0, 1
         if given == (None, None) and torch.distributed.is_available() and torch.distributed.is_initialized():

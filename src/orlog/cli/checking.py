@@ -214,7 +214,10 @@ def _how_to_mend(folder: Path, name: str, manifest: Manifest) -> str:
         return f"run: orlog verify {name} --repair"
     if as_folder(name) is None and manifest.name in catalogue():
         return f"run: orlog build {manifest.name} --replace"
-    return f"copy it from its source again, or run: orlog verify {name} --repair --mirror URL"
+    return (
+        f"where a registry has it, run: orlog verify {name} --repair; else copy it from its source again, or name a copy: "
+        f"orlog verify {name} --repair --mirror URL"
+    )
 
 
 def _find_wrong_values(folder: Path) -> list[Problem]:
