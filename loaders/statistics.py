@@ -414,6 +414,12 @@ def info_numbers(data: Given | Arrays, name: str) -> Float32[Tensor, " steps_and
     return numbers
 
 
+def step_numbers(arrays: Arrays, name: str) -> np.ndarray:
+    """Return an info that is one number, for each step in order, float64. Errors are those of `info_numbers`."""
+    numbers: np.ndarray = info_numbers(arrays, name)[arrays.step_rows()].double().cpu().numpy()
+    return numbers
+
+
 def info_sums(data: Given | Arrays, name: str) -> Float64[np.ndarray, " episodes"]:
     """Return the sum of an info over the steps of each episode. Errors are those of `info_numbers`."""
     arrays = as_arrays(data, (name,))

@@ -20,7 +20,7 @@ from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.choices import AliasTable, Mixture, alias_table, check_weights
-from orlog.loaders.statistics import derived_digest, finite_returns, info_numbers
+from orlog.loaders.statistics import derived_digest, finite_returns, step_numbers
 from orlog.loaders.streams import check_choice
 
 Per: TypeAlias = Literal["episode", "step"]
@@ -78,7 +78,7 @@ def weighted_by(data: Given | Arrays, column: str, infos: Sequence[str] = (), ar
     if not column.startswith("episodes/"):
         name = column.removeprefix("infos/")
         arrays = as_arrays(data, tuple(dict.fromkeys([*infos, name]))) if arrays is None else arrays
-        return weighted(arrays, info_numbers(arrays, name)[arrays.step_rows()].double().cpu().numpy())
+        return weighted(arrays, step_numbers(arrays, name))
     if isinstance(data, Arrays):
         raise TypeError(f"weights={column!r}: arrays have no columns of episodes; give the dataset itself.")
     dataset = as_dataset(data)

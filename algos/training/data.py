@@ -38,7 +38,7 @@ from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.memory import measure_memory
 from orlog.loaders.places import load_arrays
-from orlog.loaders.statistics import finite_returns, info_numbers, info_sums, stream_statistics
+from orlog.loaders.statistics import finite_returns, info_sums, step_numbers, stream_statistics
 from orlog.loaders.streaming import STREAMED, stream_loader
 from orlog.loaders.teams import is_team
 from orlog.loaders.transforms import scale_rewards
@@ -234,8 +234,7 @@ class LoadedData:
 
     def numbers_of(self, info: str) -> np.ndarray:
         """Return an info that is one number, for each step in order, float64."""
-        numbers: np.ndarray = info_numbers(self.arrays, info)[self.arrays.step_rows()].double().cpu().numpy()
-        return numbers
+        return step_numbers(self.arrays, info)
 
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of each number of observations, as an algorithm sees them."""

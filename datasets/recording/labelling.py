@@ -24,13 +24,14 @@ from orlog.base.files import lock_open_file, make_folder, storage_errors
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.records import known_versions
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.layers import LABELLED_BY
 from orlog.datasets.reading.opening import open_dataset
 from orlog.datasets.reading.selection import episode_column
 from orlog.errors import ManifestError, SchemaError, StorageError
 from orlog.manifests.names import counted, parse_name
 
 MOST_TAGS = 10
-BY, AT, SUCCESS = "episodes/labelled_by", "episodes/labelled_at", "episodes/success"
+BY, AT, SUCCESS = f"episodes/{LABELLED_BY}", "episodes/labelled_at", "episodes/success"
 _TAG = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _Text = Annotated[str, msgspec.Meta(max_length=200)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -138,11 +139,17 @@ class Labels:
 
     def _read(self, layer: Dataset) -> None:
         """Take what the newest version of the layer says."""
-        (stored,) = (parent for parent in layer.parents[1:])
+        (stored,) = layer.parents[1:]
         if stored.manifest.base is None or stored.manifest.base.digest != self.base.digest:
             raise SchemaError(
                 f"{self.name}@{layer.version}: lies over {stored.manifest.base}, not over {self.base.name}@"
                 f"{self.base.version}; label that, or use another name."
+            )
+        tagged = [spec for name, spec in stored.schema.extras.items() if name not in (SUCCESS, BY, AT)]
+        if other := [spec.name for spec in tagged if spec.dtype != np.bool_ or spec.shape]:
+            raise SchemaError(
+                f"{self.name}@{layer.version}: {', '.join(other)} is no label that is made here; use another name, and lay "
+                "both over the version (with_layers)."
             )
         columns = {name: episode_column(layer, name) for name in stored.schema.extras if name.startswith("episodes/")}
         spans = {name: layer.column(name) for name in stored.schema.extras if name.startswith("infos/")}

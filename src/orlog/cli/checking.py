@@ -98,7 +98,7 @@ def _verify(folder: Path, name: str, quick: bool, values: bool, offline: bool, a
     from orlog.manifests.rebuilds import rebuild_text
 
     total = _bytes_of(present_objects(folder, read_manifest(folder / MANIFEST_FILE)))
-    with unless_deleted(folder), _bytes_bar(total) as count:
+    with unless_deleted(folder), bytes_bar(total) as count:
         manifest, problems = verify_folder(folder, quick=quick, progress=count)
     damaged = len(problems)
     problems = problems or check_opening(folder, manifest)
@@ -233,7 +233,7 @@ def _find_wrong_values(folder: Path) -> list[Problem]:
             "version; complete it with orlog download, or leave out --values."
         )
     stored = StoredVersion(folder)
-    with _bytes_bar(_value_bytes(stored.manifest)) as count:
+    with bytes_bar(_value_bytes(stored.manifest)) as count:
         return locate(folder, stored.manifest, check_values(stored, count))
 
 
@@ -248,7 +248,7 @@ def _value_bytes(manifest: Manifest) -> int:
 
 
 @contextlib.contextmanager
-def _bytes_bar(total: int) -> Iterator[Callable[[int], None]]:
+def bytes_bar(total: int) -> Iterator[Callable[[int], None]]:
     """Show a bar; yield a function that takes the bytes done since its last call."""
     done = 0
     with progress_bar("bytes") as update:

@@ -14,6 +14,7 @@ from rich.text import Text
 import orlog
 from orlog.base.terminal import printable, progress_bar, progress_bars, say, show_facts, show_table, tell, waits
 from orlog.cli.advice import in_options
+from orlog.cli.checking import bytes_bar
 from orlog.cli.options import (
     AsJson,
     ChunkHashes,
@@ -55,28 +56,39 @@ def download(name: str, episodes: str | None = None, columns: str | None = None,
     from orlog.datasets.home.records import read_origin
     from orlog.datasets.store.verify import verify_folder
     from orlog.errors import IntegrityError
+    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
+
+    has_come = False
+
+    def progress(done: int, total: int) -> None:
+        nonlocal has_come
+        has_come = True
+        update("download", done, total, in_bytes=True)
 
     with progress_bars() as update:
         folder = orlog.download_dataset(
             name,
             episodes=_positions(episodes),
             columns=None if columns is None else [name for name in columns.split(",") if name],
-            progress=functools.partial(update, "download", in_bytes=True),
+            progress=progress,
             on_objects=functools.partial(update, "files"),
             on_wait=waits("downloading it"),
             on_read=lambda: tell("downloaded; importing it as a version"),
             on_mirror=tell,
             **transfer.arguments(),
         )
-    manifest, problems = verify_folder(folder, quick=True)  # what came now was checked, what was here was not
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    objects, whole = present_objects(folder, manifest), counted(len(manifest.objects), "file")
+    size, problems = sum(item.size_bytes for item in objects), list[Any]()
+    if not has_come:  # what comes is checked as it comes, and nothing did
+        with bytes_bar(size) as count:
+            problems = verify_folder(folder, quick=True, progress=count)[1]
     if problems:
         raise IntegrityError(
             f"{folder}: was here already, with {counted(len(problems), 'file')} that the manifest does not have so: "
             f"{problems[0].file} is {problems[0].kind}; run: orlog verify {manifest.name}@{manifest.version} --repair"
         )
-    objects, whole = present_objects(folder, manifest), counted(len(manifest.objects), "file")
     part = f" (a part: {len(objects)} of {whole})" if is_partial(folder) else ""
-    size = sum(item.size_bytes for item in objects)
     say(f"{manifest.name}@{manifest.version}: {size:,} bytes in {folder}{part}\n{manifest.digest}")
     origin = read_origin(folder)
     if origin is not None:

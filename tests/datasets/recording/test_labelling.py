@@ -101,6 +101,12 @@ def test_what_cannot_be_said_is_refused_and_leaves_nothing(labels, home, label, 
     assert journal(home).read_bytes() == before
 
 
+def test_a_layer_of_other_columns_is_not_gone_on_with(arm):
+    arm.with_columns("infos/value", np.arange(arm.total_steps, dtype="f4")).save_layer("lab/values-v1")
+    with pytest.raises(SchemaError, match=r"lab/values-v1@1.0.0: infos/value is no label that is made here"):
+        Labels(arm, "lab/values-v1", by="ann")
+
+
 def test_two_do_not_label_one_layer_at_once_and_other_bytes_are_refused(arm, labels, home):
     with pytest.raises(StorageError, match="somebody labels it now"):
         Labels(arm, NAME, by="bob")
