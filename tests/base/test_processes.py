@@ -110,6 +110,25 @@ def test_a_process_that_is_killed_ends_no_other_work():
         assert isinstance(killed.exception(), WorkerDiedError)
 
 
+def start_another_and_wait(path):
+    with subprocess.Popen(["sleep", "600"]) as child:
+        path.write_text(str(child.pid))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_what_a_killed_process_started_ends_with_it(tmp_path):
+    started = tmp_path / "pid"
+    with contextlib.suppress(KeyboardInterrupt), ProcessPool(1) as pool:
+        pool.submit(start_another_and_wait, started)
+        while not started.exists() or not started.read_text():
+            time.sleep(0.05)
+        raise KeyboardInterrupt
+    limit = time.monotonic() + 60
+    while is_running(int(started.read_text())) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not is_running(int(started.read_text()))
+
+
 COMMANDS = """
 mount --rbind "$1" /mnt  # the test's own folder may lie in /dev/shm
 mount -t tmpfs -o ro tmpfs /dev/shm

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import multiprocessing
 import platform
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from orlog.base.processes import ProcessPool, cores, result_or_error
+from orlog.base.processes import ProcessPool, cores, has_semaphores, result_or_error
 from orlog.errors import StorageError, WorkerDiedError
 
 Item = TypeVar("Item")
@@ -105,9 +104,7 @@ def execute_here(
     ends no job but its own, which is begun so many `attempts` times. `workers` is the number of cores by default;
     `ahead` jobs wait for a process, so that none is idle while the caller works on results.
     """
-    try:
-        multiprocessing.get_context("spawn").Lock()
-    except (ImportError, OSError):  # Linux keeps them in /dev/shm, which some containers lack
+    if not has_semaphores():
         warnings.warn(
             "jobs run in this process, one after the other: this system has no semaphores, without which no others "
             "can be started; on Linux, mount /dev/shm so that it can be written to.",

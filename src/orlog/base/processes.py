@@ -42,6 +42,20 @@ def result_or_error(function: Callable[[Item], Result], item: Item) -> Result | 
         return error
 
 
+def has_semaphores() -> bool:
+    """Say whether this system has what other processes need to be started: some containers lack /dev/shm."""
+    if os.name == "posix":
+        # Python's tracker would warn of semaphores that killed processes leave; it removes them.
+        sys.warnoptions.append("ignore:resource_tracker")
+        resource_tracker.ensure_running()
+        sys.warnoptions.remove("ignore:resource_tracker")
+    try:
+        multiprocessing.get_context("spawn").Lock()
+    except (ImportError, OSError):
+        return False
+    return True
+
+
 class ProcessPool(ThreadPoolExecutor):
     """Threads that each have a freshly started process, so that one that is killed ends no work but its own.
 
@@ -56,11 +70,6 @@ class ProcessPool(ThreadPoolExecutor):
         self._started: list[ProcessPoolExecutor] = []
         self._is_killed = False
         self._lock = threading.Lock()
-        if os.name == "posix":
-            # Python's tracker would warn of semaphores that killed processes leave; it removes them.
-            sys.warnoptions.append("ignore:resource_tracker")
-            resource_tracker.ensure_running()
-            sys.warnoptions.remove("ignore:resource_tracker")
         _open_pools.add(self)
 
     def submit(self, function: Callable[..., Result], /, *arguments: Any, **named: Any) -> Future[Result]:
@@ -84,6 +93,11 @@ class ProcessPool(ThreadPoolExecutor):
             self._is_killed = True
             for pool in self._started:
                 for process in [*(pool._processes or {}).values()]:
+                    # On Linux, what it started too: glfw, while it is imported, starts a Python that would complain.
+                    for listing in Path(f"/proc/{process.pid}/task").glob("*/children"):
+                        with contextlib.suppress(OSError):
+                            for child in listing.read_text("ascii").split():
+                                os.kill(int(child), signal.SIGKILL)
                     process.kill()
         self.shutdown(cancel_futures=True)
 
