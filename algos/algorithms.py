@@ -110,7 +110,9 @@ class Algorithm(Protocol):
         """Return the actions to evaluate; observations and actions are unscaled, as in batches."""
 
     # One that can be fine-tuned in an environment also has `explore(observations, generator)`, which
-    # returns actions as `act` does, random ones drawn by the given generator.
+    # returns actions as `act` does, random ones drawn by the given generator. One that learns from chunks of
+    # actions returns whole ones, `[batch, length, act]`, which are acted out. How its authors fine-tune, where that
+    # is not half and half, it may say with `FINETUNING`: fields of `training/runs.py`, `OnlineRecord`, by name.
     # One that starts in the environment, such as RLPD, has `ONLINE = True` and settings `prior` and
     # `random_steps` (`training/runs.py`, `OnlineRecord`).
 

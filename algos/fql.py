@@ -25,6 +25,9 @@ What differs from the authors' code (seohongpark/fql, `agents/fql.py`, in JAX):
 - Actions are mapped from the bounds of the action space to [-1, 1]. The authors leave them, and clip the data's to 1
   - 1e-5.
 - One setting `hidden` is for policies and critics; the authors have two, of equal values.
+- `orlog finetune` does as their `main.py` goes on in the environment: each step acts with fresh noise and brings an
+  update, whose batch is drawn from the data and the new steps alike (`--prior even`, the default here). They keep 2 M
+  steps, of which new ones replace the oldest, and refuse frames; here all are kept, and frames too.
 - All networks share the convolutions of frames, and only the critics' loss trains them (`encoders.py`). Each network
   of the authors has its own, an IMPALA encoder with one residual block a stage and a layer of 512 units, target
   critics too.
@@ -34,7 +37,7 @@ parameters after 100 of its updates.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float32
@@ -77,6 +80,7 @@ class FQL:
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     CONSTANTS = ("config", "scaling", "seed")
+    FINETUNING: ClassVar[dict[str, Any]] = {"prior": None}
     loader = staticmethod(transitions_of)
 
     def __init__(self, config: Any, scaling: Scaling, *, seed: int, device: str = "cpu") -> None:
@@ -142,6 +146,10 @@ class FQL:
     def actor(self, environments: int) -> ChunkActor:
         """Return what acts in an evaluation, always with the same noise."""
         return ChunkActor(self.plan, environments, make_generator(self.seed, 3, self.scaling.obs_mean.device))
+
+    def explore(self, observations: Observations, generator: torch.Generator) -> Float32[Tensor, "batch length act"]:
+        """Return actions to take one after the other, for noise of a generator."""
+        return self.plan(observations, generator)
 
     def unit_actions(
         self, features: Float32[Tensor, "batch features"], generator: torch.Generator

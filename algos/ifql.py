@@ -20,10 +20,12 @@ place of one drawn by its weight, and flow matching on all data alike.
 
 What differs from the authors' code (seohongpark/fql, `agents/ifql.py`, in JAX): observations, actions, `hidden` and
 convolutions of frames, as `fql` lists. As in their code, target networks move towards the critics as they were before
-the step. `tests/algos/recorded` holds parameters after 100 of its updates.
+the step. `tests/algos/recorded` holds parameters after 100 of its updates. `orlog finetune` is as `fql` says, and each step takes the best of fresh actions.
 """
 
 from __future__ import annotations
+
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float32
@@ -57,6 +59,7 @@ class IFQL:
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     CONSTANTS = ("config", "scaling", "seed")
+    FINETUNING: ClassVar[dict[str, Any]] = {"prior": None}
 
     loader = staticmethod(transitions_of)
 
@@ -122,3 +125,5 @@ class IFQL:
         q_values = self.critic(repeated, unit).view(2, -1, count)
         best = unit.view(-1, count, act).take_along_dim(q_values.amin(0).argmax(-1)[:, None, None], 1)
         return self.scaling.actions_from_unit(best)
+
+    explore = plan

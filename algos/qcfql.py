@@ -18,9 +18,11 @@ What differs from the authors' code (ColinQiyangLi/qc at 48283b4, `agents/acfql.
 what `fql` lists:
 - Only QC-FQL. Missing: QC (the best of several chunks of the flow), sums of n rewards without chunks, Fourier
   features of the time, weight decay.
-- There is no online phase. Theirs goes on after 1 M offline steps: it acts for 1 M steps, and from the 5,000th on
-  each brings an update on the data and the new steps together. Scores from here compare with their results at 1 M
-  steps, not with those after 2 M.
+- `orlog finetune` does what their `main.py` does after 1 M steps: it acts out whole chunks, 5,000 steps without an
+  update and then each with one, on chunks drawn from the data and the new steps alike (`--prior even`, the default
+  here). Scores of `orlog train` compare with theirs at 1 M steps, those after as many of `orlog finetune` with theirs
+  at 2 M. The last `chunk_length` - 1 steps taken may begin a chunk here, which is not whole, and in theirs not. They
+  keep 2 M steps, of which new ones replace the oldest; here all are kept.
 - Slots after the end of an episode hold zeros, theirs the actions of the next episode. No loss is taken there, but
   the flow and the critics see them among their inputs.
 `tests/algos/recorded` holds parameters after 100 of its updates.
@@ -28,7 +30,7 @@ what `fql` lists:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -50,6 +52,7 @@ class QCFQL(FQL):
 
     TITLE = "QC-FQL"
     CONFIG = QCFQLConfig
+    FINETUNING: ClassVar[dict[str, Any]] = {"prior": None, "warm_up_steps": 5000}
 
     @staticmethod
     def loader(config: Any) -> tuple[str, dict[str, Any]]:

@@ -2,6 +2,10 @@
 
     update u:  act -> step of the environment -> replay; batch = rows of the data + rows of the replay
 
+A policy that learns from chunks of actions acts a whole one out before it looks again. Chunks and sums over several
+steps are put together when a batch is drawn, as those of the data are: none leaves its episode, and one that reaches
+beyond the last step taken has fewer steps, as at the end of an episode that was cut.
+
 Everything random is a function of the run's seed and a number, so that there is no generator to save:
 episode e resets with a seed and explores with a generator of (seed, e), and the rows of update u are
 draws of a stream at u. A simulator's state cannot be saved in general. So a run can only be saved
@@ -24,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -70,13 +75,22 @@ class Replay:
         obs_dim: int,
         action_dim: int,
         *,
+        n_steps: int = 1,
+        chunk_length: int = 0,
         reward_scale: float = 1.0,
         reward_shift: float = 0.0,
         discount: float = 1.0,
         leaves: Mapping[str, Leaf] = MappingProxyType({}),
         others: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
-        """Make room; `leaves` and `others` are those of the data's `Arrays`, whose form is kept."""
+        """Make room; `leaves` and `others` are those of the data's `Arrays`, whose form is kept.
+
+        Batches sum the rewards of `n_steps`, or hold chunks of `chunk_length` actions where that is not 0.
+        """
+        self._span, self._in_chunks = chunk_length or n_steps, chunk_length > 0
+        self._powers = torch.from_numpy(np.power(discount, np.arange(self._span + 1)).astype(np.float32))
+        # The row after each step's episode; the running one goes up to the last step taken.
+        self._stops = torch.full((capacity,), capacity)
         self._leaves = leaves
         self._others = {}
         for column in (leaf.column for leaf in leaves.values() if leaf.column):
@@ -135,21 +149,40 @@ class Replay:
             total = reward + self._discount * total
             to_go.append(total)
         self._returns[self.finished : self.count] = torch.tensor(to_go[::-1])
+        self._stops[self.finished : self.count] = self.count
         self.ends.append(self.count)
         self.finished = self.count
 
     def batch(self, chosen: Int64[Tensor, " batch"], *, with_returns: bool = False) -> Batch:
-        """Return some of the steps, on request with the discounted returns from them to the ends of their episodes."""
-        rows, numbers = self._rows.index_select(0, chosen), self._numbers
+        """Return what begins at some of the steps, on request with the discounted returns to the ends of their episodes.
+
+        These are transitions, or chunks, as `orlog.transitions` and `orlog.action_chunks` give them.
+        """
+        numbers = self._numbers
+        stops = torch.minimum(self._stops.index_select(0, chosen).clamp(max=self.count), chosen + self._span)
+        rows, last = self._rows.index_select(0, chosen), self._rows.index_select(0, stops - 1)
+        places = chosen[:, None] + torch.arange(self._span)
+        valid = places < stops[:, None]
+        places = torch.minimum(places, stops[:, None] - 1)
+        # Term by term from the last one, in float64, as the loaders sum.
+        total = torch.zeros(len(chosen), dtype=torch.float64)
+        rewards = (self._rows[places, numbers] * self._scale + self._shift).double()
+        for reward, there in zip(reversed(rewards.unbind(1)), reversed(valid.unbind(1)), strict=True):
+            total = (reward + self._discount * total) * there
+        actions = rows[:, self._obs : numbers]
+        if self._in_chunks:
+            actions = self._rows[:, self._obs : numbers][places].masked_fill(~valid[..., None], 0)
+        has_discounts = self._span > 1 or self._in_chunks or self._leaves
         return Batch(
             observations=self._observations(rows[:, : self._obs], chosen, 0),
-            actions=rows[:, self._obs : numbers],
-            rewards=rows[:, numbers] * self._scale + self._shift,
-            terminations=rows[:, numbers + 1],
-            truncations=rows[:, numbers + 2],
-            next_observations=self._observations(rows[:, numbers + 3 :], chosen, 1),
-            discounts=torch.full((len(chosen),), self._discount) if self._leaves else None,
+            actions=actions,
+            rewards=total.float(),
+            terminations=last[:, numbers + 1],
+            truncations=last[:, numbers + 2],
+            next_observations=self._observations(last[:, numbers + 3 :], stops - 1, 1),
+            discounts=self._powers.index_select(0, stops - chosen) if has_discounts else None,
             returns_to_go=self._returns.index_select(0, chosen) if with_returns else None,
+            valid=valid if self._in_chunks else None,
         )
 
     def _observations(self, numbers: Tensor, chosen: Tensor, which: int) -> Any:
@@ -195,7 +228,9 @@ class Replay:
         for end in (torch.nonzero(ended)[:, 0] + 1).tolist():
             self.count = end
             self._finish()
-        self.count = self._saved = count
+        # A run that took all its steps may have left an episode; more steps begin another one.
+        self._stops[self.finished : count] = count
+        self.count = self._saved = self.finished = count
 
     def _bytes(self, first: int, last: int) -> UInt8[np.ndarray, "steps bytes"]:
         """Return the bytes of some steps, as the file holds them."""
@@ -234,8 +269,8 @@ def online_record(kind: type[Any], config: Any) -> OnlineRecord | None:
     return OnlineRecord(prior=config.prior, random_steps=config.random_steps)
 
 
-def check_explores(kind: type[Any], config: Any, dataset: Dataset, packed: Arrays, online: OnlineRecord) -> bool:
-    """Refuse an algorithm that cannot learn in an environment; return whether its batches have returns."""
+def check_explores(kind: type[Any], config: Any, dataset: Dataset, packed: Arrays, online: OnlineRecord) -> Batch:
+    """Refuse an algorithm that cannot learn in an environment; return a batch of the data as it learns from."""
     name = algorithm_name(kind)
     refused = f"{dataset.name}: {name} cannot be fine-tuned here"
     if not isinstance(dataset.action_space, gymnasium.spaces.Box):
@@ -251,21 +286,20 @@ def check_explores(kind: type[Any], config: Any, dataset: Dataset, packed: Array
     explorers = [one for one in ALGORITHMS if any(hasattr(form, "explore") for form in algorithm_forms(one))]
     others = ", ".join(one for one in explorers if one != name)
     batch = next(iter(loaded(kind, config, packed, seed=0, start=0)))
-    words = type(batch).__name__ if not isinstance(batch, Batch) else ""
-    for field, what in (("valid", "chunks of actions"), ("next_actions", "the next actions of the data")):
-        words = what if getattr(batch, field, None) is not None else words
-    words = "sums over several steps (n_steps)" if "n_steps" in kind.loader(config)[1] else words
-    if words or type(kind.loader(config)[1].get("batch_size")) is not int:
+    is_sized = type(kind.loader(config)[1].get("batch_size")) is int
+    if not isinstance(batch, Batch) or batch.next_actions is not None or not is_sized:
+        words = "the next actions of the data" if is_sized else "other batches"
         raise SchemaError(
-            f"{refused}: it learns from {words or 'other batches'}, and the steps that are taken in an environment are "
-            f"single transitions; choose one of: {others}."
+            f"{refused}: it learns from {words if isinstance(batch, Batch) else type(batch).__name__}, and the steps that "
+            f"are taken in an environment give transitions and chunks of actions; choose one of: {others}."
         )
-    if not hasattr(kind, "explore") and online.noise is None:
+    if not hasattr(kind, "explore") and (online.noise is None or batch.valid is not None):
+        noise = "" if batch.valid is not None else ", or give a noise to add to its actions: noise=0.1"
         raise SchemaError(
             f"{name} cannot explore: its class has no explore(observations, generator); choose one "
-            f"that has ({others}), or give a noise to add to its actions: noise=0.1."
+            f"that has ({others}){noise}."
         )
-    return batch.returns_to_go is not None
+    return batch
 
 
 # --- sources of batches
@@ -313,9 +347,9 @@ class OnlineSource:
         packed: Arrays,
         record: RunRecord,
         protocol: Protocol,
-        with_returns: bool,
+        like: Batch,
     ) -> None:
-        """Make room for all steps of the run; `with_returns` is what `check_explores` returned."""
+        """Make room for all steps of the run; `like` is what `check_explores` returned."""
         assert record.online is not None
         assert isinstance(dataset.action_space, gymnasium.spaces.Box)
         self._kind, self._config, self._packed = kind, config, packed
@@ -327,13 +361,17 @@ class OnlineSource:
                 f"{dataset.name}: episodes of {protocol.environment_id} have no limit of steps, so a "
                 "policy could stay in one for ever; record the data with a limit (max_episode_steps)."
             )
-        self._with_returns = with_returns
+        self._with_returns = like.returns_to_go is not None
+        self._chunk_length = 0 if like.valid is None else like.valid.shape[1]
+        self._before = self._online.random_steps + self._online.warm_up_steps
         declared = kind.loader(config)[1]
         self._size = declared["batch_size"]
         self.replay = Replay(
-            record.steps + self._online.random_steps,
+            record.steps + self._before,
             packed.obs_dim,
             packed.action_dim,
+            n_steps=declared.get("n_steps", 1),
+            chunk_length=self._chunk_length,
             reward_scale=record.reward_scale,
             reward_shift=record.reward_shift,
             discount=declared.get("discount", 0.99),  # that of `orlog.transitions` by default
@@ -363,8 +401,7 @@ class OnlineSource:
 
     def log(self, first: int, last: int) -> dict[str, Any]:
         """Return the mean return of the episodes that ended in the steps after `first`."""
-        random = self._online.random_steps
-        begin, end = random + first if first else 0, random + last
+        begin, end = self._before + first if first else 0, self._before + last
         ended = [total for at, total in zip(self.replay.ends, self.replay.returns, strict=True) if begin < at <= end]
         mean = {"online/return": float(np.mean(ended))} if ended else {}
         return {"online/steps": end, "online/episodes": len(ended), **mean}
@@ -385,7 +422,7 @@ class OnlineSource:
         )
         prior = iter(batches_on(batches, self._record.device, self._packed.rows.device.type))
         for update in range(first, self._record.steps):
-            while replay.count < self._online.random_steps + update + 1:
+            while replay.count < self._before + update + 1:
                 next(steps)
             drawn = draw_uniform(self._key, 2 * update * size, 2 * size).reshape(2, size)
             chosen = torch.from_numpy((drawn[0] * replay.count).astype(np.int64))
@@ -408,12 +445,13 @@ class OnlineSource:
             generator = torch.Generator(self._device).manual_seed(int(words[1]))
             seen, _ = env.reset(seed=int(words[0]))
             observation = self._spaces.observations(seen)
-            ended = False
+            ended, planned = False, list[np.ndarray]()
             while not ended:
                 if replay.count < self._online.random_steps:
                     action = self._low + self._drawn(torch.rand, generator) * (self._high - self._low)
                 else:
-                    action = self._action(algorithm, observation, generator)
+                    planned = planned or [*self._plan(algorithm, observation, generator)]
+                    action = self._taken(planned.pop(0), generator)
                 action = action.astype(self._space.dtype)
                 seen, reward, terminated, truncated, _ = env.step(action)
                 following, ended = self._spaces.observations(seen), bool(terminated or truncated)
@@ -428,25 +466,38 @@ class OnlineSource:
                     )
                 yield
 
-    def _action(self, algorithm: Any, observation: Observations, generator: torch.Generator) -> np.ndarray:
-        noise, low, high, at = self._online.noise, self._low, self._high, self.replay.count
+    def _plan(self, algorithm: Any, observation: Observations, generator: torch.Generator) -> np.ndarray:
+        """Return the policy's next actions: those of a chunk, or one."""
+        low, high, at = self._low, self._high, self.replay.count
+        explores = self._online.noise is None or self._chunk_length
         with own_errors(type(algorithm)):
-            given = algorithm.explore(observation, generator) if noise is None else algorithm.act(observation)
-        action = given.detach().cpu().double().numpy().reshape(self._space.shape)
-        if not np.isfinite(action).all():
+            given = algorithm.explore(observation, generator) if explores else algorithm.act(observation)
+        planned: np.ndarray = given.detach().cpu().double().numpy()
+        shape = (self._chunk_length or 1, *low.shape)
+        if planned.size != math.prod(shape):
+            raise SchemaError(
+                f"{self._record.algorithm} gave actions of shape {[*planned.shape]} for one observation, where {shape[0]} "
+                f"of shape {[*low.shape]} were expected; let its explore and act give as many as it learns from."
+            )
+        planned = planned.reshape(shape)
+        if not np.isfinite(planned).all():
             raise DivergedError(
                 f"the policy's action is not finite at step {at:,} of the environment.",
-                step=max(0, at - self._online.random_steps),
+                step=max(0, at - self._before),
                 metric="the policy's action",
             )
-        apart = outside_bounds(action, self._space)
+        apart = outside_bounds(planned, self._space)
         if apart.any():
-            place = int(apart.argmax())
+            place = int(apart.argmax()) % low.size
             raise SchemaError(
                 f"{self._record.algorithm} gave an action outside the action space at step {at:,} of the environment: "
-                f"number {place} is {action.flat[place]:g}, and the space has {low.flat[place]:g} to "
+                f"number {place} is {planned.flat[apart.argmax()]:g}, and the space has {low.flat[place]:g} to "
                 f"{high.flat[place]:g}; let its explore and act give actions within the bounds."
             )
+        return planned
+
+    def _taken(self, action: np.ndarray, generator: torch.Generator) -> np.ndarray:
+        noise, low, high = self._online.noise, self._low, self._high
         if noise is not None:
             action = action + noise * self._drawn(torch.randn, generator) * (high - low) / 2
         return np.asarray(action.clip(low, high))

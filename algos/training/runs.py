@@ -151,6 +151,7 @@ class OnlineRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         random_steps: First steps in the environment, with uniform actions and without updates.
         noise: Standard deviation of Gaussian noise on the policy's actions, where the space's bounds
             count as -1 and 1; None explores as the algorithm does.
+        warm_up_steps: Steps after these with the policy's actions, and without updates too.
     """
 
     run: str = ""
@@ -159,6 +160,7 @@ class OnlineRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     prior: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = 0.5
     random_steps: Annotated[int, msgspec.Meta(ge=0)] = 0
     noise: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    warm_up_steps: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class Earlier(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -248,6 +250,8 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
             # An algorithm that starts in the environment has settings of the same names.
             own = [name for name in ONLINE_SETTINGS if self.online.run or name not in self.config]
             settings |= {f"online_{name}": getattr(self.online, name) for name in own}
+            if self.online.warm_up_steps:
+                settings["online_warm_up_steps"] = self.online.warm_up_steps
         return settings
 
     def options(self) -> TrainOptions:
@@ -1030,6 +1034,7 @@ def run_command(
         words += _option_words(record, leave_out=("seed", "preset", "precision", "keep_checkpoints", "curve_episodes"))
         words += ["--prior", "even" if online.prior is None else f"{online.prior:g}"]
         words += ["--random-steps", str(online.random_steps)]
+        words += ["--warm-up-steps", str(online.warm_up_steps)]
         words += [] if online.noise is None else ["--noise", f"{online.noise:g}"]
         words += ["--algorithm", algorithm] if ":" in record.algorithm else []
         words += dataset_words(dataset)

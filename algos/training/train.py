@@ -190,8 +190,8 @@ def train_run(
     else:
         assert protocol is not None
         packed = put_arrays(data.arrays, device)
-        with_returns = check_explores(kind, config, dataset, packed, online)
-        source = OnlineSource(kind, config, dataset, packed, record, protocol, with_returns)
+        like = check_explores(kind, config, dataset, packed, online)
+        source = OnlineSource(kind, config, dataset, packed, record, protocol, like)
     with one_thread():
         made = make_from_record(record, dataset, kind, device=device)
         if is_own(kind) and not runs.has_checkpoint(folder):
@@ -227,7 +227,7 @@ def finetune_run(
     run: runs.PathLike,
     folder: runs.PathLike | None,
     options: runs.TrainOptions,
-    online: runs.OnlineRecord = runs.OnlineRecord(),
+    online: Mapping[str, Any],
     hooks: Hooks | None = None,
     *,
     resume: bool = False,
@@ -241,28 +241,32 @@ def finetune_run(
     evaluations come after the start, and no checkpoints are kept. The state is saved at ends of
     episodes, from which it goes on exactly, also once `stop` of the hooks returned true.
 
-    `online` says how it acts there: its `prior`, `random_steps` and `noise`; which run it was is noted here.
+    `online` says how it acts there, by the names of `OnlineRecord`; what is "usual" is what the algorithm declares
+    (`FINETUNING`), or the default. Which run it was is noted here.
     Dataset and algorithm are only given where the record does not find them.
     """
     hooks, settings, steps = hooks or Hooks(), options.settings or {}, options.steps or 0
-    prior, noise = online.prior, online.noise
-    if steps < 1 or online.random_steps < 0:
-        raise ValueError(f"steps must be >= 1 and random_steps >= 0, found {steps} and {online.random_steps}.")
+    device, run = find_device(options.device), runs.as_path(run)
+    old, data, named = find_run(run, dataset=dataset, algorithm=algorithm)
+    kind = fitting_form(named, data)
+    asked = {name: value for name, value in online.items() if value != "usual"}
+    acts = runs.OnlineRecord(**{**getattr(kind, "FINETUNING", {}), **asked})
+    prior, noise = acts.prior, acts.noise
+    if steps < 1 or acts.random_steps < 0 or acts.warm_up_steps < 0:
+        found = f"{steps}, {acts.random_steps} and {acts.warm_up_steps}"
+        raise ValueError(f"steps must be >= 1, random_steps and warm_up_steps >= 0, found {found}.")
     if prior is not None and not 0 <= prior <= 1:
         raise ValueError(f"prior must lie in [0, 1], found {prior}.")
     if noise is not None and not 0 <= noise < math.inf:
         raise ValueError(f"noise must be finite and >= 0, found {noise}.")
-    device, run = find_device(options.device), runs.as_path(run)
-    old, data, named = find_run(run, dataset=dataset, algorithm=algorithm)
-    kind = fitting_form(named, data)
     for name in settings:
         if name in of_run(kind):
             raise ValueError(f"{name} is that of the run and cannot be set here.")
-    online = msgspec.structs.replace(
-        online, run=str(run), checkpoint_sha256=hash_file(run / runs.CHECKPOINT_FILE), step=runs.saved_step(run) or 0
+    acts = msgspec.structs.replace(
+        acts, run=str(run), checkpoint_sha256=hash_file(run / runs.CHECKPOINT_FILE), step=runs.saved_step(run) or 0
     )
     packed = read_arrays(data)
-    with_returns = check_explores(kind, make_config(kind, old.config), data, packed, online)
+    like = check_explores(kind, make_config(kind, {**old.config, **settings}), data, packed, acts)
     protocol = scoring_protocol(data, max(1, options.curve_episodes), trust_environment=options.trust_environment)
     # A rate that has fallen to 0 along the run's steps would learn nothing more.
     constant = {"steps": None} if "steps" in of_run(kind) else {}
@@ -281,7 +285,7 @@ def finetune_run(
         log=options.log,
         versions={**runs.code_versions(), **device_versions(device)},
         device=device,
-        online=online,
+        online=acts,
         code=sources_digest(kind),
         later_code=(),
         earlier=(),
@@ -299,7 +303,7 @@ def finetune_run(
         if any(name.endswith("learning_rate") for name in settings):
             for group, rate in zip(_groups(made), rates, strict=True):
                 group["lr"] = rate  # in place of that of the checkpoint
-        source = OnlineSource(kind, config, data, packed, record, protocol, with_returns)
+        source = OnlineSource(kind, config, data, packed, record, protocol, like)
         curve = protocol if options.evaluations else None
         _Trainer(made, source, data, folder, record, curve, hooks).run(resume=resume)
     return folder, record

@@ -354,6 +354,8 @@ def test_exploring_is_random_within_the_bounds_and_changes_no_state(form, make, 
     observations = drawn * scaling.obs_std + scaling.obs_mean
     before = state(made, tmp_path)
     one, same, other = (made.explore(observations, make_generator(seed, 0)) for seed in (0, 0, 1))
+    if one.ndim == 3:  # chunks, whose first actions are compared with those of `act`
+        one, same, other = (actions[:, 0] for actions in (one, same, other))
     assert state(made, tmp_path) == before
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
@@ -361,7 +363,7 @@ def test_exploring_is_random_within_the_bounds_and_changes_no_state(form, make, 
     assert (one <= scaling.action_high + 1e-5).all()
     apart = scaling.actions_to_unit(one) - scaling.actions_to_unit(made.act(observations))
     assert torch.median(apart, 0).values.abs().max() < 0.1
-    assert (scaling.actions_to_unit(one).abs() > 0.999).float().mean() < 0.5
+    assert (scaling.actions_to_unit(one).abs() > 0.999).float().mean() < 0.6
     assert 0.05 < apart.std() < 1
 
 

@@ -104,7 +104,7 @@ def test_a_run_on_a_gpu_goes_on_to_the_same_bits(mini, tmp_path):
         assert len(evaluation.returns) == 1
 
 
-@pytest.mark.parametrize("name", ["iql", "calql", "rlpd"])
+@pytest.mark.parametrize("name", ["iql", "calql", "qcfql", "rlpd"])
 def test_fine_tuning_on_a_gpu(name, mini, tmp_path):
     """Steps in the environment come between updates that are repeated from a recording."""
     few = {"hidden": [16, 16], "batch_size": 32}
@@ -115,7 +115,8 @@ def test_fine_tuning_on_a_gpu(name, mini, tmp_path):
         assert run.record.device == "cuda:0"
         return
     twice = [
-        orlog.finetune(run, out=tmp_path / f"{number}", steps=60, evaluations=0, device="cuda") for number in range(2)
+        orlog.finetune(run, out=tmp_path / f"{number}", steps=60, warm_up_steps=9, evaluations=0, device="cuda")
+        for number in range(2)
     ]
     assert twice[0].record.device == "cuda:0"
     one, other = (max(Path(run.folder).rglob("*.safetensors")) for run in twice)

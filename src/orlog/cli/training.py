@@ -433,9 +433,11 @@ class Finetuning:
     Options:
         steps (--steps, >= 1): Steps in the environment; each is followed by an update.
         settings (--set): A setting that differs from the run's, as name=value.
-        prior: Share of the dataset in each batch, 0 to 1; or even: each step of the dataset and of the environment
-            has the same chance.
+        prior (default: even for flow policies, else 0.5): Share of the dataset in each batch, 0 to 1; or even: each
+            step of the dataset and of the environment has the same chance.
         random_steps (>= 0): Steps with random actions before the first update.
+        warm_up_steps (>= 0, default: 5,000 for policies of chunks, else 0): Steps after these with the policy's
+            actions, and without updates too.
         noise (>= 0, default: explore as the algorithm does): Deviation of noise on actions, whose bounds count as -1
             and 1.
         out (default: runs/finetune/ALGO/NAME/seed-N): Folder of the new run.
@@ -445,8 +447,9 @@ class Finetuning:
 
     steps: int
     settings: list[str] | None = None
-    prior: str = "0.5"
+    prior: str | None = None
     random_steps: int = 0
+    warm_up_steps: int | None = None
     noise: float | None = None
     out: Path | None = None
     resume: bool = False
@@ -472,12 +475,14 @@ def finetune(run: Path, *, given: Finetuning, as_json: AsJson = False) -> None:
     Options:
         run: Folder of the run to go on with.
     """
-    from orlog.algos.training.runs import OnlineRecord, evaluate_command, read_run, resume_command
+    from orlog.algos.training.runs import evaluate_command, read_run, resume_command
     from orlog.algos.training.train import find_finetuned, finetune_run
     from orlog.runs.run_folders import replacing
     from orlog.runs.running import check_log
 
-    options, share, algorithm = _train_options(given), _share_of_data(given.prior), given.algorithm
+    options, algorithm = _train_options(given), given.algorithm
+    online = {"prior": _share_of_data(given.prior), "random_steps": given.random_steps, "noise": given.noise}
+    online["warm_up_steps"] = "usual" if given.warm_up_steps is None else given.warm_up_steps
     check_log(given.log)
     old, data, folder = find_finetuned(run, given.out, dataset=given.dataset, algorithm=algorithm)
     with (
@@ -492,23 +497,16 @@ def finetune(run: Path, *, given: Finetuning, as_json: AsJson = False) -> None:
         ) as hooks,
     ):
         record = finetune_run(
-            run,
-            folder,
-            options,
-            OnlineRecord(prior=share, random_steps=given.random_steps, noise=given.noise),
-            hooks,
-            resume=given.resume,
-            dataset=data,
-            algorithm=algorithm,
+            run, folder, options, online, hooks, resume=given.resume, dataset=data, algorithm=algorithm
         )[1]
     line = evaluate_command(folder, record, data, algorithm, given.trust_environment)
     end = f"fine-tuned {algorithm_title(record.algorithm)} for {counted(record.steps, 'step')}; run: {line}"
     _print_runs([folder], as_json, lambda _: say(end))
 
 
-def _share_of_data(text: str) -> float | None:
+def _share_of_data(text: str | None) -> float | str | None:
     """Return the share of a batch that is from the dataset; None for even."""
     try:
-        return None if text == "even" else float(text)
+        return "usual" if text is None else None if text == "even" else float(text)
     except ValueError:
         raise ValueError(f"--prior takes a number from 0 to 1, or even; found {text!r}.") from None

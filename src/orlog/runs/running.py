@@ -26,7 +26,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -38,7 +38,6 @@ from orlog.algos.training.policy import fitting_form
 from orlog.algos.training.runs import (
     CURVE_EPISODES,
     RUN_FILE,
-    OnlineRecord,
     PathLike,
     Run,
     TrainOptions,
@@ -203,8 +202,9 @@ def finetune(
     *,
     steps: int,
     settings: Mapping[str, object] | None = None,
-    prior: float | None = 0.5,
+    prior: float | Literal["usual"] | None = "usual",
     random_steps: int = 0,
+    warm_up_steps: int | Literal["usual"] = "usual",
     noise: float | None = None,
     out: PathLike | None = None,
     resume: bool = False,
@@ -228,8 +228,10 @@ def finetune(
         steps: Updates, and as many steps in the environment.
         settings: Settings that differ from the run's.
         prior: Share of the dataset in each batch; None gives each step of the dataset and of the
-            environment the same chance.
+            environment the same chance. "usual" is what the class of the algorithm declares as its authors'
+            (`FINETUNING`), else 0.5.
         random_steps: Steps with uniform actions before the first update.
+        warm_up_steps: Steps after these with the policy's actions, and without updates too. "usual" is as above, else 0.
         noise: Standard deviation of Gaussian noise on the policy's actions, where the bounds of the
             action space count as -1 and 1; None explores as the algorithm does.
         out: Folder of the new run; `runs/finetune/ALGORITHM/NAME/seed-N` by default.
@@ -252,7 +254,7 @@ def finetune(
         ValueError: a setting, number or log that is not possible.
         MissingExtraError: the package that `log` needs is not installed.
         SchemaError: the algorithm cannot explore, gives actions outside of the action space, or
-            learns from other batches than single transitions.
+            learns from other batches than transitions and chunks of actions.
         SimulatorError: the environment needs consent, or cannot be made.
         DivergedError: a metric, a weight or an action is no longer finite.
         StoppedError: `stop` returned true.
@@ -272,7 +274,7 @@ def finetune(
                 device=device,
                 log=log,
             ),
-            OnlineRecord(prior=prior, random_steps=random_steps, noise=noise),
+            {"prior": prior, "random_steps": random_steps, "warm_up_steps": warm_up_steps, "noise": noise},
             hooks,
             resume=resume,
             dataset=data,

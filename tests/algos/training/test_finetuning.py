@@ -8,15 +8,19 @@ import signal
 from pathlib import Path
 
 import gymnasium
+import hypothesis
 import numpy as np
 import pytest
 import torch
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 import orlog
 from orlog.algos.algorithms import ALGORITHMS
+from orlog.algos.fql import FQL
 from orlog.algos.iql import IQL
+from orlog.algos.qcfql import QCFQL
 from orlog.algos.td3bc import TD3BC
 from orlog.algos.training.online import Replay
 from orlog.algos.training.runs import ONLINE_FILE, read_metrics, read_run
@@ -24,10 +28,14 @@ from orlog.base import terminal
 from orlog.base.files import hash_file
 from orlog.errors import CheckpointError, NotFoundError, SchemaError
 from orlog.loaders.arrays import Leaf
+from orlog.loaders.chunks import ChunkSampler
+from orlog.loaders.transforms import scale_rewards
+from orlog.loaders.transitions import TransitionSampler
 from tests.command_line import orlog as command
 from tests.extending.test_new_algorithm import poles as poles
+from tests.loaders.test_sequences import flatten, pack, random_episode
 from tests.pendulum import pendulum
-from tests.training import logged, short
+from tests.training import SMALL, logged, short
 
 EXPLORING = [name for name, kind in ALGORITHMS.items() if hasattr(kind, "explore")]
 
@@ -210,7 +218,8 @@ def test_steps_come_back_from_a_file_that_grows_and_what_is_not_of_the_checkpoin
     assert path.stat().st_size == 3 * (4 * (2 * 3 + 1 + 3) + 2 * (9 + 8))
     torn.write_bytes(path.read_bytes() + b"torn")
     again.load(torn, saved)
-    assert (again.returns, again.ends, again.finished, again.count) == ([1.0], [2], 2, 3)
+    # A file is only read where no episode goes on: what it says of the third step is all of its episode.
+    assert (again.returns, again.ends, again.finished, again.count) == ([1.0], [2], 3, 3)
     for one in (made, again):
         add(one, 3)
         batch = one.batch(torch.tensor([2, 0, 3]))
@@ -229,16 +238,163 @@ def test_steps_come_back_from_a_file_that_grows_and_what_is_not_of_the_checkpoin
             replay().load(place, saved)
 
 
+# --- several steps and chunks
+
+
+def experience(seed, lengths):
+    """Return random episodes that ended, but for the last one, and a replay of their steps."""
+    rng = np.random.default_rng(seed)
+    episodes = [random_episode(length, rng) for length in lengths]
+    for episode in episodes[:-1]:
+        episode.terminations[-1], episode.truncations[-1] = rng.permutation([True, False])
+    episodes[-1].terminations[-1] = episodes[-1].truncations[-1] = False
+
+    def replay(**given):
+        made = Replay(sum(lengths) + 3, 3, 2, reward_scale=2.0, reward_shift=0.5, discount=0.9, **given)
+        for one in episodes:
+            for step in range(len(one)):
+                before, after = (torch.from_numpy(one.observations[at : at + 1]) for at in (step, step + 1))
+                ends = {"terminated": one.terminations[step], "truncated": one.truncations[step]}
+                made.add(before, one.actions[step], one.rewards[step], after, **ends)
+        return made
+
+    return episodes, replay
+
+
+@hypothesis.given(
+    st.integers(0, 99), st.lists(st.integers(1, 5), min_size=2, max_size=5), st.integers(1, 6), st.booleans()
+)
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_sums_and_chunks_of_steps_taken_are_those_of_a_loop_and_those_of_the_loaders(seed, lengths, span, in_chunks):
+    episodes, replay = experience(seed, lengths)
+    made = replay(**({"chunk_length": span} if in_chunks else {"n_steps": span}))
+    batch = made.batch(torch.arange(made.count))
+    starts = [(episode, step) for episode in episodes for step in range(len(episode))]
+    for row, (episode, step) in enumerate(starts):
+        stop = min(step + span, len(episode))  # of the running one: up to the last step taken
+        rewards = [2 * reward + 0.5 for reward in episode.rewards[step:stop]]
+        total = sum(0.9**k * reward for k, reward in enumerate(rewards))
+        assert float(batch.rewards[row]) == pytest.approx(total, abs=1e-5)
+        np.testing.assert_array_equal(batch.observations[row].numpy(), episode.observations[step])
+        np.testing.assert_array_equal(batch.next_observations[row].numpy(), episode.observations[stop])
+        assert batch.terminations[row] == episode.terminations[stop - 1]
+        assert batch.truncations[row] == episode.truncations[stop - 1]
+        if in_chunks:
+            assert batch.valid[row].tolist() == [step + k < len(episode) for k in range(span)]
+            chunk = np.zeros((span, 2), np.float32)
+            chunk[: stop - step] = episode.actions[step:stop]
+        else:
+            chunk = episode.actions[step]
+        np.testing.assert_array_equal(batch.actions[row].numpy(), chunk)
+        if in_chunks or span > 1:
+            assert float(batch.discounts[row]) == pytest.approx(0.9 ** (stop - step))
+    if span <= max(lengths):
+        arrays = scale_rewards(pack(episodes), scale=2.0, shift=0.5)
+        sampler = ChunkSampler(arrays, span, 0.9) if in_chunks else TransitionSampler(arrays, span, 0.9)
+        steps = np.arange(len(starts))
+        given_steps = sampler._outcomes.items_of(steps) if in_chunks else sampler.items_of(steps)
+        for field, values in flatten(sampler.gather(given_steps)).items():
+            same = flatten(batch)[field]
+            assert values is same is None or torch.equal(same, values), field
+
+
+def test_what_follows_an_episode_that_a_run_left_is_not_of_it(tmp_path):
+    _, replay = experience(0, [3, 2])
+    made, again = replay(chunk_length=3), Replay(8, 3, 2, chunk_length=3)
+    again.load(tmp_path / "steps", made.save(tmp_path / "steps"))
+    again.add(torch.zeros(1, 3), np.zeros(2, np.float32), 7.0, torch.zeros(1, 3), terminated=True, truncated=False)
+    batch = again.batch(torch.arange(6))
+    assert batch.valid.sum(1).tolist() == [3, 2, 1, 2, 1, 1]
+    assert batch.terminations[3:].tolist() == [0, 0, 1]
+    assert (again.returns[-1], again.ends[-1]) == (7.0, 6)
+
+
+@pytest.mark.parametrize("noise", [None, 0.3])
+def test_a_policy_of_chunks_acts_them_out_and_learns_from_what_it_did(noise, watch, tmp_path, monkeypatch):
+    watch(10)
+    few = {**SMALL, "chunk_length": 3}
+    run = short("qcfql", pendulum(episodes=3), tmp_path / "offline", settings=few)
+    plans, batches, usual, explore = [], [], QCFQL.update, QCFQL.explore
+
+    def update(self, batch):
+        batches.append((len([word for word, _ in SEEN if word == "step"]), batch))
+        return usual(self, batch)
+
+    def watched(self, observations, generator):
+        # None reaches a bound, so that each action is there once.
+        plans.append(explore(self, observations, generator)[0] / 10 + torch.rand((3, 1), generator=generator) / 10)
+        return plans[-1][None]
+
+    monkeypatch.setattr(QCFQL, "update", update)
+    monkeypatch.setattr(QCFQL, "explore", watched)
+    SEEN.clear()
+    new = finetune(run, tmp_path / "new", steps=40, warm_up_steps=20, noise=noise, settings={"batch_size": 64})
+    assert (new.record.online.prior, new.record.online.warm_up_steps) == (None, 20)
+    # A plan is used up, or its episode ends.
+    episodes = "".join("r" if word == "reset" else "s" for word, _ in SEEN).split("r")[1:]
+    lengths = [len(one) for one in episodes]
+    assert set(lengths[:-1]) == {7, 10}
+    steps = [what for word, what in SEEN if word == "step"]
+    taken = np.split(np.array([action for action, _, _ in steps]), np.cumsum(lengths)[:-1])
+    assert len(plans) == sum(-(-length // 3) for length in lengths)
+    starts = [actions[at : at + 3] for actions in taken for at in range(0, len(actions), 3)]
+    apart = np.concatenate([did - plan[: len(did)].numpy() for did, plan in zip(starts, plans, strict=True)])
+    assert np.abs(apart).max() < 1e-6 if noise is None else 0.3 < apart.std() < 0.9
+    # One update a step, after those of the warm-up.
+    assert [count for count, _ in batches] == [*range(21, 61)]
+    stops, online = np.repeat(np.cumsum(lengths), lengths), 0
+    for count, batch in batches:
+        for row in range(64):
+            held, first = int(batch.valid[row].sum()), batch.actions[row, 0].numpy()
+            assert batch.valid[row].tolist() == [place < held for place in range(3)]
+            for at in [at for at in range(count) if np.array_equal(steps[at][0], first)]:  # not of the data
+                chunk = steps[at : min(at + 3, stops[at], count)]
+                actions, rewards, ended = zip(*chunk, strict=True)
+                np.testing.assert_array_equal(batch.actions[row].numpy(), [*actions, *[[0]] * (3 - len(chunk))])
+                assert held == len(chunk)
+                assert float(batch.terminations[row]) == ended[-1]
+                assert not (batch.terminations[row] and batch.truncations[row])
+                discounted = sum(0.99**place * reward for place, reward in enumerate(rewards))
+                assert float(batch.rewards[row]) == pytest.approx(discounted, abs=1e-4)
+                online += 1
+    # 30 steps are of the data, and each step is as likely as any other.
+    share = sum(count / (count + 30) for count, _ in batches) / len(batches)
+    assert online / (64 * len(batches)) == pytest.approx(share, abs=0.03)
+
+
+@pytest.mark.parametrize("name", ["fql", "ifql", "iql"])
+def test_several_steps_are_summed_of_the_steps_taken_too(name, watch, tmp_path, monkeypatch):
+    watch(10)
+    run = short(name, pendulum(episodes=3), tmp_path / "offline", settings={**SMALL, "n_steps": 3})
+    kind, batches = ALGORITHMS[name], []
+    usual = kind.update
+    monkeypatch.setattr(kind, "update", lambda self, batch: (batches.append(batch), usual(self, batch))[1])
+    SEEN.clear()
+    finetune(run, tmp_path / "new", steps=20, prior=0.0)
+    rewards = [what[1] for word, what in SEEN if word == "step"]
+    ends = [what[2] for word, what in SEEN if word == "step"]
+    lengths = [len(one) for one in "".join(word[0] for word, _ in SEEN).split("r")[1:]]
+    stops = np.repeat(np.cumsum(lengths), lengths)
+    for count, batch in enumerate(batches, 1):
+        spans = [range(at, min(at + 3, stops[at], count)) for at in range(count)]
+        expected = [sum(0.99**k * rewards[at] for k, at in enumerate(span)) for span in spans]
+        for reward, discount, ended in zip(batch.rewards, batch.discounts, batch.terminations, strict=True):
+            at = int(np.abs(np.array(expected) - float(reward)).argmin())
+            assert float(reward) == pytest.approx(expected[at], abs=1e-4)
+            assert float(discount) == pytest.approx(0.99 ** len(spans[at]))
+            assert float(ended) == ends[spans[at][-1]]
+
+
 # --- what is refused
 
 
-def test_what_cannot_be_fine_tuned_is_refused_in_one_line(run, poles, watch, tmp_path):
+def test_what_cannot_be_fine_tuned_is_refused_in_one_line(run, poles, watch, tmp_path, monkeypatch):
     small = {"width": 8, "heads": 1, "batch_size": 8}
     nameless = pendulum("lab/nameless-v1", named=False)
-    runs = {name: short(name, "lab/pendulum-v1", tmp_path / name) for name in ("bc", "rebrac", "qcfql")}
+    runs = {name: short(name, "lab/pendulum-v1", tmp_path / name) for name in ("bc", "rebrac")}
     runs["dt"] = short("dt", "lab/pendulum-v1", tmp_path / "dt", settings=small)
     choices = short("iql", poles, tmp_path / "choices")
-    of_others = rf", and the steps .* are single transitions; choose one of: {', '.join(EXPLORING)}\."
+    of_others = rf", and the steps .* give transitions and chunks of actions; choose one of: {', '.join(EXPLORING)}\."
     for given, options, error, word in (
         (short("iql", nameless, tmp_path / "nameless"), {}, NotFoundError, "names no environment"),
         (tmp_path / "nothing", {}, NotFoundError, "not the folder of a run"),
@@ -248,19 +404,24 @@ def test_what_cannot_be_fine_tuned_is_refused_in_one_line(run, poles, watch, tmp
         ),
         (runs["bc"], {}, SchemaError, "bc cannot explore.*noise="),
         (runs["rebrac"], {"noise": 0.1}, SchemaError, "it learns from the next actions of the data" + of_others),
-        (runs["qcfql"], {}, SchemaError, "it learns from chunks of actions" + of_others),
         (runs["dt"], {}, SchemaError, "it learns from SequenceBatch" + of_others),
         (run, {"settings": {"width": 1}}, ValueError, "no setting 'width'"),
         (run, {"settings": {"steps": 1}}, ValueError, "steps is that of the run"),
         *((run, {"prior": prior}, ValueError, "prior must lie in") for prior in (1.5, -0.1)),
         (run, {"noise": float("inf")}, ValueError, "noise must be finite"),
         (run, {"steps": 0}, ValueError, "steps must be >= 1"),
+        (run, {"warm_up_steps": -1}, ValueError, "warm_up_steps >= 0, found 1, 0 and -1"),
         (run, {"algorithm": "bc"}, NotFoundError, "trained with iql, not with bc"),
     ):
         with pytest.raises(error, match=word):
             finetune(given, tmp_path / "x", **options)
     # With noise, any policy on single transitions can act.
     finetune(runs["bc"], tmp_path / "y", steps=2, noise=0.1)
+    with monkeypatch.context() as patch:
+        patch.delattr(FQL, "explore")
+        chunks = short("qcfql", "lab/pendulum-v1", tmp_path / "chunks", settings={**SMALL, "chunk_length": 2})
+        with pytest.raises(SchemaError, match=r"qcfql cannot explore: .*; choose one that has \([^)]*\)\.$"):
+            finetune(chunks, tmp_path / "x", noise=0.1)
     with pytest.raises(FileExistsError, match="holds a run already"):
         finetune(runs["bc"], tmp_path / "y", steps=2, noise=0.1)
     with pytest.raises(FileExistsError, match=r"a run with noise 0\.1, not noise 0\.2; to continue it"):
@@ -277,6 +438,12 @@ def test_what_cannot_be_fine_tuned_is_refused_in_one_line(run, poles, watch, tmp
     ("method", "given", "error", "words"),
     [
         ("explore", torch.full((1, 1), 2.5), SchemaError, r"outside the action space.*number 0 is 2\.5.*-2 to 2"),
+        (
+            "explore",
+            torch.zeros(1, 2, 1),
+            SchemaError,
+            r"shape \[1, 2, 1\] for one observation, where 1 of shape \[1\]",
+        ),
         ("explore", torch.full((1, 1), torch.nan), FloatingPointError, "the policy's action.* is not at step 0"),
         ("update", {"critic/loss": torch.tensor(torch.nan)}, FloatingPointError, "diverged: critic/loss"),
     ],

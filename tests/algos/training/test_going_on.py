@@ -61,7 +61,7 @@ def forms(actions, observations="vector"):
 OFTEN = [
     *(("vectors", "bc"), ("vectors", "iql"), ("own class", Drawing), ("streamed", "bc"), ("frames", "fql")),
     *(("agents", "iql"), ("view", "percent_bc"), ("fine-tuning", "iql"), ("online", "rlpd")),
-    ("fine-tuned frames", "iql"),
+    *(("fine-tuned frames", "iql"), ("fine-tuning", "qcfql")),
 ]
 RARELY = [
     *(("goals" if takes_goals(ALGORITHMS[name]) else "vectors", name) for name in forms("continuous")),
@@ -70,7 +70,7 @@ RARELY = [
     *(("frames and choices", name) for name in forms("discrete", "structured")),
     *(("agents", name) for name, kind in ALGORITHMS.items() if for_teams(kind)),
     *(("fine-tuning", name) for name, kind in ALGORITHMS.items() if hasattr(kind, "explore")),
-    *(("fine-tuned frames", name) for name in ("awac", "calql", "cql", "iql", "td3bc")),
+    *(("fine-tuned frames", name) for name in ("awac", "calql", "cql", "fql", "ifql", "iql", "qcfql", "td3bc")),
 ]
 CASES = [
     *OFTEN,
@@ -104,6 +104,7 @@ def train(request, monkeypatch, tmp_path):
     settings = {} if kind == "own class" else plain.small_settings(name, batch_size=8)
     settings |= {"qcfql": {"chunk_length": 3}, "chunked_flow": {"planned": 3, "executed": 2}}.get(name, {})
     settings |= {"critics": 3, "updates": 2, "random_steps": 7} if name == "rlpd" else {}
+    settings |= {"n_steps": 3} if (kind, name) == ("fine-tuning", "ifql") else {}
     options = {"steps": 120, "evaluations": 0, "progress": False}
     match kind:
         case "goals" | "vectors" | "own class":
@@ -130,7 +131,7 @@ def train(request, monkeypatch, tmp_path):
         run = orlog.train(
             name, data, settings=settings, steps=5, evaluations=0, out=tmp_path / "offline", progress=False
         )
-        return functools.partial(orlog.finetune, run, random_steps=7, **options)
+        return functools.partial(orlog.finetune, run, random_steps=7, warm_up_steps=4, **options)
     options |= {"evaluations": 2, "curve_episodes": 2, "keep_checkpoints": True} if kind == "vectors" else {}
     return functools.partial(orlog.train, name, data, settings=settings, **options)
 
