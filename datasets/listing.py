@@ -226,18 +226,18 @@ def listed_elsewhere(here: dict[str, Listed]) -> tuple[dict[str, Listed], dict[s
                     license=entry.license,
                     format=entry.format,
                     description=entry.description,
-                    problem=_why_not(entry),
-                    command=None if entry.hub_folder else listed.command,
+                    problem=_why_not(name, entry),
+                    command=None if entry.is_folder else listed.command,
                 )
             found[name] = listed
     return found, problems
 
 
-def _why_not(entry: ForeignEntry) -> str | None:
+def _why_not(name: str, entry: ForeignEntry) -> str | None:
     """Return why `orlog download` does not bring what is listed, or None."""
     if entry.format in NOT_READ:
         return f"orlog does not read {entry.format}"
-    return how_to_fetch(entry.hub_folder) if entry.hub_folder else None
+    return how_to_fetch(name, entry) if entry.is_folder else None
 
 
 def offers_of(wanted: DatasetName) -> tuple[list[Offered], dict[str, str]]:

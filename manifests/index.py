@@ -160,6 +160,11 @@ class ForeignEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return repository if not kind and repository.count("/") == 1 else ""
 
     @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder whose files are not listed, so that orlog does not download it."""
+        return bool(self.hub_folder) or self.url.endswith("/")
+
+    @property
     def total_bytes(self) -> int | None:
         """Size of all its files; None if that of one is unknown."""
         sizes = [file.size_bytes for file in self.each if file.size_bytes is not None]

@@ -16,11 +16,13 @@ from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
 import msgspec
+import numpy as np
 
 from orlog.errors import NotFoundError
 from orlog.manifests.benchmarks import BENCHMARKS, find_benchmark_dataset, plain_name
 from orlog.manifests.names import squeezed
 from orlog.manifests.tables import Row, read_table
+from orlog.normalize.statistics import Interval, mean_interval, share_interval
 
 Statistic: TypeAlias = Literal["last", "mean of last", "maximum", "other", "not stated"]
 
@@ -38,6 +40,10 @@ class PublishedScore(msgspec.Struct, frozen=True, kw_only=True):
     spread_kind: str = ""  # what the spread is, such as "std over seeds"
     seeds: int | None = None  # number of seeds, or None if that was not published
     protocol: str = ""  # which value of a run is reported, and how policies were evaluated
+    step: int | None = None  # gradient steps at that checkpoint, or None where it is of none
+    online_steps: int = 0  # how many of them were taken while acting in the environment
+    episodes: int | None = None  # episodes of each seed, or None if that is not known
+    data: str = ""  # name of the dataset that policies learned from, where `dataset` is a task's
     source: str  # where it was published: repository, commit and file
     # Who says so: "primary" are the authors' or implementers' own words; "secondary transcription" is another's
     # copy, good for plausibility only.
@@ -51,6 +57,20 @@ class PublishedScore(msgspec.Struct, frozen=True, kw_only=True):
     def secondary(self) -> bool:
         """Whether it is someone else's copy of a published number."""
         return self.source_kind.startswith("secondary")
+
+    @property
+    def checkpoint(self) -> str:
+        """Its checkpoint in words, such as `250 k steps`; empty where it is of none."""
+        return "" if self.step is None else self.protocol.removeprefix("after ").partition(" (")[0]
+
+    @property
+    def interval(self) -> Interval | None:
+        """Interval of the mean over seeds at 95 %; None without their scores, or without spread."""
+        seeds = np.array([score for score in self.per_seed if score is not None])
+        if self.episodes is None or len(seeds) < 2:
+            return mean_interval(seeds)
+        low, high = share_interval((seeds / 100).tolist(), self.episodes * len(seeds))
+        return 100 * low, 100 * high
 
     @property
     def statistic(self) -> Statistic:
@@ -97,10 +117,33 @@ def _from_row(row: Row) -> PublishedScore:
 
 @functools.cache
 def _by_name() -> Mapping[str, tuple[PublishedScore, ...]]:
-    by_name = defaultdict(list)
+    by_name, of_data = defaultdict(list), defaultdict[str, dict[str, list[PublishedScore]]](lambda: defaultdict(list))
     for score in _all_scores():
         by_name[plain_name(score.dataset)].append(score)
+        if score.data:
+            of_data[plain_name(score.data)][score.implementation].append(score)
+    for name, sources in of_data.items():  # a dataset also stands for the one task that a source measures on it
+        own = [scores for scores in sources.values() if len({score.dataset for score in scores}) == 1]
+        by_name[name] += [score for scores in own for score in scores if score not in by_name[name]]
     return {name: tuple(scores) for name, scores in by_name.items()}
+
+
+def tasks_on(name: str) -> list[str]:
+    """Return the tasks that policies which learned from a dataset have published scores on."""
+    plain = _plain_benchmark_name(name)
+    return list(dict.fromkeys(score.dataset for score in _all_scores() if plain_name(score.data) == plain))
+
+
+def whole_name(name: str) -> str:
+    """Return the name that a short one stands for: `ogbench/cube-quadruple-play-100m-v0` for `cube-quadruple-play-100m`.
+
+    A benchmark and `-v0` may be left out where only one dataset, task or group with published scores has the rest of
+    the name; other names are returned as they are.
+    """
+    plain = plain_name(name)
+    known = {one for score in _all_scores() for one in (score.dataset, score.data)}
+    fitting = [one for one in known if one.partition("/")[2].casefold() in (plain, f"{plain}-v0")]
+    return fitting[0] + name[len(plain) :] if len(fitting) == 1 else name
 
 
 def published_names(key: str) -> list[str]:

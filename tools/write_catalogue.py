@@ -179,6 +179,16 @@ def _ogbench(tables: Tables) -> Entries:
     """OGBench's datasets, and their single tasks, which are the same files with rewards."""
     checked = {row["url"].rpartition("/")[2]: row for row in tables("other_files") if row["benchmark"] == "OGBench"}
     for row in tables("ogbench"):
+        if row["url"].endswith("/"):  # larger sets, whose files nobody lists
+            text = f"OGBench's {row['dataset_id']}: {int(row['n_train_transitions']):,} steps"
+            parts = row["notes"].partition(";")[0]
+            yield (
+                row["dataset_id"],
+                ForeignEntry(
+                    url=row["url"], format="ogbench-npz", description=f"{text}{f', {parts}' if parts else ''}."
+                ),
+            )
+            continue
         files = []
         has_copy = row["obs"] == "state" or row["dataset_id"].startswith("visual-scene-")
         for url in (row["url"], row["val_url"]):

@@ -100,8 +100,8 @@ def download_foreign_file(
 
 def _check_packages(source: ForeignFileSource) -> None:
     """Raise one MissingExtraError that names all that downloading, reading and scoring will need."""
-    if source.entry.hub_folder:
-        raise NotFoundError(f"{source.name}: {how_to_fetch(source.entry.hub_folder)}")
+    if source.entry.is_folder:
+        raise NotFoundError(f"{source.name}: {how_to_fetch(source.name, source.entry)}")
     try:
         find_format(source.entry.format, f"{source.name}@{source.version}").check()
     except MissingExtraError as error:

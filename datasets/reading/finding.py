@@ -25,6 +25,7 @@ from orlog.datasets.home.records import choose_version, read_history, status_mes
 from orlog.datasets.home.registries import read_registries
 from orlog.datasets.reading.views import view_sources
 from orlog.errors import FormatVersionError, IntegrityError, ManifestError, NotFoundError, SchemaError
+from orlog.manifests.index import ForeignEntry
 from orlog.manifests.lock import check_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, not_a_version, read_manifest
 from orlog.manifests.names import DatasetName, did_you_mean, either, is_name, mended, nearest, parse_name, versioned
@@ -194,7 +195,7 @@ def near_names(text: str) -> str:
     # A name of the Hugging Face Hub, such as lerobot/pusht, has another first part and no version.
     owner, _, last = wanted.rpartition("/")
     if owner == "lerobot":
-        return f" {how_to_fetch(wanted)}"
+        return f" {how_to_fetch_lerobot(wanted)}"
     if versioned(wanted) == wanted:
         close = nearest(wanted, sorted(known))
     else:
@@ -210,7 +211,22 @@ def near_names(text: str) -> str:
     return f" Did you mean {either(close[:3])}?" if close else search
 
 
-def how_to_fetch(repository: str) -> str:
+def how_to_fetch(name: str, entry: ForeignEntry) -> str:
+    """Return a sentence with the line that brings and imports a listed folder."""
+    if entry.hub_folder:
+        return how_to_fetch_lerobot(entry.hub_folder)
+    folder = name.rpartition("/")[2]
+    read = f"orlog import {folder} lab/{folder.removesuffix('-v0')}-v1"
+    if not entry.url.endswith(f"/{folder}/"):
+        return f"No server has its files; make them as {entry.url} says, then: {read}"
+    levels = entry.url.count("/") - 4
+    return (
+        f"A folder of files: wget -r -np -nH --cut-dirs={levels} -A '*.npz' {entry.url} && {read} (some of the files "
+        "are a dataset, too)"
+    )
+
+
+def how_to_fetch_lerobot(repository: str) -> str:
     """Return a sentence with the line that brings and imports a dataset of LeRobot, such as `lerobot/pusht`."""
     last = repository.rpartition("/")[2]
     folder, name = shlex.quote(last), shlex.quote(f"lab/{last.replace('_', '-')}-v1")
@@ -242,9 +258,9 @@ def _why_not_here(wanted: DatasetName, versions: list[str], part: Path | None) -
         how = how_to_record(recorded, read_installed(wanted.name))
         return f"{absent}; for the recorded build {how}. What is here is other data: {others}."
     listed = listed_versions(wanted.name)
-    repository = next(iter(listed.values())).hub_folder if listed else ""
-    if repository:
-        return f"{absent}. {how_to_fetch(repository)}"
+    entry = next(iter(listed.values()), None)
+    if entry is not None and entry.is_folder:
+        return f"{absent}. {how_to_fetch(wanted.name, entry)}"
     if listed or recorded is not None:
         what = "download" if listed else "build"
         return f'{absent} yet; run: orlog {what} {wanted} (or in Python: orlog.load_dataset("{wanted}", {what}=True)).'

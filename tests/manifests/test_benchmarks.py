@@ -6,7 +6,7 @@ from orlog.errors import NotFoundError
 from orlog.manifests.benchmarks import BENCHMARKS, benchmark_dataset, benchmark_datasets, find_benchmark_dataset
 from orlog.manifests.tables import table_file
 
-COUNTS = {"d4rl": 183, "atari": 57, "dsrl": 38, "neorl2": 8, "ogbench": 85, "ogmarl": 91, "minari": 34}
+COUNTS = {"d4rl": 183, "atari": 57, "dsrl": 38, "neorl2": 8, "ogbench": 100, "ogmarl": 91, "minari": 34}
 
 
 def test_every_dataset_of_every_benchmark_has_a_name_of_its_own():

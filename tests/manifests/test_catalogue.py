@@ -1,9 +1,12 @@
+from collections import Counter
+
 import msgspec
 import pytest
 
 from orlog.datasets.formats.benchmarks import find_task
 from orlog.datasets.formats.formats import formats
 from orlog.datasets.listing import NOT_READ
+from orlog.datasets.reading.finding import how_to_fetch
 from orlog.manifests.benchmarks import as_listed, find_benchmark_dataset
 from orlog.manifests.shipped import SHIPPED, records_folder, shipped_index, shipped_names
 from orlog.manifests.tables import read_table
@@ -18,7 +21,7 @@ COUNTS = {
     "mimicgen": 62,
     "minari": 57 + 57 + 167,
     "neorl2": 8,
-    "ogbench": 85 + 47 * 6,
+    "ogbench": 85 + 47 * 6 + 11 + 4,
     "ogmarl": 84,
     "rlds": 7,
     "robomimic": 36,
@@ -64,7 +67,7 @@ def test_a_dataset_that_is_listed_twice_is_refused(monkeypatch):
 def test_addresses_are_those_of_the_tables_that_ship():
     columns = {"dsrl": ["url"], "neorl2": ["train_url", "val_url"], "ogbench": ["url", "val_url"]}
     for benchmark, names in columns.items():
-        in_table = [tuple(row[name] for name in names) for row in read_table(benchmark)]
+        in_table = [tuple(filter(None, (row[name] for name in names))) for row in read_table(benchmark)]
         index = shipped_index(benchmark).foreign
         shipped = [
             tuple(file.url for file in versions["1.0.0"].each)
@@ -147,6 +150,22 @@ def test_a_listed_dataset_is_one_of_its_benchmark():
     assert pipeline is not None
     assert pipeline is find_benchmark_dataset("neorl2/Pipeline")
     assert pipeline.anchors == (-296.0, 751.0)
+
+
+def test_larger_sets_of_ogbench_are_folders_with_their_numbers_of_steps():
+    facts = {row["dataset_id"]: row for row in read_table("ogbench")}
+    larger = {name: one["1.0.0"] for name, one in shipped_index("ogbench").foreign.items() if one["1.0.0"].is_folder}
+    assert Counter(name.split("-")[-2] for name in larger) == {"100m": 11, "1b": 4}
+    for name, entry in larger.items():
+        row = facts[name.removeprefix("ogbench/")]
+        steps = int(row["n_train_transitions"])
+        assert steps == {"100m": 10**8, "1b": 10**9}[name.split("-")[-2]]
+        assert f"{steps:,} steps" in entry.description
+        if row["n_train_episodes"]:
+            assert int(row["n_train_episodes"]) * int(row["transitions_per_episode"]) == steps
+        line = how_to_fetch(name, entry)
+        assert f"orlog import {name.removeprefix('ogbench/')} lab/" in line
+        assert ("wget" in line) == ("-100m-" in name)
 
 
 def test_single_tasks_of_ogbench_are_its_files_with_the_rewards_of_a_task():

@@ -15,7 +15,7 @@ ROWS = {
     "dsrl": 38,
     "minari": 34,
     "neorl2": 8,
-    "ogbench": 85,
+    "ogbench": 100,
     "ogmarl": 91,
     "published_scores": 4252,
 }

@@ -4,15 +4,18 @@ import numpy as np
 import pytest
 
 from orlog.errors import NotFoundError
-from orlog.manifests.benchmarks import BENCHMARKS
-from orlog.manifests.tables import read_table
+from orlog.manifests.benchmarks import BENCHMARKS, find_benchmark_dataset
+from orlog.manifests.tables import read_table, table_file
 from orlog.normalize.published_scores import (
     disagreements_about,
     published_names,
     published_scores,
     same_algorithm,
     scores_on,
+    tasks_on,
+    whole_name,
 )
+from tools.write_checkpoints import written
 
 IDENTITY = ("dataset", "benchmark", "algorithm", "implementation", "metric", "protocol")
 
@@ -55,6 +58,47 @@ def test_scores_of_seeds_have_the_mean_that_was_published():
             assert score.spread == pytest.approx(np.std(known, ddof=1))
             assert score.seeds == len(known)
     assert differing == ["maximum"] * 5
+
+
+def test_checkpoints_are_those_that_the_authors_released():
+    text = table_file("published_scores").read_text("utf-8")
+    assert written(text) == text  # the tool that filled its columns finds nothing to change
+    scores = scores_on("ogbench/cube-quadruple-play-100m-v0")
+    assert scores == scores_on("ogbench/cube-quadruple-play-oraclerep-v0")
+    best = [score for score in scores if score.algorithm == "DQC h=25 h_a=5"]
+    assert [(score.step, score.checkpoint, score.seeds, score.episodes) for score in best] == [
+        (250_000, "250 k steps", 10, 250),
+        (500_000, "500 k steps", 10, 250),
+        (750_000, "750 k steps", 10, 250),
+        (1_000_000, "1 M steps", 10, 250),
+    ]
+    # Of the authors' file, at 1 M steps.
+    assert best[-1].per_seed == pytest.approx([91.6, 85.2, 92.4, 94.8, 93.2, 88.4, 92.8, 95.2, 91.6, 92.4])
+    for score in of_benchmarks():
+        assert (score.step is not None) == score.implementation.startswith(("DQC", "QAM"))
+        if score.step is not None:
+            assert find_benchmark_dataset(score.data), score.data
+            low, high = score.interval
+            assert 0 <= low <= score.score <= high <= 100
+            assert low < high
+    offline, online = (
+        score for score in scores_on("ogbench/puzzle-4x4-play-singletask-task1-v0") if score.algorithm == "QAM"
+    )
+    assert (offline.step, offline.online_steps) == (1_000_000, 0)
+    assert (online.step, online.online_steps) == (1_500_000, 500_000)
+    assert (offline.data, offline.episodes) == ("ogbench/puzzle-4x4-play-100m-v0", 50)
+    assert "20 and 30 only" in online.caveats[-1]
+
+
+def test_short_names_stand_for_one_dataset_with_scores():
+    assert whole_name("cube-quadruple-play-100m") == "ogbench/cube-quadruple-play-100m-v0"
+    assert whole_name("antmaze-giant-navigate-singletask-task1-v0").startswith("ogbench/")
+    for name in ("cube-quadruple", "ogbench/cube-quadruple-play-100m", "lab/x-v1", ""):
+        assert whole_name(name) == name
+    assert len(tasks_on("ogbench/cube-quadruple-play-100m-v0")) == 6
+    # Of several tasks on the same data none is what the dataset itself stands for.
+    assert len(tasks_on("ogbench/scene-play-v0")) == 5
+    assert scores_on("ogbench/scene-play-v0") == ()
 
 
 def test_every_disagreement_is_found_by_a_name_that_it_is_about():

@@ -1,4 +1,5 @@
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -121,6 +122,28 @@ def test_tensors_are_returns(kind):
 def test_a_score_without_references_is_refused(name, message):
     with pytest.raises(NotFoundError, match=f"^{name}: {message}"):
         orlog.normalized_score(name, [1.0])
+
+
+def test_the_command_shows_all_checkpoints_side_by_side():
+    said = orlog_command("scores", "cube-quadruple-play-100m").stdout
+    assert "learned from ogbench/cube-quadruple-play-100m-v0" in said
+    (heading,) = (line.split() for line in said.splitlines() if line.startswith("algorithm"))
+    assert " ".join(heading) == "algorithm 250 k steps 500 k steps 750 k steps 1 M steps seeds"
+    (best,) = (line for line in said.splitlines() if line.startswith("DQC h=25 h_a=5"))
+    assert [number.split()[0] for number in best.split("  ")[1:] if number.strip()] == [
+        *("73.0", "88.4", "91.4", "91.8", "10")
+    ]
+    body = json.loads(orlog_command("scores", "cube-quadruple-play-100m", "--json").stdout)
+    assert len(body["scores"]) == 17 * 4
+    assert {score["step"] for score in body["scores"]} == {250_000, 500_000, 750_000, 1_000_000}
+    assert all(len(score["interval"]) == 2 and len(score["per_seed"]) == 10 for score in body["scores"])
+    assert len(body["tasks"]) == 6
+    both = orlog_command("scores", "cube-quadruple-play-singletask-task1-v0").stdout
+    assert "1 M offline steps" in both
+    assert "0.5 M online steps" in both
+    assert "20 and 30 only" in both
+    hint = orlog_command("scores", "ogbench/scene-play-v0").stdout
+    assert "also have published scores on: ogbench/scene-play-singletask-task1-v0" in hint
 
 
 def test_the_command_scores_returns_by_the_references_that_it_names():

@@ -10,7 +10,7 @@ import typer
 from orlog.algos.algorithms import algorithm_title, known_as
 from orlog.base.terminal import progress_bar, say, show_table
 from orlog.cli.options import AsJson, Imports, OptionalName, TrustEnvironment, command
-from orlog.cli.results import facts, say_caveats, show, show_rows
+from orlog.cli.results import facts, say_caveats, score_text, show, show_rows
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ def scores(
         raise typer.BadParameter("a score needs both anchors: --random, and --expert with a run, recipe or a number.")
     if (costs or cost_limit is not None) and not returns:
         raise typer.BadParameter("--cost and --cost-limit go with returns.")
+    from orlog.normalize.published_scores import whole_name
+
+    name = name and whole_name(name)
     if name is None:
         _show_benchmark(str(benchmark), algorithm, as_json)
     elif expert is not None:
@@ -157,11 +160,12 @@ def _show_dataset(name: str, algorithm: str | None, as_json: bool) -> None:
     import msgspec
 
     from orlog.errors import NotFoundError
-    from orlog.normalize.published_scores import disagreements_about
+    from orlog.normalize.published_scores import disagreements_about, tasks_on
     from orlog.runs.scores import baselines, in_sections, published_name, references
 
     title = published_name(name)
     disagreements = disagreements_about(title, algorithm=algorithm_title(known_as(algorithm or "")))
+    tasks = [task for task in tasks_on(title) if algorithm is None]
     anchors, problem = None, None
     published: list[PublishedScore] = []
     try:
@@ -171,12 +175,13 @@ def _show_dataset(name: str, algorithm: str | None, as_json: bool) -> None:
     try:
         anchors = _described(references(name))
     except NotFoundError:
-        if problem is not None and not disagreements:
+        if problem is not None and not disagreements and not tasks:
             raise
     body: dict[str, Any] = {
         "dataset": title,
         "references": anchors,
         "scores": list(map(_score, published)),
+        "tasks": tasks,
         "disagreements": [msgspec.structs.asdict(place) for place in disagreements],
     }
 
@@ -186,7 +191,11 @@ def _show_dataset(name: str, algorithm: str | None, as_json: bool) -> None:
             say(f"to score returns: orlog scores {name} RETURN..")
         if problem is not None:
             say(problem)
+        courses: dict[tuple[str, str, str], list[Section]] = {}
         for section in in_sections(published):
+            if section.rows[0].step is not None:
+                courses.setdefault((section.publication, section.benchmark, section.metric), []).append(section)
+                continue
             say()
             _print_heading(section)
             rows = [
@@ -195,11 +204,41 @@ def _show_dataset(name: str, algorithm: str | None, as_json: bool) -> None:
             ]
             show_rows(rows, "algorithm score spread spread_kind=spread_is seeds caveats")
             _print_sources(section.rows)
+        for sections in courses.values():
+            _print_course(sections)
+        others = [task for task in tasks if task not in {score.dataset for score in published}]
+        if others:
+            say(f"\npolicies that learned from {title} also have published scores on: {', '.join(others)}")
         if disagreements:
             say("\nSources disagree", style="bold")
             show_rows(body["disagreements"], "item value_a=says source_a=source value_b=or source_b=of note")
 
     show(body, as_json, text)
+
+
+def _print_course(sections: Sequence[Section]) -> None:
+    """Print a publication's scores at all its checkpoints side by side."""
+    last = sections[-1].rows
+    where = ", learned from ".join(filter(None, (last[0].dataset, last[0].data)))
+    say()
+    what = f"{sections[0].benchmark}, {sections[0].metric}, 95 % intervals over seeds"
+    say(f"{where} ({what})", label=sections[0].publication)
+    cells: dict[str, dict[str, PublishedScore]] = {}
+    for score in sorted(last, key=lambda score: -score.score) + [one for each in sections for one in each.rows]:
+        cells.setdefault(score.algorithm, {})[score.checkpoint] = score
+    checkpoints = list(dict.fromkeys(score.checkpoint for section in sections for score in section.rows))
+    rows = [
+        [
+            algorithm,
+            *(score_text(one.score, one.interval) if (one := there.get(at)) else "" for at in checkpoints),
+            ", ".join(dict.fromkeys(str(one.seeds) for one in there.values())),
+        ]
+        for algorithm, there in cells.items()
+    ]
+    show_table(["algorithm", *checkpoints, "seeds"], rows, numbers=range(1, len(checkpoints) + 2))
+    if caveats := dict.fromkeys(caveat for score in last for caveat in score.caveats):
+        say_caveats([f"{'; '.join(caveats)}."])
+    _print_sources(last)
 
 
 def _described(known: References) -> dict[str, Any]:
@@ -288,4 +327,4 @@ def _show_benchmark(key: str, algorithm: str | None, as_json: bool) -> None:
 def _score(score: PublishedScore) -> dict[str, Any]:
     import msgspec
 
-    return {**msgspec.structs.asdict(score), "statistic": score.statistic}
+    return {**msgspec.structs.asdict(score), "statistic": score.statistic, "interval": score.interval}

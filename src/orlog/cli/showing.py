@@ -138,7 +138,9 @@ def _state(known: Listed) -> str:
     """Return whether a dataset is here, and what else is to be known before it is used."""
     if known.problem is not None and known.source is None:
         return f"damaged: {known.problem}" if known.state == "damaged" else known.problem
-    unread = "by hf download" if known.format == "lerobot" else "cannot be read"
+    unread = {"lerobot": "by hf download", "ogbench-npz": "by the line of orlog show"}.get(
+        known.format or "", "cannot be read"
+    )
     audit = "published without an audit" if known.audit else ""
     return ", ".join(filter(None, (known.state, known.rebuild, audit, unread if known.problem else "")))
 
@@ -255,7 +257,7 @@ def _offered(offers: list[Offered]) -> dict[str, Any]:
             "md5": file.md5,
             "urls": [file.url, *file.mirrors],
         }
-        for file in (() if entry.hub_folder else entry.each)
+        for file in (() if entry.is_folder else entry.each)
     ]
     return body | {
         "description": entry.description,

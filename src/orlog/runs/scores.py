@@ -52,6 +52,7 @@ from orlog.normalize.published_scores import (
     published_scores,
     same_algorithm,
     scores_on,
+    whole_name,
 )
 from orlog.normalize.references import (
     Protocol,
@@ -460,7 +461,8 @@ def published_name(dataset: Given) -> str:
 
 def _title_and_manifest(dataset: Given) -> tuple[str, Manifest | None]:
     """Return the name under which scores were published, and the manifest of a dataset that is here or ships."""
-    text = str(dataset) if isinstance(dataset, str) else ""
+    dataset = whole_name(dataset) if isinstance(dataset, str) else dataset
+    text = dataset if isinstance(dataset, str) else ""
     if text and find_benchmark_dataset(text) is None and (of_group := scores_on(text)):
         return of_group[0].dataset, None  # a group of datasets, or a task
     try:
