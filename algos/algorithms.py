@@ -51,8 +51,8 @@ class Actor(Protocol):
     def begin(self, which: Bool[Tensor, " environments"]) -> None:
         """Forget the episodes of these environments: new ones begin with the next observations."""
 
-    def act(self, observations: Any) -> Float32[Tensor, "environments act"]:
-        """Return the actions; observations and actions are unscaled, as in batches."""
+    def act(self, *observations: Any) -> Float32[Tensor, "environments act"]:
+        """Return the actions; observations, after them goals if there are any, and actions are unscaled, as in batches."""
 
     def reward(self, rewards: Float32[Tensor, " environments"]) -> None:
         """Take note of the rewards of the last actions, in the unit that they have in batches."""

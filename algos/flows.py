@@ -17,6 +17,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from orlog.algos.encoders import Observations
+from orlog.algos.networks import TwinCritic
 
 
 def flow_errors(
@@ -49,16 +50,30 @@ def flow_actions(
     return actions.clamp(-1, 1)
 
 
+def best_flow_actions(
+    velocity: nn.Module,
+    critic: TwinCritic,
+    observations: Float32[Tensor, "batch obs"],
+    noise: Float32[Tensor, "batch count act"],
+    steps: int,
+) -> Float32[Tensor, "batch 1 act"]:
+    """Return out of the actions to which the flow carries the noise that with the largest smaller value."""
+    count = noise.shape[1]
+    repeated = observations.repeat_interleave(count, 0)
+    actions = flow_actions(velocity, repeated, noise.flatten(0, 1), steps)
+    values: Tensor = critic(repeated, actions).view(2, -1, count)
+    return actions.view(noise.shape).take_along_dim(values.amin(0).argmax(-1)[:, None, None], 1)
+
+
 class ChunkActor:
     """Acts out chunks of actions, with noise from a generator of its own, so that training sees none of it.
 
-    An `orlog.algos.algorithms.Actor` that looks at an environment only when the last chunk is used up. It plans for all environments in each step and takes up the
-    plans of those that need one, so that an episode does not depend on those beside it.
+    An `orlog.algos.algorithms.Actor` that looks at an environment only when the last chunk is used up. It plans for all
+    environments in each step and takes up the plans of those that need one, so that an episode does not depend on those
+    beside it.
     """
 
-    def __init__(
-        self, plan: Callable[[Observations, torch.Generator], Tensor], environments: int, generator: torch.Generator
-    ) -> None:
+    def __init__(self, plan: Callable[..., Tensor], environments: int, generator: torch.Generator) -> None:
         self._plan, self._generator = plan, generator
         self._slots = torch.zeros(environments, dtype=torch.int64, device=generator.device)
         self._chunks: Tensor | None = None
@@ -67,9 +82,9 @@ class ChunkActor:
         """Drop what is left of the chunks of these environments."""
         self._slots[which.to(self._slots.device)] = 0
 
-    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
-        """Return the next actions of the chunks, or the first ones of fresh chunks."""
-        chunks = self._plan(observations, self._generator)
+    def act(self, *given: Observations) -> Float32[Tensor, "batch act"]:
+        """Return the next actions of the chunks, or the first ones of fresh chunks, for observations (and goals)."""
+        chunks = self._plan(*given, self._generator)
         if self._chunks is not None:
             is_new = (self._slots == 0)[:, None, None]
             chunks = torch.where(is_new, chunks, self._chunks)

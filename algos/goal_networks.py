@@ -28,7 +28,10 @@ from orlog.algos.networks import Scaling, TwinCritic, make_network
 from orlog.algos.settings import Common, Count, Fraction, FrameSettings, Goals, Widths
 from orlog.loaders.batch import GoalBatch
 
-_STATES = ("observations", "next_observations", "subgoal_observations")
+_STATES = (
+    *("observations", "next_observations", "subgoal_observations"),
+    *("value_goal_observations", "midpoint_observations"),
+)
 _GOALS = ("value_goals", "actor_goals", "low_goals", "subgoals")
 _ACHIEVED = "achieved_goal"  # a part of observations in Gymnasium's goal environments
 _FIRST_ACTIONS = 0.1  # the last layer of a policy starts with a tenth of the usual weights
@@ -129,10 +132,10 @@ def make_goal_policy(
 
 
 def make_mean_network(
-    inputs: int, outputs: int, hidden: tuple[int, ...], *, generator: torch.Generator
+    inputs: int, outputs: int, hidden: tuple[int, ...], *, generator: torch.Generator, layer_norm: bool = False
 ) -> nn.Sequential:
     """Return a network whose outputs, the means of a policy, start near 0."""
-    network = make_network(inputs, outputs, hidden, generator=generator, style="gelu")
+    network = make_network(inputs, outputs, hidden, generator=generator, layer_norm=layer_norm, style="gelu")
     with torch.no_grad():
         network[-1].weight.mul_(_FIRST_ACTIONS)  # type: ignore[operator]  # a Linear's weight
     return network

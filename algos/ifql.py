@@ -33,7 +33,7 @@ from torch import Tensor
 
 from orlog.algos.critics import bellman_targets, discounts_of, expectile_loss, squared_errors, target_of, transitions_of
 from orlog.algos.encoders import Observations, encoder_of
-from orlog.algos.flows import ChunkActor, flow_actions, flow_errors
+from orlog.algos.flows import ChunkActor, best_flow_actions, flow_errors
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
 from orlog.algos.settings import Count, Inside, NStepValued, Widths
@@ -118,12 +118,10 @@ class IFQL:
     @torch.no_grad()
     def plan(self, observations: Observations, generator: torch.Generator) -> Float32[Tensor, "batch 1 act"]:
         """Return the best of actions of the flow for noise of a generator, in the environment's unit."""
-        count, act = self.config.sampled_actions, len(self.scaling.action_low)
-        repeated = self.encoder(observations).repeat_interleave(count, 0)
-        noise = torch.randn((len(repeated), act), generator=generator, device=repeated.device)
-        unit = flow_actions(self.policy, repeated, noise, self.config.flow_steps)
-        q_values = self.critic(repeated, unit).view(2, -1, count)
-        best = unit.view(-1, count, act).take_along_dim(q_values.amin(0).argmax(-1)[:, None, None], 1)
+        features = self.encoder(observations)
+        shape = (len(features), self.config.sampled_actions, len(self.scaling.action_low))
+        noise = torch.randn(shape, generator=generator, device=features.device)
+        best = best_flow_actions(self.policy, self.critic, features, noise, self.config.flow_steps)
         return self.scaling.actions_from_unit(best)
 
     explore = plan

@@ -123,7 +123,7 @@ class Batch(Tensors):
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class GoalBatch(Tensors):
-    """Transitions with goals, one row each; the fields of subgoals are None unless asked for.
+    """Transitions with goals, one row each; the fields of subgoals and midpoints are None unless asked for.
 
     The value of an item is `rewards + discount * masks * V(next_observations, value_goals)`.
     Observations and goals are as in `Batch`; those of `states_and_goals` are states.
@@ -142,6 +142,11 @@ class GoalBatch(Tensors):
         low_goals: Goals for the lower policy: what the data reached some steps later.
         subgoals: What the upper policy should propose on the way to `actor_goals`.
         subgoal_observations: The observations that `subgoals` are of.
+        value_goal_observations: The observations that `value_goals` are of.
+        midpoint_observations: The state of a step between the item's, which it may be, and the value goal.
+        midpoint_actions: The action of that step.
+        value_offsets: Steps from the item to its value goal, at least 1.
+        midpoint_offsets: Steps from the item to its midpoint, fewer than those to the goal.
     """
 
     observations: Any
@@ -155,6 +160,11 @@ class GoalBatch(Tensors):
     low_goals: Any = None
     subgoals: Any = None
     subgoal_observations: Any = None
+    value_goal_observations: Any = None
+    midpoint_observations: Any = None
+    midpoint_actions: Any = None
+    value_offsets: Any = None
+    midpoint_offsets: Any = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)

@@ -37,6 +37,10 @@ OGBench draws them), an item at s1 of an episode whose last goal is s4 has
                  actor goal s4       s3: `steps` ahead
                  a random state      s3: the low goal, wherever that state is
 
+With `midpoints` (Transitive RL: Park et al. 2025, "Transitive RL: Value learning via divide and conquer") an item at s1
+whose value goal is s4 also has one of the states s1, s2 and s3, each as likely: the way to the goal is divided there.
+All value goals are then later states, up to the final observation, and every midpoint is the state of a step.
+
 What goal-conditioned algorithms train on, and what their policies are given, are states and goals:
 
     Gymnasium's goal environments    observation, achieved_goal, desired_goal
@@ -75,7 +79,10 @@ GoalReward: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Values: TypeAlias = Tensor | dict[str, Tensor]
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
-_OBSERVATIONS = ("observations", "next_observations", "subgoal_observations")
+_OBSERVATIONS = (
+    *("observations", "next_observations", "subgoal_observations"),
+    *("value_goal_observations", "midpoint_observations"),
+)
 _BELOW_ONE = 1 - 2.0**-53
 _BLOCK_ITEMS = 2**14  # chosen at once: few enough that temporary arrays stay in the cache
 
@@ -151,6 +158,7 @@ class GoalSampler(Sampler):
         self.draws = 3 * arrays.draws
         self.in_blocks = reward is None  # the function takes a batch
         self._value_goals, self.actor_goals = value_goals, actor_goals
+        self.value_goals_are_later = final_goals and value_goals.current == value_goals.random == 0
         self._discount = discount
         self._negative_rewards = negative_rewards
         self._not_goals = 0 if final_goals else 1  # rows at the end of an episode
@@ -311,6 +319,42 @@ class SubgoalSampler(Sampler):
         )
 
 
+class MidpointSampler(Sampler):
+    """Chooses what a `GoalSampler` does, and a step on the way to each value goal, all of which are later."""
+
+    def __init__(self, above: GoalSampler) -> None:
+        super().__init__(above.arrays)
+        if not above.value_goals_are_later:
+            raise ValueError(
+                "midpoints lie on the way to a later goal: with midpoints, value_goals must be a GoalMixture of "
+                "trajectory and final alone, and final_goals=True."
+            )
+        self.kind = f"midpoints 1 {above.kind}"
+        self.draws = above.draws + 1
+        self.in_blocks = above.in_blocks
+        self._above = above
+
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Tensor:
+        """Return the rows of each item's state, value goal, actor goal and midpoint."""
+        chosen = self._above.choose(uniform[:, :-1]).T
+        rows, value_rows = chosen[0].numpy(), chosen[1].numpy()
+        middle_rows = rows + (uniform[:, -1] * (value_rows - rows)).astype(np.int64)
+        return torch.cat([chosen, torch.from_numpy(middle_rows)[None]]).T
+
+    def gather(self, chosen: Tensor) -> GoalBatch:
+        """Return what a `GoalSampler` does, with the states of value goals and midpoints."""
+        arrays = self.arrays
+        rows, value_rows, _, middle_rows = chosen.unbind(1)
+        return dataclasses.replace(
+            self._above.gather(chosen[:, :3]),
+            value_goal_observations=arrays.observations(value_rows),
+            midpoint_observations=arrays.observations(middle_rows),
+            midpoint_actions=arrays.actions(middle_rows),
+            value_offsets=(value_rows - rows).float(),
+            midpoint_offsets=(middle_rows - rows).float(),
+        )
+
+
 @takes_stream_options
 def goals(
     data: Given | Arrays,
@@ -322,6 +366,7 @@ def goals(
     discount: float = 0.99,
     negative_rewards: bool = True,
     final_goals: bool = False,
+    midpoints: bool = False,
     goal_key: str | None = None,
     reward: GoalReward | None = None,
     **stream: Unpack[StreamOptions],
@@ -342,7 +387,9 @@ def goals(
         negative_rewards: Whether rewards are -1 and 0 rather than 0 and 1.
         final_goals: Whether an episode's last goal is its final observation instead of the state of
             its last step. No item is ever at a final observation, so no mask is 0 for these goals:
-            use it with `reward`.
+            use it with `reward` or `midpoints`.
+        midpoints: Whether batches also have the states of value goals, midpoints on the way there, and how many
+            steps ahead both are. Needs `final_goals`, and `value_goals` that are all later.
         goal_key: The part of a Dict observation that is a goal, such as "achieved_goal"; None for
             the whole observation.
         reward: Function that computes the rewards instead: takes what the step achieved (the next
@@ -351,7 +398,7 @@ def goals(
 
     Raises:
         SchemaError: final observations were never recorded.
-        ValueError: observations have no such key.
+        ValueError: observations have no such key; midpoints are asked for on the way to goals that need not be later.
         TypeError: `reward` is given, and observations are several tensors.
     """
     if reward is not None and not callable(reward):
@@ -367,7 +414,8 @@ def goals(
     settings: dict[str, Any] = {"value_goals": value_goals, "actor_goals": actor_goals, "discount": discount}
     settings |= {"negative_rewards": negative_rewards, "final_goals": final_goals, "goal": goal, "reward": reward}
     sampler = GoalSampler(arrays, **settings)
-    return Batches(sampler, arrays.digest, batch_size=batch_size, seed=seed, **stream)
+    chosen = MidpointSampler(sampler) if midpoints else sampler
+    return Batches(chosen, arrays.digest, batch_size=batch_size, seed=seed, **stream)
 
 
 @takes_stream_options

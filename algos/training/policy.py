@@ -321,20 +321,28 @@ def make_policy(algorithm: Algorithm, dataset: Dataset, record: RunRecord, *, de
     if is_team(dataset):
         return agents.TeamPolicy(algorithm, dataset, device)
     kind, spaces = type(algorithm), Spaces(dataset, device)
+    given = _goals_beside_states(kind, dataset) if takes_goals(kind) else lambda observations: (observations,)
     if hasattr(algorithm, "actor"):
-        return _Remembering(algorithm, spaces, record, dataset)
-    parts = _goal_parts(dataset) if takes_goals(kind) else None
+        return _Remembering(algorithm, spaces, record, dataset, given)
 
     def act(observations: Any) -> Any:
-        given = [observations]
-        if parts is not None:
-            if parts.desired is None:
-                check_goal_to_act_for(kind, dataset)
-            given = [parts.states(observations), parts.wanted(observations)]
+        seen = given(observations)
         with own_errors(kind):
-            return algorithm.act(*given)
+            return algorithm.act(*seen)
 
     return lambda observations: spaces.acted(act, observations, algorithm_name(kind))
+
+
+def _goals_beside_states(kind: type[Any], dataset: Dataset) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that gives the states and the wanted goals of observations."""
+    parts = _goal_parts(dataset)
+
+    def given(observations: Any) -> tuple[Any, ...]:
+        if parts.desired is None:
+            check_goal_to_act_for(kind, dataset)
+        return parts.states(observations), parts.wanted(observations)
+
+    return given
 
 
 class Spaces:
@@ -423,9 +431,16 @@ def _first(actions: np.ndarray, wrong: np.ndarray) -> str:
 class _Remembering:
     """The policy of an algorithm with memory; infos that it looks at are given to it with the rewards."""
 
-    def __init__(self, algorithm: Any, spaces: Spaces, record: RunRecord, dataset: Dataset) -> None:
+    def __init__(
+        self,
+        algorithm: Any,
+        spaces: Spaces,
+        record: RunRecord,
+        dataset: Dataset,
+        given: Callable[[Any], tuple[Any, ...]],
+    ) -> None:
         self._make_actor: Callable[[int], Actor] = algorithm.actor
-        self._kind, self._spaces = type(algorithm), spaces
+        self._kind, self._spaces, self._given = type(algorithm), spaces, given
         self._algorithm = record.algorithm
         self._scale, self._shift = record.reward_scale, record.reward_shift
         self._told: Mapping[str, Any] = {}
@@ -448,8 +463,9 @@ class _Remembering:
         return self._spaces.acted(self._act, observations, self._algorithm)
 
     def _act(self, observations: Any) -> Any:
+        seen = self._given(observations)
         with own_errors(self._kind):
-            return self._actor.act(observations)
+            return self._actor.act(*seen)
 
     def inform(self, infos: Mapping[str, Any]) -> None:
         self._told = infos

@@ -169,6 +169,15 @@ DISCRETE = dataclasses.replace(
 """The same with three discrete actions, counted from 2."""
 
 
+def scaling_of(recorded):
+    """Return the maps of a recorded reference; goals that are parts of states are their first numbers."""
+    width = recorded["value_goals"].shape[1] if "value_goals" in recorded else 3
+    if width == 3:
+        return UNIT
+    mean = UNIT.obs_mean[:width]
+    return dataclasses.replace(UNIT, goal_mean=mean, goal_std=mean + 1)
+
+
 def settings(recorded):
     """Return the settings of a recorded reference."""
     found = json.loads(str(recorded["settings"]))
@@ -191,7 +200,7 @@ def trained_as_recorded(kind, name):
     recorded = np.load(RECORDED / f"{name}.npz")
     before = getattr(kind.CONFIG, "RECORDED_BEFORE", {})
     config = kind.CONFIG(**{**before, **settings(recorded)})
-    algorithm = kind(config, DISCRETE if "discrete" in kind.ACTIONS else UNIT, seed=1)
+    algorithm = kind(config, DISCRETE if "discrete" in kind.ACTIONS else scaling_of(recorded), seed=1)
     for key, tensor in tensors_of(algorithm).items():
         tensor.copy_(torch.from_numpy(recorded[f"before/{key}"]))
     for batch in recorded_batches(recorded):

@@ -31,6 +31,7 @@ VARIANTS = [
     ("CalQL", {"target_gap": None}),
     ("IQL", {"steps": 3}),
     ("FQL", {"normalize_values": True, "target": "smallest"}),
+    ("TRL", {"extraction": "frs"}),
 ]
 
 
@@ -55,11 +56,11 @@ CLONING = [form for form in FORMS.values() if not getattr(form, "REWARDS", True)
 RECORDED = [form for form in FORMS.values() if (plain.RECORDED / f"{file_of(form)}.npz").exists()]
 PLAIN = {
     name: kind
-    for file in ("choices", "regression", "safety", "teams")
+    for file in ("choices", "goals", "regression", "safety", "teams")
     for name, kind in vars(importlib.import_module(f"tests.algos.updates.{file}")).items()
-    if name in FORMS and FORMS[name] not in RECORDED
+    if name in FORMS and (FORMS[name] not in RECORDED or file == "goals")
 }
-"""Implementations of the equations in NumPy, of those that no other code recorded."""
+"""Implementations of the equations in NumPy, of those that no other code recorded, and of one that it did."""
 PLAIN_CASES = [
     pytest.param(FORMS[name], kind, case, id=f"{name}-{case}") for name, kind in PLAIN.items() for case in kind.CASES
 ]
@@ -118,9 +119,11 @@ def test_updates_equal_a_plain_implementation(form, kind, settings, make, batche
     for name, values in plain.tensors_of(algorithm).items():
         np.testing.assert_allclose(values, expected.parameters[name], **limit, err_msg=name)
     drawn = torch.randn((2, 7, 3), generator=make_generator(0, 0)) * 3
-    wanted = expected.actions(drawn[0], drawn[1][:, : plain.width_of_goals(algorithm)])
+    goals = drawn[1][:, : plain.width_of_goals(algorithm)]
+    wanted = expected.actions(drawn[0], goals)
     if wanted is not None:
-        np.testing.assert_allclose(algorithm.act(drawn[0]), wanted, rtol=0, atol=10 * kind.TOLERANCE)
+        acted = algorithm.act(drawn[0], *([goals] if takes_goals(form) else []))
+        np.testing.assert_allclose(acted, wanted, rtol=0, atol=10 * kind.TOLERANCE)
 
 
 @pytest.mark.usefixtures("in_float64")
@@ -143,14 +146,19 @@ def sums_after(algorithm, batches):
 @pytest.mark.parametrize("form", RECORDED)
 def test_parameters_after_100_updates_are_those_of_other_code(form):
     """That of the authors, of CORL, of d3rlpy or of OGBench; some of it computes in float32."""
-    limits = {"EDAC": 1e-5, "FQL": 1e-7, "IFQL": 1e-7, "QCFQL": 1e-7, "IQL": 1e-8}
+    limits = {"EDAC": 1e-5, "FQL": 1e-7, "IFQL": 1e-7, "QCFQL": 1e-7, "IQL": 1e-8, "TRL": 1e-12}
     difference = plain.difference_from_recorded(form, file_of(form))
     assert difference < limits.get(form.__name__, 1e-9)
 
 
+@pytest.mark.usefixtures("in_float64")
+def test_a_flow_and_values_of_goals_that_are_parts_of_states_are_those_of_the_authors_of_trl():
+    assert plain.difference_from_recorded(FORMS["TRL"], "trl_parts") < 1e-12
+
+
 def test_nothing_that_can_be_compared_is_left_out():
     recorded = {path.stem for path in plain.RECORDED.glob("*.npz")}
-    assert recorded == {*map(file_of, RECORDED), "cql_discrete_frames"}
+    assert recorded == {*map(file_of, RECORDED), "cql_discrete_frames", "trl_parts"}
 
 
 def test_the_seed_alone_decides_every_bit(form, make, batches_of, tmp_path):
@@ -328,7 +336,9 @@ def test_acting_does_not_change_training_and_evaluations_repeat(form, make, batc
     one, other = make(form), make(form)
     batches = batches_of(one, 2)
     observations = torch.randn(32, 3, generator=make_generator(0, 0))
-    given = ["A room."] * 32 if form in IN_WORDS else observations
+    given = [["A room."] * 32] if form in IN_WORDS else [observations]
+    if takes_goals(form):
+        given.append(observations[:, : plain.width_of_goals(one)])
     updated(one, batches[0])
     updated(other, batches[0])
     if hasattr(one, "actor"):
@@ -336,7 +346,7 @@ def test_acting_does_not_change_training_and_evaluations_repeat(form, make, batc
         for actor in actors:
             actor.begin(torch.ones(32, dtype=torch.bool))
         for _ in range(3):
-            first, *same = (actor.act(given) for actor in actors)
+            first, *same = (actor.act(*given) for actor in actors)
             assert all(are_equal(first, actions) for actions in same)
     repeats = are_equal(plain.act(one, observations), plain.act(one, observations))
     assert repeats == ("acting" not in vars(one))

@@ -12,6 +12,7 @@ import orlog
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays import read_arrays
 from orlog.loaders.d4rl import d4rl_arrays, qlearning_dataset, sequence_dataset, transitions_dataset
+from orlog.loaders.goals import GoalMixture
 from orlog.loaders.statistics import load_statistics
 from orlog.loaders.transforms import (
     Normalizer,
@@ -32,6 +33,7 @@ ROBOT = spaces.Dict(
 )
 ACTION = spaces.Box(-2, 3, (2,), np.float32)
 LENGTHS = (3, 5, 4)
+LATER = GoalMixture(trajectory=1.0)
 SIZE = 6
 
 KINDS = {
@@ -136,6 +138,18 @@ WRONG = [
     ("frame stacks", {"stacked": [3]}, TypeError, "stacked must be a list"),
     ("goals", {"value_goals": 0.5}, TypeError, "each a GoalMixture"),
     ("goals", {"discount": 1.0}, ValueError, "discount must be in"),
+    (
+        "goals",
+        {"midpoints": True, "final_goals": True},
+        ValueError,
+        "with midpoints, value_goals must be a GoalMixture of",
+    ),
+    (
+        "goals",
+        {"midpoints": True, "value_goals": LATER},
+        ValueError,
+        "trajectory and final alone, and final_goals=True",
+    ),
     ("n steps", {"n_steps": 0}, ValueError, "n_steps must be >= 1"),
     ("n steps", {"discount": 1.5}, ValueError, "discount in"),
     ("chunks", {"length": 0}, ValueError, "length must be >= 1"),

@@ -213,11 +213,21 @@ def goal(batch, at, slow):
     same(item(batch.next_observations, at), seen(episode, step + 1))
     same(batch.terminations[at], episode.terminations[step])
     wanted, place = slow.find(item(batch.value_goals, at))
+    later, reached = slow.find(item(batch.actor_goals, at))
+    if batch.midpoint_observations is not None:
+        middle, between = slow.find(item(batch.midpoint_observations, at))
+        assert middle is wanted is episode
+        assert step <= between < place <= len(episode)
+        assert step < reached <= len(later)
+        assert [int(batch.midpoint_offsets[at]), int(batch.value_offsets[at])] == [between - step, place - step]
+        same(batch.midpoint_actions[at], episode.actions[between])
+        same(item(batch.value_goal_observations, at), item(batch.value_goals, at))
+        same([batch.masks[at], batch.rewards[at]], [1, -1])
+        return episode, step
     assert place < len(wanted)  # never a final observation
     is_there = wanted is episode and place == step
     same(batch.masks[at], not is_there)
     same(batch.rewards[at], -float(not is_there))
-    later, reached = slow.find(item(batch.actor_goals, at))
     assert later is episode
     assert step < reached < len(episode) or reached == step == len(episode) - 1
     if batch.low_goals is not None:
@@ -266,6 +276,7 @@ KINDS = {
     "episodes": (orlog.episodes, {}, whole),
     "packed": (orlog.episodes, {"layout": "packed"}, packed),
     "goals": (orlog.goals, {}, goal),
+    "midpoints": (orlog.goals, {"midpoints": True, "final_goals": True, "value_goals": LATER}, goal),
     "subgoals": (orlog.subgoals, {"steps": STEPS, "actor_goals": LATER}, goal),
     "preferences": (orlog.preferences, {"length": LENGTH, "discount": GAMMA}, pair),
 }

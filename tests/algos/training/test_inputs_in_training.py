@@ -41,12 +41,13 @@ def test_discrete_values_are_learned_from_frames(tmp_path):
 
 
 OFTEN = ("bc", "fql", "iql", "gcivl")
-MORE = ("awac", "calql", "cql", "dt", "edac", "ifql", "qcfql", "rebrac", "td3bc", "crl", "gcbc", "gciql", "hiql", "qrl")
+GOALS = ("crl", "gcbc", "gciql", "gcivl", "hiql", "qrl", "trl")
+MORE = ("awac", "calql", "cql", "dt", "edac", "ifql", "qcfql", "rebrac", "td3bc", *sorted({*GOALS} - {"gcivl"}))
 
 
 @pytest.mark.parametrize("name", [*OFTEN, *(pytest.param(name, marks=RARELY) for name in MORE)])
 def test_any_algorithm_learns_and_acts_from_frames_and_mixtures(name, tmp_path):
-    has_goals = name in ("gcivl", "crl", "gcbc", "gciql", "hiql", "qrl")
+    has_goals = name in GOALS
     for environment in ("PlaceDot", "FrameDot") if has_goals else ("PushedDot", "MixedDot"):
         dataset = f"lab/{environment.lower()}-v1"
         record(f"orlog-tests/{environment}-v0", dataset, paid=not has_goals)
