@@ -134,14 +134,25 @@ def tasks_on(name: str) -> list[str]:
     return list(dict.fromkeys(score.dataset for score in _all_scores() if plain_name(score.data) == plain))
 
 
+def checkpoint_scores(publication: str) -> tuple[PublishedScore, ...]:
+    """Return the scores at checkpoints of a publication, such as "dqc"."""
+    known: dict[str, list[PublishedScore]] = {}
+    for score in _all_scores():
+        if score.step is not None:
+            known.setdefault(score.implementation.partition(" ")[0].casefold(), []).append(score)
+    if publication.casefold() not in known:
+        raise NotFoundError(f"no scores at checkpoints are known of {publication!r}; there are {', '.join(known)}.")
+    return tuple(known[publication.casefold()])
+
+
 def whole_name(name: str) -> str:
     """Return the name that a short one stands for: `ogbench/cube-quadruple-play-100m-v0` for `cube-quadruple-play-100m`.
 
-    A benchmark and `-v0` may be left out where only one dataset, task or group with published scores has the rest of
-    the name; other names are returned as they are.
+    The tasks of scores at checkpoints, and the data that were learned from, have the names that their authors write,
+    without a benchmark, and without `-v0` if one likes; other names are returned as they are.
     """
     plain = plain_name(name)
-    known = {one for score in _all_scores() for one in (score.dataset, score.data)}
+    known = {one for score in _all_scores() if score.data for one in (score.dataset, score.data)}
     fitting = [one for one in known if one.partition("/")[2].casefold() in (plain, f"{plain}-v0")]
     return fitting[0] + name[len(plain) :] if len(fitting) == 1 else name
 

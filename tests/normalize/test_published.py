@@ -90,10 +90,10 @@ def test_checkpoints_are_those_that_the_authors_released():
     assert "20 and 30 only" in online.caveats[-1]
 
 
-def test_short_names_stand_for_one_dataset_with_scores():
+def test_names_that_authors_write_stand_for_one_dataset():
     assert whole_name("cube-quadruple-play-100m") == "ogbench/cube-quadruple-play-100m-v0"
     assert whole_name("antmaze-giant-navigate-singletask-task1-v0").startswith("ogbench/")
-    for name in ("cube-quadruple", "ogbench/cube-quadruple-play-100m", "lab/x-v1", ""):
+    for name in ("cube-quadruple", "hopper-medium-v2", "ogbench/cube-quadruple-play-100m", "lab/x-v1", ""):
         assert whole_name(name) == name
     assert len(tasks_on("ogbench/cube-quadruple-play-100m-v0")) == 6
     # Of several tasks on the same data none is what the dataset itself stands for.

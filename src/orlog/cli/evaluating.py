@@ -137,6 +137,7 @@ def compare(
     groups: int = 5,
     tuning: bool = False,
     evaluations: int = 200,
+    published: str | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare what methods score on datasets, with 95 % intervals.
@@ -156,7 +157,11 @@ def compare(
         groups (>= 1): Most groups, with --sequential.
         tuning: Say what a method with its range of settings gives after so many evaluations.
         evaluations (>= 1): Episodes to choose a setting with, with --tuning.
+        published (dqc|qam): Set success rates beside those that a paper's authors released, at their checkpoints, with
+            a verdict at each; dqc:TASK says which task of theirs the runs are on.
     """
+    if published and (tuning or sequential):
+        raise typer.BadParameter("--published is a comparison of its own; leave out --tuning and --sequential.")
     from orlog.runs.comparing import caveats_on, comparison_of, find_runs, notes_on, tables_of
 
     is_file = plot is not None and plot.suffix != ""
@@ -170,6 +175,9 @@ def compare(
     if tuning:
         say_notes(left_out, tell)
         _tune(rows, plot, evaluations, as_json)
+        return
+    if published:
+        _beside(rows, published, plot, left_out, as_json)
         return
     if plot is not None:
         _draw_curves(rows, plot, is_file)
@@ -272,6 +280,49 @@ def _draw_comparison(comparison: Comparison, folder: Path, is_normalized: bool) 
     for name, figure in figures.items():
         save_plot(figure, folder / f"{name}.svg")
     tell(f"wrote {folder}: {', '.join(figures)}")
+
+
+def _beside(rows: Sequence[Row], published: str, plot: Path | None, left_out: list[str], as_json: bool) -> None:
+    from orlog.normalize.verdicts import VERDICT_NOTE
+    from orlog.runs.beside_published import beside_published, curves_beside
+    from orlog.runs.comparing import tables_of
+    from orlog.runs.plots import curves_plot, save_plot
+
+    pairs, notes = beside_published([row for table, _ in tables_of(rows) for row in table], published)
+    if plot is not None:
+        path = plot if plot.suffix else plot / "published.svg"
+        save_plot(curves_plot(curves_beside(pairs, published), success=True), path)
+        tell(f"wrote {path}")
+    notes = [*left_out, *notes]
+    sources = list(dict.fromkeys(pair.published.source for pair in pairs))
+    body = {"published": published, "sources": sources, "pairs": [pair.to_json() for pair in pairs], "notes": notes}
+
+    def text(_: dict[str, Any]) -> None:
+        headings = (
+            "dataset",
+            "after",
+            "method",
+            "seeds",
+            "success rate",
+            "published",
+            "seeds",
+            "success rate",
+            "verdict",
+        )
+        cells = []
+        for pair in pairs:
+            theirs, mean = pair.published, sum(pair.shares) / len(pair.shares)
+            ours = [pair.row.title, str(len(pair.seeds)), score_text(mean, pair.interval)]
+            beside = [theirs.algorithm, str(theirs.seeds), score_text(theirs.score, theirs.interval), pair.verdict.word]
+            cells.append([pair.row.task, theirs.checkpoint, *ours, *beside])
+        show_table(headings, cells, numbers=(3, 4, 6, 7))
+        for pair in pairs:
+            if pair.is_named:
+                say(f"{pair.row.title} after {pair.published.checkpoint}: {pair.verdict}")
+        say_notes([*notes, VERDICT_NOTE])
+        say(f"source: {'; '.join(sources)}")
+
+    show(body, as_json, text)
 
 
 def _tune(rows: Sequence[Row], plot: Path | None, evaluations: int, as_json: bool) -> None:
