@@ -487,6 +487,10 @@ def test_the_command_says_what_follows_and_goes_on_after_a_signal(tmp_path, watc
     for name in ("checkpoint.safetensors", ONLINE_FILE):
         assert Path("other", name).read_bytes() == (folder / name).read_bytes()
     assert "takes a number from 0 to 1, or even" in command(*words[:-1], "half").stderr
+    for name, share in (("iql", 0.5), ("fql", None)):
+        short(name, "lab/pendulum-v1", name)
+        assert command("finetune", name, "--steps", "1", "--evaluations", "0", "--out", f"{name}-on").returncode == 0
+        assert read_run(f"{name}-on").online.prior == share
 
 
 @pytest.mark.usefixtures("run")
