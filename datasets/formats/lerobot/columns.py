@@ -30,6 +30,7 @@ from orlog.datasets.formats.array_files import opened_picture, picture_size, ref
 from orlog.datasets.formats.arrow_files import array_of, parquet_batches, reading_arrow, table_batches
 from orlog.datasets.formats.episode_cutter import Rows, flags_of, unknown_ends
 from orlog.datasets.formats.episodes import Options
+from orlog.datasets.formats.lerobot.language import EVENTS, PERSISTENT, language_text
 from orlog.datasets.formats.lerobot.metadata import COUNTERS, FIRST_VIDEO, LARGEST_ROW, Feature, Info, inside
 from orlog.datasets.formats.lerobot.videos import Videos, video_shape
 from orlog.datasets.formats.mapped_arrays import as_dtype, kept_dtype, unbounded_space
@@ -39,7 +40,7 @@ from orlog.errors import IntegrityError, SchemaError
 
 OBSERVATION = "observation."
 DONE, TERMINATED, SUCCESS = "next.done", "next.terminated", "next.success"
-PERSISTENT, EVENTS, SUBTASK = "language_persistent", "language_events", "subtask"
+SUBTASK = "subtask"
 OF_EPISODE = f"episodes/{PERSISTENT}"
 ROLES = {
     "action": "action",
@@ -257,9 +258,9 @@ def _language_texts(block: Block, name: str) -> np.ndarray:
     before, text = None, "[]"
     for row, rows in enumerate(column):
         if before is None or not rows.equals(before):
-            value, before = rows.as_py() or [], rows
+            before = rows
             try:
-                text = json.dumps([value] if isinstance(value, str) else value, ensure_ascii=False)
+                text = language_text(rows.as_py())
             except (TypeError, ValueError) as error:
                 raise SchemaError(f"{where}, expected rows of texts, numbers and lists.") from error
         texts[row] = text

@@ -38,7 +38,6 @@ from orlog.datasets.formats.inventory import NUMBER
 from orlog.datasets.formats.lerobot.agreement import Agreement
 from orlog.datasets.formats.lerobot.columns import (
     OF_EPISODE,
-    PERSISTENT,
     Block,
     Column,
     Columns,
@@ -48,12 +47,14 @@ from orlog.datasets.formats.lerobot.columns import (
     read_column,
     read_subtasks,
 )
+from orlog.datasets.formats.lerobot.language import PERSISTENT
 from orlog.datasets.formats.lerobot.metadata import (
     FIRST_INFO,
     INFO,
     V2,
     V3,
     Episodes,
+    Info,
     data_tables,
     episode_batches,
     read_document,
@@ -97,7 +98,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     info = read_info(root, where)
     version, notes = info.codebase_version, list[Note]()
     files = data_tables(root, info, where)
-    kept = _read_kept(root, where) if version in (V3, V2) else None
+    kept = _read_kept(root, info, where) if version in (V3, V2) else None
     if kept is not None:
         columns = kept[1]
     else:
@@ -306,7 +307,7 @@ def _steps(
     notes += [Note("words_differ", [PERSISTENT], count=len(differing))] if differing else []
 
 
-def _read_kept(root: Path, where: str) -> tuple[Kept, Columns] | None:
+def _read_kept(root: Path, info: Info, where: str) -> tuple[Kept, Columns] | None:
     """Return what an export of orlog keeps, and its columns; None where the dataset is none."""
     if not (root / KEPT).exists():
         return None
@@ -339,6 +340,8 @@ def _read_kept(root: Path, where: str) -> tuple[Kept, Columns] | None:
         base = name.partition("/")[0]
         role = name if base == "infos" else f"{base.rstrip('s')}/{name}"
         columns[feature] = _kept_column(ROLES.get(name, role), name, schema)
+        if feature in info.features and info.features[feature].dtype == "language":
+            columns[feature] = dataclasses.replace(columns[feature], kind="language")
     sizes = [spec.dtype.itemsize * math.prod(spec.shape) + 8 for spec in specs.values()]
     return kept, Columns(schema=schema, columns=columns, row_bytes=2 * sum(sizes))
 

@@ -18,7 +18,8 @@ A column of steps is one feature: `observations/NAME` is `observation.NAME`, or 
 `observation.image` where there is only one, `actions` is `action`, `rewards` is `next.reward`, and `infos/NAME` is
 `NAME`. `episodes/task` says the task, or instructions by step, as RLDS has them; without, that is the environment's id. LeRobot
 counts in seconds: `infos/timestamp` tells how many frames a second has, as in imported LeRobotDatasets, or `--rate` does;
-without, a step takes one. With `--video` frames are MP4 files, and the dataset is any LeRobotDataset, without `orlog.json`.
+without, a step takes one. Language columns are written as LeRobot 0.6 has them (`language.py`). With `--video` frames are
+MP4 files, and the dataset is any LeRobotDataset, without `orlog.json`.
 
 Statistics are those of all steps, quantiles too: those of single episodes cannot be joined (lerobot#4156), so the tables
 that were written are read once more, a feature at a time. Images have one number a channel, in [0, 1].
@@ -30,6 +31,7 @@ import contextlib
 import dataclasses
 import fractions
 import io
+import itertools
 import json
 import math
 import re
@@ -45,6 +47,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import flatten
 from orlog.datasets.formats.array_files import pillow
 from orlog.datasets.formats.arrow_files import array_of, parquet_batches
+from orlog.datasets.formats.lerobot.language import EVENTS, PERSISTENT, language_array, language_fields
 from orlog.datasets.formats.lerobot.metadata import COUNTERS, INFO, V2, V3, VIDEO_COLUMNS, VIDEO_PATHS
 from orlog.datasets.formats.lerobot.videos import import_av
 from orlog.datasets.reading.dataset import Dataset
@@ -84,6 +87,10 @@ COLUMN_BYTES = 2**28  # of a feature's numbers that are in memory at once
 Statistics = dict[str, np.ndarray]
 """`min`, `max`, `mean`, `variance`, `count` and quantiles, of the shape of a row, and of images (channels, 1, 1); of these
 `levels` too, (channels, 256): how often each occurs."""
+
+
+Languages = Mapping[str, Sequence[str]]
+"""The fields of the rows of each language column."""
 
 
 class KeptExtra(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,11 +153,15 @@ def write_lerobot(
             f"{dataset.name}: LeRobot counts whole frames a second, 1 to {MOST_FRAMES:,}, found the rate {rate:g}."
         )
     schema, manifest, is_v3 = _kept_schema(dataset.schema), dataset.manifest, codebase == V3
+    languages = _languages(dataset) if is_v3 else {}
     columns, features = schema.columns(), _features(schema)
+    if is_v3 and EVENTS in features and EVENTS not in languages:  # a name for such rows alone
+        features[f"infos.{EVENTS}"] = features.pop(EVENTS)
     cameras = [
         feature for feature, column in features.items() if video and column in columns and image_shape(columns[column])
     ]
     described = _described(schema, features, dataset.dimension_names, cameras)
+    described |= {name: {"dtype": "language", "shape": [1], "names": None} for name in languages}
     # An episode of one step does not tell how long a step takes.
     rates = (_frames_per_second(episode) for episode in dataset if len(episode) > 1)
     fps, total = next(rates, 1) if rate is None else int(rate), 0
@@ -160,7 +171,7 @@ def write_lerobot(
     (folder / "meta").mkdir()
     with contextlib.ExitStack() as stack:
         kinds, largest = "" if is_v3 else _kinds_of(described), FILE_BYTES if is_v3 else 0
-        data = TableFiles(folder, DATA_PATHS[codebase], largest, dataset.name, kinds)
+        data = TableFiles(folder, DATA_PATHS[codebase], largest, dataset.name, kinds, languages)
         stack.callback(data.close)
         metadata = _Metadata(folder, dataset.name, is_v3=is_v3)
         stack.callback(metadata.close)
@@ -170,6 +181,8 @@ def write_lerobot(
         for number, episode in enumerate(dataset):
             words, count = _tasks(episode, environment or dataset.name), len(episode)
             rows = _rows(episode, schema, features, fps)
+            if PERSISTENT in languages:
+                rows[PERSISTENT] = [str(episode.metadata[PERSISTENT])] * count
             rows["episode_index"] = np.full(count, number)
             rows["index"] = np.arange(total, total + count)
             rows["task_index"] = np.array([tasks.setdefault(text, len(tasks)) for text in words])
@@ -297,6 +310,17 @@ def _tasks(episode: Episode, default: str) -> list[str]:
         if name.rpartition("/")[2] in INSTRUCTIONS and isinstance(texts, list):
             return [str(text) or default for text in texts]
     return [default] * len(episode)
+
+
+def _languages(dataset: Dataset) -> dict[str, tuple[str, ...]]:
+    """Return the language columns that LeRobot's tables can give back as they are, and the fields of their rows."""
+    columns, fields = {PERSISTENT: f"episodes/{PERSISTENT}", EVENTS: f"infos/{EVENTS}"}, {}
+    for name, column in columns.items():
+        if dataset.schema.variable.get(column) == "text":
+            view = dataset.select_columns([column])
+            of_episodes = ([str(one.metadata[name])] if name == PERSISTENT else one.infos[name] for one in view)
+            fields[name] = language_fields(itertools.chain.from_iterable(of_episodes), name)
+    return {name: several for name, several in fields.items() if several}
 
 
 def _kept_schema(schema: Schema) -> Schema:
@@ -465,13 +489,15 @@ def _numbered(template: str, number: int, camera: str = "") -> str:
 class TableFiles:
     """Writes rows into Parquet files of bounded size, all rows that come together into one of them."""
 
-    def __init__(self, root: Path, template: str, largest: int, where: str, kinds: str = "") -> None:
+    def __init__(
+        self, root: Path, template: str, largest: int, where: str, kinds: str = "", languages: Languages | None = None
+    ) -> None:
         """Take the path of the files, and from how many bytes on one is full: with 0 each call of `write` fills one.
 
-        `kinds` is what Hugging Face's datasets are told of the columns, as JSON.
+        `kinds` is what Hugging Face's datasets are told of the columns, as JSON; `languages` are the language columns.
         """
         self._root, self._template, self._largest, self._where = root, template, largest, where
-        self._kinds = kinds
+        self._kinds, self._languages = kinds, languages or {}
         self._number, self._held_bytes = -1, 0
         self._held: list[Mapping[str, Any]] = []
         self._file: BinaryIO | None = None
@@ -518,7 +544,10 @@ class TableFiles:
         step = max(1, GROUP_BYTES * count // max(1, self._held_bytes))
         for start in range(0, count, step):
             columns = {
-                name: _column(values[start : start + step], f"{self._where}, {name}") for name, values in rows.items()
+                name: language_array([*values[start : start + step]], self._languages[name])
+                if name in self._languages
+                else _column(values[start : start + step], f"{self._where}, {name}")
+                for name, values in rows.items()
             }
             table = pa.table(columns)
             if self._kinds:

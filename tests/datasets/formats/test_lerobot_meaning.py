@@ -186,6 +186,70 @@ def test_language_columns_are_texts(tmp_path, monkeypatch, listed, block_bytes):
     assert not any("language" in one for one in sentences(found.notes) if "does not list" not in one)
 
 
+def with_language(root, persistent, events):
+    write(root)
+    episodes = np.repeat(np.arange(3), LENGTHS)
+    columns = {"language_persistent": pa.array([persistent[one] for one in episodes]), "language_events": events}
+    change_table(root / TABLE, **columns)
+
+
+@pytest.mark.parametrize("video", [False, True])
+def test_language_columns_are_exported_as_they_came(tmp_path, monkeypatch, video):
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    root, out = tmp_path / "arm", tmp_path / "out"
+    calls = pa.list_(pa.json_())
+    struct = [(one, pa.string()) for one in ("role", "content", "style", "camera")] + [("tool_calls", calls)]
+    rows = [[EVENT | {"tool_calls": [json.dumps(SAY), json.dumps({"a": [1, 2.5]})]}] * (row % 2) for row in range(ROWS)]
+    as_json = pa.array(rows, pa.list_(pa.struct([*struct[:-1], ("tool_calls", pa.list_(pa.string()))])))
+    with_language(root, PERSISTENT, as_json.cast(pa.list_(pa.struct(struct))))
+    orlog.import_dataset(root, "lab/arm-v1", no_video=True)
+    ours = orlog.load_dataset("lab/arm-v1")
+    assert json.loads(ours[0].infos["language_events"][1])[0]["tool_calls"] == [SAY, {"a": [1, 2.5]}]
+    orlog.export_dataset(ours, out, to="lerobot", video=video, rate=10, lossy=True)
+    features = json.loads((out / "meta/info.json").read_text("utf-8"))["features"]
+    stored = pq.read_table(out / TABLE)
+    for name in ("language_persistent", "language_events"):
+        assert features[name] == {"dtype": "language", "shape": [1], "names": None}
+        kind = stored.schema.field(name).type.value_type
+        assert kind.field("tool_calls").type == calls
+        assert kind.field("content").type == pa.string()
+    assert stored.schema.field("language_persistent").type.value_type.field("timestamp").type == pa.float32()
+    assert stored["language_events"][1].as_py()[0]["tool_calls"][1] == '{"a": [1, 2.5]}'
+    orlog.import_dataset(out, "lab/again-v1", no_video=True)
+    theirs = orlog.load_dataset("lab/again-v1")
+    for one, other in zip(ours, theirs, strict=True):
+        count = len(other)  # frames as videos have no final observation
+        assert one.metadata["language_persistent"] == other.metadata["language_persistent"]
+        assert one.infos["language_events"][:count] == other.infos["language_events"]
+        assert one.infos["subtask"][:count] == other.infos["subtask"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"style": "subtask"},
+        EVENT | {"speed": 1.5},
+        EVENT | {"role": None},
+        dict(reversed(EVENT.items())) | {"tool_calls": [json.dumps([1])]},
+        "open it",
+    ],
+)
+def test_language_of_other_forms_is_exported_as_text(tmp_path, monkeypatch, row):
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    root, out = tmp_path / "arm", tmp_path / "out"
+    with_language(root, [[row]] * 3, pa.array([[row]] * ROWS))
+    orlog.import_dataset(root, "lab/arm-v1", no_video=True)
+    ours = orlog.load_dataset("lab/arm-v1")
+    orlog.export_dataset(ours, out, to="lerobot")
+    features = json.loads((out / "meta/info.json").read_text("utf-8"))["features"]
+    assert "language_persistent" not in features
+    assert features["infos.language_events"]["dtype"] == "string"
+    orlog.import_dataset(out, "lab/again-v1")
+    theirs = orlog.load_dataset("lab/again-v1")
+    assert [one.infos["language_events"] for one in theirs] == [one.infos["language_events"] for one in ours]
+    assert [one.metadata for one in theirs] == [one.metadata for one in ours]
+
+
 def test_persistent_rows_that_differ_in_an_episode_are_all_kept_and_told(tmp_path):
     root = tmp_path / "arm"
     write(root)
