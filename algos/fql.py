@@ -89,8 +89,8 @@ class FQL:
         generator = make_generator(seed, 0, device)
         self.encoder = encoder_of(config, self.scaling, generator)
         width, actions, hidden = self.encoder.width, self.action_dim, config.hidden
-        self.critic = TwinCritic(width, actions, hidden, generator=generator, layer_norm=True, style="gelu")
-        self.target_critic = target_of(self.critic)
+        self.critic: Any = TwinCritic(width, actions, hidden, generator=generator, layer_norm=True, style="gelu")
+        self.target_critic: Any = target_of(self.critic)
         self.flow = make_network(width + actions + 1, actions, hidden, generator=generator, style="gelu")
         self.policy = make_network(width + actions, actions, hidden, generator=generator, style="gelu")
         self.optimizer = Adam(parameters_of(self.encoder, self.critic, self.flow, self.policy), config.learning_rate)

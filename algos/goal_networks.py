@@ -46,10 +46,7 @@ class GoalSettings(Common, frozen=True, kw_only=True):
     """Probability that the policy's goal is the state itself, a later one of its episode, or a random one."""
 
     def __post_init__(self) -> None:
-        for name in ("policy_goals", "value_goals"):
-            value = getattr(self, name, (1.0,))
-            if not math.isclose(sum(value), 1):
-                raise ValueError(f"{name} must be three probabilities that sum to 1, found {value}.")
+        check_probabilities(self)
 
 
 class GoalValueSettings(GoalSettings, frozen=True, kw_only=True):
@@ -59,6 +56,14 @@ class GoalValueSettings(GoalSettings, frozen=True, kw_only=True):
     """Weight of the next state's value, and discount of the distances to value goals that are later states."""
     value_goals: Goals = (0.2, 0.5, 0.3)
     """Probability that the values' goal is the state itself, a later one of its episode, or a random one."""
+
+
+def check_probabilities(config: Any) -> None:
+    """Refuse probabilities of goals that do not sum to 1."""
+    for name in ("policy_goals", "value_goals"):
+        value = getattr(config, name, (1.0,))
+        if not math.isclose(sum(value), 1):
+            raise ValueError(f"{name} must be three probabilities that sum to 1, found {value}.")
 
 
 def states_with_goals(config: Any) -> tuple[str, dict[str, Any]]:

@@ -51,7 +51,7 @@ class QCFQL(FQL):
     """Flow Q-learning over chunks of continuous actions."""
 
     TITLE = "QC-FQL"
-    CONFIG = QCFQLConfig
+    CONFIG: Any = QCFQLConfig
     FINETUNING: ClassVar[dict[str, Any]] = {"prior": None, "warm_up_steps": 5000}
 
     @staticmethod

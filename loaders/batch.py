@@ -123,9 +123,9 @@ class Batch(Tensors):
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class GoalBatch(Tensors):
-    """Transitions with goals, one row each; the fields of subgoals and midpoints are None unless asked for.
+    """Transitions with goals, one row each; what was not asked for is None.
 
-    The value of an item is `rewards + discount * masks * V(next_observations, value_goals)`.
+    The value of an item is `rewards + discount * masks * V(next_observations, value_goals)`, of chunks with `discounts`.
     Observations and goals are as in `Batch`; those of `states_and_goals` are states.
 
     Attributes:
@@ -147,6 +147,9 @@ class GoalBatch(Tensors):
         midpoint_actions: The action of that step.
         value_offsets: Steps from the item to its value goal, at least 1.
         midpoint_offsets: Steps from the item to its midpoint, fewer than those to the goal.
+        discounts: Of chunks, the discount to the power of the steps to `next_observations`.
+        valid: Of chunks, True where the state after a slot is of the episode, `[batch, length]`; the other slots
+            of `actions` hold zeros.
     """
 
     observations: Any
@@ -165,6 +168,8 @@ class GoalBatch(Tensors):
     midpoint_actions: Any = None
     value_offsets: Any = None
     midpoint_offsets: Any = None
+    discounts: Any = None
+    valid: Any = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)

@@ -41,6 +41,9 @@ With `midpoints` (Transitive RL: Park et al. 2025, "Transitive RL: Value learnin
 whose value goal is s4 also has one of the states s1, s2 and s3, each as likely: the way to the goal is divided there.
 All value goals are then later states, up to the final observation, and every midpoint is the state of a step.
 
+In chunks of length 2 (DQC: Li and others 2025, "Decoupled Q-chunking"), an item at s1 with the value goal s4 has s3 as
+its next state; with the value goal s2 it has s2, where the goal is reached.
+
 What goal-conditioned algorithms train on, and what their policies are given, are states and goals:
 
     Gymnasium's goal environments    observation, achieved_goal, desired_goal
@@ -355,6 +358,54 @@ class MidpointSampler(Sampler):
         )
 
 
+class GoalChunkSampler(Sampler):
+    """Chooses what a `GoalSampler` does, and looks `length` steps ahead of each item, or up to its value goal."""
+
+    def __init__(self, above: GoalSampler, *, length: int, discount: float) -> None:
+        arrays = above.arrays
+        super().__init__(arrays)
+        self._length = as_integer("horizon", length, 1)
+        longest = int(arrays.lengths.max())
+        if self._length >= longest:
+            raise ValueError(
+                f"{arrays.name}: a horizon of {length} steps needs episodes of more, and the longest of its "
+                f"{len(arrays.lengths)} episodes has {longest}; choose at most {longest - 1}."
+            )
+        self.kind = f"goal chunks 1 length={self._length} {above.kind}"
+        self.draws = above.draws
+        self._above, self._discount = above, discount
+        self._slots = torch.arange(self._length, device=arrays.rows.device)
+
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Tensor:
+        """Return the rows of each item's state, value goal, actor goal, next state and last state."""
+        chosen = self._above.choose(uniform)
+        rows, value_rows = chosen[:, 0].numpy(), chosen[:, 1].numpy()
+        last_rows = np.take(self.arrays.final_rows, rows - self.arrays.choose_steps(uniform)) - 1
+        next_rows = np.minimum(rows + self._length, last_rows)
+        next_rows = np.where((value_rows >= rows) & (value_rows < next_rows), value_rows, next_rows)
+        return torch.cat([chosen.T, torch.from_numpy(np.stack([next_rows, last_rows]))]).T
+
+    def gather(self, chosen: Tensor) -> GoalBatch:
+        """Return the chunks that begin at the first column, with the goals of the others."""
+        rows, value_rows, _, next_rows, last_rows = chosen.unbind(1)
+        slots = rows[:, None] + self._slots
+        valid = slots < last_rows[:, None]
+        actions = self.arrays.actions(torch.minimum(slots, last_rows[:, None]))
+        empty = ~valid.reshape(*valid.shape, *[1] * (actions.ndim - 2))
+        steps = next_rows - rows
+        reached = ((next_rows == value_rows) & (steps < self._length)).float()
+        discounts = torch.pow(torch.tensor(self._discount, dtype=torch.float64), steps).float()
+        return dataclasses.replace(
+            self._above.gather(chosen[:, :3]),
+            actions=actions.masked_fill_(empty, 0),
+            next_observations=self.arrays.observations(next_rows),
+            rewards=reached * discounts,
+            masks=1 - reached,
+            discounts=discounts,
+            valid=valid,
+        )
+
+
 @takes_stream_options
 def goals(
     data: Given | Arrays,
@@ -598,6 +649,40 @@ def states_and_subgoals(
     """
     more |= {"seed": seed, "discount": discount, "steps": steps}
     return _of_states(subgoals, data, batch_size, policy_goals, value_goals, more)
+
+
+def states_and_goal_chunks(
+    data: Given | Arrays,
+    batch_size: int,
+    *,
+    seed: int,
+    length: int,
+    value_goals: tuple[float, float, float],
+    discount: float = 0.99,
+    **more: Any,
+) -> Iterable[GoalBatch]:
+    """Return random chunks of `length` actions, without end, with states and value goals as above.
+
+    `next_observations` is the state `length` steps ahead, with a reward of 0; or the value goal where that comes
+    before, with a reward of `discount` to the power of the steps to it and a mask of 0. Where the episode ends before,
+    the last slot of `valid` is False, and the item teaches no value. Later states are uniform among those of the
+    episode. Raises ValueError if no episode is longer than `length`.
+    """
+
+    def chunks(arrays: Arrays, batch_size: int, *, actor_goals: GoalMixture, **stream: Any) -> Batches[GoalBatch]:
+        refuse_missing_finals(arrays, "a next observation")
+        key, mixture = stream.pop("goal_key"), stream.pop("value_goals")
+        above = GoalSampler(
+            arrays,
+            value_goals=dataclasses.replace(mixture, geometric=False),
+            actor_goals=actor_goals,
+            discount=discount,
+            goal=None if key is None else find_goal(arrays, key),
+        )
+        sampler = GoalChunkSampler(above, length=length, discount=discount)
+        return Batches(sampler, arrays.digest, batch_size=batch_size, **stream)
+
+    return _of_states(chunks, data, batch_size, (0.0, 1.0, 0.0), value_goals, more | {"seed": seed})
 
 
 def _of_states(

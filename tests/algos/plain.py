@@ -28,6 +28,10 @@ def small_settings(name, *, width=8, batch_size=32):
         more = {"episode_length": 10.0, "cost_limit": 2.0}
     if name == "cpq":
         more |= {"autoencoder_width": width}
+    if name == "dqc":
+        more = {"horizon": 3, "policy_chunk": 2}
+    if name == "qam":
+        more = {"critics": 2, "flow_steps": 3}
     if name == "recap":
         more = {"threshold": 0.5}
     if name in ("dt", "cdt"):

@@ -44,6 +44,8 @@ def file_of(form):
     return form.__module__.rpartition(".")[2]
 
 
+SETTINGS_OF = {"DQC": ("dqc_n_steps",), "QAM": ("qam_edit", "qam_distilled"), "TRL": ("trl_parts",)}
+"""Other recorded settings of a form."""
 CASES = json.loads((plain.RECORDED / "updates.json").read_text("utf-8"))
 IN_WORDS = [form for form in FORMS.values() if "text" in form.ACTIONS]
 """Those whose batches are tokens; `test_text.py` has what is different of them."""
@@ -53,14 +55,19 @@ VALUED = [
     if "discount" in settings_of(form) and not takes_goals(form) and form not in IN_WORDS
 ]
 CLONING = [form for form in FORMS.values() if not getattr(form, "REWARDS", True) and form not in IN_WORDS]
-RECORDED = [form for form in FORMS.values() if (plain.RECORDED / f"{file_of(form)}.npz").exists()]
+RECORDED = {
+    path.stem: form
+    for path in sorted(plain.RECORDED.glob("*.npz"))
+    for form in FORMS.values()
+    if (path.stem == file_of(form) or path.stem in SETTINGS_OF.get(form.__name__, ()))
+}
 PLAIN = {
     name: kind
-    for file in ("choices", "goals", "regression", "safety", "teams")
+    for file in ("choices", "chunks", "goals", "regression", "safety", "teams")
     for name, kind in vars(importlib.import_module(f"tests.algos.updates.{file}")).items()
-    if name in FORMS and (FORMS[name] not in RECORDED or file == "goals")
+    if name in FORMS and (file in ("chunks", "goals") or FORMS[name] not in RECORDED.values())
 }
-"""Implementations of the equations in NumPy, of those that no other code recorded, and of one that it did."""
+"""Implementations of the equations in NumPy, of those that no other code recorded, and of new ones."""
 PLAIN_CASES = [
     pytest.param(FORMS[name], kind, case, id=f"{name}-{case}") for name, kind in PLAIN.items() for case in kind.CASES
 ]
@@ -143,22 +150,17 @@ def sums_after(algorithm, batches):
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize("form", RECORDED)
-def test_parameters_after_100_updates_are_those_of_other_code(form):
+@pytest.mark.parametrize("name", RECORDED)
+def test_parameters_after_100_updates_are_those_of_other_code(name):
     """That of the authors, of CORL, of d3rlpy or of OGBench; some of it computes in float32."""
-    limits = {"EDAC": 1e-5, "FQL": 1e-7, "IFQL": 1e-7, "QCFQL": 1e-7, "IQL": 1e-8, "TRL": 1e-12}
-    difference = plain.difference_from_recorded(form, file_of(form))
-    assert difference < limits.get(form.__name__, 1e-9)
-
-
-@pytest.mark.usefixtures("in_float64")
-def test_a_flow_and_values_of_goals_that_are_parts_of_states_are_those_of_the_authors_of_trl():
-    assert plain.difference_from_recorded(FORMS["TRL"], "trl_parts") < 1e-12
+    form, limits = RECORDED[name], {"EDAC": 1e-5, "IQL": 1e-8, "TRL": 1e-12}
+    limits |= dict.fromkeys(("DQC", "FQL", "IFQL", "QAM", "QCFQL"), 1e-7)
+    assert plain.difference_from_recorded(form, name) < limits.get(form.__name__, 1e-9)
 
 
 def test_nothing_that_can_be_compared_is_left_out():
     recorded = {path.stem for path in plain.RECORDED.glob("*.npz")}
-    assert recorded == {*map(file_of, RECORDED), "cql_discrete_frames", "trl_parts"}
+    assert recorded == {*RECORDED, "cql_discrete_frames"}
 
 
 def test_the_seed_alone_decides_every_bit(form, make, batches_of, tmp_path):
@@ -374,7 +376,7 @@ def test_exploring_is_random_within_the_bounds_and_changes_no_state(form, make, 
     apart = scaling.actions_to_unit(one) - scaling.actions_to_unit(made.act(observations))
     assert torch.median(apart, 0).values.abs().max() < 0.1
     assert (scaling.actions_to_unit(one).abs() > 0.999).float().mean() < 0.6
-    assert 0.05 < apart.std() < 1
+    assert 0.05 < apart.std() < 1.1
 
 
 # --- settings

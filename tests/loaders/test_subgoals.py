@@ -1,11 +1,12 @@
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 import orlog
-from orlog.loaders.goals import GoalMixture, GoalSampler, MidpointSampler, SubgoalSampler
+from orlog.loaders.goals import GoalMixture, GoalSampler, MidpointSampler, SubgoalSampler, states_and_goal_chunks
 from tests.levels import scaled
 from tests.loaders.test_goals import GOAL_SPACE, LENGTHS, dataset_of, numbered, one_tensor, rows_of
 
@@ -62,3 +63,30 @@ def test_midpoints_are_drawn_after_all_else_and_each_is_as_likely():
     for length in range(1, 2000, 37):
         far = MidpointSampler(GoalSampler(numbered([length]), value_goals=GoalMixture(final=1), final_goals=True))
         assert far.choose(np.array([[0, 0, 0, largest]]))[0, [0, 1, 3]].tolist() == [0, length, length - 1]
+
+
+@settings(deadline=None, max_examples=scaled(60))
+@given(lengths=LENGTHS, length=st.integers(1, 6), mixture=st.sampled_from([(1, 0, 0), (0.2, 0.5, 0.3), (0, 0, 1)]))
+def test_goal_chunks_are_those_of_a_slow_loop(lengths, length, mixture):
+    """Goals may be the item's state, on the way, behind it and in other episodes."""
+    arrays = numbered(lengths)
+    making = {"seed": 3, "length": length, "value_goals": mixture, "discount": 0.9}
+    if max(lengths) <= length:
+        with pytest.raises(ValueError, match=f"horizon of {length} .* has {max(lengths)}; choose at most"):
+            states_and_goal_chunks(arrays, 64, **making)
+        return
+    batch = next(iter(states_and_goal_chunks(arrays, 64, **making)))
+    lasts = np.repeat(arrays.final_rows, np.array(lengths) + 1) - 1
+    fields = (batch.observations, batch.next_observations, batch.value_goals)
+    for item, (row, following, goal) in enumerate(zip(*map(rows_of, fields), strict=True)):
+        last, steps = lasts[row], 0
+        while steps < length and row + steps not in (last, goal):
+            steps += 1
+        is_reached = row + steps == goal and steps < length
+        assert following == row + steps
+        assert batch.masks[item] == 1 - is_reached
+        assert batch.rewards[item] == pytest.approx(0.9**steps * is_reached)
+        assert batch.discounts[item] == pytest.approx(0.9**steps)
+        slots = [row + slot if row + slot < last else 0 for slot in range(length)]
+        assert (batch.actions[item, :, 0] * 4).tolist() == slots
+        assert batch.valid[item].tolist() == [row + slot < last for slot in range(length)]

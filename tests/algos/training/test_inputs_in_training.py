@@ -68,7 +68,9 @@ def test_frames_that_an_algorithm_cannot_take_are_refused_before_anything_is_wri
         short("cql", dataset, tmp_path / "run", settings=None)
     pushed = record("orlog-tests/PushedDot-v0", "lab/pushed-v1", episodes=2)
     space = re.escape(str(pushed.observation_space))
-    words = f"takes observations that are vectors of numbers .*, found {space}; choose one of: awac, bc, .*td3bc; or"
+    words = (
+        f"takes observations that are vectors of numbers .*, found {space}; choose one of: awac, bc, .*td3bc, trl; or"
+    )
     with pytest.raises(SchemaError, match=words):
         short(Vectors, pushed, tmp_path / "run")
     assert not (tmp_path / "run").exists()
