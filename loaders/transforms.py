@@ -313,6 +313,35 @@ def _to_float(value: Tensor, channels_first: bool) -> Tensor:
     return value.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
 
 
+def depth_to_metres(depth: Any, parameters: Any) -> Any:
+    """Return maps of depth in metres, float32, of the same shape, as an array or a tensor, whichever was given.
+
+        metres = depth_to_metres(episode.observations["images.depth"], episode.metadata["depth/images.depth"])
+
+    In a batch the parameters are infos: `infos=("episodes/depth/images.depth",)`.
+
+    Args:
+        depth: Numbers as they are stored, `[.., height, width, 1]`.
+        parameters: Of the role `depth`, `[5]` or `[batch, 5]`: depth of the number 0 and of the greatest one in metres,
+            shift in metres, whether steps are equal in the logarithm of depth plus shift, and the greatest number.
+
+    Raises:
+        ValueError: there are not five parameters, or more axes of them than of the depth.
+    """
+    if parameters.shape[-1:] != (5,) or parameters.ndim > depth.ndim:
+        raise ValueError(
+            f"expected five parameters for each map of depth, found the shapes {tuple(parameters.shape)} and "
+            f"{tuple(depth.shape)}."
+        )
+    library: Any = np if isinstance(depth, np.ndarray) else torch
+    shape = (*parameters.shape[:-1], *[1] * (depth.ndim - parameters.ndim + 1))
+    low, high, shift, is_log, largest = (parameters[..., number].reshape(shape) for number in range(5))
+    share = library.asarray(depth, dtype=library.float32) / largest
+    base = library.where(is_log != 0, low + shift, 1.0)  # not used where depth is linear, whose sum may be 0
+    metres = library.where(is_log != 0, base * ((high + shift) / base) ** share - shift, low + (high - low) * share)
+    return library.asarray(metres, dtype=library.float32)
+
+
 def _changed(arrays: Arrays, operation: str, *, in_place: bool) -> Arrays:
     """Return arrays to write into, with a digest that depends on the operation."""
     rows = arrays.rows if in_place else arrays.rows.clone()

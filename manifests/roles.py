@@ -152,6 +152,15 @@ ROLES = {
         Role("weight", "how often to draw a step or an episode, 0 or more", axes=_RANKED),
         Role("quality", "how good a step or an episode is, as somebody judged", axes=_RANKED),
         Role("subtask", "what is being done at a step, in words", ("infos/subtask",), TEXT),
+        Role(
+            "depth",
+            "what makes numbers of a map of depth metres: least and greatest depth, shift, whether it is logarithmic, number "
+            "of the greatest",
+            ("episodes/depth/*",),
+            "f",
+            ("episode",),
+            dimensions=(1,),
+        ),
         Role("none", "nothing of this table, whatever the column is called", axes=_ANY),
     )
 }

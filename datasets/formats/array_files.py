@@ -761,19 +761,19 @@ def pillow(where: str) -> Any:
 
 
 @contextlib.contextmanager
-def opened_picture(data: bytes, where: str) -> Iterator[Any]:
+def opened_picture(data: bytes, where: str, kinds: Sequence[str] = ("PNG", "JPEG")) -> Iterator[Any]:
     """Open a picture; its size is known then, and its pixels come when asked for."""
     library = pillow(where)
     try:
         # A warning tells of a picture that would take all memory.
         with warnings.catch_warnings(), io.BytesIO(data) as file:
             warnings.simplefilter("error")
-            with library.open(file, formats=["PNG", "JPEG"]) as image:
+            with library.open(file, formats=kinds) as image:
                 yield image
     except OrlogError:
         raise
     except (EOFError, OSError, SyntaxError, ValueError, Warning, library.DecompressionBombError) as error:
-        raise IntegrityError(f"{where}: holds no PNG or JPEG: {error}.", file=where) from error
+        raise IntegrityError(f"{where}: holds no {' or '.join(kinds)}: {error}.", file=where) from error
 
 
 def refuse_deep(data: bytes, where: str) -> None:

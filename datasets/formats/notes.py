@@ -177,6 +177,7 @@ SENTENCES = {
     "unlisted_left_out": "Left out, and not listed in info.json: {reasons}.",
     "videos_left_out": "Left out, as asked for: the videos {columns}.",
     "videos": "Frames are what their videos show, not what was recorded: {columns}.",
+    "depth_of_no_unit": "Nothing says how numbers of depth become metres; they are as stored: {columns}.",
     "no_reward": "The dataset has no {columns}: rewards are zeros.",
     "no_done": "The dataset has no {columns}: all episodes were taken to be cut off.",
     "no_done_and_ends": "The dataset has no {columns}. {ends}",

@@ -15,10 +15,11 @@ https://huggingface.co/docs/lerobot/language_and_recipes
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from orlog.datasets.formats.array_files import opened_picture, picture_size, ref
 from orlog.datasets.formats.arrow_files import array_of, parquet_batches, reading_arrow, table_batches
 from orlog.datasets.formats.episode_cutter import Rows, flags_of, unknown_ends
 from orlog.datasets.formats.episodes import Options
+from orlog.datasets.formats.lerobot.depth import depth_parameters, is_deep
 from orlog.datasets.formats.lerobot.language import EVENTS, PERSISTENT, language_text
 from orlog.datasets.formats.lerobot.metadata import COUNTERS, FIRST_VIDEO, LARGEST_ROW, Feature, Info, inside
 from orlog.datasets.formats.lerobot.videos import Videos, video_shape
@@ -107,6 +109,7 @@ class Column:
     kind: str = "number"  # `number`, `flag`, `text`, `language`, `image` or `video`
     dtype: np.dtype[Any] | None = None  # what its numbers become; None if they stay as they are
     shape: tuple[int, ...] = ()  # the shape of a row, where `dtype` is given
+    is_deep: bool = False  # whether it is a map of depth
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -119,6 +122,8 @@ class Columns:
     done: str = ""  # the column that says where the task ended an episode, or nothing
     # what the numbers of `subtask_index` mean
     subtasks: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    # what is known of each episode beside its task, the same of all
+    of_episodes: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     # columns whose numbers were rounded so far
     rounded: set[str] = dataclasses.field(default_factory=set)
 
@@ -174,7 +179,7 @@ def read_column(block: Block, name: str, column: Column, rounded: set[str]) -> n
     Raises SchemaError if it holds something else than the metadata say; IntegrityError if an image is damaged.
     """
     if column.kind == "image":
-        return _images(block, name, column.shape)
+        return _images(block, name, column)
     if column.kind == "language":
         return _language_texts(block, name)
     if column.kind == "flag":
@@ -205,26 +210,68 @@ def _typed(values: np.ndarray, dtype: np.dtype[Any], block: Block, name: str, ro
     return typed
 
 
-def _images(block: Block, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return images, PNG or JPEG as Hugging Face's datasets have them, uint8 of (rows, height, width, channels)."""
-    column = block.stored(name)
-    images = np.empty((len(column), *shape), np.uint8)
-    for row, item in enumerate(column.to_pylist()):
+def _images(block: Block, name: str, column: Column) -> np.ndarray:
+    """Return images, files as Hugging Face's datasets have them, (rows, height, width, channels) of the column's dtype."""
+    stored, shape, dtype = block.stored(name), column.shape, np.dtype(column.dtype)
+    images = np.empty((len(stored), *shape), dtype)
+    for row, item in enumerate(stored.to_pylist()):
         where = f"{block.where}, {name}, row {block.first + row}"
-        with opened_picture(_bytes_of(item, where), where) as image:
-            size = picture_size(image)
+        with _opened_image(item, where, column.is_deep) as image:
+            size, found = picture_size(image), _dtype_of(image)
             if size not in (shape, (*shape, 1)):
                 raise SchemaError(f"{where}: expected an image of {shape}, found {size}.")
+            if column.is_deep and found != dtype:
+                raise SchemaError(f"{where}: expected depth that is {dtype} as in the first row, found {found}.")
             images[row] = np.asarray(image).reshape(shape)
     return images
 
 
+@contextlib.contextmanager
+def _opened_image(item: object, where: str, is_deep: bool) -> Iterator[Any]:
+    if not is_deep:
+        with opened_picture(_bytes_of(item, where), where) as image:
+            yield image
+        return
+    with opened_picture(_stored_bytes(item, where), where, ("PNG", "TIFF")) as image:
+        if image.format == "TIFF" and image.info.get("compression") != "raw":
+            raise SchemaError(f"{where}: a TIFF that is compressed is not read; LeRobot stores depth without.")
+        if len(image.getbands()) != 1:
+            raise SchemaError(f"{where}: expected depth of one channel, found {image.mode}.")
+        yield image
+
+
+def _dtype_of(image: Any) -> np.dtype[Any]:
+    """Return what Pillow's pixels are; it opens a PNG of 16 bits as 32, which hold no more."""
+    return np.dtype({"L": np.uint8, "F": np.float32}.get(image.mode, np.uint16))
+
+
 def _bytes_of(item: object, where: str) -> bytes:
+    data = _stored_bytes(item, where)
+    refuse_deep(data, where)
+    return data
+
+
+def _stored_bytes(item: object, where: str) -> bytes:
     data = item.get("bytes") if isinstance(item, dict) else None
     if not isinstance(data, bytes):
         raise SchemaError(f"{where} holds no image; images in files are not read.")
-    refuse_deep(data, where)
     return data
+
+
+def first_depths(info: Info, files: Sequence[Path], where: str) -> dict[str, np.dtype[Any]]:
+    """Return the dtype of each feature that is a map of depth: uint16 of a video, of an image that of the first one.
+
+    Raises SchemaError if an image is none of depth; IntegrityError if it is damaged.
+    """
+    dtypes = {name: np.dtype(np.uint16) for name, feature in info.features.items() if is_deep(feature)}
+    for name in dtypes:
+        if info.features[name].dtype != "image":
+            continue
+        batch = next(parquet_batches(files[0], where, [name], 1), None)
+        if batch is not None and batch.num_rows:
+            with _opened_image(batch.column(0)[0].as_py(), f"{where}, {name}, row 0", is_deep=True) as image:
+                dtypes[name] = _dtype_of(image)
+    return dtypes
 
 
 def _film_times(block: Block, camera: str, episodes: np.ndarray) -> np.ndarray:
@@ -305,8 +352,12 @@ def read_subtasks(root: Path, where: str) -> dict[int, str]:
     return dict(zip(numbers, map(str, texts), strict=True))
 
 
-def listed_columns(info: Info, options: Options, where: str, subtasks: Mapping[int, str]) -> tuple[Columns, list[Note]]:
+def listed_columns(
+    info: Info, options: Options, where: str, subtasks: Mapping[int, str], depths: Mapping[str, np.dtype[Any]]
+) -> tuple[Columns, list[Note]]:
     """Return what the features of `info.json` are, and notes about what is left out or not known.
+
+    `depths` are the dtypes of those that are maps of depth.
 
     Raises SchemaError if they have no action or observation, or other things than numbers, images and texts.
     """
@@ -319,7 +370,7 @@ def listed_columns(info: Info, options: Options, where: str, subtasks: Mapping[i
             left_out.append(name)
         elif name not in COUNTERS or name == "timestamp":
             role = mapped.get(name) or _role(name, info.features, mapped)
-            columns[name] = _column(feature, role, f"{where}, {name}")
+            columns[name] = _column(feature, role, f"{where}, {name}", depths.get(name))
     by_role = {column.role: name for name, column in columns.items()}
     parts = {
         column.role.partition("/")[2]: unbounded_space(column.dtype, column.shape)
@@ -336,7 +387,10 @@ def listed_columns(info: Info, options: Options, where: str, subtasks: Mapping[i
     action, reward = columns[by_role["action"]], columns.get(by_role.get("reward", ""))
     done = by_role.get("terminated", DONE)
     notes = [Note("videos_left_out", left_out)] if left_out else []
-    videos = [name for name, column in columns.items() if column.kind == "video"]
+    parameters = {name: depth_parameters(info.features[name], f"{where}, {name}") for name in depths if name in columns}
+    unknown = [name for name, several in parameters.items() if several is None]
+    notes += [Note("depth_of_no_unit", unknown)] if unknown else []
+    videos = [name for name, column in columns.items() if column.kind == "video" and not column.is_deep]
     notes += [Note("videos", videos)] if videos else []
     if reward is None and not options.reward:
         notes.append(Note("no_reward", ["next.reward"]))
@@ -352,7 +406,15 @@ def listed_columns(info: Info, options: Options, where: str, subtasks: Mapping[i
         reward_dtype=(reward and reward.dtype) or np.dtype(np.float32),
     )
     done = done if done in columns else ""
-    return (Columns(schema=schema, columns=columns, row_bytes=row_bytes, done=done, subtasks=subtasks), notes)
+    of_episodes = {
+        f"depth/{columns[name].role.partition('/')[2] or 'observation'}": several
+        for name, several in parameters.items()
+        if several is not None
+    }
+    read = Columns(
+        schema=schema, columns=columns, row_bytes=row_bytes, done=done, subtasks=subtasks, of_episodes=of_episodes
+    )
+    return read, notes
 
 
 def _role(name: str, features: Mapping[str, Feature], mapped: Mapping[str, str]) -> str:
@@ -367,14 +429,14 @@ def _role(name: str, features: Mapping[str, Feature], mapped: Mapping[str, str])
     return f"infos/{name}" if base_role(role) in taken else role
 
 
-def _column(feature: Feature, role: str, where: str) -> Column:
+def _column(feature: Feature, role: str, where: str, depth: np.dtype[Any] | None = None) -> Column:
     kind, shape, base = feature.dtype, tuple(feature.shape), base_role(role)
     if kind in ("image", "video"):
         names = feature.names
         is_first = isinstance(names, list) and names[:1] == ["channels"]
         if len(shape) == 3 and (is_first or shape[0] in (1, 3)):  # some say the channels first
             shape = (*shape[1:], shape[0])
-        return Column(role, kind, np.dtype(np.uint8), shape)
+        return Column(role, kind, depth or np.dtype(np.uint8), shape, depth is not None)
     if kind not in (*NUMBERS, "string", "language"):
         raise SchemaError(f"{where}: expected numbers, images or texts, found {kind!r:.20}.")
     if kind in ("string", "language"):

@@ -43,6 +43,7 @@ from orlog.datasets.formats.lerobot.columns import (
     Columns,
     add_first,
     add_unlisted,
+    first_depths,
     listed_columns,
     read_column,
     read_subtasks,
@@ -106,9 +107,10 @@ def _open(asked: Asked) -> Iterator[Opened]:
             add_first(info, root, files, options.no_video, where)
         else:
             notes += add_unlisted(info, files, where)
-        columns, more = listed_columns(info, options, where, read_subtasks(root, where))
+        depths = first_depths(info, files, where)
+        columns, more = listed_columns(info, options, where, read_subtasks(root, where), depths)
         notes += more
-    shapes = {name: column.shape for name, column in columns.of_kind("video").items()}
+    shapes = {name: np.empty((0, *column.shape), column.dtype) for name, column in columns.of_kind("video").items()}
     stops = _stops(files, where)
     episodes = read_episodes(root, info, [*shapes], where)
     episodes, lacks = _whole_episodes(stops, episodes, where, options.partial)
@@ -207,7 +209,7 @@ class _Reader:
     where: str  # what errors call it
     columns: Columns  # what the columns are
     fps: float  # frames per second
-    shapes: Mapping[str, tuple[int, ...]]  # the shape of each camera's frames
+    shapes: Mapping[str, np.ndarray]  # no frames of each camera, of the shape and the dtype of its frames
     compared: Sequence[str]  # columns that are compared with what else is said of them
 
     def read(self, tables: Iterable[_Table]) -> Iterator[_Piece | Usage | set[str]]:
@@ -263,8 +265,9 @@ def _steps(
     persistent: dict[int, dict[str, None]] = {}  # language rows of open episodes
     differing: list[int] = []  # episodes whose steps have several
 
-    def metadata(number: int) -> dict[str, str]:
-        words = {} if episodes.tasks is None else {"task": episodes.tasks[number]}
+    def metadata(number: int) -> dict[str, Any]:
+        words: dict[str, Any] = {} if episodes.tasks is None else {"task": episodes.tasks[number]}
+        words |= columns.of_episodes
         if OF_EPISODE in roles:
             texts = [*persistent.pop(number)]
             if len(texts) > 1:

@@ -55,11 +55,13 @@ MOST_PLACES = 40  # that a sentence names
 
 
 class Feature(msgspec.Struct):
-    """What `info.json` says of a feature: the kind of its numbers, the shape of a row, and names in whatever form."""
+    """What `info.json` says of a feature: the kind of its numbers, the shape of a row, and others in whatever form."""
 
     dtype: str
     shape: list[Annotated[int, msgspec.Meta(gt=0)]]
     names: Any = None
+    info: Any = None
+    video_info: Any = None
 
     @property
     def size(self) -> int:

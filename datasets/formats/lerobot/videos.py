@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.formats.lerobot.depth import luma_of
 from orlog.datasets.formats.lerobot.metadata import Episodes, Film, inside
 from orlog.datasets.formats.notes import Note
 from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
@@ -49,19 +50,22 @@ class Videos:
     """
 
     def __init__(
-        self, root: Path, episodes: Episodes, shapes: Mapping[str, tuple[int, ...]], fps: float, where: str
+        self, root: Path, episodes: Episodes, shapes: Mapping[str, np.ndarray], fps: float, where: str
     ) -> None:
+        """Take the episodes, and an empty array of each camera that has the shape and the dtype of its frames."""
         self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
         self._fps = fps
         self._open: dict[str, _File] = {}
         self.usages: list[Usage] = []
 
     def frames(self, camera: str, episodes: np.ndarray, steps: np.ndarray, timestamps: np.ndarray) -> np.ndarray:
-        """Return the next frames of a camera, (rows, height, width, channels) uint8; timestamps begin with the episode.
+        """Return the next frames of a camera, (rows, height, width, channels); timestamps begin with the episode.
+
+        They are uint8, and of a map of depth uint16.
 
         Raises IntegrityError if a row has no frame, or seconds do not grow; SchemaError if a video is not read.
         """
-        parts = [np.empty((0, *self._shapes[camera]), np.uint8)]
+        parts = [self._shapes[camera]]
         for episode in np.unique(episodes).tolist():
             rows = episodes == episode
             film = self._episodes.videos[camera][episode - self._episodes.number]
@@ -97,8 +101,9 @@ class Videos:
 class _File:
     """An open video whose frames are taken in order."""
 
-    def __init__(self, path: Path, camera: str, film: Film, shape: tuple[int, ...], where: str) -> None:
+    def __init__(self, path: Path, camera: str, film: Film, empty: np.ndarray, where: str) -> None:
         """Open it."""
+        shape = empty.shape[1:]
         with contextlib.ExitStack() as stack:
             stream = stack.enter_context(_opened(path, where))
             context = stream.codec_context
@@ -110,7 +115,7 @@ class _File:
             self.stack = stack.pop_all()
         held = len(self._times)
         self.usage = Usage(camera, film.file, held, held == film.total)
-        self._shape, self._where = shape, where
+        self._shape, self._dtype, self._where = shape, empty.dtype, where
         self._frames: Iterator[Any] = stream.container.decode(stream)
         self._convert = import_av().video.reformatter.VideoReformatter().reformat
         self._taken, self._second = -1, -np.inf  # of the row before
@@ -135,16 +140,20 @@ class _File:
         return numbers
 
     def decode(self, numbers: np.ndarray) -> np.ndarray:
-        """Return frames of growing numbers, (rows, height, width, channels) uint8."""
-        pixels = np.empty((len(numbers), *self._shape), np.uint8)
+        """Return frames of growing numbers, (rows, height, width, channels)."""
+        pixels = np.empty((len(numbers), *self._shape), self._dtype)
         with _reading(self._where):
             for row, time in enumerate(self._times[numbers].tolist()):
                 frame = self._next_at(time)
+                if self._dtype == np.uint16:
+                    pixels[row] = luma_of(frame, self._where).reshape(self._shape)
+                    continue
                 bits = max((part.bits for part in frame.format.components), default=8)
                 if bits > 8:
                     raise SchemaError(
-                        f"{self._where}: its pixels have {bits} bits a color ({frame.format.name}), as maps of depth "
-                        "have, and would be cut to 8; to leave out this video alone, take its feature out of meta/info.json."
+                        f"{self._where}: its pixels have {bits} bits a color ({frame.format.name}), and would be cut to "
+                        "8; a map of depth has one channel and is_depth_map in the info of its feature. To leave out this "
+                        "video alone, take its feature out of meta/info.json."
                     )
                 shown: np.ndarray = self._convert(frame, format=PIXELS[self._shape[2]]).to_ndarray()
                 pixels[row] = shown.reshape(self._shape)

@@ -1,4 +1,4 @@
-"""Frames of LeRobotDatasets: clocks that drift, paths of info.json, and pixels of more than 8 bits."""
+"""Frames of LeRobotDatasets: clocks that drift, paths of info.json, and maps of depth."""
 
 import fractions
 import io
@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from gymnasium.spaces import Box
 from PIL import Image
 
 import orlog
@@ -17,6 +19,7 @@ from orlog.datasets.formats.episodes import Options
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
+from orlog.loaders.transforms import depth_to_metres
 from tests.datasets.formats.reading import read_files
 from tests.datasets.formats.test_lerobot import CAMERA, LENGTHS, change_episodes, change_info, write, write_video
 from tests.datasets.formats.test_lerobot_meaning import TABLE, change_table
@@ -169,13 +172,16 @@ def test_paths_of_other_fields_are_refused(tmp_path):
             read_files(lerobot.FORMAT, root, tmp_path / f"store{number}")
 
 
-@pytest.mark.parametrize(("codec", "pixels", "bits"), [("libx265", "gray12le", 12), ("libsvtav1", "yuv420p10le", 10)])
-def test_videos_of_more_than_8_bits_are_refused_and_can_be_left_out(tmp_path, codec, pixels, bits):
-    root, depth = tmp_path / "arm", "observation.images.depth"
+DEPTH = "observation.images.depth"
+STEP = 500  # of the numbers of depth, from one frame to the next
+LOG = {"video.depth_min": 0.5, "video.depth_max": 8.0, "video.shift": 1.5, "video.use_log": True}
+
+
+def write_depth(root, codec="libx265", pixels="gray12le", shape=(64, 64, 1), **said):
     write(root, "v2.1")
     options = {"x265-params": "lossless=1:log-level=none"} if codec == "libx265" else {}
     for number in range(len(LENGTHS)):
-        path = root / f"videos/chunk-000/{depth}/episode_{number:06d}.mp4"
+        path = root / f"videos/chunk-000/{DEPTH}/episode_{number:06d}.mp4"
         path.parent.mkdir(parents=True, exist_ok=True)
         with av.open(str(path), "w") as container:
             stream = container.add_stream(codec, 10, options=options)
@@ -184,20 +190,108 @@ def test_videos_of_more_than_8_bits_are_refused_and_can_be_left_out(tmp_path, co
                 frame = av.VideoFrame(64, 64, pixels)
                 frame.pts, frame.time_base = shade, fractions.Fraction(1, 10)
                 for plane in frame.planes:
-                    plane.update(np.full(plane.buffer_size // 2, shade, "<u2").tobytes())
+                    values = np.arange(plane.buffer_size // 2) % 64 + STEP * shade
+                    plane.update((values if codec == "libx265" else values // 4).astype("<u2").tobytes())
                 container.mux(stream.encode(frame))
             container.mux(stream.encode(None))
-    feature = {"dtype": "video", "shape": [64, 64, 1], "info": {"is_depth_map": True}}
-    change_info(root, lambda info: info["features"].update({depth: feature}))
-    with pytest.raises(SchemaError, match=rf"{bits} bits a color \({pixels}\), as maps of depth") as refused:
+    feature = {"dtype": "video", "shape": [*shape], "info": {"is_depth_map": True, **said}}
+    change_info(root, lambda info: info["features"].update({DEPTH: feature}))
+
+
+def test_all_bits_of_depth_are_kept_and_become_metres(tmp_path):
+    """The expected metres are `dequantize_depth` of LeRobot 0.6.1 with these parameters, of 0, 1000, 2000 and 4095."""
+    root = tmp_path / "arm"
+    write_depth(root, **LOG)
+    dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "store")
+    assert dataset.observation_space["images.depth"] == Box(0, 65535, (64, 64, 1), np.uint16)
+    for episode, rows in zip(dataset, (4, 5), strict=True):
+        shown = episode.observations["images.depth"][:rows]
+        expected = np.arange(64) + STEP * np.arange(rows)[:, None, None]
+        np.testing.assert_array_equal(shown[..., 0], np.broadcast_to(expected, (rows, 64, 64)))
+    parameters = dataset[0].metadata["depth/images.depth"]
+    assert parameters.tolist() == [0.5, 8.0, 1.5, 1.0, 4095.0]
+    assert dataset.roles["episodes/depth/images.depth"] == "depth"
+    assert not any("depth" in one for one in sentences(found.notes))
+    numbers = np.array([0, 1000, 2000, 4095], np.uint16)[:, None, None, None]
+    metres = depth_to_metres(numbers, parameters)
+    assert metres.dtype == np.float32
+    np.testing.assert_allclose(metres.ravel(), [0.5, 1.4260299, 2.7808251, 8.0], rtol=1e-6)
+    each = torch.from_numpy(np.stack([parameters, [0.5, 8.0, -0.5, 0.0, 4095.0]]))
+    of_batch = depth_to_metres(torch.from_numpy(numbers[1:3].astype(np.int32)), each)
+    np.testing.assert_allclose(of_batch.ravel(), [1.4260299, 0.5 + 7.5 * 2000 / 4095], rtol=1e-6)
+    with pytest.raises(ValueError, match="expected five parameters"):
+        depth_to_metres(numbers, parameters[:4])
+
+
+def test_depth_without_parameters_is_told(tmp_path):
+    write_depth(tmp_path / "arm", "libsvtav1", "yuv420p10le")
+    dataset, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
+    shown = dataset[0].observations["images.depth"][:4].astype(int)
+    assert abs(shown.mean((1, 2, 3)) - (STEP * np.arange(4) + 31) / 4).max() < 20
+    assert any(f"they are as stored: {DEPTH}." in one for one in sentences(found.notes))
+    assert "depth/images.depth" not in dataset[0].metadata
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({**LOG, "video.depth_max": 0.5}, "the first must be below the second"),
+        ({**LOG, "video.shift": -0.5}, "more than -shift"),
+        ({**LOG, "video.depth_min": "near"}, "expected numbers of metres"),
+        ({"is_depth_map": False}, r"12 bits a color \(gray12le\), and would be cut"),
+    ],
+)
+def test_depth_of_other_parameters_and_more_bits_than_are_kept_are_refused(tmp_path, said, message):
+    root = tmp_path / "arm"
+    write_depth(root, **said)
+    with pytest.raises(SchemaError, match=message):
+        read_files(lerobot.FORMAT, root, tmp_path / "refused")
+
+
+def test_depth_of_8_bits_is_refused_and_can_be_left_out(tmp_path):
+    root = tmp_path / "arm"
+    write_depth(root, **LOG)
+    for file in (root / f"videos/chunk-000/{DEPTH}").iterdir():
+        write_video(file, 0, 5, size=(64, 64))
+    with pytest.raises(SchemaError, match="pixels are yuv420p, expected gray or YUV of 9 to 16 bits") as refused:
         read_files(lerobot.FORMAT, root, tmp_path / "refused")
     assert "no_video=True leaves all videos out" in str(refused.value)
     dataset, _ = read_files(lerobot.FORMAT, root, tmp_path / "none", Options(no_video=True))
-    assert "images.side" not in dataset[0].observations
-    change_info(root, lambda info: info["features"].pop(depth))
+    assert {*dataset.columns} & {"observations/images.side", "episodes/depth/images.depth"} == set()
+    change_info(root, lambda info: info["features"].pop(DEPTH))
     dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "alone")
     assert "images.side" in dataset[0].observations
-    assert any(f"Not read: ./videos/chunk-#/{depth}/episode_#.mp4 (3)" in one for one in sentences(found.notes))
+    assert any(f"Not read: ./videos/chunk-#/{DEPTH}/episode_#.mp4 (3)" in one for one in sentences(found.notes))
+
+
+def picture_of(pixels, kind):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return {"bytes": file.getvalue(), "path": "frame"}
+
+
+@pytest.mark.parametrize(("kind", "dtype", "unit"), [("PNG", "u2", "mm"), ("TIFF", "u2", "mm"), ("TIFF", "f4", "m")])
+def test_images_of_depth_keep_all_bits(tmp_path, kind, dtype, unit):
+    root, name = tmp_path / "arm", "observation.images.top"
+    write(root)
+    rng = np.random.default_rng(0)
+    frames = (rng.random((sum(LENGTHS), 6, 5)) * (60_000 if unit == "mm" else 8)).astype(dtype)
+    said = {"is_depth_map": True, "depth_unit": unit}
+    pictures = [picture_of(one, kind) for one in frames]
+    change_table(root / TABLE, **{name: pa.array(pictures)})
+    change_info(root, lambda info: info["features"][name].update(shape=[6, 5, 1], info=said))
+    dataset, _ = read_files(lerobot.FORMAT, root, tmp_path / "store", Options(no_video=True))
+    shown = dataset[0].observations["images.top"]
+    np.testing.assert_array_equal(shown[..., 0], frames[:4])
+    metres = depth_to_metres(shown, dataset[0].metadata["depth/images.top"])
+    np.testing.assert_allclose(metres[..., 0], frames[:4] * (0.001 if unit == "mm" else 1), rtol=1e-6)
+    for odd, message in (
+        (np.zeros((6, 5), np.uint8), "expected depth that is .* as in the first row, found uint8"),
+        (np.zeros((6, 5, 3), np.uint8), "expected depth of one channel, found RGB"),
+    ):
+        change_table(root / TABLE, **{name: pa.array([*pictures[:-1], picture_of(odd, kind)])})
+        with pytest.raises(SchemaError, match=message):
+            read_files(lerobot.FORMAT, root, tmp_path / "refused", Options(no_video=True))
 
 
 def deep_png():
