@@ -20,7 +20,8 @@ place of one drawn by its weight, and flow matching on all data alike.
 
 What differs from the authors' code (seohongpark/fql, `agents/ifql.py`, in JAX): observations, actions, `hidden` and
 convolutions of frames, as `fql` lists. As in their code, target networks move towards the critics as they were before
-the step. `tests/algos/recorded` holds parameters after 100 of its updates. `orlog finetune` is as `fql` says, and each step takes the best of fresh actions.
+the step. `tests/algos/recorded` holds parameters after 100 of its updates. `orlog finetune` is as `fql` says, and each
+step takes the best of fresh actions.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ What differs from the paper's equations, as in the authors' code: v_slow is aske
 step has no noise.
 
 What differs from the authors' code (ColinQiyangLi/qam at f93efd2, `agents/qam.py`, in JAX): observations, actions,
-`hidden`, convolutions of frames and slots after the end of an episode, as `fql` and `qcfql` list. Missing: n-step
-sums without chunks, v_fast as a residual of v_slow, and switches of clipping and of target networks.
+`hidden`, convolutions of frames, slots after the end of an episode and `orlog finetune`, as `fql` and `qcfql` list.
+Missing: n-step sums without chunks, v_fast as a residual of v_slow, and switches of clipping and of target networks.
 As in their code, target networks move towards networks as they were before the step. `tests/algos/recorded` holds
 parameters after 100 of its updates.
 """
