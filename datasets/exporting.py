@@ -48,7 +48,8 @@ def export_dataset(
         observation: The one part of a Dict of observations to write, such as `state`, or `cameras/top` of a
             Dict in it; without, all are written, and a Dict of one part alone goes to formats that hold
             no Dict as that part.
-        video: For LeRobotDatasets: encode frames as videos, which changes them; without, they are images.
+        video: For LeRobotDatasets: encode frames as videos, which changes them; without, they are images, and videos
+            that the version keeps are copied.
         rate: For LeRobotDatasets: steps a second, where no timestamps tell it.
         codebase: For LeRobotDatasets: the version to write, `v3.0` (the default) or `v2.1`, which many tools
             still read.
@@ -83,6 +84,12 @@ def export_dataset(
         notes.append(
             "Frames are encoded as videos, which changes them. Final observations, seeds and columns of episodes, which "
             "LeRobot has no place for, are left out with them."
+        )
+    elif "video" in layout.write_options and dataset.videos:
+        cut = ", or cut out at key frames, since each episode has a file of its own" if codebase == "v2.1" else ""
+        notes.append(
+            f"Videos are copied as they are{cut}; video=True encodes them again. Final observations, seeds and columns of "
+            "episodes, which LeRobot has no place for, are left out with them."
         )
     if "rate" in layout.write_options and rate is None and RATE_IN not in dataset.schema.extras:
         notes.append(f"Nothing tells how many steps a second has, no {RATE_IN}: 1 was written; rate=HZ says it.")

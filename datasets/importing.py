@@ -29,6 +29,8 @@ from orlog.manifests.manifest import Parent
 from orlog.manifests.names import DatasetName, parse_name
 from orlog.manifests.shipped import listed_versions, superseded
 
+VIDEO = ("keep", "frames")
+
 
 def import_dataset(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -43,6 +45,7 @@ def import_dataset(
     sort: bool = False,
     task: str = "",
     no_video: bool = False,
+    video: str = "",
     partial: bool = False,
     rate: float | None = None,
     ends: str = "",
@@ -96,6 +99,8 @@ def import_dataset(
         sort: For tables: put rows in the order of episodes and steps, where they are in none.
         task: Which of several tasks to take the rewards of, or which of several vaults.
         no_video: For LeRobotDatasets: leave out the frames of videos.
+        video: For LeRobotDatasets: `keep` (the default) stores videos as they are, and frames are decoded when they are
+            read; `frames` decodes them once and stores pixels.
         partial: Read what is there of data that are shorter than their own index; it is told.
         rate: Rows a second, for recordings of robots, whose messages have times.
         ends: How episodes ended of which the files do not say it: `terminated`, `truncated` or `unknown`. Where
@@ -166,7 +171,10 @@ def import_dataset(
         shift=shift or {},
         flip=(flip,) if isinstance(flip, str) else tuple(flip),
         bgr=(bgr,) if isinstance(bgr, str) else tuple(bgr),
+        video=video,
     )
+    if video not in ("", *VIDEO):
+        raise ValueError(f"{name}: video={video!r}: expected {' or '.join(VIDEO)}.")
     spaces = dataclasses.replace(
         GivenSpaces() if environment is None else of_environment(environment),
         action_bounds=(action_low, action_high),
@@ -180,6 +188,8 @@ def import_dataset(
         files, format if listed is None else listed.entry.format, wanted.name, is_mapped=bool(of_steps(options.columns))
     )
     file_format.check()
+    if listed is None and "video" in file_format.options:
+        options = dataclasses.replace(options, video=video or VIDEO[0])
     check_unused(wanted.name, version, is_listed=listed is not None)
     destination = datasets_folder() / wanted.name / version
     with unfinished_folder(destination, on_wait=on_wait) as folder, noted_blanks():

@@ -30,6 +30,7 @@ from orlog.loaders.filling import Leaf as Leaf
 from orlog.loaders.gathering import gather_rows
 from orlog.loaders.infos import check_names, info_layout
 from orlog.loaders.tensors import Tensor, torch
+from orlog.loaders.videos import without_videos
 from orlog.manifests.names import counted
 
 ArraysT = TypeVar("ArraysT", bound="Arrays")
@@ -51,7 +52,8 @@ class Arrays:
         name: Name of the dataset, for messages.
         digest: Its digest.
         others: Columns that are not packed as float32 (images, integers), by name, aligned to
-            the same rows; those of steps hold zeros at final observations.
+            the same rows; those of steps hold zeros at final observations. Frames of videos stand there as
+            what decodes them (`loaders/videos.py`).
         texts: Distinct texts of each column in `others` that holds texts, in the order in which
             they first occur; the column's numbers are places in this list.
         observation_leaves: How observations are given if not as one flat vector: by key, the
@@ -282,6 +284,7 @@ def add_infos(arrays: ArraysT, infos: Arrays) -> ArraysT:
 
 def _read_layout(dataset: Dataset, layout: Layout, allow_non_finite: bool) -> Arrays:
     """Read the columns of a layout."""
+    layout, videos = without_videos(dataset, layout)
     arrays = {name: np.zeros((layout.rows, *shape), dtype) for name, (shape, dtype) in layout.forms.items()}
     for first, last in layout.ranges("", _BLOCK_BYTES):
         place = fill_matrix(dataset, layout, first, last, arrays[""][first:last])
@@ -290,7 +293,8 @@ def _read_layout(dataset: Dataset, layout: Layout, allow_non_finite: bool) -> Ar
     for name in layout.others:
         for first, last in layout.ranges(name, _BLOCK_BYTES):
             fill_other(dataset, layout, name, first, last, arrays[name][first:last])
-    return arrays_of(layout, arrays, dataset.episode_lengths, dataset.name, dataset.digest)
+    read = arrays_of(layout, arrays, dataset.episode_lengths, dataset.name, dataset.digest)
+    return dataclasses.replace(read, others={**read.others, **videos}) if videos else read
 
 
 def arrays_of(

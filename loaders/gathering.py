@@ -154,7 +154,7 @@ def _is_on_disk(source: Tensor) -> bool:
 def _is_plain(source: Tensor, rows: Tensor) -> bool:
     """Whether both are in main memory, with contiguous indices and contiguous rows."""
     is_elsewhere = HAS_TORCH and not (source.is_cpu and rows.is_cpu and source.layout is torch.strided)
-    is_lazy = HAS_TORCH and (source.requires_grad or source.is_neg() or source.is_conj())
+    is_lazy = HAS_TORCH and not is_elsewhere and (source.requires_grad or source.is_neg() or source.is_conj())
     if is_elsewhere or is_lazy or rows.dtype != torch.int64 or rows.ndim != 1 or not rows.is_contiguous():
         return False
     if source.ndim == 2:

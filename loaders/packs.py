@@ -73,6 +73,7 @@ from orlog.loaders.gathering import expect_on_disk
 from orlog.loaders.infos import check_names, info_layout, infos_digest
 from orlog.loaders.memory import available_memory
 from orlog.loaders.tensors import torch
+from orlog.loaders.videos import without_videos
 from orlog.manifests.columns import little_endian_bytes
 from orlog.manifests.documents import LARGEST_FILE, convert_json, parse_json, read_json_file, read_small_file
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
@@ -190,6 +191,9 @@ class MappedArrays(Arrays):
         """Say how to open the same pack elsewhere."""
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(Arrays)}
         own = {name: value for name, value in fields.items() if value is not self.pack.fields.get(name, fields)}
+        mapped = self.pack.fields["others"]
+        if "others" in own:  # videos beside maps
+            own["others"] = {name: None if one is mapped.get(name) else one for name, one in self.others.items()}
         return _reopen, (self.folder, own)
 
 
@@ -243,6 +247,7 @@ def _open_or_make(
     infos: tuple[str, ...] = (),
 ) -> MappedArrays:
     folder = _folder_of(digest)
+    layout, videos = without_videos(dataset, layout)
     while True:
         held = hold_pack(folder)
         if held is None:
@@ -278,7 +283,7 @@ def _open_or_make(
             continue
         if pack.record.non_finite and not allow_non_finite:
             raise not_finite(dataset, pack.record.non_finite)
-        return arrays
+        return dataclasses.replace(arrays, others={**arrays.others, **videos}) if videos else arrays
 
 
 def _folder_of(digest: str) -> Path:
@@ -431,7 +436,9 @@ def _open(folder: Path, held: HeldPack | None) -> _Opened:
 def _reopen(folder: Path, own: Mapping[str, Any]) -> MappedArrays:
     """Open a pack that another process has opened."""
     pack = _open(folder, hold_pack(folder))
-    return MappedArrays(**{**pack.fields, **own}, pack=pack)
+    mapped = pack.fields["others"]
+    others = {name: mapped[name] if one is None else one for name, one in own.get("others", mapped).items()}
+    return MappedArrays(**{**pack.fields, **own, "others": others}, pack=pack)
 
 
 def _map(folder: Path, name: str, one: _File, made: int, advice: int) -> tuple[np.ndarray, mmap.mmap | None]:

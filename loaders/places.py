@@ -18,6 +18,7 @@ from orlog.loaders.infos import check_names, info_layout
 from orlog.loaders.memory import Memory, measure_memory
 from orlog.loaders.packs import is_packed, open_pack
 from orlog.loaders.tensors import torch
+from orlog.loaders.videos import without_videos
 from orlog.manifests.names import did_you_mean, size_text
 
 RAM_SHARE = 0.5  # of free memory that `auto` takes; networks and workers need some too
@@ -91,7 +92,7 @@ def choose_place(
     if not device and where not in ("auto", "ram", "mmap"):
         hint = did_you_mean(where, ("auto", "ram", "mmap", "gpu", "cuda:0")) or "."
         raise ValueError(f"{dataset.name}: where must be auto, ram, mmap, gpu or cuda:NUMBER, found {where!r}{hint}")
-    needed = layout_of(dataset).total_bytes
+    needed = without_videos(dataset, layout_of(dataset))[0].total_bytes
     if names := check_names(infos):
         needed += info_layout(dataset, names).total_bytes
     kind: Literal["ram", "mmap"] = "mmap"

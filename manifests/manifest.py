@@ -37,6 +37,7 @@ MANIFEST_VERSION = 1
 STORE_FORMAT = 1
 LARGEST_MANIFEST = 64 * 2**20
 MOST_VALUES = 2**22
+VIDEO_RANGES = "videos/ranges"
 LONGEST_FILE_NAME = 255  # bytes
 _PLAIN_PART = rf"[A-Za-z0-9_@-][A-Za-z0-9_.@-]{{0,{LONGEST_FILE_NAME - 1}}}"
 _PLAIN_PATH = re.compile(rf"{_PLAIN_PART}(?:/{_PLAIN_PART})*")  # safe, as nearly all are
@@ -175,6 +176,26 @@ class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return f"{self.name}@{self.version}"
 
 
+class Video(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the rows of a column are frames of: videos, kept as they were recorded.
+
+    Attributes:
+        codec: Name of the codec in FFmpeg, such as `h264` or `av1`; of several, all of them.
+        pixel_format: FFmpeg's name of the form of the pixels that are encoded, such as `yuv420p`.
+        rate: Frames per second, of the first file.
+        frames: Frames of all files.
+        key_frames: How many of them are decoded without others.
+        files: Files: `videos/COLUMN/1.mp4` and following.
+    """
+
+    codec: Annotated[str, Meta(max_length=200)]
+    pixel_format: Annotated[str, Meta(max_length=200)]
+    rate: Annotated[float, Meta(ge=0, le=1e9)]
+    frames: Count
+    key_frames: Count
+    files: Annotated[int, Meta(ge=1, le=10**8)]
+
+
 class Outside(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Finite numbers of a column that lie outside the bounds of their Box.
 
@@ -235,6 +256,7 @@ class Manifest(
         roles: What columns mean (`manifests/roles.py`), of those that the author gave a role; `Dataset.roles`
             adds those with usual names.
         base: Of a layer, the version that its columns lie over; totals and spaces are those of that version.
+        videos: Columns whose rows are frames of videos (`datasets/store/videos.py`).
     """
 
     manifest_version: int
@@ -263,6 +285,7 @@ class Manifest(
     dimension_names: dict[str, list[DimensionName]] = {}
     roles: dict[str, str] = {}
     base: Base | None = None
+    videos: dict[str, Video] = {}
 
     def __post_init__(self) -> None:
         """Refuse what the types alone let through.
@@ -313,6 +336,22 @@ class Manifest(
                 f"{where}: file {clash!r} would overwrite another file on disks that ignore case; rename one."
             )
         self._check_parts(where)
+        self._check_videos(where, {*paths})
+
+    def _check_videos(self, where: str, paths: set[str]) -> None:
+        forms = {column.name: (column.dtype, column.shape[2:]) for column in self.columns}
+        wanted = {VIDEO_RANGES} if self.videos else set()
+        for name, video in self.videos.items():
+            is_frames = forms.get(name) in (("uint8", [1]), ("uint8", [3])) and name.startswith("observations")
+            if not is_frames or self.container != "zarr" or self.parts or self.base or video.files > len(paths):
+                raise ManifestError(
+                    f"{where}: videos of {name!r:.100} are for observations of (height, width, 1 or 3) uint8, in one part "
+                    "in the container zarr, with a file each."
+                )
+            wanted |= {video_path(name, number) for number in range(1, video.files + 1)}
+        others = wanted ^ {path for path in paths if path.startswith("videos/")}
+        if others:
+            raise ManifestError(f"{where}: file {min(others)} is missing, or belongs to no column of videos.")
 
     def _check_parts(self, where: str) -> None:
         if len(self.parts) == 1:
@@ -447,6 +486,11 @@ def parts_of(manifest: Manifest) -> list[Part]:
 def part_folder(part: int) -> str:
     """Return the path of a part inside the version's folder, with a slash at the end."""
     return f"parts/{part}/" if part else ""
+
+
+def video_path(column: str, number: int) -> str:
+    """Return the path of a video of a column, the first one being 1."""
+    return f"videos/{column}/{number}.mp4"
 
 
 def combined_blake3(parts: list[str]) -> str:

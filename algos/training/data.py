@@ -34,6 +34,7 @@ from orlog.algos.algorithms import algorithm_name, is_own
 from orlog.algos.training import agents
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.views import best_positions
+from orlog.datasets.store.videos import decoder_version
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.memory import measure_memory
@@ -85,6 +86,11 @@ def device_versions(device: str) -> dict[str, str]:
     if torch.device(device).type != "cuda":
         return {}
     return {"cuda": str(torch.version.cuda), "gpu": torch.cuda.get_device_name(device)}
+
+
+def video_versions(dataset: Dataset) -> dict[str, str]:
+    """Return what a record holds of the decoder where frames come from videos, since pixels depend on it."""
+    return {"decoder": decoder_version()} if dataset.videos else {}
 
 
 def put_arrays(packed: Arrays, device: str) -> Arrays:

@@ -32,6 +32,7 @@ from orlog.algos.training.data import (
     one_thread,
     put_arrays,
     seeded,
+    video_versions,
     with_rewards,
 )
 from orlog.algos.training.evaluating import curve_point, find_run, scoring_protocol, vector_environment
@@ -170,7 +171,7 @@ def train_run(
         config=plain,
         obs_mean=mean.tolist(),
         obs_std=std.tolist(),
-        versions={**runs.code_versions(), **device_versions(device)},
+        versions={**runs.code_versions(), **device_versions(device), **video_versions(dataset)},
         source="; ".join([recipe.source, *taken]),
         reward_scale=scale,
         reward_shift=shift,
@@ -283,7 +284,7 @@ def finetune_run(
         stream=False,
         trust_environment=options.trust_environment,
         log=options.log,
-        versions={**runs.code_versions(), **device_versions(device)},
+        versions={**runs.code_versions(), **device_versions(device), **video_versions(data)},
         device=device,
         online=acts,
         code=sources_digest(kind),

@@ -32,14 +32,14 @@ from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.zarr_writer import WrittenPart
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
-from orlog.manifests.manifest import EnvironmentRecord
+from orlog.manifests.manifest import EnvironmentRecord, Video
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What a user says about files that do not say it themselves, as `orlog.import_dataset` has it; each format uses some of it.
 
-    `time_limit` is the horizon of the environment that the user or a list names; files may say otherwise.
+    `video` is `keep` where videos are kept as they are, else frames are decoded. `time_limit` is the horizon of the environment that the user or a list names; files may say otherwise.
     """
 
     horizon: int | None = None
@@ -58,6 +58,7 @@ class Options:
     shift: Mapping[str, int] = dataclasses.field(default_factory=dict)
     flip: Sequence[str] = ()
     bgr: Sequence[str] = ()
+    video: str = ""
 
     @property
     def limit(self) -> int | None:
@@ -163,6 +164,9 @@ class Opened:
         roles: What columns mean, where their names do not say it (`manifests/roles.py`).
         always_said: A sentence of the description that stands behind one of the user's own too, since an
             export writes it back; not in versions of listed files.
+        videos: Files of columns of observations, in their order, whose rows are not pixels but which frames of these
+            they are, (3,) int64 (`datasets/store/videos.py`).
+        video_facts: What the manifest says of each; complete once the last step was read.
     """
 
     schema: Schema
@@ -178,6 +182,8 @@ class Opened:
     dimension_names: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     roles: dict[str, str] = dataclasses.field(default_factory=dict)
     always_said: str = ""
+    videos: Mapping[str, Sequence[Path]] = dataclasses.field(default_factory=dict)
+    video_facts: dict[str, Video] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

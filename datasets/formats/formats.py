@@ -30,8 +30,8 @@ from orlog.datasets.formats.overrides import CONVENTIONS, GivenSpaces, of_benchm
 from orlog.datasets.formats.places import EPISODES, of_steps
 from orlog.datasets.formats.safe_reading import SUMS_FILE
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.finishing import make_manifest
-from orlog.errors import FormatVersionError, NotFoundError
+from orlog.datasets.recording.finishing import make_manifest, with_indexes, with_videos
+from orlog.errors import FormatVersionError, NotFoundError, SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment, benchmark_environment, benchmark_environments
 from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import did_you_mean
@@ -240,7 +240,13 @@ def read_version(
         if options.reward:
             put_rewards(opened, options.reward)
         what = f"{name}@{wanted.version} ({asked.sources[0]})"
+        if opened.videos and (options.flip or options.bgr):
+            raise SchemaError(f"{what}: frames of kept videos are as they are; flip and bgr need video=frames.")
+        schema = opened.schema
+        opened.schema = with_indexes(schema, opened.videos)
         written, found = write_episodes(opened, folder, what, progress=progress)
+        written = with_videos(written, schema, folder, opened.videos)
+        found.schema = written.schema
     environment = opened.environment if benchmark is None else benchmark.record
     if given.environment is not None:
         if opened.environment is not None and opened.environment.id != given.environment.id:
@@ -280,6 +286,7 @@ def read_version(
         benchmark="" if benchmark is None else wanted.like or name,
         dimension_names=opened.dimension_names,
         roles=opened.roles,
+        videos=opened.video_facts,
     )
     return manifest, found
 

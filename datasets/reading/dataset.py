@@ -193,6 +193,11 @@ class Dataset:
         """What columns mean, such as `infos/cost`: as stated, else by usual names (docs/families.md)."""
         return roles_of(self.stated_roles, self.schema.held())
 
+    @property
+    def videos(self) -> set[str]:
+        """Columns of frames of which some episodes are kept as videos, and decoded when they are read."""
+        return {name for stored in self._selection.versions for name in stored.manifest.videos} & {*self.columns}
+
     def _agreed(self, field: str, kept: Container[str]) -> dict[str, Any]:
         first, *others = (getattr(stored.manifest, field) for stored in self._selection.versions)
         same = {name for name in first if all(one.get(name) == first[name] for one in others)}
@@ -301,7 +306,8 @@ class Dataset:
     def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray) -> Episode | Dataset:
         """Return one episode, or a view of several: by a slice, positions or a mask.
 
-        Of an episode that is read in place, large observations are fetched when their rows are asked for.
+        Of an episode that is read in place, large observations are fetched when their rows are asked for, and frames of
+        videos are then decoded.
 
         Raises IndexError if there is no such episode; IntegrityError if a file is damaged.
         """
@@ -310,9 +316,10 @@ class Dataset:
         if not isinstance(index, int | np.integer):
             return self.view([self], {"episodes": views.as_ranges(views.positions_of(self, index))})
         position = self._position(int(index))
-        if self.in_place:
-            ((stored, (inside,)),) = self._selection.runs(np.array([position]))
-            return self._episode(lazy_block(stored, int(inside), self.columns), position)
+        ((stored, (inside,)),) = self._selection.runs(np.array([position]))
+        if self.in_place or stored.manifest.videos:
+            names = None if self.in_place else stored.manifest.videos
+            return self._episode(lazy_block(stored, int(inside), self.columns, names), position)
         return self._episode(self._block(np.array([position])), position)
 
     def __iter__(self) -> Iterator[Episode]:

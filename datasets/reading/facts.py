@@ -60,6 +60,12 @@ def facts_of(manifest: Manifest, dataset: Dataset | None) -> Iterator[tuple[str,
         if isinstance(stored, LayeredVersion):
             for layer, columns in stored.facts().items():
                 yield "layer", f"{layer}: {columns}"
+    for column, video in manifest.videos.items():
+        height, width = manifest.column(column).shape[:2]
+        frames = f"{counted(video.frames, 'frame')} with {counted(video.key_frames, 'key frame')}"
+        files = f"{counted(video.files, 'file')} of {video_bytes(manifest, column):,} bytes"
+        coded = f"{video.codec} ({video.pixel_format}), {width} x {height}, {video.rate:g} frames per second"
+        yield f"video {column}", f"{coded}, {frames}, {files}"
     for column, count in manifest.non_finite.items():
         yield "not finite", f"{counted(count, 'number')} of {column}"
     for column, names in shown.dimension_names.items():
@@ -70,6 +76,11 @@ def facts_of(manifest: Manifest, dataset: Dataset | None) -> Iterator[tuple[str,
     for column, outside in manifest.outside_bounds.items():
         text = describe_outside(outside, bounds.get(column))
         yield "outside of their Box", f"numbers of {column}: {text}"
+
+
+def video_bytes(manifest: Manifest, column: str) -> int:
+    """Return the size of all videos of a column."""
+    return sum(item.size_bytes for item in manifest.objects if item.path.startswith(f"videos/{column}/"))
 
 
 def columns_of(manifest: Manifest, dataset: Dataset | None) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from orlog.datasets.reading.finding import (
     pinned,
 )
 from orlog.datasets.reading.views import fewer_columns, open_view, split_counts
-from orlog.datasets.store.objects import Problem, column_of
+from orlog.datasets.store.objects import VIDEO, Problem, column_of
 from orlog.datasets.store.verify import DamageFinder, check_opening, verify_folder
 from orlog.datasets.store.version import schema_of_manifest
 from orlog.errors import IntegrityError, NotFoundError, SchemaError, wrong_type
@@ -180,9 +180,10 @@ def check_choice(manifest: Manifest, choice: Choice, folder: Path) -> set[str]:
 
 
 def plain_objects(manifest: Manifest, columns: set[str]) -> list[StoredObject]:
-    """Return the objects needed to locate rows: metadata, columns of episodes, offsets."""
-    plain = {name for name in columns if name.startswith("episodes/") or is_offsets(name)}
-    return [item for item in manifest.objects if column_of(item.path) in {None, *plain}]
+    """Return the objects needed to locate rows: metadata, columns of episodes, offsets, indexes of videos."""
+    plain = {name for name in columns if name.startswith("episodes/") or is_offsets(name) or name in manifest.videos}
+    objects = [item for item in manifest.objects if column_of(item.path) in {None, *plain}]
+    return [item for item in objects if not VIDEO.fullmatch(item.path)]
 
 
 def wanted_objects(

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -162,7 +162,7 @@ class Selection:
 
 
 class LazyRows(np.lib.mixins.NDArrayOperatorsMixin):
-    """Rows of a column of an episode that is read in place, `[rows, ..]`: reading some fetches only these.
+    """Rows of a column of an episode that is read in place, or of videos, `[rows, ..]`: only those asked for are read.
 
     Arithmetic, methods of arrays such as `mean`, and everything else that NumPy does with it read all rows first.
     """
@@ -214,12 +214,20 @@ class LazyRows(np.lib.mixins.NDArrayOperatorsMixin):
         return getattr(np.asarray(self), name)
 
 
-def lazy_block(stored: StoredVersion, episode: int, names: list[str]) -> Block:
-    """Return the columns of an episode as `StoredVersion.read_block`, large ones of observations as `LazyRows`."""
+def lazy_block(stored: StoredVersion, episode: int, names: list[str], among: Container[str] | None = None) -> Block:
+    """Return the columns of an episode as `StoredVersion.read_block`, large ones of observations as `LazyRows`.
+
+    Only those `among` some names are read later, if any are given.
+    """
     chosen = np.array([episode])
     lazy: dict[str, Any] = {}
     for name in names:
-        if axis_of(name) == "observation" and offsets_of(name) is None and "@" not in name:
+        if (
+            axis_of(name) == "observation"
+            and offsets_of(name) is None
+            and "@" not in name
+            and (among is None or name in among)
+        ):
             first, count = int(stored.first_rows(name, chosen)[0]), stored.count_rows(name, chosen)
             rows = LazyRows(stored, name, first, count)
             if rows.nbytes >= LARGE_BYTES:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Required, TypedDict, Unpack
 
 import msgspec
+import numpy as np
+from gymnasium import spaces
 
 from orlog.base.files import (
     link_or_copy,
@@ -32,6 +35,7 @@ from orlog.datasets.store.chunk_hashes import (
 )
 from orlog.datasets.store.verify import check_values
 from orlog.datasets.store.version import StoredVersion
+from orlog.datasets.store.videos import add_videos, index_spec, video_blake3
 from orlog.datasets.store.zarr_writer import WrittenPart
 from orlog.errors import IntegrityError, VersionExistsError
 from orlog.manifests.manifest import (
@@ -48,12 +52,13 @@ from orlog.manifests.manifest import (
     Part,
     RecipeRecord,
     StoredObject,
+    Video,
     combined_blake3,
     part_folder,
     parts_of,
 )
 from orlog.manifests.roles import spread_roles
-from orlog.manifests.spaces import space_to_json
+from orlog.manifests.spaces import named_parts, space_to_json
 
 
 def finish_version(
@@ -142,6 +147,7 @@ class Facts(TypedDict, total=False):
     dimension_names: dict[str, list[str]]
     roles: Mapping[str, str]
     base: Base | None
+    videos: Mapping[str, Video]
 
 
 def make_manifest(
@@ -199,6 +205,39 @@ def make_manifest(
         dimension_names=facts.get("dimension_names", {}),
         roles=roles,
         base=facts.get("base"),
+        videos=dict(facts.get("videos", {})),
+    )
+
+
+def with_indexes(schema: Schema, names: Collection[str]) -> Schema:
+    """Return a schema in which the index of videos stands for the frames of some columns of observations."""
+    low = np.iinfo(np.int64)
+    index = spaces.Box(low.min, low.max, index_spec("").shape, np.int64)
+    space = schema.observation_space
+    if isinstance(space, spaces.Dict):
+        parts = {str(key): index if f"observations/{name}" in names else part for key, name, part in named_parts(space)}
+        space = spaces.Dict(parts)
+    elif "observations" in names:
+        space = index
+    return dataclasses.replace(schema, observation_space=space)
+
+
+def with_videos(written: WrittenPart, schema: Schema, store: Path, videos: Mapping[str, Sequence[Path]]) -> WrittenPart:
+    """Copy the files of columns of videos, whose indexes are written, into a store; return the part with them."""
+    if not videos:
+        return written
+    objects = add_videos(store, videos)
+    columns = {
+        name: msgspec.structs.replace(column, blake3=video_blake3(objects, name, column.blake3))
+        if name in videos
+        else column
+        for name, column in written.part.columns.items()
+    }
+    return dataclasses.replace(
+        written,
+        schema=dataclasses.replace(written.schema, observation_space=schema.observation_space),
+        part=msgspec.structs.replace(written.part, columns=columns),
+        objects=[*written.objects, *objects],
     )
 
 

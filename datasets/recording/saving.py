@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
+import numpy as np
 
 from orlog.base.files import absolute_path, link_or_copy, make_folder, storage_errors, unfinished_folder
+from orlog.datasets.columns.values import Block, concatenate_blocks
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.records import check_unchanged, check_unused, known_manifests
-from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.dataset import Dataset, episode_ranges
 from orlog.datasets.reading.opening import Given, as_dataset, with_all_files
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import (
@@ -23,9 +26,12 @@ from orlog.datasets.recording.finishing import (
     refuse_chunk_hashes,
     refuse_existing,
     with_chunk_hashes,
+    with_indexes,
+    with_videos,
 )
 from orlog.datasets.store.chunk_hashes import has_chunk_hashes
 from orlog.datasets.store.objects import check_object, mismatch
+from orlog.datasets.store.videos import facts_of, joined_facts
 from orlog.datasets.store.zarr_writer import WrittenPart, ZarrWriter
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec
@@ -36,10 +42,14 @@ from orlog.manifests.manifest import (
     Parent,
     Part,
     StoredObject,
+    Video,
     part_folder,
     parts_of,
+    video_path,
 )
 from orlog.manifests.names import parse_name, version_parts
+
+BLOCK_BYTES = 2**30  # of frames, which are not decoded
 
 
 def save_dataset(
@@ -52,6 +62,7 @@ def save_dataset(
     changes: str = "",
     container: Container = "zarr",
     chunk_hashes: bool = False,
+    video: Literal["keep", "frames"] = "keep",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Path:
     """Store a dataset or a view as a version of its own under ORLOG_HOME, and return its folder.
@@ -70,13 +81,15 @@ def save_dataset(
         changes: What is new since the previous version.
         container: `zarr`, or `hdf5` for a single file.
         chunk_hashes: Add a hash of each chunk, by which those who read it in place check every chunk.
+        video: `keep` copies whole files of videos with the index of their frames; `frames` decodes them once to
+            pixels, as the container hdf5 needs.
         progress: Called with steps done and in total.
 
     Raises:
         VersionExistsError: the version exists; versions are never overwritten.
         InvalidNameError: name or version do not follow the grammar.
         SchemaError: there is no episode.
-        ValueError: hashes of chunks are asked for in the container hdf5.
+        ValueError: hashes of chunks, or kept videos, are asked for in the container hdf5.
         IntegrityError: the source is damaged.
         MissingExtraError: h5py is not installed.
         StorageError: the disk is full.
@@ -86,13 +99,18 @@ def save_dataset(
     destination = datasets_folder() / wanted.name / wanted.version
     if chunk_hashes:
         refuse_chunk_hashes(container, str(wanted))
+    if video not in ("keep", "frames"):
+        raise ValueError(f"{wanted}: video={video!r}: expected keep or frames.")
+    kept = _columns_of_videos(dataset) if video == "keep" else set()
+    if kept and container != "zarr":
+        raise ValueError(f"{wanted}: videos are kept in the container zarr only; video=frames decodes them.")
     here = version_folder(wanted.name, wanted.version)
     check_unused(wanted.name, wanted.version)
     refuse_existing(here / MANIFEST_FILE, here)
     with unfinished_folder(destination) as folder, storage_errors(folder):
         refuse_existing(destination / MANIFEST_FILE, destination)
         store, part = folder / "store", folder / "part"
-        written = _copy_episodes(dataset, store if container == "zarr" else part, progress)
+        written, videos = _copy_episodes(dataset, store if container == "zarr" else part, kept, progress)
         objects = written.objects
         if container == "hdf5":
             from orlog.datasets.store.hdf5 import write_hdf5
@@ -118,6 +136,7 @@ def save_dataset(
             benchmark=dataset.benchmark,
             dimension_names=dataset.dimension_names,
             roles=dataset.stated_roles,
+            videos=videos,
         )
         if chunk_hashes:
             manifest = with_chunk_hashes(store, manifest)
@@ -125,15 +144,50 @@ def save_dataset(
     return destination
 
 
-def _copy_episodes(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> WrittenPart:
-    done = 0
+def _copy_episodes(
+    dataset: Dataset, folder: Path, kept: Collection[str], progress: Callable[[int, int], None]
+) -> tuple[WrittenPart, dict[str, Video]]:
+    """Write all episodes, and the videos of the columns that are kept; return what manifests say of these too."""
+    done, schema = 0, dataset.schema
+    files: dict[str, dict[Path, int]] = {name: {} for name in kept}
     progress(done, dataset.total_steps)
-    with contextlib.closing(EpisodeWriter(folder, dataset.schema, dataset.name)) as writer:
-        for block, lengths in dataset.blocks():
+    with contextlib.closing(EpisodeWriter(folder, with_indexes(schema, kept), dataset.name)) as writer:
+        for block, lengths in _blocks(dataset, files) if kept else dataset.blocks():
             writer.add_block(block, lengths)
             done += int(lengths.sum())
             progress(done, dataset.total_steps)
-        return writer.finish()
+        written = writer.finish()
+    shapes = {name: spec.shape for name, spec in schema.columns().items()}
+    videos = {
+        name: joined_facts([facts_of(path, shapes[name], str(path)) for path in each]) for name, each in files.items()
+    }
+    return with_videos(written, schema, folder, {name: [*each] for name, each in files.items()}), videos
+
+
+def _columns_of_videos(dataset: Dataset) -> set[str]:
+    """Return the columns of which all frames are in videos of this machine."""
+    versions = dataset.selection().versions
+    return {
+        name for name in dataset.videos if all(name in one.manifest.videos and not one.elsewhere for one in versions)
+    }
+
+
+def _blocks(dataset: Dataset, files: Mapping[str, dict[Path, int]]) -> Iterator[tuple[Block, np.ndarray]]:
+    """Yield (columns, lengths) of whole episodes, with the index of the videos in `files`, which get their numbers there."""
+    names = [name for name in dataset.columns if name not in files]
+    for some in episode_ranges(dataset, BLOCK_BYTES):
+        blocks = []
+        for stored, inside in dataset.selection().runs(np.arange(some.start, some.stop)):
+            block = stored.read_block(inside, names)
+            for name, numbers in files.items():
+                index = stored.read_frame_index(name, inside)
+                for number in np.unique(index[:, 0]).tolist():
+                    path = stored.folder / video_path(name, number)
+                    new = numbers.setdefault(path, len(numbers) + 1) if number else 0
+                    block[name] = block.get(name, index.copy())
+                    block[name][index[:, 0] == number, 0] = new
+            blocks.append(block)
+        yield dict(concatenate_blocks(blocks)), dataset.episode_lengths[some.start : some.stop]
 
 
 def _joined(separator: str, manifests: list[Manifest], field: str) -> str:
@@ -188,6 +242,10 @@ def convert_dataset(
         )
     manifest = with_all_files(dataset).manifest
     source = f"{manifest.name}@{manifest.version}"
+    if manifest.videos and container == "hdf5":
+        raise ValueError(
+            f"{source} keeps videos, which hdf5 does not hold; first run: orlog save {source} NEW --video frames"
+        )
     same = manifest.container == container
     if same and (not chunk_hashes or has_chunk_hashes(manifest)):
         also = " and has hashes of its chunks" if chunk_hashes else ""

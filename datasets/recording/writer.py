@@ -172,6 +172,10 @@ class DatasetWriter:
             raise SchemaError(f"{dataset.name}: a view cannot be appended to; save_dataset stores it as a version.")
         base = with_all_files(dataset).manifest
         (major, minor, _), rebuild = version_parts(dataset.version)
+        if base.videos:
+            raise SchemaError(
+                f"{base.name}: keeps videos, to which no rows are appended; first run: orlog save {base.name} NEW --video frames"
+            )
         facts = Facts(
             name=base.name,
             version=version or f"{major}.{minor + 1}.0{rebuild}",

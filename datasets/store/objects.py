@@ -17,7 +17,8 @@ from orlog.manifests.manifest import StoredObject
 
 PATH = re.compile(r"(?:parts/(?P<part>[1-9][0-9]{0,8})/)?(?P<inside>.+)", re.DOTALL)
 SHARD = re.compile(r"(?P<column>.+)/c\.(?P<number>[0-9]{1,15})(?:\.0)*")
-"""An object of a version, which may be in a part; and a shard in a part."""
+VIDEO = re.compile(r"videos/(?P<column>.+)/(?P<number>[1-9][0-9]{0,8})\.mp4")
+"""An object of a version, which may be in a part; a shard in a part; and a video."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,9 +80,9 @@ def shard_path(spec: ColumnSpec, shard: int) -> str:
 
 
 def column_of(path: str) -> str | None:
-    """Return the column that an object holds rows of; None for metadata and whole files."""
+    """Return the column that an object holds rows or videos of; None for metadata and whole files."""
     match = PATH.fullmatch(path)
-    shard = SHARD.fullmatch(match["inside"]) if match else None
+    shard = VIDEO.fullmatch(path) or (SHARD.fullmatch(match["inside"]) if match else None)
     return shard["column"] if shard else None
 
 

@@ -29,13 +29,30 @@ from orlog.datasets.store.chunk_hashes import (
     shards_of_other_hashes,
 )
 from orlog.datasets.store.hdf5 import DATA_FILE
-from orlog.datasets.store.objects import PATH, SHARD, Problem, check_object, check_sha256, column_of, group_folders
+from orlog.datasets.store.objects import (
+    PATH,
+    SHARD,
+    VIDEO,
+    Problem,
+    check_object,
+    check_sha256,
+    column_of,
+    group_folders,
+)
 from orlog.datasets.store.version import StoredVersion, open_reader, spec_of
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.datasets.store.zarr_writer import count_non_finite
-from orlog.errors import IntegrityError, MissingExtraError, OrlogError, clause
+from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
-from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, part_folder, parts_of, read_manifest
+from orlog.manifests.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    StoredObject,
+    part_folder,
+    parts_of,
+    read_manifest,
+    video_path,
+)
 from orlog.manifests.signatures import SIGNATURE_FILE
 
 THREADS = min(16, os.cpu_count() or 1)
@@ -186,6 +203,8 @@ class DamageFinder:
         if match is None or part >= len(self._parts):
             return None, None
         inside = match["inside"]
+        if (video := VIDEO.fullmatch(path)) and path in self._paths:
+            return video["column"], self._episodes_of_video(video["column"], int(video["number"]))
         before = sum(other.episodes for other in self._parts[:part])
         count = self._parts[part].episodes
         everything = (before, before + count - 1) if count else None
@@ -213,6 +232,17 @@ class DamageFinder:
         except (OrlogError, OSError):
             return column, None
         return column, (before + first, before + last) if last < count else None
+
+    def _episodes_of_video(self, name: str, number: int) -> tuple[int, int] | None:
+        """Return the first and last episode with frames of a video; None if that is not known."""
+        with contextlib.suppress(OrlogError, OSError):
+            if name in self._damaged_folders:
+                return None
+            rows = np.flatnonzero(self._reader(0).read(name, 0, self._parts[0].columns[name].rows)[:, 0] == number)
+            ends = (self._ends(0, "episodes/lengths") + 1).cumsum()
+            first, last = ends.searchsorted(rows[[0, -1]], "right").tolist() if len(rows) else (0, 0)
+            return first, last
+        return None
 
     def _rows_of(self, part: int, name: str, number: int) -> tuple[int, int]:
         """Return the first and last row in a shard of a column."""
@@ -282,6 +312,30 @@ def check_values(version: StoredVersion, progress: Callable[[int], None] = lambd
     return [*problems, *_objects_of_no_column(version, bool(places))]
 
 
+def check_videos(version: StoredVersion) -> list[Problem]:
+    """Decode all videos, and compare the hashes of their ranges, the frames of each column and what the index says."""
+    problems = []
+    for name, video in version.manifest.videos.items():
+        index = version.frame_index(name, np.arange(version.rows(name)))
+        frames, lacking = 0, index[(index[:, 0] < 0) | (index[:, 0] > video.files)]
+        if len(lacking):
+            problems.append(Problem(name, "other values", f"files 1 to {video.files}", f"file {lacking[0, 0]}"))
+        for number in range(1, video.files + 1):
+            path = video_path(name, number)
+            try:
+                times = version.videos.times(name, number)
+                frames += len(times)
+                wanted = np.unique(index[index[:, 0] == number, 1])
+                strange = np.setdiff1d(wanted, times)
+                if len(strange):
+                    problems.append(Problem(path, "other values", f"a frame at time stamp {strange[0]}", "none"))
+            except (IntegrityError, SchemaError) as error:
+                problems.append(Problem(path, "damaged", "frames that can be decoded", clause(error)))
+        if frames != video.frames and not problems:
+            problems.append(Problem(name, "other values", f"{video.frames} frames", f"{frames} frames"))
+    return problems
+
+
 def _check_column(
     version: StoredVersion, number: int, name: str, places: Mapping[str, Layout], progress: Callable[[int], None]
 ) -> tuple[list[Problem], int]:
@@ -320,6 +374,9 @@ def _objects_of_no_column(version: StoredVersion, has_hashes: bool) -> Iterator[
     manifest = version.manifest
     names = [column.name for column in manifest.columns]
     allowed = {CHUNKS_FILE, SHARDS_FILE} if has_hashes else set()
+    allowed |= {
+        item.path for item in manifest.objects if item.path.startswith("videos/")
+    }  # which the manifest compared
     needed: set[str] = set()
     for number in range(len(parts_of(manifest))):
         folder = part_folder(number)

@@ -18,9 +18,10 @@ from orlog.datasets.store.chunk_hashes import check_sizes, has_chunk_hashes, lay
 from orlog.datasets.store.encoding import LARGEST_METADATA
 from orlog.datasets.store.hdf5 import Hdf5Reader
 from orlog.datasets.store.objects import check_places, check_sha256, mismatch
+from orlog.datasets.store.videos import VideoReader, index_spec, video_blake3
 from orlog.datasets.store.zarr_reader import ZarrReader, hash_values, placed
 from orlog.errors import IntegrityError, ManifestError, SchemaError, clause
-from orlog.manifests.columns import ColumnSpec, axis_of, expected_rows, is_offsets, offsets_of
+from orlog.manifests.columns import ColumnSpec, axis_of, expected_rows, is_offsets, offsets_of, row_ends
 from orlog.manifests.manifest import MANIFEST_FILE, Column, Manifest, StoredObject, part_folder, parts_of, read_manifest
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class StoredVersion:
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what can be read again: it would travel with each job."""
-        return {name: vars(self)[name] for name in vars(self).keys() - {"lengths", "starts"}}
+        return {name: vars(self)[name] for name in vars(self).keys() - {"lengths", "starts", "videos"}}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         """Take another folder on another machine, where the version is read in place."""
@@ -134,6 +135,8 @@ class StoredVersion:
     def read(self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None) -> np.ndarray:
         """Return rows `start` to `stop - 1` of a column, all by default; in `out` if it is given."""
         column, stop, part = self._columns[name], self._stop(name, start, stop), 0
+        if name in self.manifest.videos:
+            return self._frames(name, np.arange(start, stop), out)
         firsts = self._first_rows[name]
         try:
             if len(self._readers) == 1 and start < stop:
@@ -162,6 +165,8 @@ class StoredVersion:
         """Return any rows of a column, in the order asked for."""
         column = self._columns[name]
         check_rows_inside(name, rows, column.rows)
+        if name in self.manifest.videos:
+            return self._frames(name, rows)
         part, firsts = 0, self._first_rows[name]
         try:
             if len(self._readers) == 1:
@@ -175,6 +180,39 @@ class StoredVersion:
         except IntegrityError as error:
             raise self._located(error, part) from error
         return out
+
+    def frame_index(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return file, time stamp and that of the key frame before it of rows of a column of videos, (rows, 3) int64."""
+        try:
+            return self._readers[0].read_rows(name, rows)
+        except IntegrityError as error:
+            raise self._located(error, 0) from error
+
+    def read_frame_index(self, name: str, episodes: np.ndarray) -> np.ndarray:
+        """Return what `frame_index` does of all rows of some episodes, one after the other."""
+        starts, stops = self._row_ranges(name, episodes)
+        rows = [np.arange(*pair) for pair in zip(starts.tolist(), stops.tolist(), strict=True)]
+        return self.frame_index(name, np.concatenate([np.empty(0, np.int64), *rows]))
+
+    def _frames(self, name: str, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the frames of rows of a column of videos, decoded."""
+
+        def where(position: int) -> str:
+            ends = row_ends(name, self.lengths)
+            episode = int(ends.searchsorted(rows[position], "right"))
+            first = int(ends[episode - 1]) if episode else 0
+            return f"frame {rows[position] - first} of episode {episode}"
+
+        index = self.frame_index(name, rows)
+        try:
+            return self.videos.read(name, index, out, where)
+        except IntegrityError as error:
+            raise self._located(error, 0) from error
+
+    @functools.cached_property
+    def videos(self) -> VideoReader:
+        """What reads the frames of videos."""
+        return VideoReader(self.folder, self.manifest, self.elsewhere)
 
     def read_episodes(self, name: str, episodes: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
         """Return the rows of some episodes, one after the other; offsets are rebased onto them."""
@@ -244,7 +282,8 @@ class StoredVersion:
         rows = parts_of(self.manifest)[part].columns[name].rows
         read = functools.partial(self._readers[part].read, name)
         try:
-            return hash_values(read, spec_of(self._columns[name]), rows, see)
+            digest = hash_values(read, stored_spec(self.manifest, self._columns[name]), rows, see)
+            return video_blake3(self.manifest.objects, name, digest) if name in self.manifest.videos else digest
         except IntegrityError as error:
             self._seen.check(error)
             raise
@@ -328,7 +367,7 @@ def open_reader(
 ) -> ZarrReader | Hdf5Reader:
     """Return what reads the columns of a part."""
     prefix, totals = part_folder(part), parts_of(manifest)[part].columns
-    rows = {spec_of(column): totals[column.name].rows for column in manifest.columns}
+    rows = {stored_spec(manifest, column): totals[column.name].rows for column in manifest.columns}
     if manifest.container == "hdf5":
         return Hdf5Reader(folder / prefix, rows)
     sizes = {
@@ -360,6 +399,11 @@ def schema_of_manifest(manifest: Manifest, folder: Path) -> Schema:
 def spec_of(column: Column) -> ColumnSpec:
     """Return a column of a manifest as it is stored."""
     return ColumnSpec(column.name, np.dtype(column.dtype), tuple(column.shape))
+
+
+def stored_spec(manifest: Manifest, column: Column) -> ColumnSpec:
+    """Return what the container holds of a column: of videos, the index."""
+    return index_spec(column.name) if column.name in manifest.videos else spec_of(column)
 
 
 def _check_objects(folder: Path, objects: Sequence[StoredObject]) -> None:

@@ -123,6 +123,8 @@ def test_imports(tmp_path):
                 for field in dataclasses.fields(Options)
                 if (value := getattr(sample.options, field.name)) != getattr(Options(), field.name)
             }
+            if kind == "lerobot":
+                said["video"] = "frames"
             name = f"golden/sample-{kind.replace('_', '-')}-{number}-v1"
             paths = [*sample.given] if len(sample.given) > 1 else sample.given[0]
             orlog.import_dataset(paths, name, format=kind, **said)

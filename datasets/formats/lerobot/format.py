@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from gymnasium.spaces import Dict
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import space_columns, unflatten
@@ -58,6 +59,7 @@ from orlog.datasets.formats.lerobot.metadata import (
     Info,
     data_tables,
     episode_batches,
+    inside,
     read_document,
     read_episodes,
     read_info,
@@ -75,12 +77,14 @@ from orlog.datasets.formats.lerobot.writing import (
     write_lerobot,
 )
 from orlog.datasets.formats.notes import Note
+from orlog.datasets.store.videos import joined_facts
 from orlog.errors import IntegrityError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec
-from orlog.manifests.spaces import space_from_json
+from orlog.manifests.spaces import named_parts, space_from_json
 
 TABLES = ("data/*.parquet", "train/*.arrow")
 BLOCK_BYTES = 2**24
+KEEP = "keep"
 ROLES = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
 INFO_KEYS = (
     *("codebase_version", "fps", "features", "robot_type", "video_path", "data_path", "splits"),
@@ -139,11 +143,36 @@ def _open(asked: Asked) -> Iterator[Opened]:
     if kept is not None:
         opened.environment, opened.license = kept[0].environment, kept[0].license
         opened.description = kept[0].description
+    numbers: dict[str, dict[str, int]] = {}
+    if options.video == KEEP:
+        opened.videos, numbers = _kept_videos(root, columns, episodes, where)
     agreement = Agreement(root, info, episodes, where)
-    reader = _Reader(root, where, columns, info.fps, shapes, agreement.columns)
+    reader = _Reader(root, where, columns, info.fps, shapes, agreement.columns, numbers)
     details = None if kept is None else _Details(root, columns.schema, where)
-    opened.steps = _steps(asked, reader, tables, episodes, agreement, details, opened.notes)
+    opened.steps = _steps(asked, reader, tables, episodes, agreement, details, opened)
     yield opened
+
+
+def _kept_videos(
+    root: Path, columns: Columns, episodes: Episodes, where: str
+) -> tuple[dict[str, list[Path]], dict[str, dict[str, int]]]:
+    """Return the files of each column of observations whose videos are kept, and the number of each file, by camera."""
+    videos: dict[str, list[Path]] = {}
+    numbers: dict[str, dict[str, int]] = {}
+    names = (
+        [*named_parts(columns.schema.observation_space)] if isinstance(columns.schema.observation_space, Dict) else []
+    )
+    names_of = {"observation": "observations"} | {
+        f"observation/{key}": f"observations/{name}" for key, name, _ in names
+    }
+    for camera, films in episodes.videos.items():
+        column = columns.columns[camera]
+        if column.role in names_of and column.dtype == np.uint8:  # a map of depth has more bits than a decoder gives
+            files = dict.fromkeys(film.file for film in films)
+            numbers[camera] = {file: number for number, file in enumerate(files, 1)}
+            videos[names_of[column.role]] = [inside(root, Path(file), where) for file in files]
+            columns.row_bytes -= 8 * math.prod(column.shape)
+    return videos, numbers
 
 
 class _Table(NamedTuple):
@@ -211,13 +240,14 @@ class _Reader:
     fps: float  # frames per second
     shapes: Mapping[str, np.ndarray]  # no frames of each camera, of the shape and the dtype of its frames
     compared: Sequence[str]  # columns that are compared with what else is said of them
+    numbers: Mapping[str, Mapping[str, int]]  # of files that are kept, by camera
 
     def read(self, tables: Iterable[_Table]) -> Iterator[_Piece | Usage | set[str]]:
         """Yield blocks of rows, which frames were asked for, and which columns were rounded."""
         tables = [*tables]
         episodes = tables[0].episodes  # those of all of them
         at_once = max(1, BLOCK_BYTES // self.columns.row_bytes)
-        with contextlib.closing(Videos(self.root, episodes, self.shapes, self.fps, self.where)) as videos:
+        with contextlib.closing(Videos(self.root, episodes, self.shapes, self.fps, self.where, self.numbers)) as videos:
             for table in tables:
                 where, first = _name(self.where, table.file), table.start
                 with reading_arrow(where):
@@ -258,9 +288,9 @@ def _steps(
     episodes: Episodes,
     agreement: Agreement,
     details: _Details | None,
-    notes: list[Note],
+    opened: Opened,
 ) -> Iterator[Steps]:
-    columns, usages = reader.columns, list[Usage]()
+    columns, usages, notes = reader.columns, list[Usage](), opened.notes
     roles = {column.role for column in columns.columns.values()}
     persistent: dict[int, dict[str, None]] = {}  # language rows of open episodes
     differing: list[int] = []  # episodes whose steps have several
@@ -305,6 +335,9 @@ def _steps(
             last = np.flatnonzero(part.steps == lengths[part.episodes] - 1)
             rows = details.add_finals(rows, part.episodes, last)
             yield from map(details.unflattened, cutter.add(rows))
+    for name, camera in zip(opened.videos, reader.numbers, strict=True):
+        each = {one.file: one.facts for one in usages if one.camera == camera and one.facts is not None}
+        opened.video_facts[name] = joined_facts([*each.values()])
     notes += [*cutter.notes(), *usage_notes(usages), *agreement.notes()]
     notes += [Note("rounded", sorted(columns.rounded))] if columns.rounded else []
     notes += [Note("words_differ", [PERSISTENT], count=len(differing))] if differing else []
@@ -426,7 +459,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
-    options=("columns", "no_video", "horizon", "ends", "partial"),
+    options=("columns", "no_video", "video", "horizon", "ends", "partial"),
     shares=True,
     write=write_lerobot,
     write_options=("video", "rate", "codebase"),

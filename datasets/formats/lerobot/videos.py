@@ -5,8 +5,8 @@ has as many frames as rows, they are paired in order; else each row takes the fr
 less than half a frame away. Seconds must grow from row to row. What lies off by more than a tenth of a frame is
 told: such clocks come of sums of rounded lengths (lerobot#3177) or of timestamps that follow another clock.
 
-FFmpeg gets an open file and no name, so that it opens no other one, and stops at the first error instead of
-guessing what a damaged frame showed. One frame is in memory at a time.
+Videos that are kept give rows of an index in place of pixels (`datasets/store/videos.py`). Of others, one frame is in
+memory at a time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import numpy as np
 from orlog.datasets.formats.lerobot.depth import luma_of
 from orlog.datasets.formats.lerobot.metadata import Episodes, Film, inside
 from orlog.datasets.formats.notes import Note
-from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
+from orlog.datasets.store.videos import PIXELS, decoding, frame_index, import_av, opened_video, refuse_deep, video_facts
+from orlog.errors import IntegrityError, SchemaError
+from orlog.manifests.manifest import Video
 
-PIXELS = {1: "gray", 3: "rgb24"}
 TOLERANCE = 0.1  # of the time between two frames: more is told
 HALF = 0.5  # likewise: more is refused
 EXACT = 1e-6  # seconds by which equal times may differ
@@ -40,21 +41,30 @@ class Usage:
     in_order: bool  # whether frames and rows are paired in order
     used: int = 0  # frames that rows took
     off: float = 0.0  # seconds that a frame lies off at most, where that is more than `TOLERANCE`
+    facts: Video | None = None  # what is kept of it
 
 
 class Videos:
     """The frames of all cameras; of each camera one file is open at a time.
+
+    `numbers` has the number of each file, by camera, of those that are kept; their frames are told and not decoded.
 
     Attributes:
         usages: What was asked for in files that were closed.
     """
 
     def __init__(
-        self, root: Path, episodes: Episodes, shapes: Mapping[str, np.ndarray], fps: float, where: str
+        self,
+        root: Path,
+        episodes: Episodes,
+        shapes: Mapping[str, np.ndarray],
+        fps: float,
+        where: str,
+        numbers: Mapping[str, Mapping[str, int]],
     ) -> None:
         """Take the episodes, and an empty array of each camera that has the shape and the dtype of its frames."""
         self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
-        self._fps = fps
+        self._fps, self._numbers = fps, numbers
         self._open: dict[str, _File] = {}
         self.usages: list[Usage] = []
 
@@ -63,16 +73,20 @@ class Videos:
 
         They are uint8, and of a map of depth uint16.
 
+        Of kept files, return which frames they are: (rows, 3) int64.
+
         Raises IntegrityError if a row has no frame, or seconds do not grow; SchemaError if a video is not read.
         """
-        parts = [self._shapes[camera]]
+        files = self._numbers.get(camera)
+        parts = [self._shapes[camera] if files is None else np.empty((0, 3), np.int64)]
         for episode in np.unique(episodes).tolist():
             rows = episodes == episode
             film = self._episodes.videos[camera][episode - self._episodes.number]
             try:
                 file = self._file(camera, film)
                 seconds = film.start + timestamps[rows]
-                parts.append(file.decode(file.pair(film.first + steps[rows], seconds, self._fps)))
+                numbers = file.pair(film.first + steps[rows], seconds, self._fps)
+                parts.append(file.decode(numbers) if files is None else file.index(numbers, files[film.file]))
             except (IntegrityError, SchemaError) as error:
                 text = f"{error} This is in episode {episode}; no_video=True leaves all videos out."
                 raise type(error)(text) from error
@@ -88,7 +102,7 @@ class Videos:
             self._close(camera)
             path = inside(self._root, Path(film.file), self._where)
             where = f"{self._where}, {film.file}"
-            self._open[camera] = _File(path, camera, film, self._shapes[camera], where)
+            self._open[camera] = _File(path, camera, film, self._shapes[camera], where, kept=camera in self._numbers)
         return self._open[camera]
 
     def _close(self, camera: str) -> None:
@@ -101,7 +115,7 @@ class Videos:
 class _File:
     """An open video whose frames are taken in order."""
 
-    def __init__(self, path: Path, camera: str, film: Film, empty: np.ndarray, where: str) -> None:
+    def __init__(self, path: Path, camera: str, film: Film, empty: np.ndarray, where: str, *, kept: bool) -> None:
         """Open it."""
         shape = empty.shape[1:]
         with contextlib.ExitStack() as stack:
@@ -110,15 +124,22 @@ class _File:
             if shape not in [(context.height, context.width, channels) for channels in PIXELS]:
                 pixels = f"{context.height} x {context.width}"
                 raise SchemaError(f"{where}: expected frames of {shape}, found pixels of {pixels}.")
-            context.options, context.thread_type = {"err_detect": "explode"}, "AUTO"
-            self._times = _frame_times(path, where)
+            context.thread_type = "AUTO"
+            self._index, unit = _indexed(path, where)
             self.stack = stack.pop_all()
+        self._times = self._index[:, 0] * unit
         held = len(self._times)
         self.usage = Usage(camera, film.file, held, held == film.total)
         self._shape, self._dtype, self._where = shape, empty.dtype, where
         self._frames: Iterator[Any] = stream.container.decode(stream)
         self._convert = import_av().video.reformatter.VideoReformatter().reformat
         self._taken, self._second = -1, -np.inf  # of the row before
+        if kept:
+            self.usage.facts = video_facts(stream, self._index, shape, where)
+
+    def index(self, numbers: np.ndarray, file: int) -> np.ndarray:
+        """Return rows of the index of a kept file for frames of some numbers, (rows, 3) int64."""
+        return np.concatenate([np.full((len(numbers), 1), file), self._index[numbers]], 1)
 
     def pair(self, rows: np.ndarray, seconds: np.ndarray, fps: float) -> np.ndarray:
         """Return the number of the frame of each of the next rows, which the file would show at some seconds."""
@@ -142,19 +163,13 @@ class _File:
     def decode(self, numbers: np.ndarray) -> np.ndarray:
         """Return frames of growing numbers, (rows, height, width, channels)."""
         pixels = np.empty((len(numbers), *self._shape), self._dtype)
-        with _reading(self._where):
+        with decoding(self._where):
             for row, time in enumerate(self._times[numbers].tolist()):
                 frame = self._next_at(time)
                 if self._dtype == np.uint16:
                     pixels[row] = luma_of(frame, self._where).reshape(self._shape)
                     continue
-                bits = max((part.bits for part in frame.format.components), default=8)
-                if bits > 8:
-                    raise SchemaError(
-                        f"{self._where}: its pixels have {bits} bits a color ({frame.format.name}), and would be cut to "
-                        "8; a map of depth has one channel and is_depth_map in the info of its feature. To leave out this "
-                        "video alone, take its feature out of meta/info.json."
-                    )
+                refuse_deep(frame, self._where)
                 shown: np.ndarray = self._convert(frame, format=PIXELS[self._shape[2]]).to_ndarray()
                 pixels[row] = shown.reshape(self._shape)
         return pixels
@@ -198,17 +213,10 @@ def video_shape(path: Path, where: str) -> tuple[int, int, int]:
         return stream.codec_context.height, stream.codec_context.width, 3
 
 
-def _frame_times(path: Path, where: str) -> np.ndarray:
-    """Return when each frame of an MP4 file is shown, in seconds, sorted; none is decoded."""
-    with _opened(path, where) as stream, _reading(where):
-        times = [
-            float(packet.pts * packet.time_base)
-            for packet in stream.container.demux(stream)
-            if packet.pts is not None and packet.time_base and not packet.is_discard
-        ]
-    if not times:
-        raise IntegrityError(f"{where}: holds no frame.")
-    return np.sort(np.array(times))
+def _indexed(path: Path, where: str) -> tuple[np.ndarray, float]:
+    """Return the time stamps of frames as `frame_index`, and the seconds of their unit."""
+    with _opened(path, where) as stream:
+        return frame_index(stream, where), float(stream.time_base)
 
 
 def _nearest(times: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -223,36 +231,5 @@ def _nearest(times: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def _opened(path: Path, where: str) -> Iterator[Any]:
     if not path.is_file():
         raise SchemaError(f"{where}: is missing.")
-    av = import_av()
-    with path.open("rb") as file:
-        with _reading(where):
-            container = av.open(file, format="mp4", metadata_errors="replace")
-        with container:
-            streams = container.streams.video
-            if len(streams) != 1 or streams[0].codec_context is None:
-                raise SchemaError(f"{where}: expected one video, found {len(streams)}.")
-            yield streams[0]
-
-
-@contextlib.contextmanager
-def _reading(where: str) -> Iterator[None]:
-    """Turn errors of FFmpeg into one that names the file."""
-    av = import_av()
-    try:
-        yield
-    except OrlogError:
-        raise
-    except (av.FFmpegError, OSError, ValueError, RuntimeError) as error:
-        text = " ".join(str(error).split())
-        raise IntegrityError(f"{where}: cannot be decoded: {text:.200}.") from error
-
-
-def import_av() -> Any:
-    """Return PyAV.
-
-    Raises MissingExtraError if it is not installed.
-    """
-    with needing("videos need PyAV", "orlog[formats]"):
-        import av
-        import av.video.reformatter
-    return av
+    with path.open("rb") as file, opened_video(file, where) as stream:
+        yield stream

@@ -30,6 +30,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fractions
+import functools
 import io
 import itertools
 import json
@@ -47,10 +48,11 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import flatten
 from orlog.datasets.formats.array_files import pillow
 from orlog.datasets.formats.arrow_files import array_of, parquet_batches
+from orlog.datasets.formats.lerobot.copying import FILES_OF_CHUNK, CopiedVideos
 from orlog.datasets.formats.lerobot.language import EVENTS, PERSISTENT, language_array, language_fields
 from orlog.datasets.formats.lerobot.metadata import COUNTERS, INFO, V2, V3, VIDEO_COLUMNS, VIDEO_PATHS
-from orlog.datasets.formats.lerobot.videos import import_av
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.store.videos import import_av
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import EnvironmentRecord
@@ -61,7 +63,6 @@ DETAILS = "meta/orlog"  # in version 2.1, whose episodes are no table
 FINAL, SEED, EPISODE = "orlog/final/", "orlog/seed", "orlog/episodes/"
 PART = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 DATA_PATHS = {V3: f"data/{PART}", V2: "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"}
-FILES_OF_CHUNK = 1000
 FILE_BYTES, VIDEO_BYTES = 10**8, 2 * 10**8
 GROUP_BYTES, MOST_HELD = 2**24, 100  # of rows that are written together
 MOST_AXES = 5
@@ -143,7 +144,7 @@ def write_lerobot(
 ) -> None:
     """Write a dataset into a new folder.
 
-    Frames become images, or with `video` videos, which changes them. `rate` is steps a second, a whole
+    Frames become images, or with `video` videos, which changes them; kept videos are copied without it. `rate` is steps a second, a whole
     number; without, what `infos/timestamp` tells, or 1. `codebase` is the version of LeRobot's layout.
     """
     if codebase not in (V3, V2):
@@ -158,7 +159,9 @@ def write_lerobot(
     if is_v3 and EVENTS in features and EVENTS not in languages:  # a name for such rows alone
         features[f"infos.{EVENTS}"] = features.pop(EVENTS)
     cameras = [
-        feature for feature, column in features.items() if video and column in columns and image_shape(columns[column])
+        feature
+        for feature, column in features.items()
+        if column in columns and image_shape(columns[column]) and (video or column in dataset.videos)
     ]
     described = _described(schema, features, dataset.dimension_names, cameras)
     described |= {name: {"dtype": "language", "shape": [1], "names": None} for name in languages}
@@ -175,7 +178,13 @@ def write_lerobot(
         stack.callback(data.close)
         metadata = _Metadata(folder, dataset.name, is_v3=is_v3)
         stack.callback(metadata.close)
-        films = {camera: VideoFiles(folder, camera, fps, VIDEO_PATHS[codebase], alone=not is_v3) for camera in cameras}
+        films: dict[str, VideoFiles | CopiedVideos] = {}
+        for camera in cameras:
+            template = VIDEO_PATHS[codebase]
+            films[camera] = VideoFiles(folder, camera, fps, template, alone=not is_v3)
+            if not video:
+                path = functools.partial(_video_path, folder, template, camera)
+                films[camera] = CopiedVideos(dataset, features[camera], camera, fps, path, not is_v3)
         for film in films.values():
             stack.callback(film.close)
         for number, episode in enumerate(dataset):
@@ -245,6 +254,10 @@ def write_lerobot(
             license=manifest.license,
         )
         (folder / KEPT).write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1))
+
+
+def _video_path(folder: Path, template: str, camera: str, number: int) -> Path:
+    return folder / _numbered(template, number, camera)
 
 
 class _Metadata:

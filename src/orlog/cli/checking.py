@@ -223,8 +223,9 @@ def _how_to_mend(folder: Path, name: str, manifest: Manifest) -> str:
 def _find_wrong_values(folder: Path) -> list[Problem]:
     """Decode all values of a version whose bytes are right, and return the problems found."""
     from orlog.datasets.home.folders import is_whole
-    from orlog.datasets.store.verify import check_values, locate
+    from orlog.datasets.store.verify import check_values, check_videos, locate
     from orlog.datasets.store.version import StoredVersion
+    from orlog.datasets.store.videos import decoder_version
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
     if not is_whole(folder, read_manifest(folder / MANIFEST_FILE)):
@@ -234,7 +235,10 @@ def _find_wrong_values(folder: Path) -> list[Problem]:
         )
     stored = StoredVersion(folder)
     with bytes_bar(_value_bytes(stored.manifest)) as count:
-        return locate(folder, stored.manifest, check_values(stored, count))
+        problems = check_values(stored, count)
+    if stored.manifest.videos:
+        tell(f"frames are decoded by {decoder_version()}")
+    return locate(folder, stored.manifest, [*problems, *check_videos(stored)])
 
 
 def _bytes_of(objects: Any) -> int:

@@ -255,6 +255,8 @@ class Importing:
         sort: For tables: put rows in the order of episodes and steps.
         task (NAME): The task whose rewards are taken, or the vault that is read, if there are several.
         no_video: For LeRobotDatasets: leave out the frames of videos.
+        video (HOW): For LeRobotDatasets: keep stores videos as they are (the default), and frames decodes them once
+            and stores pixels.
         partial: Read what is there of files that are shorter than their own index.
         rate (HZ, >= 1e-6): For recordings of robots (MCAP, bags): rows a second.
         ends (HOW): How episodes ended where the files do not say it: terminated, truncated or unknown. Where they
@@ -285,6 +287,7 @@ class Importing:
     sort: bool = False
     task: str = ""
     no_video: bool = False
+    video: str = ""
     partial: bool = False
     rate: float | None = None
     ends: str = ""

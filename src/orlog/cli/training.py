@@ -180,6 +180,7 @@ def _choose_stream(algorithm: str, dataset: Dataset, options: TrainOptions, aske
     from orlog.loaders.filling import layout_of
     from orlog.loaders.memory import measure_memory
     from orlog.loaders.places import RAM_SHARE
+    from orlog.loaders.videos import without_videos
     from orlog.runs.running import streams_by_default
 
     stream = streams_by_default(algorithm, dataset, options) if asked is None else asked
@@ -193,7 +194,7 @@ def _choose_stream(algorithm: str, dataset: Dataset, options: TrainOptions, aske
             typer.confirm(f"Fetch {size}?", abort=True)
     elif not stream:
         with contextlib.suppress(OrlogError):  # said when the data are read
-            needed, free = layout_of(dataset).total_bytes, measure_memory().ram_bytes
+            needed, free = without_videos(dataset, layout_of(dataset))[0].total_bytes, measure_memory().ram_bytes
             if needed > RAM_SHARE * free:
                 tell(
                     f"{dataset.name}: takes {size_text(needed)} of the {size_text(free)} of free memory; to read a "

@@ -101,6 +101,7 @@ def save(
     changes: str = "",
     container: Container = "zarr",
     chunk_hashes: ChunkHashes = False,
+    video: Literal["keep", "frames"] = "keep",
 ) -> None:
     """Save a dataset, or what --where, --top, --episodes and --column (in this order) leave of it.
 
@@ -119,6 +120,7 @@ def save(
         allow_empty: Save a view even if no episode is left.
         description (default: that of its source): What the data are.
         changes: What is new since the previous version.
+        video (HOW): keep copies videos as they are; frames decodes them once and stores pixels.
     """
     from orlog.datasets.recording.saving import convert_dataset
     from orlog.manifests.names import parse_name
@@ -157,6 +159,7 @@ def save(
                 version=wanted.version or "1.0.0",
                 description=description,
                 changes=changes,
+                video=video,
                 **how,
                 progress=update,
             )

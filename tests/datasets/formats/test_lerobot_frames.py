@@ -109,8 +109,8 @@ def test_jobs_in_any_order_pair_frames_alike(tmp_path, monkeypatch):
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     root = tmp_path / "arm"
     write(root, "v2.1", timestamp=1.04 * CLOCK)
-    orlog.import_dataset(root, "lab/alone-v1")
-    orlog.import_dataset(root, "lab/many-v1", execute=backwards)
+    orlog.import_dataset(root, "lab/alone-v1", video="frames")
+    orlog.import_dataset(root, "lab/many-v1", execute=backwards, video="frames")
     ours, theirs = orlog.load_dataset("lab/alone-v1"), orlog.load_dataset("lab/many-v1")
     assert ours.manifest.description == theirs.manifest.description
     assert shades_of(ours) == shades_of(theirs)
