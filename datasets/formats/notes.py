@@ -205,6 +205,12 @@ SENTENCES = {
         "meta/stats.json is of other rows: {columns} reach other least and largest numbers; statistics were computed "
         "anew."
     ),
+    "quantiles_of_others": (
+        "meta/stats.json has quantiles that more steps leave than it says: {quantiles}; statistics were computed anew."
+    ),
+    "images_of_others": (
+        "meta/stats.json has statistics of other images, in [0, 1]: {images}; statistics were computed anew."
+    ),
     # Minari's and TorchRL's files
     "infos_not_in_all": "Left out, not in all episodes: infos {columns}.",
     "had_jpeg": "Minari had stored frames as JPEG, which changed them.",

@@ -13,9 +13,9 @@ SOURCES = (".py", ".pyi", ".c", ".js", ".css", ".html")
 @pytest.mark.parametrize(
     ("folders", "endings", "count", "most"),
     [
-        (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 89_150),
+        (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 89_200),
         (ROOMS, (".py",), lambda _: 1, 296),
-        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 64_450),
+        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 64_500),
     ],
     ids=["lines of the product", "modules of the product", "lines of tests"],
 )

@@ -325,6 +325,9 @@ def _steps(
         else:
             rows = part.rows
             agreement.add(part.batch, part.file, part.episodes, part.steps, part.first)
+            for camera, column in columns.of_kind("image", "video").items():
+                if column.dtype == np.uint8 and not column.is_deep and len(part.steps):
+                    agreement.add_images(camera, rows[column.role])
             if OF_EPISODE in roles:
                 texts = rows.pop(OF_EPISODE)
                 for episode, text in zip(part.episodes.tolist(), texts, strict=True):

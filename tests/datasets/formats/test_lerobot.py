@@ -430,6 +430,52 @@ def test_statistics_of_other_rows_are_named(tmp_path):
     assert "The statistics cannot be read" in notes_of(root, tmp_path / "broken")
 
 
+def stats_of(rows):
+    marks = {f"q{level:02d}": np.quantile(rows, level / 100, axis=0) for level in (1, 10, 50, 90, 99)}
+    return {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0), **marks}
+
+
+def test_quantiles_that_more_steps_leave_than_they_say_are_named(tmp_path):
+    """As in lerobot#4156; the outermost quantiles of episodes, LeRobot's rule since, are bounds and stay quiet."""
+    root, store = tmp_path / "arm", tmp_path / "store"
+    force = np.where(np.arange(10) < 5, 0.1, 1.0) * np.arange(10)
+    episodes = [stats_of(force[start:stop]) for start, stop in ((0, 4), (4, 5), (5, 10))]
+    whole = stats_of(force)
+    means = {key: np.mean([one[key] for one in episodes]) for key in whole}
+    outer = {key: (np.min if key <= "q50" else np.max)([one[key] for one in episodes]) for key in whole}
+    limits = {key: whole[key] for key in ("min", "max")}
+    for claim, message in (
+        (whole, ""),
+        (outer | limits, ""),
+        (means | limits, "than it says: force[0] q01 is 1.814, and 50.0% lie below; statistics"),
+        (whole | {"q99": 6.5}, "than it says: force[0] q99 is 6.5, and 30.0% lie above; statistics"),
+        (whole | {"q99": [1, 2]}, ""),
+    ):
+        write(root, force=force)
+        body = {"force": {key: np.ravel(value).tolist() for key, value in claim.items()}}
+        (root / "meta/stats.json").write_text(json.dumps(body), "utf-8")
+        told = notes_of(root, store)
+        assert message in told if message else "tatistics" not in told
+        shutil.rmtree(store)
+
+
+def test_statistics_of_other_images_are_named(tmp_path):
+    """As in lerobot#3682, whose deviation is 0.006."""
+    root, store = tmp_path / "arm", tmp_path / "store"
+    pixels = write(root)["observation.images.top"] / 255
+    right = {"mean": pixels.mean((0, 1, 2)), "std": pixels.std((0, 1, 2))}
+    for change, message in (
+        ({}, ""),
+        ({"std": [0.006] * 3}, "images.top std is 0.006, 0.006, 0.006, and that of its frames 0.2"),
+        ({"mean": 255 * right["mean"]}, "images.top mean is 1"),
+    ):
+        body = {"observation.images.top": {k: np.reshape(v, (3, 1, 1)).tolist() for k, v in (right | change).items()}}
+        (root / "meta/stats.json").write_text(json.dumps(body), "utf-8")
+        told = notes_of(root, store)
+        assert message in told if message else "tatistics" not in told
+        shutil.rmtree(store)
+
+
 def test_a_row_without_a_frame_names_its_episode(tmp_path):
     root = tmp_path / "arm"
     write(root)
