@@ -93,6 +93,28 @@ def test_a_method_without_a_namesake_stands_beside_all(runs):
     assert {pair.published.algorithm for pair in named} == {"DQC h=25 h_a=1", "DQC h=25 h_a=5", "DQC h=5 h_a=1"}
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "name"),
+    [
+        ("dqc", {"horizon": 25, "policy_chunk": 5, "chunk_critic": True}, "DQC h=25 h_a=5"),
+        ("dqc", {"horizon": 25, "policy_chunk": 5, "chunk_critic": False}, "QC-NS n=25 h_a=5"),
+        ("dqc", {"horizon": 5, "policy_chunk": 5, "chunk_critic": False}, "QC h=5"),
+        ("dqc", {"horizon": 5, "policy_chunk": 1, "chunk_critic": False}, "NS n=5"),
+        ("dqc", {"horizon": 1, "policy_chunk": 1, "chunk_critic": False}, "OS"),
+        ("dqc", {"horizon": 10, "policy_chunk": 1, "chunk_critic": True}, None),
+        ("qam", {"edit_scale": 0.1, "distillation_weight": None}, "QAM-E"),
+        ("qam", {"edit_scale": None, "distillation_weight": 300.0}, "QAM-F"),
+        ("qam", {"edit_scale": None, "distillation_weight": None}, "QAM"),
+    ],
+)
+def test_settings_say_which_of_the_authors_methods_a_run_is(template, tmp_path, algorithm, settings, name):
+    task = {"dqc": CUBES, "qam": "ogbench/cube-triple-play-singletask-task2-v0"}[algorithm]
+    folder = tmp_path / "seed-0"
+    write_run(template, folder, {1_000_000: 12}, dataset=task, algorithm=algorithm, config=settings)
+    pairs, _ = beside(folder, algorithm)
+    assert [pair.published.algorithm for pair in pairs if pair.is_named] == ([name] if name else [])
+
+
 def test_the_task_goes_by_the_name_of_the_dataset_or_is_told(template, tmp_path):
     write_run(template, tmp_path / "own" / "seed-0", {1_000_000: 12}, dataset="lab/cube-quadruple-play-100m-v1")
     pairs, notes = beside(f"HIQL={tmp_path / 'own'}")

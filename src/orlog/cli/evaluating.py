@@ -298,23 +298,13 @@ def _beside(rows: Sequence[Row], published: str, plot: Path | None, left_out: li
     body = {"published": published, "sources": sources, "pairs": [pair.to_json() for pair in pairs], "notes": notes}
 
     def text(_: dict[str, Any]) -> None:
-        headings = (
-            "dataset",
-            "after",
-            "method",
-            "seeds",
-            "success rate",
-            "published",
-            "seeds",
-            "success rate",
-            "verdict",
-        )
         cells = []
         for pair in pairs:
             theirs, mean = pair.published, sum(pair.shares) / len(pair.shares)
             ours = [pair.row.title, str(len(pair.seeds)), score_text(mean, pair.interval)]
             beside = [theirs.algorithm, str(theirs.seeds), score_text(theirs.score, theirs.interval), pair.verdict.word]
             cells.append([pair.row.task, theirs.checkpoint, *ours, *beside])
+        headings = ["dataset", "after", *("method", "seeds", "success %", "published", "seeds", "success %"), "verdict"]
         show_table(headings, cells, numbers=(3, 4, 6, 7))
         for pair in pairs:
             if pair.is_named:

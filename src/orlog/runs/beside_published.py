@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from jaxtyping import Float
 
@@ -38,7 +39,7 @@ class Pair:
 
     row: Row
     published: PublishedScore
-    is_named: bool  # whether the method has the name of ours; else it is one of all that were measured on the task
+    is_named: bool  # whether the published method has the name of ours; else all stand there
     seeds: dict[int, Float[np.ndarray, " episodes"]]  # 1 for each episode that succeeded, else 0, by training seed
     verdict: Verdict
 
@@ -55,25 +56,15 @@ class Pair:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        theirs = self.published
         return {
             "dataset": self.row.task,
             "method": self.row.name,
-            "step": theirs.step,
-            "online_steps": theirs.online_steps,
+            "is_named": self.is_named,
             "seeds": [*self.seeds],
             "scores": self.shares,
             "score": float(np.mean(self.shares)),
             "interval": self.interval,
-            "published": {
-                "task": theirs.dataset,
-                "data": theirs.data,
-                "method": theirs.algorithm,
-                "is_named_alike": self.is_named,
-                "scores": theirs.per_seed,
-                "score": theirs.score,
-                "interval": theirs.interval,
-            },
+            "published": {**msgspec.structs.asdict(self.published), "interval": self.published.interval},
             "verdict": verdict_json(self.verdict),
         }
 
@@ -98,18 +89,16 @@ def beside_published(rows: Sequence[Row], publication: str) -> tuple[list[Pair],
         if not there:
             notes.append(f"{row.task}: is none of the tasks of {key}; name one: --published {key}:TASK")
             continue
-        if plain_name(row.task) not in (there[0].dataset, there[0].data):
-            notes.append(
-                f"{row.task} is taken for {there[0].data or there[0].dataset}, {'as told' if task else 'by name'}"
-            )
-        named = [score for score in there if _is_named(row, score.algorithm)]
+        first = there[0]
+        if plain_name(row.task) not in (first.dataset, first.data):
+            notes.append(f"{row.task} is taken for {first.data}, {'as told' if task else 'by name'}")
+        variant = _variant(row)
+        named = [score for score in there if (score.algorithm == variant if variant else _is_named(row, score.algorithm))]
         measured = _measured(row)
         checkpoints = {_checkpoint(score): score.checkpoint for score in named or there}
         count = len(checkpoints.keys() & measured.keys())
-        if missing := [words for checkpoint, words in checkpoints.items() if checkpoint not in measured]:
-            notes.append(
-                f"{row.title} on {row.task}: not evaluated after {', '.join(missing)}; the nearest are not taken"
-            )
+        if missing := ", ".join(words for checkpoint, words in checkpoints.items() if checkpoint not in measured):
+            notes.append(f"{row.title} on {row.task}: not evaluated after {missing}; the nearest are not taken")
         if simulator := simulator_of(row.scored.protocol):
             notes.append(f"{row.task}: evaluated in {simulator}; {key} does not say the versions of its own")
         pairs += [
@@ -135,6 +124,24 @@ def _of_task(dataset: str, scores: Sequence[PublishedScore]) -> list[PublishedSc
 
 def _stem(name: str) -> str:
     return re.sub(r"-v\d+$", "", plain_name(name).rpartition("/")[2])
+
+
+def _variant(row: Row) -> str:
+    """Return what the authors of DQC and QAM call the settings of a row, where these and no name of its own say it."""
+    method = row.scored.method
+    get = method.settings.get
+    if row.name.partition(" ")[0] != method.algorithm or method.algorithm not in ("dqc", "qam"):
+        return ""
+    if method.algorithm == "qam":
+        return "QAM-E" if get("edit_scale") else "QAM-F" if get("distillation_weight") else "QAM"
+    steps, chunk = get("horizon"), get("policy_chunk")
+    if get("chunk_critic"):
+        return f"DQC h={steps} h_a={chunk}"
+    if steps == 1:
+        return "OS"
+    if chunk == steps:
+        return f"QC h={steps}"
+    return f"NS n={steps}" if chunk == 1 else f"QC-NS n={steps} h_a={chunk}"
 
 
 def _is_named(row: Row, algorithm: str) -> bool:

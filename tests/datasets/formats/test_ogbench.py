@@ -194,6 +194,23 @@ def test_a_folder_of_many_files_is_one_dataset(tmp_path):
     assert "task 2 of antmaze-large" in dataset.lineage[0].operation
 
 
+def test_some_files_of_a_larger_set_are_a_dataset_that_the_whole_begins_with(tmp_path):
+    folder = tmp_path / "cube-octuple-play-100m-v0"  # as OGBench's server has it
+    folder.mkdir()
+    qpos = np.zeros((7, 14 + 8 * 7))
+    for number in range(12):
+        for seed, split in enumerate(("", "-val")):
+            path = folder / f"cube-octuple-play-v0-{number:03}{split}.npz"
+            write(path, [3, 2], seed=2 * number + seed, qpos=qpos + number)
+    orlog.import_dataset(folder, "lab/whole-v1", task="task1")
+    orlog.import_dataset(sorted(folder.glob("*-00?*.npz")), "lab/tenth-v1", task="task1")
+    whole, tenth = orlog.load_dataset("lab/whole-v1"), orlog.load_dataset("lab/tenth-v1")
+    assert (len(whole), len(tenth)) == (48, 40)
+    np.testing.assert_array_equal(tenth.to_dict()["observations"], whole.to_dict()["observations"][:100])
+    np.testing.assert_array_equal(tenth.to_dict()["rewards"], whole.to_dict()["rewards"][:100])
+    assert [one.metadata["split"] for one in whole] == ["val", "val", "train", "train"] * 12
+
+
 def test_what_is_no_task_is_refused(tmp_path):
     path = tmp_path / "antmaze-large-navigate-v0.npz"
     walk(path)
