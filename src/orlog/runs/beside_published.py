@@ -93,7 +93,9 @@ def beside_published(rows: Sequence[Row], publication: str) -> tuple[list[Pair],
         if plain_name(row.task) not in (first.dataset, first.data):
             notes.append(f"{row.task} is taken for {first.data}, {'as told' if task else 'by name'}")
         variant = _variant(row)
-        named = [score for score in there if (score.algorithm == variant if variant else _is_named(row, score.algorithm))]
+        named = [
+            score for score in there if (score.algorithm == variant if variant else _is_named(row, score.algorithm))
+        ]
         measured = _measured(row)
         checkpoints = {_checkpoint(score): score.checkpoint for score in named or there}
         count = len(checkpoints.keys() & measured.keys())
