@@ -350,7 +350,7 @@ def curve_protocol(kind: type[Any], dataset: Dataset, episodes: int, trust_envir
         raise type(error)(f"{clause(error)}; or, to train without any evaluation: evaluations=0.") from error
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Trainer:
     """One run and all that it needs to be trained; without a protocol its curve has no evaluations."""
 
@@ -361,6 +361,7 @@ class _Trainer:
     record: runs.RunRecord
     protocol: Protocol | None
     hooks: Hooks
+    has_batches: bool = False
 
     def run(self, *, resume: bool) -> None:
         """Train from the start, or from the folder's checkpoint if it has one; see `train_run`."""
@@ -383,14 +384,14 @@ class _Trainer:
                     self._start()
             try:
                 self.hooks.begin()
+                self._train_and_log(position)
             except BaseException:
-                if there is None:
+                if there is None and not self.has_batches:
                     with contextlib.suppress(OSError):
                         for name in (runs.RUN_FILE, runs.METRICS_FILE, runs.VIEW_FILE, runs.TOKENIZER_FILE):
                             (folder / name).unlink(missing_ok=True)
                         folder.rmdir()
                 raise
-            self._train_and_log(position)
 
     def _start(self) -> None:
         folder, digest = self.folder, self.record.config.get("tokenizer")
@@ -467,6 +468,7 @@ class _Trainer:
             if protocol is not None:
                 environments = stack.enter_context(vector_environment(protocol))
             batches = stack.enter_context(source.batches(algorithm, first))
+            self.has_batches = True
             hooks.progress(first, record.steps)
             if source.begins_trained and not first and environments is not None:
                 line = {"step": 0, "seconds": 0.0, **evaluated(environments)}

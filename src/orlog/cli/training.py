@@ -35,7 +35,7 @@ from orlog.cli.options import (
     read_bytes,
 )
 from orlog.cli.results import show, show_rows
-from orlog.errors import StoppedError
+from orlog.errors import NotFoundError, StoppedError
 from orlog.manifests.names import counted, is_url, size_text
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def _recorded(
 
     from orlog.algos.training.evaluating import algorithm_of_run, dataset_of_run
     from orlog.algos.training.runs import read_run, resume_command, run_command
-    from orlog.errors import NotFoundError, clause
+    from orlog.errors import clause
 
     record = read_run(run)
     again = run_command(run, record, more=["--resume"])
@@ -464,19 +464,19 @@ class Finetuning:
     imports: Imports = None
 
 
-@command("orlog finetune runs/iql/pointmaze/umaze-v1/seed-0 --steps 50000")
-def finetune(run: Path, *, given: Finetuning, as_json: AsJson = False) -> None:
+@command("orlog finetune fql pointmaze/umaze-v1 --steps 50000")
+def finetune(run: Path, name: OptionalName = None, *, given: Finetuning, as_json: AsJson = False) -> None:
     """Go on with a trained run in the environment of its dataset, which stays in the batches.
 
-    Seed, settings and transforms are those of the run, which stays as it is; settings that are given,
+    An algorithm and a dataset stand for their run with seed 0 where `orlog train` puts it. Seed, settings and transforms are those of the run, which stays as it is; settings that are given,
     with --set or as options of their own such as --batch-size 64, take the place of its own.
     Ctrl-C and SIGTERM save the state at the end of the running episode and print the command that
     continues from there: a simulator's state cannot be saved within one.
 
     Options:
-        run: Folder of the run to go on with.
+        run: Folder of the run to go on with, or its algorithm.
     """
-    from orlog.algos.training.runs import evaluate_command, read_run, resume_command
+    from orlog.algos.training.runs import RUN_FILE, evaluate_command, read_run, resume_command, run_folder
     from orlog.algos.training.train import find_finetuned, finetune_run
     from orlog.runs.run_folders import replacing
     from orlog.runs.running import check_log
@@ -485,6 +485,10 @@ def finetune(run: Path, *, given: Finetuning, as_json: AsJson = False) -> None:
     online = {"prior": _share_of_data(given.prior), "random_steps": given.random_steps, "noise": given.noise}
     online["warm_up_steps"] = "usual" if given.warm_up_steps is None else given.warm_up_steps
     check_log(given.log)
+    if name is not None:
+        method, run = str(run), run_folder("runs", str(run), _dataset(name, None), 0)
+        if not (run / RUN_FILE).exists():
+            raise NotFoundError(f"{run}: no run is there to go on with; train it first: orlog train {method} {name}")
     old, data, folder = find_finetuned(run, given.out, dataset=given.dataset, algorithm=algorithm)
     with (
         replacing([folder], given.overwrite, resume=given.resume),

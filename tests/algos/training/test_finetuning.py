@@ -491,6 +491,11 @@ def test_the_command_says_what_follows_and_goes_on_after_a_signal(tmp_path, watc
         short(name, "lab/pendulum-v1", name)
         assert command("finetune", name, "--steps", "1", "--evaluations", "0", "--out", f"{name}-on").returncode == 0
         assert read_run(f"{name}-on").online.prior == share
+    words = ["finetune", "fql", "lab/pendulum-v1", "--steps", "1", "--evaluations", "0"]
+    assert "train it first: orlog train fql lab/pendulum-v1" in command(*words).stderr
+    short("fql", "lab/pendulum-v1", "runs/fql/lab/pendulum-v1/seed-0")
+    assert command(*words).returncode == 0
+    assert read_run("runs/finetune/fql/lab/pendulum-v1/seed-0").online.run
 
 
 @pytest.mark.usefixtures("run")

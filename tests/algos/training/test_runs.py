@@ -496,3 +496,10 @@ def test_one_episode_has_no_standard_error(mini, tmp_path):
     said = ended.stdout + ended.stderr
     assert re.search(r"success rate (0.0|100.0) %, 1 episode\n", said)
     assert "nan" not in said
+
+
+def test_a_loader_that_refuses_its_settings_leaves_no_run(mini, tmp_path):
+    for name, settings in (("qcfql", {"chunk_length": 301}), ("dqc", {"horizon": 300})):
+        with pytest.raises(ValueError, match="longest of its 67 episodes"):
+            short(name, mini, tmp_path / name, settings={**SMALL, **settings})
+        assert not (tmp_path / name).exists()
