@@ -187,7 +187,8 @@ class QAM(QCFQL):
 
         # All steps of all paths at once: fewer, larger products.
         along, ahead = torch.cat(path).detach(), torch.cat(adjoints[::-1])
-        at = torch.tensor(times, device=features.device, dtype=features.dtype).repeat_interleave(count)[:, None]
+        starts = torch.arange(steps, device=features.device, dtype=features.dtype) / steps
+        at = starts.repeat_interleave(count)[:, None]
         sigma = (2 * (1 - at + h) / (at + h)).sqrt()
         repeated = features.repeat(steps, 1)
         with torch.no_grad():
