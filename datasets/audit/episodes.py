@@ -271,6 +271,13 @@ def check_success(facts: Facts) -> Check:
     return [Finding("success", "warning", column, text)]
 
 
+def check_statistics(facts: Facts) -> Check:
+    """Tell statistics that came with the imported files and are not those of their rows, as the import's notes say."""
+    yield from looks_at_no_rows(facts)
+    told = re.findall(r"(meta/stats\.json .+?); statistics were computed anew", facts.dataset.manifest.description)
+    return [Finding("statistics", "note", "", f"of the files that were imported, {one}") for one in told]
+
+
 def check_objectives(facts: Facts) -> Check:
     """Find objectives and weights whose number differs, from step to step or between columns."""
     dataset, seen = facts.dataset, Seen(facts.dataset)
@@ -512,4 +519,5 @@ CHECKS: dict[str, Callable[[Facts], Check]] = {
     "objectives": check_objectives,
     "rewards": check_rewards,
     "success": check_success,
+    "statistics": check_statistics,
 }

@@ -13,7 +13,7 @@ SOURCES = (".py", ".pyi", ".c", ".js", ".css", ".html")
 @pytest.mark.parametrize(
     ("folders", "endings", "count", "most"),
     [
-        (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 89_200),
+        (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 89_250),
         (ROOMS, (".py",), lambda _: 1, 296),
         (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 64_550),
     ],

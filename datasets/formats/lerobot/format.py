@@ -326,8 +326,10 @@ def _steps(
             rows = part.rows
             agreement.add(part.batch, part.file, part.episodes, part.steps, part.first)
             for camera, column in columns.of_kind("image", "video").items():
-                if column.dtype == np.uint8 and not column.is_deep and len(part.steps):
-                    agreement.add_images(camera, rows[column.role])
+                frames = rows[column.role]
+                # Videos that are kept are numbers of frames, none of which is decoded.
+                if frames.dtype == np.uint8 and frames.ndim == 4 and len(frames) and not column.is_deep:
+                    agreement.add_images(camera, frames)
             if OF_EPISODE in roles:
                 texts = rows.pop(OF_EPISODE)
                 for episode, text in zip(part.episodes.tolist(), texts, strict=True):

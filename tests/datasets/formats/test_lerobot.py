@@ -459,7 +459,7 @@ def test_quantiles_that_more_steps_leave_than_they_say_are_named(tmp_path):
         shutil.rmtree(store)
 
 
-def test_statistics_of_other_images_are_named(tmp_path):
+def test_statistics_of_other_images_are_named(tmp_path, monkeypatch):
     """As in lerobot#3682, whose deviation is 0.006."""
     root, store = tmp_path / "arm", tmp_path / "store"
     pixels = write(root)["observation.images.top"] / 255
@@ -474,6 +474,11 @@ def test_statistics_of_other_images_are_named(tmp_path):
         told = notes_of(root, store)
         assert message in told if message else "tatistics" not in told
         shutil.rmtree(store)
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    orlog.import_dataset(root, "lab/odd-v1")  # whose videos are kept
+    (finding,) = (one for one in orlog.audit("lab/odd-v1").findings if one.check == "statistics")
+    assert finding.severity == "note"
+    assert "meta/stats.json has statistics of other images, in [0, 1]: observation.images.top mean" in finding.text
 
 
 def test_a_row_without_a_frame_names_its_episode(tmp_path):
