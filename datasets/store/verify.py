@@ -408,16 +408,20 @@ def check_where_it_is(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Checked:
-    """Fetch a share of the chunks of a version that is read in place, and check each of them."""
+    """Fetch a share of the chunks of a version that is read in place, and of each MiB of its videos, and check all of it."""
     elsewhere = version.elsewhere
     assert elsewhere is not None
-    shards = sorted(version.chunks_of_shards().items())
+    videos = version.videos.blocks() if version.manifest.videos else {}
+    shards = sorted([*version.chunks_of_shards().items(), *((path, (held, 0)) for path, held in videos.items())])
     rng = np.random.default_rng(seed)
     drawn = [np.sort(rng.choice(held, max(1, round(share * held)), replace=False)).tolist() for _, (held, _) in shards]
 
     def check(path: str, room: int, chunks: list[int]) -> list[Problem]:
         try:
-            elsewhere.check(path, room, chunks)
+            if path in videos:
+                version.videos.check(path, chunks)
+            else:
+                elsewhere.check(path, room, chunks)
         except IntegrityError as error:
             found = error.found or clause(error)
             return [Problem(path, "damaged", error.expected, found, column_of(path))]

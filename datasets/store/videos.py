@@ -467,6 +467,18 @@ class VideoReader:
                 list(pool.map(fill, tasks))
         return out
 
+    def blocks(self) -> dict[str, int]:
+        """Return how many MiB each file has, rounded up, by path: what `check` fetches at once."""
+        return {path: -(-self._objects[path].size_bytes // AHEAD_BYTES) for path in self._ranges}
+
+    def check(self, path: str, blocks: Iterable[int]) -> None:
+        """Fetch some MiB of a file that is read in place, and compare their ranges; raises IntegrityError if one differs."""
+        file, size = self.open(path), self._objects[path].size_bytes
+        for block in blocks:
+            with file.checked():
+                file.seek(block * AHEAD_BYTES)
+                file.read(min(AHEAD_BYTES, size - block * AHEAD_BYTES))
+
     def times(self, name: str, number: int) -> np.ndarray:
         """Return the time stamps of all frames of a file, after decoding them; errors are those of `read`."""
         path = video_path(name, number)

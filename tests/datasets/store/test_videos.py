@@ -11,10 +11,13 @@ import pytest
 import torch
 
 import orlog
+from orlog.datasets.home.registries import add_registry
 from orlog.datasets.store import videos as stored_videos
+from orlog.datasets.store.verify import check_where_it_is
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 from orlog.manifests.manifest import manifest_from_text
 from tests.command_line import orlog as run
+from tests.servers import FileServer
 
 LENGTHS = (7, 30, 12, 2)
 CAMERA, COLUMN = "observation.image", "observations/image"
@@ -228,6 +231,30 @@ def test_show_and_verify_say_what_is_kept(kept):
     said = run("verify", "lab/pick-v1")
     assert said.returncode == 3
     assert f"column {COLUMN}, episodes 2 to 3" in said.stderr
+
+
+def test_ranges_are_fetched_and_checked_where_videos_are_read_in_place(tmp_path, kept, monkeypatch):
+    expected = in_sequence(tmp_path / "arm")
+    orlog.publish_dataset(kept.folder, str(tmp_path / "registry"))
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "reader"))
+    with FileServer(tmp_path / "registry") as server:
+        add_registry("far", server.url)
+        dataset = orlog.load_dataset("lab/pick-v1", in_place=True)
+        np.testing.assert_array_equal(dataset.rows(COLUMN, np.array([40, 3, 20])), expected[[40, 3, 20]])
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(dataset))[3].observations["image"], expected[49:])
+        version = dataset.selection().versions[0]
+        checked = check_where_it_is(version)
+        assert checked.problems == []
+        assert checked.chunks == sum(held for held, _ in version.chunks_of_shards().values()) + 2
+        assert run("download", "lab/pick-v1", "--episodes", "3:4").returncode == 0
+        files = sorted(path.name for path in (tmp_path / "reader").rglob("*.mp4"))
+        assert files == ["2.mp4"]
+        (file,) = (tmp_path / "registry").rglob("1.mp4")
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+        stored_videos._idle.clear()
+        with pytest.raises(IntegrityError, match="frame 3 of episode 0"):
+            dataset.rows(COLUMN, np.array([3]))
+        assert [problem.file for problem in check_where_it_is(version).problems] == [f"videos/{COLUMN}/1.mp4"]
 
 
 def test_open_decoders_are_bounded(tmp_path, monkeypatch):
