@@ -17,6 +17,8 @@ from orlog.datasets.store.verify import check_where_it_is
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 from orlog.manifests.manifest import manifest_from_text
 from tests.command_line import orlog as run
+from tests.datasets.store.independent_reader import Store
+from tests.datasets.store.independent_videos import frames_of
 from tests.servers import FileServer
 
 LENGTHS = (7, 30, 12, 2)
@@ -141,6 +143,18 @@ def test_any_frame_in_any_order_is_that_of_a_decoder_that_reads_all(tmp_path, ki
     assert [(folder / f"videos/{COLUMN}/{one}.mp4").read_bytes() for one in (1, 2)] == [
         file.read_bytes() for file in sources
     ]
+
+
+@pytest.mark.parametrize("kind", ["h264", "short", "tiny groups"])
+def test_a_reader_written_from_the_document_gives_the_same_frames(tmp_path, kind):
+    store = Store(orlog.import_dataset(write(tmp_path / "arm", kind, files=(1, 2, 1)), "lab/pick-v1"))
+    expected = orlog.load_dataset("lab/pick-v1").column(COLUMN)
+    frames = frames_of(store, COLUMN)
+    assert (frames.dtype, frames.tobytes()) == (expected.dtype, expected.tobytes())
+    assert {*store.columns[COLUMN][:, 0].tolist()} == {1, 2, 3}
+    store.columns[COLUMN][0, 1] += 1
+    with pytest.raises(ValueError, match=r"1\.mp4: row 0: no frame"):
+        frames_of(store, COLUMN)
 
 
 def test_kept_and_decoded_imports_hold_the_same_values(tmp_path, kept):
