@@ -12,6 +12,7 @@ from orlog.algos.gcivl import GCIVL
 from orlog.algos.hiql import HIQL
 from orlog.algos.qrl import QRL, interval_lengths
 from orlog.algos.training.data import loaded
+from orlog.algos.trl import TRL
 from orlog.loaders.arrays import Arrays, Leaf
 from orlog.loaders.goals import states_and_subgoals
 from tests.algos import plain
@@ -81,6 +82,8 @@ LEARNING = [
     (HIQL, {"target_rate": 0.1, "discount": 0.9, "subgoal_steps": 3}),
     (CRL, {"representation": 16, "cloning_weight": 0.03}),
     (QRL, {"representation": 32, "cloning_weight": 0.03}),
+    (TRL, {"cloning_weight": 0.03, "target_rate": 0.1, "discount": 0.9}),
+    (TRL, {"extraction": "frs", "target_rate": 0.1, "discount": 0.9}),
 ]
 
 
@@ -102,6 +105,24 @@ def test_cloning_averages_out_what_leads_to_goals(line):
 @pytest.mark.parametrize(("kind", "settings"), LEARNING)
 def test_values_go_toward_goals_that_cloning_averages_out(line, kind, settings):
     assert steps_toward_far_goals(line, kind, settings) > 0.5
+
+
+def test_values_of_transitive_rl_are_the_discount_to_the_power_of_the_distance():
+    """Midpoints of a line that is walked in one direction lie on the shortest way; single steps alone are given."""
+    places = torch.arange(13) / 6 - 1
+    rows = torch.zeros(200, 13, 5)
+    rows[..., 0] = places
+    rows[:, :12, 1] = torch.rand((200, 12), generator=torch.Generator().manual_seed(0)) * 2 - 1
+    data = Arrays(rows=rows.view(-1, 5), lengths=np.full(200, 12), obs_dim=1, action_dim=1)
+    settings = {"learning_rate": 3e-3, "target_rate": 0.1, "discount": 0.9}
+    algorithm = trained(TRL, data, 600, std=0.6, bound=1.0, **settings)
+    first, later = torch.combinations(torch.arange(13)).T
+    states = torch.stack([places[first], places[later]], -1) / 0.6
+    with torch.no_grad():
+        values = algorithm.critic(states, torch.zeros(len(states), 1)).sigmoid()
+    distances = values.log() / np.log(0.9)
+    assert (distances - (later - first)).abs().mean() < 0.5
+    assert 10 < distances[:, 11].mean() < 14  # from the first place to the last
 
 
 # a goes up to b or down to d; other episodes start there: b leads to c, and d to e.

@@ -143,3 +143,28 @@ def test_whole_observations_are_goals_of_data_that_ask_for_none(space, tmp_path)
     assert made.distance.goals is None
     observations = torch.from_numpy(np.stack([space.sample() for _ in range(3)]))
     assert made.act(observations, observations).shape == (3, 2)
+
+
+def test_a_flow_for_goals_acts_with_noise_of_its_own_on_states_and_wanted_goals(mini, tmp_path):
+    run = short("trl", mini, tmp_path, settings={**SMALL, "extraction": "frs", "sampled_actions": 3})
+    assert len(orlog.evaluate(run, episodes=1).returns) == 1
+    made = make_from_record(run.record, mini)
+    policy = make_policy(made, mini, run.record)
+    policy.start(2)
+    flat = torch.arange(16.0).view(2, 8)
+    places = {"achieved_goal": slice(0, 2), "desired_goal": slice(2, 4), "observation": slice(4, 8)}
+    acted = policy({key: flat[:, place].numpy() for key, place in places.items()})
+    actor = made.actor(2)
+    expected = [actor.act(flat[:, [0, 1, 4, 5, 6, 7]], flat[:, 2:4]) for _ in range(2)]
+    np.testing.assert_allclose(acted, expected[0], rtol=1e-6)
+    assert not torch.equal(*expected)
+
+
+def test_a_flow_without_a_goal_to_act_for_is_trained_and_not_scored(tmp_path):
+    dataset = record("lab/odd-v1", spaces.Dict({"achieved_goal": box(2), "observation": box(3)}))
+    settings = {**SMALL, "extraction": "frs"}
+    with pytest.raises(NotFoundError, match=r"trl acts to reach a goal.*evaluations=0"):
+        short("trl", dataset, tmp_path / "scored", settings=settings, evaluations=1)
+    short("trl", dataset, tmp_path / "run", settings=settings)
+    with pytest.raises(NotFoundError, match=r"no desired_goal to say which.*can be trained"):
+        load_run(tmp_path / "run", dataset=dataset).policy(dataset[0].observations)
