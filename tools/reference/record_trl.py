@@ -47,8 +47,9 @@ def make_table(width: int) -> dict[str, np.ndarray]:
     table["value_goals"] = table["value_goal_observations"][:, :width]
     table["actor_goals"] = rng.normal(size=(ROWS, width))
     table["actions"], table["midpoint_actions"] = (rng.uniform(-0.95, 0.95, (ROWS, 2)) for _ in range(2))
-    table["value_offsets"] = rng.integers(1, 7, ROWS).astype(np.float64)
-    table["midpoint_offsets"] = rng.integers(0, table["value_offsets"]).astype(np.float64)
+    offsets = rng.integers(1, 7, ROWS)
+    table["value_offsets"] = offsets.astype(np.float64)
+    table["midpoint_offsets"] = rng.integers(0, offsets).astype(np.float64)
     return {**table, "masks": np.ones(ROWS), "rewards": -np.ones(ROWS)}
 
 
@@ -159,7 +160,8 @@ def make_theirs(ours: Any, width: int) -> Any:
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_enable_x64", True)
+    of_jax: Any = jax.config
+    of_jax.update("jax_enable_x64", True)
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     sys.path.insert(0, sys.argv[1])
