@@ -15,7 +15,7 @@ SOURCES = (".py", ".pyi", ".c", ".js", ".css", ".html")
     [
         (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 89_250),
         (ROOMS, (".py",), lambda _: 1, 296),
-        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 64_650),
+        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 64_700),
     ],
     ids=["lines of the product", "modules of the product", "lines of tests"],
 )
