@@ -167,7 +167,7 @@ def test_what_is_shown_in_words_is_there_for_scripts():
     (row,) = re.findall(r"^\| `scores` \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)
     documented = set(re.findall("`([a-z_ ]+)`", row))
     body = json.loads(run("scores", "d4rl/hopper-medium-v2", "--json").stdout)
-    assert set(body) == {"dataset", "references", "scores", "disagreements"}
+    assert set(body) == {"dataset", "tasks", "references", "scores", "disagreements"}
     assert len(body["scores"]) == len(orlog.baselines("d4rl/hopper-medium-v2"))
     assert body["references"]["random"]["return"] == -20.272305
     for part in (body, body["references"], body["scores"][0], body["disagreements"][0]):
