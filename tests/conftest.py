@@ -51,8 +51,10 @@ def pytest_configure():
     start commands as real-time processes, of which one that computes keeps its core for itself: tests of several
     processes and threads would stand still.
     """
-    if sys.platform == "linux" and os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    if sys.platform == "linux":
+        for thread in map(int, os.listdir("/proc/self/task")):
+            if os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_FIFO, os.SCHED_RR):
+                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":
