@@ -52,7 +52,7 @@ def pytest_configure():
     processes and threads would stand still.
     """
     if sys.platform == "linux":
-        for thread in map(int, os.listdir("/proc/self/task")):
+        for thread in (int(task.name) for task in Path("/proc/self/task").iterdir()):
             if os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_FIFO, os.SCHED_RR):
                 os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
