@@ -77,10 +77,7 @@ def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int
                 f"{where}: agent {column.split('/')[1]} takes no part in step {step}, and an environment "
                 "starts with all agents; choose another step."
             )
-    states = {name.removeprefix(STATE): name for name in episode.infos if name.startswith(STATE)}
-    # D4RL and OGBench name these columns without `state/`.
-    states = states or {name: name for name in _NEEDED if name in episode.infos}
-    recorded = {part: np.asarray(episode.infos[name][step]) for part, name in states.items()}
+    recorded = {part: np.asarray(episode.infos[name][step]) for part, name in states_of(episode).items()}
     options = options_from_text(episode.metadata.get("options", ""))
     env.reset(seed=episode.seed, options=options)
     simulator = simulator_of(env)
@@ -110,6 +107,13 @@ def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int
                 started(observation)
             wrapper = getattr(wrapper, "env", None) if isinstance(wrapper, gymnasium.Wrapper) else None
     return observation
+
+
+def states_of(episode: Episode) -> dict[str, str]:
+    """Return the info that holds each part of the simulator's state; none if no state was recorded."""
+    states = {name.removeprefix(STATE): name for name in episode.infos if name.startswith(STATE)}
+    # D4RL and OGBench name these columns without `state/`.
+    return states or {name: name for name in _NEEDED if name in episode.infos}
 
 
 def _mujoco(model: Any, data: Any) -> Simulator:

@@ -22,11 +22,13 @@ from orlog.manifests.names import counted, is_url
 
 if TYPE_CHECKING:
     from orlog.datasets.audit.findings import Audit
+    from orlog.datasets.audit.replay import Certificate, Replay
     from orlog.datasets.reading.dataset import Dataset
     from orlog.datasets.store.objects import Problem
     from orlog.manifests.manifest import Manifest
 
 _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
+_MOST_REPLAYS = 20  # in the table of a terminal
 
 
 @command("orlog verify pointmaze/umaze-v1 --repair")
@@ -272,6 +274,8 @@ def audit(
     against: list[str] | None = None,
     trust_environment: TrustEnvironment = False,
     workers: Workers = 1,
+    replay: bool = False,
+    episodes: int | None = None,
     _imports: Imports = None,
     as_json: AsJson = False,
 ) -> None:
@@ -285,11 +289,25 @@ def audit(
     first places.
     With --workers several processes read the data. The findings are the same.
 
+    With --replay the recorded actions are taken again instead, in the dataset's environment as it is installed
+    here: from the seed of each episode's reset, or else from the recorded state of its simulator. It shows the
+    first step at which observations differ by more than rounding, and whether the task is reached again. The
+    exit code is 3 if an episode leaves what was recorded.
+
     Options:
         html (FILE): Also write a page with all of it there.
         against (NAME): A held-out dataset or view, such as a test set, that must share nothing with this one. May be
             repeated.
+        replay: Replay the episodes, and check nothing else.
+        episodes (>= 1, default: all): With --replay, how many; they lie evenly in the data.
     """
+    if replay and (html is not None or against or workers != 1):
+        raise typer.BadParameter("--html, --against and --workers do not go with it.", param_hint="--replay")
+    if episodes is not None and not replay:
+        raise typer.BadParameter("it is for --replay.", param_hint="--episodes")
+    if replay:
+        _replay(name, episodes, trust_environment, as_json)
+        return
     with progress_bar("audit") as update:
         audited = orlog.audit(
             _audited(name),
@@ -306,6 +324,59 @@ def audit(
     show(audited.to_json(), as_json, lambda _: _print_audit(audited))
     if not audited.is_good:
         raise typer.Exit(3)
+
+
+def _replay(name: str, episodes: int | None, trust_environment: bool, as_json: bool) -> None:
+    """Replay episodes of a dataset and print which come out as recorded."""
+    from orlog.datasets.audit.replay import replay
+
+    with progress_bar("replay") as update:
+        replayed = replay(_audited(name), episodes=episodes, trust_environment=trust_environment, progress=update)
+    show(replayed.to_json(), as_json, lambda _: _print_replays(replayed))
+    if not replayed.is_good:
+        raise typer.Exit(3)
+
+
+def _print_replays(replayed: Certificate) -> None:
+    from orlog.datasets.audit.replay import VERDICTS
+
+    say(
+        f"{replayed.name}@{replayed.version}: {len(replayed.replays):,} of {counted(replayed.episodes, 'episode')} "
+        f"replayed: {replayed.summary()}"
+    )
+    recorded = replayed.recorded_versions
+    packages = [
+        f"{package} {version}"
+        + ("" if recorded.get(package) == version else f" (recorded with {recorded.get(package, 'one not known')})")
+        for package, version in replayed.versions.items()
+    ]
+    say(f"{replayed.environment}, {', '.join(packages)}; tolerance {replayed.tolerance:g}, relative and absolute")
+    order = list(VERDICTS)
+    rows = sorted(replayed.replays, key=lambda each: order.index(each.verdict))
+    shown = [
+        [
+            str(each.episode),
+            f"{each.steps:,}",
+            each.start + (f" {each.seed}" if each.start == "seed" else ""),
+            _verdict_text(each),
+            each.column + ("" if each.difference is None else f" by {each.difference:.3g}"),
+            "" if each.is_reached is None else f"{each.recorded_end}{'' if each.is_reached else ' not'} reached again",
+        ]
+        for each in rows[:_MOST_REPLAYS]
+    ]
+    show_table(
+        ["episode", "steps", "begun from", "replay", "largest difference", "recorded end"], shown, numbers=(0, 1)
+    )
+    if len(rows) > _MOST_REPLAYS:
+        say(f"and {len(rows) - _MOST_REPLAYS:,} more, which --json lists")
+
+
+def _verdict_text(replay: Replay) -> Text:
+    from orlog.datasets.audit.replay import VERDICTS
+
+    if replay.verdict == "left":
+        return Text("left at its start" if replay.step is None else f"left at step {replay.step:,}", "red")
+    return Text(VERDICTS[replay.verdict], "yellow" if replay.verdict == "unknown" else "")
 
 
 def _opened(name: str) -> Dataset | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from orlog.datasets.audit.replay import difference
 from orlog.datasets.columns.episode import options_from_text
 from orlog.datasets.looking.leaves import png_bytes
 from orlog.datasets.reading.restoring import restore, row_of
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from orlog.datasets.columns.episode import Episode
 
 Source: TypeAlias = Literal["states", "actions", ""]
-TOLERANCE = 1e-4
 LONGEST_REPLAY = 100_000
 CLOSE_SECONDS = 5
 
@@ -138,27 +138,13 @@ def _replay(replay: _Replay, episode: Episode, step: int) -> None:
         options = options_from_text(episode.metadata.get("options", ""))
         observation, _ = replay.env.reset(seed=episode.seed, options=options)
         replay.episode, replay.step = int(episode.index or 0), 0
-        replay.differs = 0 if _differs(observation, row_of(episode.observations, 0)) else None
+        replay.differs = 0 if difference(observation, row_of(episode.observations, 0)).excess > 1 else None
     while replay.step < step:
         observation = replay.env.step(row_of(episode.actions, replay.step))[0]
         replay.step += 1
         recorded = row_of(episode.observations, replay.step)
-        if replay.differs is None and _differs(observation, recorded):
+        if replay.differs is None and difference(observation, recorded).excess > 1:
             replay.differs = replay.step
-
-
-def _differs(found: Any, recorded: Any) -> bool:
-    """Return whether two observations differ by more than the last digits."""
-    if isinstance(recorded, dict):
-        return any(key not in found or _differs(found[key], one) for key, one in recorded.items())
-    if isinstance(recorded, tuple):
-        return any(_differs(a, b) for a, b in zip(found, recorded, strict=True))
-    if isinstance(recorded, str):
-        return bool(found != recorded)
-    a, b = np.asarray(found), np.asarray(recorded)
-    if a.shape != b.shape or b.dtype.kind not in "fiub":
-        return a.shape != b.shape
-    return not np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
 
 
 def _words(error: Exception) -> str:
