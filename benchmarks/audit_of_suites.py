@@ -30,7 +30,7 @@ def main(prefixes: list[str]) -> int:
     for name in catalogue():
         if prefixes and not name.startswith(tuple(prefixes)):
             continue
-        audit = orlog.audit(_dataset(name))
+        audit = orlog.audit(built(name))
         alarms += len(audit.of("error")) + len(audit.of("warning"))
         found[name] = _lines(audit)
         print("\n".join(found[name]), flush=True)
@@ -39,7 +39,8 @@ def main(prefixes: list[str]) -> int:
     return alarms
 
 
-def _dataset(name: str) -> orlog.Dataset:
+def built(name: str) -> orlog.Dataset:
+    """Return a dataset of the catalogue, which is built unless it is here."""
     try:
         return orlog.load_dataset(name)
     except NotFoundError:
