@@ -353,7 +353,7 @@ def _print_replays(replayed: Certificate) -> None:
     say(f"{replayed.environment}, {', '.join(packages)}; tolerance {replayed.tolerance:g}, relative and absolute")
     order = list(VERDICTS)
     rows = sorted(replayed.replays, key=lambda each: order.index(each.verdict))
-    shown = [
+    shown: list[list[str | Text]] = [
         [
             str(each.episode),
             f"{each.steps:,}",
