@@ -347,7 +347,7 @@ def _print_replays(replayed: Certificate) -> None:
     recorded = replayed.recorded_versions
     packages = [
         f"{package} {version}"
-        + ("" if recorded.get(package) == version else f" (recorded with {recorded.get(package, 'one not known')})")
+        + ("" if recorded.get(package) == version else f" (recorded with {recorded.get(package, 'an unknown one')})")
         for package, version in replayed.versions.items()
     ]
     say(f"{replayed.environment}, {', '.join(packages)}; tolerance {replayed.tolerance:g}, relative and absolute")
