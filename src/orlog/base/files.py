@@ -126,9 +126,9 @@ def make_folder(folder: Path) -> None:
     while not folder.is_dir():
         missing.append(folder)
         folder = folder.parent
-    for one in reversed(missing):
-        one.mkdir(exist_ok=True)
-        sync(one.parent)
+    for parent in reversed(missing):
+        parent.mkdir(exist_ok=True)
+        sync(parent.parent)
 
 
 def sync_all(paths: Iterable[Path]) -> None:

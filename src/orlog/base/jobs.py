@@ -57,11 +57,11 @@ def do_jobs(
     supply = _Supply(jobs)
     following = 0
     # Only the loop holds what the executor yields, so an executor ends with the loop, by an error too.
-    for index, found in execute(function, supply, workers=workers, running=lambda _job: None):
-        if isinstance(found, Exception):
-            raise found
+    for index, result in execute(function, supply, workers=workers, running=lambda _job: None):
+        if isinstance(result, Exception):
+            raise result
         supply.ended += 1
-        supply.early[index] = found
+        supply.early[index] = result
         while following in supply.early:
             yield supply.early.pop(following)
             following += 1
@@ -160,11 +160,11 @@ def keep_busy(
                 return
             for handle in ended([*busy]):
                 index, job, attempt = busy.pop(handle)
-                found = result(handle)
-                if isinstance(found, WorkerDiedError) and attempt < attempts:
+                outcome = result(handle)
+                if isinstance(outcome, WorkerDiedError) and attempt < attempts:
                     busy[begin(job)] = index, job, attempt + 1
                 else:
-                    yield index, found
+                    yield index, outcome
             for _, job, _ in busy.values():
                 running(job)
     finally:

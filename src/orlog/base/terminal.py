@@ -146,7 +146,7 @@ def show_facts(facts: Iterable[tuple[str, str | Text]], *, alarming: Collection[
 
 def printable(text: str) -> str:
     """Return text from outside, with characters that could control a terminal escaped."""
-    return "".join(one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text)
+    return "".join(ch if ch.isprintable() or ch == "\n" else ch.encode("unicode_escape").decode() for ch in text)
 
 
 @contextlib.contextmanager

@@ -103,11 +103,11 @@ def _lineage(dataset: Dataset) -> list[list[Any]]:
 
 def _manifests_here() -> dict[str, Manifest]:
     """Return the manifests of all versions on this machine, by digest."""
-    found: dict[str, Manifest] = {}
+    manifests: dict[str, Manifest] = {}
     for name in installed_names():
         with contextlib.suppress(OrlogError, OSError):
-            found |= {manifest.digest: manifest for manifest, folder in known_versions(name).values() if folder}
-    return found
+            manifests |= {manifest.digest: manifest for manifest, folder in known_versions(name).values() if folder}
+    return manifests
 
 
 def _references(dataset: Dataset) -> list[list[str]]:
@@ -120,8 +120,8 @@ def _references(dataset: Dataset) -> list[list[str]]:
     episodes = known.protocol.episodes
     measured = "" if episodes is None else f"{counted(episodes, 'episode')}"
     return [
-        [f"{score} = {word}", f"{one.mean:,.4g}", one.policy, f"{known.source} {measured}".strip()]
-        for score, word, one in (("0", "random", known.random), ("100", "expert", known.expert))
+        [f"{score} = {word}", f"{reference.mean:,.4g}", reference.policy, f"{known.source} {measured}".strip()]
+        for score, word, reference in (("0", "random", known.random), ("100", "expert", known.expert))
     ]
 
 
@@ -134,17 +134,17 @@ def _scores(dataset: Dataset) -> list[dict[str, Any]]:
     own = [score for score in known if score.implementation == "orlog"]
     sections = [("Recorded with orlog", "", own)] if own else []
     published = in_sections(score for score in known if score.implementation != "orlog")
-    sections += [(f"{one.publication}: {one.metric}", one.protocol, one.rows) for one in published]
+    sections += [(f"{table.publication}: {table.metric}", table.protocol, table.rows) for table in published]
     normalized = [score for score in known if not score_is_raw(score.metric)]
     scale = [number for score in normalized for number in _dot(score)[0].numbers]
-    found = []
+    panels = []
     for title, protocol, scores in sections:
         drawn = sorted((_dot(score)[0] for score in scores), key=lambda dot: -dot.value)
         ends, shared = ((0,), []) if score_is_raw(scores[0].metric) else ((0, 100), scale)
         kinds = [kind for score in scores if (kind := _dot(score)[1])]
         notes = [f"bars: {'; '.join(dict.fromkeys(kinds))}"] if kinds else []
         notes += [scores[0].source, *(caveat for score in scores for caveat in score.caveats)]
-        found.append(
+        panels.append(
             {
                 "title": title,
                 "protocol": protocol,
@@ -153,12 +153,12 @@ def _scores(dataset: Dataset) -> list[dict[str, Any]]:
                 "note": " · ".join(dict.fromkeys(filter(None, notes))),
             }
         )
-    return found
+    return panels
 
 
 def _dot(score: PublishedScore) -> tuple[Dot, str]:
     """Return a score with its interval, and what kind of interval that is."""
-    known = np.array([one for one in score.per_seed if one is not None], float)
+    known = np.array([number for number in score.per_seed if number is not None], float)
     interval = mean_interval(known) if len(known) == len(score.per_seed) else None
     kind = "" if interval is None else "95 % interval of the mean over seeds"
     if interval is None and score.spread is not None:

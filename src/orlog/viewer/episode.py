@@ -220,7 +220,7 @@ def _values(shown: Shown, episode: int, path: str, *, is_text: bool) -> list[str
     values = shown.rows(values_column(path), episode)
     if ends and ends[-1] > len(values):
         raise IntegrityError(f"{shown.title}: {offsets_column(path)} does not count its values.")
-    left, found = ALL_TEXT, []
+    left, texts = ALL_TEXT, []
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         row = values[start:end]
         if is_text:
@@ -230,6 +230,6 @@ def _values(shown: Shown, episode: int, path: str, *, is_text: bool) -> list[str
             more = f" … ({row.size:,} numbers)" if row.size > MOST_ROW_NUMBERS else ""
             text = ", ".join(f"{number:g}" for number in numbers) + more
         most = min(LONGEST_TEXT, max(0, left))
-        found.append(text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)")
-        left -= len(found[-1])
-    return found
+        texts.append(text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)")
+        left -= len(texts[-1])
+    return texts

@@ -72,14 +72,14 @@ def draw_sample(shown: Shown, progress: Callable[[int, int], None]) -> Sample:
 
 def _rows(shown: Shown, column: str, episodes: np.ndarray) -> np.ndarray:
     """Return one row for each step of some episodes, float32; final observations are left out."""
-    found = []
+    blocks = []
     for stored, some in shown.selection.runs(episodes):
         values = stored.read_episodes(column, some)
         if column.partition("/")[0] == "observations":
             lasts = (stored.lengths[some] + 1).cumsum() - 1
             values = np.delete(values, lasts, axis=0)
-        found.append(values.reshape(len(values), -1).astype(np.float32))
-    return np.concatenate(found)
+        blocks.append(values.reshape(len(values), -1).astype(np.float32))
+    return np.concatenate(blocks)
 
 
 def figures_of(shown: Shown, sample: Sample) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _range(values: np.ndarray) -> list[float | None]:
     finite = values[np.isfinite(values)].astype(np.float64)
     if not len(finite):
         return [None] * 4
-    return [float(one) for one in (finite.min(), finite.mean(), finite.std(), finite.max())]
+    return [float(number) for number in (finite.min(), finite.mean(), finite.std(), finite.max())]
 
 
 def _use_of_actions(shown: Shown, sample: Sample) -> Iterator[dict[str, Any]]:
@@ -139,7 +139,7 @@ def _use_of_actions(shown: Shown, sample: Sample) -> Iterator[dict[str, Any]]:
     dataset = shown.dataset
     bounds = bounds_of(dataset.observation_space, dataset.action_space)
     for name, leaf in leaf_spaces(dataset.action_space, "actions"):
-        at = [i for i, one in enumerate(sample.names) if one.partition("[")[0] == name]
+        at = [i for i, part in enumerate(sample.names) if part.partition("[")[0] == name]
         if not at:
             continue
         if isinstance(leaf, gymnasium.spaces.Discrete):

@@ -36,8 +36,8 @@ def runs_of(folder: Path) -> dict[str, Any]:
 
     Raises NotFoundError if there is none.
     """
-    found = find_run_folders(folder)
-    groups = group_runs(found)
+    runs = find_run_folders(folder)
+    groups = group_runs(runs)
     by_dataset: dict[str, dict[str, list[RunSummary]]] = {}
     for (_, label), group in groups.items():
         dataset = group[0].record.dataset if group[0].record else ""
@@ -45,7 +45,7 @@ def runs_of(folder: Path) -> dict[str, Any]:
     return {
         "groups": [_group(label, group, folder) for (_, label), group in groups.items()],
         "pictures": {dataset: _pictures(there) for dataset, there in by_dataset.items()},
-        "problems": [[_name(run.folder, folder), run.problem] for run in found if run.problem],
+        "problems": [[_name(run.folder, folder), run.problem] for run in runs if run.problem],
         "folder": str(folder),
         "videos": [_video(path, folder) for path in videos_of(folder)],
     }
@@ -58,23 +58,23 @@ def videos_of(folder: Path) -> list[Path]:
         kinds = (at for at, word in enumerate(KINDS) if path.name.startswith(word))
         return path.parent, next(kinds, len(KINDS)), path.name
 
-    found = (
+    videos = (
         path
         for path in folder.rglob("*")
         if path.suffix in VIDEOS and path.is_file() and path.resolve().is_relative_to(folder) and not path.is_symlink()
     )
-    return sorted(found, key=place)
+    return sorted(videos, key=place)
 
 
 def _video(path: Path, folder: Path) -> dict[str, Any]:
     """Return what is known of a video: its run, and what the list beside it says."""
     run = path.parent.parent
-    listed = [one for one in read_videos(run) if path.parent == run / FILMED and one.file == path.name]
+    listed = [video for video in read_videos(run) if path.parent == run / FILMED and video.file == path.name]
     about: dict[str, Any] = {"file": path.relative_to(folder).as_posix()}
     if listed:
         about |= {
             "run": _name(run, folder),
-            "kind": " and ".join(one.kind for one in listed),
+            "kind": " and ".join(video.kind for video in listed),
             "episode": listed[0].episode,
             "return": listed[0].returned,
             "step": listed[0].step,
@@ -105,7 +105,7 @@ def _pictures(groups: Mapping[str, Sequence[RunSummary]]) -> dict[str, Any]:
             kinds.setdefault(kind, []).append((label, score))
     rows = {kind: [_dot(label, score, series[label]) for label, score in measured] for kind, measured in kinds.items()}
     scale = [number for some in rows.values() for row in some for number in row.numbers]
-    scale += [value for one in curves for values in (one.ys, *(one.band or ())) for value in values]
+    scale += [value for curve in curves for values in (curve.ys, *(curve.band or ())) for value in values]
     drawn = lines(curves, f"{unit} over gradient steps", "gradient steps", scale=(*scale, *ends))
     return {
         "curves": figure(drawn, CURVES.format(unit=unit), named) if curves else "",

@@ -125,13 +125,13 @@ class Shown:
             return list(self.dataset.episode_lengths[positions].tolist())
         column = OWN + name
         if name not in self.texts:
-            return [_cell(one) for one in self.dataset.rows(column, positions).tolist()]
+            return [_cell(value) for value in self.dataset.rows(column, positions).tolist()]
         ends = self.selection.read_episodes(offsets_column(column), positions).tolist()
         values = self.selection.read_episodes(values_column(column), positions)
         cut = [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         if self.dataset.schema.variable[column] == "text":
-            return [one.tobytes().decode() for one in cut]
-        return [_shortened(str(one.tolist())) for one in cut]
+            return [text.tobytes().decode() for text in cut]
+        return [_shortened(str(row.tolist())) for row in cut]
 
     def ends(self, positions: np.ndarray) -> np.ndarray:
         """Return how episodes ended: places in `ENDS`, (n,) int64.
@@ -169,8 +169,8 @@ class Shown:
             order = len(known) - 1 - np.argsort(values[known][::-1], kind="stable")[::-1]
         else:
             order = np.argsort(values[known], kind="stable")
-        found: np.ndarray = chosen[np.concatenate([known[order], np.flatnonzero(unknown)])]
-        return found
+        ordered: np.ndarray = chosen[np.concatenate([known[order], np.flatnonzero(unknown)])]
+        return ordered
 
 
 def save_filtered(shown: Shown, where: str, name: str, folder: Path) -> Path:
