@@ -179,14 +179,14 @@ def benchmark_datasets(key: str) -> tuple[BenchmarkDataset, ...]:
 
 @functools.cache
 def _by_name() -> Mapping[str, BenchmarkDataset]:
-    found = {}
+    by_name = {}
     for key, benchmark in BENCHMARKS.items():
         for dataset in benchmark_datasets(key):
             if benchmark.alias:
-                found[f"{key}/{dataset.facts[benchmark.alias]}".casefold()] = dataset
-            found[versioned(dataset.name).casefold()] = dataset
-            found[dataset.name.casefold()] = dataset
-    return found
+                by_name[f"{key}/{dataset.facts[benchmark.alias]}".casefold()] = dataset
+            by_name[versioned(dataset.name).casefold()] = dataset
+            by_name[dataset.name.casefold()] = dataset
+    return by_name
 
 
 def plain_name(name: str) -> str:
@@ -219,16 +219,16 @@ def benchmark_dataset(name: str) -> BenchmarkDataset:
     Raises:
         NotFoundError: no benchmark has it; the message names similar ones.
     """
-    found = find_benchmark_dataset(name)
-    if found is not None:
-        return found
+    dataset = find_benchmark_dataset(name)
+    if dataset is not None:
+        return dataset
     raise unknown_name(name, [dataset.name for dataset in _by_name().values()])
 
 
 def unknown_name(name: str, known: Iterable[str]) -> NotFoundError:
     """Return the error about a name that no benchmark has; it suggests similar known names."""
     plain = plain_name(name)
-    names = {one.casefold(): one for one in known}
+    names = {dataset.casefold(): dataset for dataset in known}
     similar = [names[key] for key in nearest(plain, names)]
     hint = f" Did you mean {either(similar)}?" if similar else ""
     return NotFoundError(

@@ -117,15 +117,15 @@ class BenchmarkEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 @functools.cache
 def benchmark_environments() -> tuple[BenchmarkEnvironment, ...]:
     """Return every environment of the catalogue."""
-    found = []
+    environments = []
     for benchmark in BENCHMARKS:
         body = parse_json((records_folder() / "environments" / f"{benchmark}.json").read_bytes())
         for name, entry in body["environments"].items():
             names = body["layouts"].get(entry.pop("layout", ""), [])
             entry["datasets"] = [f"{benchmark}/{dataset}" for dataset in entry["datasets"]]
             entry = {**entry, "name": name, "observation_names": names}
-            found.append(convert_json(entry, BenchmarkEnvironment))
-    return tuple(found)
+            environments.append(convert_json(entry, BenchmarkEnvironment))
+    return tuple(environments)
 
 
 def benchmark_environment(dataset: str) -> BenchmarkEnvironment | None:
@@ -144,13 +144,13 @@ def _without_version(environment_id: str) -> str:
 
 @functools.cache
 def _by_dataset() -> dict[str, BenchmarkEnvironment]:
-    return {name: one for one in benchmark_environments() for name in one.datasets}
+    return {name: environment for environment in benchmark_environments() for name in environment.datasets}
 
 
 @functools.cache
 def _own() -> dict[str, BenchmarkEnvironment]:
     return {
-        one.counterpart.id: one
-        for one in benchmark_environments()
-        if one.counterpart is not None and one.counterpart.adapter
+        environment.counterpart.id: environment
+        for environment in benchmark_environments()
+        if environment.counterpart is not None and environment.counterpart.adapter
     }

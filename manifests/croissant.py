@@ -40,7 +40,7 @@ def croissant(manifest: Manifest, *, url: str = "") -> dict[str, Any]:
 
     `url` is where the dataset can be found, such as the page of a hub.
     """
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "name": manifest.name.replace("/", "-"),
@@ -67,10 +67,10 @@ def croissant(manifest: Manifest, *, url: str = "") -> dict[str, Any]:
         "rai:dataLimitations": _limitations(manifest),
     }
     if manifest.license:
-        found["license"] = manifest.license
+        description["license"] = manifest.license
     if url:
-        found["url"] = url
-    return {key: value for key, value in found.items() if value not in ("", [])}
+        description["url"] = url
+    return {key: value for key, value in description.items() if value not in ("", [])}
 
 
 def _collection(manifest: Manifest) -> str:
@@ -83,7 +83,7 @@ def _collection(manifest: Manifest) -> str:
     ]
     environment, recipe = manifest.environment, manifest.recipe
     if environment is not None:
-        versions = ", ".join(f"{name} {one}" for name, one in environment.versions.items())
+        versions = ", ".join(f"{name} {version}" for name, version in environment.versions.items())
         parts.append(f"Simulated in {environment.id}{f' ({versions})' if versions else ''}.")
     if manifest.behavior_policy:
         parts.append(f"Actions were chosen by: {manifest.behavior_policy}")
@@ -98,8 +98,8 @@ def _limitations(manifest: Manifest) -> list[str]:
         f"{count:,} numbers of {name} are infinite or not a number." for name, count in manifest.non_finite.items()
     ]
     parts += [
-        f"{one.numbers:,} numbers of {name} lie outside the bounds of their space."
-        for name, one in manifest.outside_bounds.items()
+        f"{outside.numbers:,} numbers of {name} lie outside the bounds of their space."
+        for name, outside in manifest.outside_bounds.items()
     ]
     if any(column.name == "episodes/final_observation_missing" for column in manifest.columns):
         parts.append("Some final observations were not recorded: episodes/final_observation_missing.")

@@ -121,14 +121,14 @@ def diff_manifests(a: Manifest, b: Manifest) -> list[Difference]:
     Equal values that are split into different parts have different hashes; they are listed here,
     and `diff_datasets` compares them.
     """
-    forms = [{column.name: _form(column) for column in one.columns} for one in (a, b)]
+    forms = [{column.name: _form(column) for column in manifest.columns} for manifest in (a, b)]
     values = [
         {
             name: f"{column.rows} rows, blake3 {column.blake3[:12]}"
             for name in _common_columns(a, b)
-            for column in [one.column(name)]
+            for column in [manifest.column(name)]
         }
-        for one in (a, b)
+        for manifest in (a, b)
     ]
     return [*_compare("metadata", _fields(a), _fields(b)), *_compare("column", *forms), *_compare("values", *values)]
 

@@ -47,10 +47,10 @@ def refuse_newer(body: object, newest: Mapping[str, int], where: str) -> None:
     Raises FormatVersionError if it was written by a newer orlog; `where` names it in the message.
     """
     for key, known in newest.items():
-        found = body.get(key) if isinstance(body, dict) else None
-        if isinstance(found, int) and found > known:
+        version = body.get(key) if isinstance(body, dict) else None
+        if isinstance(version, int) and version > known:
             raise FormatVersionError(
-                f"{where}: {key} {found} is newer than this orlog reads ({known}); run: pip install --upgrade orlog"
+                f"{where}: {key} {version} is newer than this orlog reads ({known}); run: pip install --upgrade orlog"
             )
 
 

@@ -127,9 +127,9 @@ class ForeignEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             _check_url(url)
         # A file system may take a and A for one name, and a name is a file or a folder.
         taken = [f"{file.path.casefold()}/" for file in self.files]
-        for one, other in itertools.pairwise(sorted(taken)):
-            if other.startswith(one):
-                raise ManifestError(f"two files cannot be at {other[:-1]!r} and {one[:-1]!r}.")
+        for path, other in itertools.pairwise(sorted(taken)):
+            if other.startswith(path):
+                raise ManifestError(f"two files cannot be at {other[:-1]!r} and {path[:-1]!r}.")
 
     @property
     def each(self) -> tuple[ForeignFile, ...]:

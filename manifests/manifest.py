@@ -366,11 +366,11 @@ class Manifest(
             )
         for column in self.columns:
             held = [part.columns.get(column.name) for part in self.parts]
-            present = [one for one in held if one is not None]
+            present = [values for values in held if values is not None]
             if (
                 len(present) < len(held)
-                or sum(one.rows for one in present) != column.rows
-                or combined_blake3([one.blake3 for one in present]) != column.blake3
+                or sum(values.rows for values in present) != column.rows
+                or combined_blake3([values.blake3 for values in present]) != column.blake3
             ):
                 raise ManifestError(f"{where}: its parts do not make up column {column.name}.")
         if any(len(part.columns) != len(self.columns) for part in self.parts):

@@ -88,7 +88,7 @@ def mended(text: str) -> str:
     name = name.lower().replace(" ", "-")
     if not _LAST.fullmatch(name.rpartition("/")[2]):
         name += "-v1"
-    return next((one for one in (f"{name}{at}{pin}", name) if is_name(one)), "")
+    return next((fitting for fitting in (f"{name}{at}{pin}", name) if is_name(fitting)), "")
 
 
 def is_version(text: str) -> bool:
@@ -182,12 +182,12 @@ def bytes_of(text: str) -> int:
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
     """Return up to three known words that end in, resemble or contain `word`, nearest first."""
-    words = [one for one in known if one != word]
-    inner = [one for one in words if one.endswith(f"/{word}")]  # d4rl/hopper-medium-v2 without d4rl
+    words = [other for other in known if other != word]
+    inner = [other for other in words if other.endswith(f"/{word}")]  # d4rl/hopper-medium-v2 without d4rl
     if inner:
         return sorted(inner, key=len)[:3]
     close = difflib.get_close_matches(word, words, n=3, cutoff=0.72)
-    return close or [one for one in words if len(word) >= 3 and word in one][:3]
+    return close or [other for other in words if len(word) >= 3 and word in other][:3]
 
 
 def squeezed(word: str) -> str:

@@ -264,11 +264,11 @@ def spread_roles(given: Mapping[str, str], columns: Iterable[str]) -> dict[str, 
 
     A pattern that means no column is left, for `check_roles` to name.
     """
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     for pattern, role in given.items():
-        matching = [one for one in columns if _pattern(pattern).fullmatch(one)]
-        found |= dict.fromkeys(matching if "*" in pattern and matching else [pattern], role)
-    return dict(sorted(found.items()))
+        matching = [column for column in columns if _pattern(pattern).fullmatch(column)]
+        roles |= dict.fromkeys(matching if "*" in pattern and matching else [pattern], role)
+    return dict(sorted(roles.items()))
 
 
 @functools.cache
@@ -278,16 +278,16 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 def roles_of(stated: Mapping[str, str], columns: Mapping[str, Values]) -> dict[str, str]:
     """Return the role of every column that has one: as stated, else by usual names. Sorted by column."""
-    found = dict(stated)
-    said = {*stated.values()}
+    roles = dict(stated)
+    used = {*stated.values()}
     for role in ROLES.values():
-        if role.name in said:
+        if role.name in used:
             continue
         for column, values in columns.items():
-            is_usual = any(_pattern(one).fullmatch(column) for one in role.usual)
+            is_usual = any(_pattern(pattern).fullmatch(column) for pattern in role.usual)
             if is_usual and fits(role, column, values):
-                found.setdefault(column, role.name)
-    return {column: role for column, role in sorted(found.items()) if role != "none"}
+                roles.setdefault(column, role.name)
+    return {column: role for column, role in sorted(roles.items()) if role != "none"}
 
 
 def columns_with(roles: Mapping[str, str], role: str, *, of_agents: bool = False) -> list[str]:
@@ -388,11 +388,11 @@ def find_family(name: str) -> Family:
 
     Raises NotFoundError that names the nearest and all others.
     """
-    found = FAMILIES.get(name)
-    if found is None:
+    family = FAMILIES.get(name)
+    if family is None:
         near = did_you_mean(name, FAMILIES) or "."
         raise NotFoundError(f"no family is called {name!r:.40}{near} There are {', '.join(FAMILIES)}.")
-    return found
+    return family
 
 
 def is_of_family(family: Family, name: str, manifest: Manifest | None) -> bool:
@@ -402,9 +402,9 @@ def is_of_family(family: Family, name: str, manifest: Manifest | None) -> bool:
     if manifest is None:
         return False
     roles = {*manifest.known_roles.values()}
-    return family.recognizes(manifest) or any(ROLES[one].family == family.name for one in roles)
+    return family.recognizes(manifest) or any(ROLES[role].family == family.name for role in roles)
 
 
 def families_of(name: str, manifest: Manifest | None) -> list[str]:
     """Return the names of the families that a dataset is of, in the order of the table."""
-    return [one.name for one in FAMILIES.values() if is_of_family(one, name, manifest)]
+    return [family.name for family in FAMILIES.values() if is_of_family(family, name, manifest)]

@@ -62,7 +62,7 @@ def shipped_index(name: str) -> Index:
     """Return the index of one of the registries that ship with orlog, with superseded files."""
     index = _read_foreign(name)
     older = _read_foreign(f"{name}-superseded").foreign
-    merged = {one: {**index.foreign[one], **versions} for one, versions in older.items()}
+    merged = {dataset: {**index.foreign[dataset], **versions} for dataset, versions in older.items()}
     return msgspec.structs.replace(index, foreign={**index.foreign, **merged})
 
 
@@ -73,7 +73,7 @@ def _read_foreign(name: str) -> Index:
 
 def shipped_names() -> set[str]:
     """Return the names of all third-party datasets that orlog lists."""
-    return {name for one in SHIPPED for name in shipped_index(one).foreign}
+    return {name for registry in SHIPPED for name in shipped_index(registry).foreign}
 
 
 def listed_versions(name: str) -> dict[str, ForeignEntry]:
@@ -95,11 +95,11 @@ def known_files(sha256: str) -> list[DatasetName]:
 
 def superseded(sha256: str) -> str:
     """Return a sentence if a third-party file was replaced under its name; empty if not."""
-    for one in known_files(sha256):
-        newest = newest_first(listed_versions(one.name))[0]
-        if one.version != newest:
+    for dataset in known_files(sha256):
+        newest = newest_first(listed_versions(dataset.name))[0]
+        if dataset.version != newest:
             return (
-                f"This is the file of {one}, which was replaced under the same name; {newest} holds "
+                f"This is the file of {dataset}, which was replaced under the same name; {newest} holds "
                 "other data, so scores do not compare."
             )
     return ""

@@ -117,7 +117,7 @@ def signers(signature: bytes, where: str = "the signature") -> frozenset[str]:
 
     Raises SignatureError if it is malformed; `where` names it in the message.
     """
-    return frozenset(one.key for one in _parse(signature, where))
+    return frozenset(signer.key for signer in _parse(signature, where))
 
 
 def add_signature(signature: bytes, others: bytes | None) -> bytes:
@@ -128,7 +128,7 @@ def add_signature(signature: bytes, others: bytes | None) -> bytes:
     both = _parse(signature, "the signature")
     if others is not None:
         with contextlib.suppress(SignatureError):
-            both += [one for one in _parse(others, "") if one not in both]
+            both += [other for other in _parse(others, "") if other not in both]
     return _to_json(both[:MOST_SIGNATURES])
 
 
@@ -149,9 +149,9 @@ def check_signature(
             expected=expected,
             found="none",
         )
-    found = _parse(signature, f"{where}{SIGNATURE_SUFFIX}")
-    keys = " and ".join(dict.fromkeys(one.key for one in found))
-    candidates = [one for one in found if one.key in trusted]
+    signatures = _parse(signature, f"{where}{SIGNATURE_SUFFIX}")
+    keys = " and ".join(dict.fromkeys(signer.key for signer in signatures))
+    candidates = [signer for signer in signatures if signer.key in trusted]
     if not candidates:
         raise SignatureError(
             f"{where}: signed by a key that is not trusted: expected {expected}, found one by "
@@ -161,9 +161,9 @@ def check_signature(
             found=keys,
         )
     message = _message(data, kind)
-    for one in candidates:
-        if _is_right(one, message):
-            return one.key
+    for signer in candidates:
+        if _is_right(signer, message):
+            return signer.key
     digest = f"bytes with sha256 {hashlib.sha256(data).hexdigest()}"
     raise SignatureError(
         f"{where}: wrong signature: expected a {kind} signed by {candidates[0].key}, found {digest}, "

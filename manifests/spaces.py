@@ -342,14 +342,14 @@ def storable_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
         samples = [probe.sample() for _ in range(_PROBES)]
     except NotImplementedError as error:
         raise SchemaError(f"a {name} space cannot be stored: it has no samples.") from error
-    found = _space_of(samples)
-    if found is None:
+    replacement = _space_of(samples)
+    if replacement is None:
         raise SchemaError(
             f"a {name} space cannot be stored: expected samples that are texts, numbers or arrays of "
             f"one dtype and shape, or dicts or tuples of these, found {samples[0]!r:.80}."
         )
-    setattr(found, _ORIGINAL, name)
-    return found
+    setattr(replacement, _ORIGINAL, name)
+    return replacement
 
 
 def original_type(space: gymnasium.Space[Any]) -> str | None:

@@ -57,8 +57,8 @@ def published_settings(algorithm: str, implementation: str) -> dict[str, Any]:
 
     Raises NotFoundError for no such algorithm or implementation; the message names the known ones.
     """
-    found = _choose(_algorithms(), algorithm, "algorithm")
-    settings: dict[str, Any] = _choose(found, implementation, f"implementation of {algorithm}")
+    implementations = _choose(_algorithms(), algorithm, "algorithm")
+    settings: dict[str, Any] = _choose(implementations, implementation, f"implementation of {algorithm}")
     return settings
 
 
