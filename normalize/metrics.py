@@ -143,8 +143,8 @@ def counts_for(roles: Mapping[str, str]) -> list[Count]:
     for name, metric in METRICS.items():
         columns = columns_with(roles, metric.role) if metric.role else []
         if columns or not metric.role:
-            told = [column.removeprefix(_INFOS) for column in columns if column.startswith(_INFOS)]
-            infos = (*told, *metric.infos)
+            recorded = [column.removeprefix(_INFOS) for column in columns if column.startswith(_INFOS)]
+            infos = (*recorded, *metric.infos)
             counts.append(Count(name=name, infos=infos, at_end=metric.at_end, combine=metric.combine))
     return counts
 

@@ -152,8 +152,8 @@ def whole_name(name: str) -> str:
     without a benchmark, and without `-v0` if one likes; other names are returned as they are.
     """
     plain = plain_name(name)
-    known = {one for score in _all_scores() if score.data for one in (score.dataset, score.data)}
-    fitting = [one for one in known if one.partition("/")[2].casefold() in (plain, f"{plain}-v0")]
+    known = {dataset for score in _all_scores() if score.data for dataset in (score.dataset, score.data)}
+    fitting = [dataset for dataset in known if dataset.partition("/")[2].casefold() in (plain, f"{plain}-v0")]
     return fitting[0] + name[len(plain) :] if len(fitting) == 1 else name
 
 

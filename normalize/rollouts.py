@@ -154,7 +154,7 @@ def run_episodes(
         for tally in tallies:
             tally.keep(first, count)
         progress(first + count)
-    metrics = {one.count.name: one.values for one in tallies if one.values is not None}
+    metrics = {tally.count.name: tally.values for tally in tallies if tally.values is not None}
     return Episodes(returns=returns, discounted=discounted, metrics=metrics)
 
 
@@ -176,24 +176,24 @@ class _Tally:
         """Take in a step of the episodes that run, of which the first info counts that holds numbers."""
         is_flag = self.count.combine == "any"
         numbers = ((name, _numbers(infos.get(name), ended.shape, is_flag)) for name in self.count.infos)
-        name, values = next((one for one in numbers if one[1] is not None), ("", None))
+        name, values = next((pair for pair in numbers if pair[1] is not None), ("", None))
         if values is None:
             return
-        told = running & np.asarray(infos[f"_{name}"], np.bool_)
+        counted = running & np.asarray(infos[f"_{name}"], np.bool_)
         if is_flag:
-            told &= np.isfinite(values)
-        if not told.any():
+            counted &= np.isfinite(values)
+        if not counted.any():
             return
         if name in self.count.at_end:
-            told &= ended
+            counted &= ended
         now = np.zeros_like(values) if self._now is None else self._now
-        told = told.reshape(-1, *[1] * (values.ndim - 1))
+        counted = counted.reshape(-1, *[1] * (values.ndim - 1))
         if is_flag:
-            self._now = np.maximum(now, told & (values > 0))
+            self._now = np.maximum(now, counted & (values > 0))
         elif self.count.combine == "sum":
-            self._now = now + np.where(told, values, 0)
+            self._now = now + np.where(counted, values, 0)
         else:
-            self._now = np.where(told, values, now)
+            self._now = np.where(counted, values, now)
 
     def keep(self, first: int, count: int) -> None:
         if self._now is not None:

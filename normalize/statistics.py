@@ -310,7 +310,7 @@ def performance_profile(
 ) -> Float[np.ndarray, "*resamples thresholds"]:
     """Return the share of runs, over all seeds and tasks, with a score above each threshold."""
     runs = np.sort(scores.reshape(-1, scores.shape[-2] * scores.shape[-1]), axis=-1)
-    above = [1 - np.searchsorted(one, thresholds, side="right") / len(one) for one in runs]
+    above = [1 - np.searchsorted(run, thresholds, side="right") / len(run) for run in runs]
     return np.array(above).reshape(*scores.shape[:-2], len(thresholds))
 
 
