@@ -65,12 +65,12 @@ def export_dataset(
         StorageError: the disk is full.
     """
     dataset = as_dataset(dataset)
-    writable = {name: known for name, known in formats().items() if known.write is not None}
+    writable = writable_formats()
     layout = writable.get(to) or own_format(to)
     if layout is None or layout.write is None:
         raise FormatVersionError(
             f"{dataset.name}: orlog writes no format {to!r}{did_you_mean(to, writable)}; it writes "
-            f"{', '.join(sorted(writable)) or 'none'}."
+            f"{', '.join(writable)}, or what a file of yours declares."
         )
     layout.check()
     given = {"video": video or None, "rate": rate, "codebase": codebase or None}
@@ -108,6 +108,11 @@ def export_dataset(
         sync_folders(written)
         put_new(written, target)
     return target
+
+
+def writable_formats() -> dict[str, Format]:
+    """Return the formats that orlog writes by name, in the order of their names."""
+    return {name: known for name, known in sorted(formats().items()) if known.write is not None}
 
 
 def _losses(layout: Format, dataset: Dataset) -> tuple[Dataset, list[str], list[str]]:

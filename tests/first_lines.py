@@ -35,7 +35,7 @@ orlog train my_method.py:Raw lab/arm-v1 --seed 0 {FEW} --out twice
 orlog import grid.npz lab/grid-v1 --environment lab/Grid-v0 --import my_envs
 orlog train iql lab/grid-v1 {FEW} --import my_envs
 orlog evaluate runs/iql/lab/grid-v1 --import my_envs --episodes 1
-orlog export lab/grid-v1 out --to parquet --lossy
+orlog export lab/grid-v1 parquet out --lossy
 orlog import out lab/again-v1
 orlog sweep --datasets {MAZE} --algorithms bc --seeds 1 --steps 4 --episodes 1
 """

@@ -1,7 +1,7 @@
 """Reads logs in tables, CSV, Parquet and lines of JSON: a row for each step, columns that the user names.
 
 docs/formats.md has the options. Tables are read twice: first to check where episodes begin, then to take the values.
-`episode_cutter.py` says what becomes of the last row of an episode. `--to parquet` writes `episode`, `step` and columns by the
+`episode_cutter.py` says what becomes of the last row of an episode. `parquet` writes `episode`, `step` and columns by the
 names of roles, which are read again without `--map`.
 """
 

@@ -579,7 +579,7 @@ class Dataset:
     def to_minari(self, dataset_id: str | None = None) -> Any:
         """Make a dataset of Minari in memory and under its own folder, and return it.
 
-        Minari changes frames by JPEG; `orlog export --to minari` writes them as they are, in bounded
+        Minari changes frames by JPEG; `orlog export NAME minari OUT` writes them as they are, in bounded
         memory, with metadata of episodes and the environment.
 
         Args:

@@ -209,7 +209,7 @@ def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(start, tmp_pat
         ("scores", "NAME", "2000"),
         ("train", "iql", "NAME"),
         ("reproduce", "iql", "NAME"),
-        ("export", "NAME", "out", "--to", "npz"),
+        ("export", "NAME", "npz", "out"),
         ("save", "NAME", "best.json", "--top", "10"),
     ],
     ids=lambda words: words[0],
@@ -218,6 +218,16 @@ def test_every_command_answers_a_bare_name_with_the_nearest(command):
     found = orlog(*(word.replace("NAME", "hopper-medium-v2") for word in command))
     assert found.returncode == (2 if command[0] == "reproduce" else 1)
     assert "d4rl/hopper-medium-v2" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [((), 2), (("lerobot",), 2), (("lerobt", "out"), 1), (("out", "lerobot"), 1)]
+)
+def test_an_export_that_lacks_a_word_or_a_format_lists_the_formats(mini_folder, tmp_path, words, code):
+    said = orlog("export", str(mini_folder), *words, cwd=tmp_path)
+    assert said.returncode == code
+    assert "aloha, d3rlpy, d4rl, lerobot, minari" in said.stderr
+    assert not [*tmp_path.glob("out*")]
 
 
 @pytest.mark.usefixtures("jobs_run_here")

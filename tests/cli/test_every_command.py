@@ -26,7 +26,7 @@ DATA = {
     f"diff {MINI} {GOOD}": "[/x]",
     f"layer lab/labels-v1 --of {MINI} --score return --description [/x]": "episodes/quality",
     f"save {MINI} c[i]d --container hdf5": "c[i]d",
-    f"export {MINI} e[i]f --to minari --lossy": f"{MINI} as minari in e[i]f",
+    f"export {MINI} minari e[i]f --lossy": f"{MINI} as minari in e[i]f",
     "import e[i]f lab/imported-v1": HOME,
     "import e[b]f.hdf5 lab/other-v1": "e[b]f.hdf5",
     "import --list": "d4rl",

@@ -92,7 +92,7 @@ def test_an_export_takes_the_module_of_the_environment_that_it_writes(here):
     import_modules(["my_envs"])
     orlog.import_dataset("data.npz", "lab/grid-v1", environment="lab/Grid-v0")
     forget()
-    words = ("export", "lab/grid-v1", "out", "--to", "minari")
+    words = ("export", "lab/grid-v1", "minari", "out")
     refused = command(*words)
     assert refused.returncode == 1
     assert "lab/Grid-v0 is left out, since it is not registered here" in refused.stderr

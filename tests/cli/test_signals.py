@@ -97,7 +97,7 @@ def folder(mini_folder, tmp_path):
         ("evaluate run", "torch", SIGTERM),
         ("evaluate run --episodes 100000", "finalizer", CTRL_C),
         (f"train bc {MINI}", AT_ONCE, SIGTERM),
-        (f"export {MINI} out --to minari", AT_ONCE, CTRL_C),
+        (f"export {MINI} minari out", AT_ONCE, CTRL_C),
         ("list", "orlog.datasets.listing", CTRL_C),
     ],
 )

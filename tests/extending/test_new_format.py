@@ -111,7 +111,7 @@ def test_what_would_be_lost_is_said_before_it_is_exported():
     with pytest.raises(SchemaError, match=r"numbers cannot hold all of it: It has no rewards\. Give"):
         orlog.export_dataset("lab/numbers-v1", "out", to="numbers")
     assert not Path("out").exists()
-    done = run("export", "lab/numbers-v1", "out", "--to", "numbers", "--lossy")
+    done = run("export", "lab/numbers-v1", "numbers", "out", "--lossy")
     assert "It has no rewards." in done.stderr
     assert sorted(path.name for path in Path("out").glob("*.numbers")) == ["0.numbers", "1.numbers"]
     with pytest.raises(VersionExistsError, match="exists already"):

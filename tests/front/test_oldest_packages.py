@@ -22,10 +22,10 @@ save classic/pendulum-mixed-v1 good.json --where "returns > -800"
 train iql good.json --steps 50 --evaluations 0 --seeds 0-1 --out runs
 evaluate runs --episodes 2
 runs runs
-export good.json npz --to npz --lossy
-export good.json hdf5 --to d4rl --lossy
-export good.json parquet --to parquet --lossy
-export good.json zarr --to zarr --lossy
+export good.json npz npz --lossy
+export good.json d4rl hdf5 --lossy
+export good.json parquet parquet --lossy
+export good.json zarr zarr --lossy
 import npz/pendulum-mixed-v1.npz lab/npz-v1
 import hdf5/pendulum-mixed-v1.hdf5 lab/hdf5-v1
 import parquet/pendulum-mixed-v1.parquet lab/parquet-v1

@@ -23,6 +23,7 @@ from orlog.cli.options import (
     Name,
     Signing,
     Transfer,
+    argument,
     command,
     command_group,
     option,
@@ -436,11 +437,11 @@ def _show_found(found: Found) -> None:
     show_facts(rows)
 
 
-@command("orlog export lab/robot-v3 ./out --to lerobot")
+@command("orlog export lab/robot-v3 lerobot out/")
 def export(
     name: Name,
-    folder: Path,
-    to: str,
+    to: Annotated[str, argument("FORMAT", "Format to write, of `orlog import --list`, or a file of yours.")] = "",
+    folder: Annotated[Path | None, argument("OUT", "The new folder; it must not exist.")] = None,
     lossy: bool = False,
     observation: str = "",
     video: bool = False,
@@ -453,14 +454,18 @@ def export(
     What the format cannot hold is listed first, and needs --lossy.
 
     Options:
-        folder (FOLDER): The new folder; it must not exist.
-        to (--to FORMAT): Format to write, of `orlog import --list`, or a file of yours.
         lossy: Leave out what the format cannot hold.
         observation (KEY): Write one part of a Dict of observations, such as state.
         video: For LeRobotDatasets: frames as videos, not images.
         rate (HZ, >= 1): For LeRobotDatasets: steps a second.
         codebase (VERSION, default: v3.0): For LeRobotDatasets: v3.0, or v2.1, which many tools still read.
     """
+    if folder is None:
+        from orlog.datasets.exporting import writable_formats
+
+        raise typer.BadParameter(
+            f"expected NAME FORMAT OUT; FORMAT is {', '.join(writable_formats())}, or a file of yours."
+        )
     dataset = orlog.load_dataset(name)
     with progress_bar("export") as update:
         orlog.export_dataset(

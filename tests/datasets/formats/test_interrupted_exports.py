@@ -103,7 +103,7 @@ def test_hdf5_survives_a_disk_that_is_full_at_any_byte(tmp_path):
 def test_the_command_says_which_disk_is_full(mount, to, size):
     record(40)
     disk = mount(f"size={size}")
-    command = [sys.executable, "-m", "orlog.cli", "export", NAME, str(disk / "out"), "--to", to]
+    command = [sys.executable, "-m", "orlog.cli", "export", NAME, to, str(disk / "out")]
     done = subprocess.run([*command, "--lossy"], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = (one for one in done.stderr.splitlines() if one.startswith("error: "))

@@ -142,7 +142,7 @@ def test_success_has_the_name_of_lerobot_and_words_may_be_of_several_lines(tmp_p
 
 def test_version_2_has_files_of_each_episode(arm, tmp_path):
     out = tmp_path / "arm"
-    done = run("export", str(arm.folder), str(out), "--to", "lerobot", "--codebase", "v2.1")
+    done = run("export", str(arm.folder), "lerobot", str(out), "--codebase", "v2.1")
     assert done.returncode == 0, done.stderr
     written = {one.relative_to(out).as_posix() for one in out.rglob("*") if one.is_file()}
     assert written - {f"data/chunk-000/episode_{one:06d}.parquet" for one in range(4)} == {
@@ -411,8 +411,7 @@ def test_frames_can_be_videos_and_instructions_are_tasks(tmp_path, monkeypatch, 
     monkeypatch.setattr(lerobot_writing, "VIDEO_BYTES", 1)  # an episode each
     record_film()
     if codebase == "v3.0":
-        said = ("--to", "lerobot", "--video", "--rate", "12")
-        ended = run("export", "lab/film-v1", str(tmp_path / "film"), *said)
+        ended = run("export", "lab/film-v1", "lerobot", str(tmp_path / "film"), "--video", "--rate", "12")
         assert ended.returncode == 0, ended.stderr
         assert "Frames are encoded as videos, which changes them. Final" in ended.stderr
     else:

@@ -107,7 +107,7 @@ def test_saves_and_imports_get_them_when_asked_for(tmp_path):
     with pytest.raises(ValueError, match=r"lab/one-v1@1\.0\.0: .* in the container zarr only"):
         orlog.save_dataset(first, "lab/one-v1", container="hdf5", chunk_hashes=True)
 
-    assert run("export", first.name, "out", "--to", "npz", "--lossy", cwd=tmp_path).returncode == 0
+    assert run("export", first.name, "npz", "out", "--lossy", cwd=tmp_path).returncode == 0
     assert run("import", "out", "lab/plainly-v1", cwd=tmp_path).returncode == 0
     told = run("import", "out", "lab/asked-v1", "--chunk-hashes", cwd=tmp_path)
     asked = orlog.load_dataset("lab/asked-v1")

@@ -291,7 +291,7 @@ def add_track(container, _):
 
 @pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
 def test_exports_copy_videos_and_encode_only_where_asked(tmp_path, kept, codebase):
-    said = run("export", "lab/pick-v1", str(tmp_path / "out"), "--to", "lerobot", "--codebase", codebase)
+    said = run("export", "lab/pick-v1", "lerobot", str(tmp_path / "out"), "--codebase", codebase)
     assert said.returncode == 0, said.stderr
     assert "Videos are copied as they are" in " ".join(said.stderr.split())
     sources, copies = (sorted((tmp_path / one / "videos").rglob("*.mp4")) for one in ("arm", "out"))
