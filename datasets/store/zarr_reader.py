@@ -77,10 +77,11 @@ class ZarrReader:
         self.__dict__.update(state)
         self._key = object()
 
-    def __del__(self) -> None:
+    def __del__(self, opened: dict[tuple[object, str], Shard] = _open_shards) -> None:
+        # A default, since a module may have lost its names when the interpreter stops.
         key = self._key
-        for place in [place for place in _open_shards.copy() if place[0] is key]:
-            _open_shards.pop(place, None)
+        for place in [place for place in opened.copy() if place[0] is key]:
+            opened.pop(place, None)
 
     def encoding(self, name: str) -> Encoding:
         """Return how a column is stored."""

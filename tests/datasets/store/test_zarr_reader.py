@@ -2,6 +2,7 @@ import concurrent.futures
 import json
 import multiprocessing
 import pickle
+import sys
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -24,6 +25,7 @@ from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import DTYPES
 from tests.datasets.store.test_shards import random_rows
 from tests.levels import scaled
+from tests.programs import run_program
 from tests.stored_objects import make_objects
 
 ZARR_PYTHON = "zarr.core.codec_pipeline.BatchedCodecPipeline"
@@ -312,3 +314,19 @@ def test_a_reader_is_used_by_several_threads_pickled_and_forked(tmp_path, monkey
     assert {results.get(timeout=120) for _ in children} == {values[3:150].tobytes()}
     for child in children:
         child.join(120)
+
+
+def test_a_reader_that_outlives_its_module_says_nothing(tmp_path):
+    write(tmp_path / "c", REWARDS, [np.arange(10.0)])
+    program = """
+import sys, pathlib, numpy as np
+from orlog.datasets.store import zarr_reader
+from orlog.manifests.columns import ColumnSpec
+folder = pathlib.Path(sys.argv[1])
+sizes = {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}
+reader = zarr_reader.ZarrReader(folder, {ColumnSpec("rewards", np.dtype(float), ()): 10}, sizes)
+print(reader.read("rewards", 0, 10).sum())
+sys.kept = zarr_reader, reader  # what holds modules outlives their names
+"""
+    done = run_program([sys.executable, "-c", program, str(tmp_path / "c")])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "45.0\n", "")
