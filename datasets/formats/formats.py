@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import runpy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -102,11 +102,12 @@ def formats() -> dict[str, Format]:
     return dict(sorted(known.items()))
 
 
-def find_format(wanted: str, dataset: str) -> Format:
-    """Return the format of a name; a FormatVersionError if there is none."""
+def find_format(wanted: str, dataset: str, shown: Iterable[str] = ()) -> Format:
+    """Return the format of a name; a FormatVersionError if there is none, which offers `shown` instead of such names."""
     known = {one.name: one for one in formats().values()}
     if wanted not in known:
-        instead = did_you_mean(wanted, known) or f"; it reads {', '.join(sorted(known))}."
+        names = [*shown] or sorted(known)
+        instead = did_you_mean(wanted, names) or f"; it reads {', '.join(names)}."
         raise FormatVersionError(f"{dataset}: no format {wanted!r} is known{instead}")
     return known[wanted]
 
@@ -140,7 +141,7 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str, *, is
     if files[0].is_dir() and not any(one.is_file() for one in files[0].rglob("*")):
         raise ValueError(f"{dataset}: {files[0]} is an empty folder; name one that holds files.")
     if wanted is not None:
-        return known.get(wanted) or own_format(wanted) or find_format(wanted, dataset)
+        return known.get(wanted) or own_format(wanted) or find_format(wanted, dataset, known)
     empty = [file for file in files if file.is_file() and not file.stat().st_size]
     if empty:
         raise ValueError(f"{dataset}: {empty[0]} is empty; get this file again.")

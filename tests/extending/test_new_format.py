@@ -91,6 +91,10 @@ def test_it_is_listed():
         choose_format([Path("a.numbers"), Path("b.hdf5")], None, "lab/x")
     with pytest.raises(FormatVersionError, match=r"d4rl-hdf5.*numbers-text"):
         find_format("other", "lab/x")
+    with pytest.raises(FormatVersionError, match=r"it reads .*, d4rl, .*, numbers, "):
+        choose_format([Path("a.txt")], "other", "lab/x")
+    with pytest.raises(FormatVersionError, match=r"'minary' is known; did you mean minari\?"):
+        choose_format([Path("a.txt")], "minary", "lab/x")
 
 
 def test_the_command_line_imports_it_and_shows_what_it_found():
