@@ -119,8 +119,9 @@ def start_another_and_wait(path):
 def test_what_a_killed_process_started_ends_with_it(tmp_path):
     started = tmp_path / "pid"
     with contextlib.suppress(KeyboardInterrupt), ProcessPool(1) as pool:
-        pool.submit(start_another_and_wait, started)
+        work = pool.submit(start_another_and_wait, started)
         while not started.exists() or not started.read_text():
+            assert not work.done(), work.exception()
             time.sleep(0.05)
         raise KeyboardInterrupt
     limit = time.monotonic() + 60

@@ -15,7 +15,7 @@ SOURCES = (".py", ".pyi", ".c", ".js", ".css", ".html")
     [
         (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 89_600),
         (ROOMS, (".py",), lambda _: 1, 297),
-        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 64_900),
+        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 64_950),
     ],
     ids=["lines of the product", "modules of the product", "lines of tests"],
 )
