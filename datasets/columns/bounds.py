@@ -143,7 +143,7 @@ def refuse_outside(
         if not outside.any():
             continue
         place = np.unravel_index(int(outside.argmax()), outside.shape)
-        low, high = (np.broadcast_to(one, values.shape)[place] for one in (limits.low, limits.high))
+        low, high = (np.broadcast_to(limit, values.shape)[place] for limit in (limits.low, limits.high))
         value = values[place]
         bound = f"less than {low:g}" if value < low else f"more than {high:g}"
         number = "".join(f"[{index}]" for index in place[1:])

@@ -68,7 +68,7 @@ class Episode:
 
     def __repr__(self) -> str:
         """Return its fields, with shapes and dtypes in place of values."""
-        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         steps = [*np.shape(self.rewards), "?"][0]
         return fields_summary(f"Episode of {steps} steps", fields)
 
@@ -138,17 +138,17 @@ def as_infos(infos: Any) -> dict[str, Columns]:
     """Return extra columns of steps, given as columns or as a list with a dict for each step."""
     if isinstance(infos, Mapping):
         return infos if isinstance(infos, dict) else dict(infos)
-    if not isinstance(infos, list | tuple) or not all(isinstance(one, Mapping) for one in infos):
+    if not isinstance(infos, list | tuple) or not all(isinstance(info, Mapping) for info in infos):
         raise wrong_type("infos", "a dict of columns, or a list with a dict for each step", infos)
     names = infos[0].keys() if infos else ()
-    for step, one in enumerate(infos):
-        if one.keys() != names:
-            missing = sorted(map(str, names ^ one.keys()))
+    for step, info in enumerate(infos):
+        if info.keys() != names:
+            missing = sorted(map(str, names ^ info.keys()))
             raise SchemaError(
                 f"infos: step 0 and step {step} do not have the same names; {missing[0]!r} is in one "
                 "of them only. Give every step the same names, or leave that one out."
             )
-    return {name: as_column(name, [one[name] for one in infos]) for name in names}
+    return {name: as_column(name, [info[name] for info in infos]) for name in names}
 
 
 def as_column(name: str, values: list[Any]) -> Columns:
@@ -178,7 +178,7 @@ def summary(value: object) -> str:
         place = "" if device == "cpu" else f" on {device}"
         return f"{str(dtype).removeprefix('torch.')}{list(shape)}{place}"
     if isinstance(value, Mapping):
-        shown = [f"{key!r}: {summary(one)}" for key, one in list(value.items())[:_MOST_KEYS]]
+        shown = [f"{key!r}: {summary(entry)}" for key, entry in list(value.items())[:_MOST_KEYS]]
         more = [f"{len(value) - _MOST_KEYS} more"] if len(value) > _MOST_KEYS else []
         return f"{{{', '.join(shown + more)}}}"
     if isinstance(value, list | tuple) and value:
@@ -188,7 +188,7 @@ def summary(value: object) -> str:
 
 def fields_summary(name: str, fields: Mapping[str, object]) -> str:
     """Return the `repr` of a record: its name and fields, a few lines at most."""
-    text = f"{name}({', '.join(f'{key}={summary(one)}' for key, one in fields.items())})"
+    text = f"{name}({', '.join(f'{key}={summary(value)}' for key, value in fields.items())})"
     return "\n".join(textwrap.wrap(text, 100, subsequent_indent="    ", break_long_words=False))
 
 

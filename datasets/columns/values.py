@@ -486,9 +486,9 @@ def concatenate_blocks(blocks: Sequence[Mapping[str, np.ndarray]]) -> Block:
     return joined
 
 
-def misfit(name: str, expected: object, found: object) -> SchemaError:
+def misfit(name: str, expected: object, actual: object) -> SchemaError:
     """Return the error for a column that differs from what is expected."""
-    return SchemaError(f"column {name}: expected {expected}, found {found}.")
+    return SchemaError(f"column {name}: expected {expected}, found {actual}.")
 
 
 def describe(value: object) -> str:

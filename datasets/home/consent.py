@@ -53,8 +53,8 @@ def check_environment(
 ) -> EnvironmentRecord:
     """Return the environment that a dataset names, if making it is allowed."""
     if record is None:
-        found = [benchmark_environment(manifest.benchmark) for manifest, _ in versions]
-        reasons = {one.reason for one in found if one is not None and one.reason}
+        environments = [benchmark_environment(manifest.benchmark) for manifest, _ in versions]
+        reasons = {environment.reason for environment in environments if environment is not None and environment.reason}
         why = f": {reasons.pop()}" if len(reasons) == 1 else ""
         raise NotFoundError(
             f"{name} names no environment{why}, so nothing can be evaluated in it; import the files with one: orlog import "
@@ -114,7 +114,7 @@ def _note(record: EnvironmentRecord) -> Path:
 def _is_trusted(record: EnvironmentRecord, versions: Iterable[tuple[Manifest, Path]]) -> bool:
     """Return whether orlog, a trusted signer or the user of this machine vouches for it."""
     recorded = (manifest.environment for manifest in recorded_manifests())
-    ships = any(one is not None and (one.id, one.kwargs) == (record.id, record.kwargs) for one in recorded)
+    ships = any(listed is not None and (listed.id, listed.kwargs) == (record.id, record.kwargs) for listed in recorded)
     return ships or _note(record).is_file() or any(_vouched(manifest, folder) for manifest, folder in versions)
 
 
@@ -126,7 +126,7 @@ def _vouched(manifest: Manifest, folder: Path) -> bool:
     origin = read_origin(folder)
     if origin is None or not origin.signed_by or origin.digest != manifest.digest:
         return False
-    return any(one.name == origin.registry and origin.signed_by in one.keys for one in read_registries())
+    return any(registry.name == origin.registry and origin.signed_by in registry.keys for registry in read_registries())
 
 
 def _find_path(value: Any) -> str | None:
@@ -136,7 +136,7 @@ def _find_path(value: Any) -> str | None:
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list | tuple):
-        return next((found for one in value if (found := _find_path(one)) is not None), None)
+        return next((path for part in value if (path := _find_path(part)) is not None), None)
     return None
 
 

@@ -68,7 +68,7 @@ def installed_names() -> list[str]:
         name
         for root in dataset_folders()
         for name, folders in name_folders(root)
-        if any(is_version(one) and _holds_manifest(root / name / one) for one in folders)
+        if any(is_version(folder) and _holds_manifest(root / name / folder) for folder in folders)
     }
     return sorted(names)
 
@@ -174,8 +174,8 @@ def partial_names() -> list[str]:
         name
         for root in dataset_folders()
         for name, folders in name_folders(root)
-        for one in folders
-        if is_partial(Path(one)) and (root / name / one / PARTIAL_FILE).is_file()
+        for folder in folders
+        if is_partial(Path(folder)) and (root / name / folder / PARTIAL_FILE).is_file()
     }
     return sorted(names)
 

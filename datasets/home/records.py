@@ -266,8 +266,8 @@ def check_offered(manifest: Manifest) -> None:
 def check_linked(name: str, version: str, entry: ForeignEntry) -> None:
     """Refuse to list a file under a name and version that mean something else on this machine."""
     file = _shipped_file(name, version)
-    if file is not None and [(one.url, one.sha256) for one in file.each] != [
-        (one.url, one.sha256) for one in entry.each
+    if file is not None and [(part.url, part.sha256) for part in file.each] != [
+        (part.url, part.sha256) for part in entry.each
     ]:
         raise VersionExistsError(
             f"{name}@{version} is already the file {file.place}, which orlog lists, and a version "

@@ -81,8 +81,8 @@ class _Registries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     registries: list[Registry]
 
     def __post_init__(self) -> None:
-        _refuse_repeated("registry", [one.name for one in self.registries])
-        _refuse_repeated("registry with URL", [one.url for one in self.registries])
+        _refuse_repeated("registry", [registry.name for registry in self.registries])
+        _refuse_repeated("registry with URL", [registry.url for registry in self.registries])
 
 
 class _SeenIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -172,7 +172,7 @@ def remove_registry(name: str) -> Registry:
     path = registries_file()
     with sole_writer(path):
         removed = _find(name)
-        _write(path, [one for one in read_registries() if one.name != name])
+        _write(path, [registry for registry in read_registries() if registry.name != name])
     return removed
 
 
@@ -227,7 +227,7 @@ def _refuse_older(registry: Registry, index: _SeenIndex, seen: dict[str, _SeenIn
 
 
 def _find(name: str) -> Registry:
-    names = {one.name: one for one in read_registries()}
+    names = {registry.name: registry for registry in read_registries()}
     if name not in names:
         raise NotFoundError(
             f"no registry is called {name[:60]!r}{did_you_mean(name, names) or '.'} To see all, run: "

@@ -123,7 +123,7 @@ def _each_task_alike(parents: Sequence[Dataset], words: list[list[str]]) -> tupl
 def _weighted(selections: Sequence[Selection], weights: list[float] | None) -> tuple[np.ndarray, tuple[float, ...]]:
     """Return the component of each episode, and the weights of components; none without weights."""
     if weights is None:
-        return np.zeros(sum(len(one.index) for one in selections), np.int64), ()
+        return np.zeros(sum(len(selection.index) for selection in selections), np.int64), ()
     components = []
     shares: list[float] = []
     for selection, weight in zip(selections, weights, strict=True):
@@ -148,10 +148,10 @@ def _check_alike(first: Dataset, other: Dataset) -> None:
     """Refuse to combine datasets with different spaces or columns."""
     where = f"{first.name} and {other.name} cannot be combined"
     for kind in _SPACES.values():
-        expected, found = getattr(first, kind), getattr(other, kind)
-        if expected != found:
+        expected, actual = getattr(first, kind), getattr(other, kind)
+        if expected != actual:
             raise SchemaError(
-                f"{where}: {kind} {expected} and {found}; combine_datasets with pad=True fills up vectors of "
+                f"{where}: {kind} {expected} and {actual}; combine_datasets with pad=True fills up vectors of "
                 "unequal length."
             )
     columns, others = first.schema.columns(), other.schema.columns()
@@ -187,7 +187,7 @@ def _padded_schema(parents: Sequence[Dataset], words: Sequence[Sequence[str]]) -
     schema = Schema(
         observation_space=made["observations"],
         action_space=actions,
-        reward_dtype=np.result_type(first.reward_dtype, *(one.reward_dtype for one in others)),
+        reward_dtype=np.result_type(first.reward_dtype, *(other.reward_dtype for other in others)),
         extras=dict(sorted(extras.items())),
         variable={**kept, WORDS: "text"},
     )
@@ -326,7 +326,7 @@ class PaddedVersion(StoredVersion):
         """Return the manifest without what no longer holds."""
         given = self._stored.manifest
         changes: dict[str, Any] = {
-            field: {name: one for name, one in getattr(given, field).items() if name in self._same}
+            field: {name: entry for name, entry in getattr(given, field).items() if name in self._same}
             for field in ("dimension_names", "outside_bounds")
         }
         changes["roles"] = {

@@ -28,8 +28,8 @@ def to_dict(dataset: Dataset, episodes: Iterable[int] | None = None) -> dict[str
         raise SchemaError(f"{dataset.name}: there is no episode to hand over.")
     lengths = [len(episode.rewards) for episode in chosen]
     columns: dict[str, Any] = {
-        "observations": _joined([_rows(one.observations, slice(None, -1)) for one in chosen]),
-        "next_observations": _joined([_rows(one.observations, slice(1, None)) for one in chosen]),
+        "observations": _joined([_rows(episode.observations, slice(None, -1)) for episode in chosen]),
+        "next_observations": _joined([_rows(episode.observations, slice(1, None)) for episode in chosen]),
     }
     for name in ("actions", "rewards", "terminations", "truncations", "infos"):
         columns[name] = _joined([getattr(episode, name) for episode in chosen])

@@ -147,7 +147,7 @@ class Dataset:
         if not self.in_place:
             return
         wanted = self.columns if columns is None else [*columns]
-        names = [one for one in self.columns if {one, one.partition("@")[0]} & {*wanted}]
+        names = [column for column in self.columns if {column, column.partition("@")[0]} & {*wanted}]
         for stored, some in self._selection.runs(episodes):
             stored.bring(names, some, names if indexes else (), ahead)
 
@@ -200,7 +200,7 @@ class Dataset:
 
     def _agreed(self, field: str, kept: Container[str]) -> dict[str, Any]:
         first, *others = (getattr(stored.manifest, field) for stored in self._selection.versions)
-        same = {name for name in first if all(one.get(name) == first[name] for one in others)}
+        same = {name for name in first if all(other.get(name) == first[name] for other in others)}
         return {name: value for name, value in first.items() if name in same and name in kept}
 
     @property
@@ -336,8 +336,8 @@ class Dataset:
         done = 0
         for block, lengths in self.blocks(wanted):
             for position in range(len(lengths)):
-                one = slice_block(block, lengths, position, position + 1)
-                yield self._episode(one, int(wanted[done + position]))
+                columns = slice_block(block, lengths, position, position + 1)
+                yield self._episode(columns, int(wanted[done + position]))
             done += len(lengths)
 
     def sample_episodes(self, count: int, *, seed: int) -> list[Episode]:
@@ -364,7 +364,7 @@ class Dataset:
             for column in stored.manifest.columns
             if column.name in self.columns
         )
-        step_bytes = total_bytes / max(1, sum(one.manifest.total_steps for one in versions))
+        step_bytes = total_bytes / max(1, sum(version.manifest.total_steps for version in versions))
         edges = episode_blocks(lengths.cumsum(), max(1, int(BLOCK_BYTES / step_bytes)))
         for first, last in itertools.pairwise(edges.tolist()):
             yield self._block(wanted[first:last]), lengths[first:last]
@@ -633,7 +633,7 @@ class Dataset:
 
     def checked_environment(self, *, trust_environment: bool = False) -> EnvironmentRecord:
         """Return `environment`, if making it is allowed; errors are those of `recover_environment`."""
-        versions = [(one.manifest, one.folder) for one in self._selection.versions]
+        versions = [(version.manifest, version.folder) for version in self._selection.versions]
         return check_environment(self.name, self.environment, versions, trust_environment=trust_environment)
 
     def restore(self, env: Any, episode: int, step: int) -> Any:

@@ -86,7 +86,7 @@ def video_bytes(manifest: Manifest, column: str) -> int:
 def columns_of(manifest: Manifest, dataset: Dataset | None) -> list[dict[str, Any]]:
     """Return name, type, shape and rows of each column of a version, or of `dataset`, which may be a view of it."""
     is_view = dataset is not None and dataset.operation is not None
-    found = []
+    columns = []
     for column in manifest.columns:
         rows: int | None = column.rows
         if dataset is not None and column.name not in dataset.columns:
@@ -95,17 +95,17 @@ def columns_of(manifest: Manifest, dataset: Dataset | None) -> list[dict[str, An
             rows = None
             if offsets_of(column.name) is None:
                 rows = expected_rows(column.name, dataset.total_episodes, dataset.total_steps)
-        found.append({"name": column.name, "dtype": column.dtype, "shape": column.shape, "rows": rows})
-    return found
+        columns.append({"name": column.name, "dtype": column.dtype, "shape": column.shape, "rows": rows})
+    return columns
 
 
 def versions_of(name: str, known: Mapping[str, tuple[Manifest, Path | None]]) -> list[dict[str, Any]]:
     """Return what is to be shown of versions, which are `known_versions(name)`, in their order."""
     history = read_history(name)
-    found = []
+    versions = []
     for version, (manifest, folder) in known.items():
         status = history.get(version)
-        found.append(
+        versions.append(
             {
                 "version": manifest.version,
                 "rebuild": rebuild_text(manifest) or None,
@@ -120,4 +120,4 @@ def versions_of(name: str, known: Mapping[str, tuple[Manifest, Path | None]]) ->
                 "use": "" if status is None else status.use,
             }
         )
-    return found
+    return versions

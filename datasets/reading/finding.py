@@ -144,13 +144,13 @@ def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifes
         except NotFoundError:
             continue
         if (manifest.name, manifest.version) != (wanted.name, version):
-            expected, found = f"{wanted.name}@{version}", f"{manifest.name}@{manifest.version}"
+            expected, actual = f"{wanted.name}@{version}", f"{manifest.name}@{manifest.version}"
             raise ManifestError(
-                f"{folder}: expected {expected}, found {found}; move the folder away, then run: "
+                f"{folder}: expected {expected}, found {actual}; move the folder away, then run: "
                 f"orlog build {wanted.name}",
                 file=MANIFEST_FILE,
                 expected=expected,
-                found=found,
+                found=actual,
             )
         if manifest.digest.startswith(wanted.digest):
             message = status_message(wanted.name, version, history)
@@ -185,7 +185,7 @@ def read_installed(name: str) -> list[Manifest]:
 
 def known_names() -> set[str]:
     """Return the names of all datasets that orlog builds or lists, and of those here."""
-    built = {one.name for one in recorded_manifests() if one.recipe is not None}
+    built = {manifest.name for manifest in recorded_manifests() if manifest.recipe is not None}
     return {*built, *installed_names(), *shipped_names()}
 
 

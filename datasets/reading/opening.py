@@ -150,7 +150,7 @@ def open_part(folder: Path, choice: Choice) -> Dataset:
         manifest = read_manifest(folder / MANIFEST_FILE)
         columns = check_choice(manifest, choice, folder)
         here = set(read_partial(folder, manifest) or ())
-        absent = [one.path for one in plain_objects(manifest, columns) if one.path not in here]
+        absent = [item.path for item in plain_objects(manifest, columns) if item.path not in here]
         if not absent:
             wanted = wanted_objects(folder, manifest, columns, choice.episodes)
             absent = [item.path for item in wanted if item.path not in here]
@@ -343,7 +343,7 @@ def combine_datasets(
         raise ValueError("combine_datasets needs at least one dataset.")
     if isinstance(weights, str) and weights != TASKS:
         raise wrong_type("weights", f"a number for each dataset, or {TASKS!r}", weights)
-    if weights is None and any(one.mixture is not None and one.total_steps for one in parents):
+    if weights is None and any(parent.mixture is not None and parent.total_steps for parent in parents):
         # A saved view without weights ignores those of its parents, and has to keep that meaning
         # and its digest. So the shares are written into the operation.
         weights = [dataset.total_steps for dataset in parents]
@@ -358,7 +358,7 @@ def combine_datasets(
 def _shares(weights: Sequence[float], count: int) -> list[float]:
     """Return weights scaled to sum to 1."""
     numbers = [float(weight) for weight in weights]
-    if len(numbers) != count or not all(math.isfinite(one) and one >= 0 for one in numbers):
+    if len(numbers) != count or not all(math.isfinite(number) and number >= 0 for number in numbers):
         raise ValueError(f"expected {count} weights that are not negative, found {numbers}.")
     total = math.fsum(numbers)
     if total <= 0:

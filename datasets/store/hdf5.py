@@ -73,14 +73,14 @@ def write_hdf5(
     copied = Hdf5Reader(target, rows)
     for spec, count in rows.items():
         expected = written.part.columns[spec.name].blake3
-        found = hash_values(functools.partial(copied.read, spec.name), spec, count)
-        if found != expected:
+        actual = hash_values(functools.partial(copied.read, spec.name), spec, count)
+        if actual != expected:
             advice = (
                 "the source, the memory, the disk or HDF5 is at fault: verify the source, then run "
                 "the same command again."
             )
             where = f"{path}, column {spec.name}, blake3"
-            raise mismatch(where, DATA_FILE, expected, found, advice)
+            raise mismatch(where, DATA_FILE, expected, actual, advice)
     return [StoredObject(path=DATA_FILE, size_bytes=path.stat().st_size, sha256=hash_file(path))]
 
 

@@ -52,13 +52,13 @@ class Problem:
         return f"{text}; it holds {', '.join(held)}" if held else text
 
 
-def mismatch(where: str, file: str, expected: object, found: object, advice: str = "") -> IntegrityError:
+def mismatch(where: str, file: str, expected: object, actual: object, advice: str = "") -> IntegrityError:
     """Return the error for an object, `file`, that is not what is expected; `advice` says what to do."""
     return IntegrityError(
-        f"{where}: expected {expected}, found {found}{f'; {advice}' if advice else '.'}",
+        f"{where}: expected {expected}, found {actual}{f'; {advice}' if advice else '.'}",
         file=file,
         expected=str(expected),
-        found=str(found),
+        found=str(actual),
     )
 
 
@@ -142,15 +142,15 @@ def check_object(folder: Path, item: StoredObject, progress: Callable[[int], Non
 def check_sha256(folder: Path, item: StoredObject, progress: Callable[[int], None] = lambda _: None) -> Problem | None:
     """Return what is wrong with the bytes of an object that passed `check_places`."""
     try:
-        found = hash_file(folder / item.path, progress)
+        actual = hash_file(folder / item.path, progress)
     except OSError as error:
         return _unreadable(item, error)
-    if found != item.sha256:
-        return Problem(item.path, "damaged", f"sha256 {item.sha256}", f"sha256 {found}")
+    if actual != item.sha256:
+        return Problem(item.path, "damaged", f"sha256 {item.sha256}", f"sha256 {actual}")
     return None
 
 
 def _unreadable(item: StoredObject, error: OSError) -> Problem:
     refuse_too_many_files(item.path, error)
-    found = f"an error: {error.strerror or error}"
-    return Problem(item.path, "unreadable", f"sha256 {item.sha256}", found)
+    problem = f"an error: {error.strerror or error}"
+    return Problem(item.path, "unreadable", f"sha256 {item.sha256}", problem)

@@ -72,9 +72,9 @@ def choose_for_images(frames: np.ndarray, encoding: Encoding) -> Encoding:
     plain = dataclasses.replace(encoding, compression="zstd", bit_shuffle=False, difference_axis=None)
     chunks = max(1, len(frames) // encoding.chunk_rows)
     tried = sorted({chunks * number // SAMPLED_CHUNKS for number in range(SAMPLED_CHUNKS)})
-    rows = [slice(one * encoding.chunk_rows, (one + 1) * encoding.chunk_rows) for one in tried]
+    rows = [slice(chunk * encoding.chunk_rows, (chunk + 1) * encoding.chunk_rows) for chunk in tried]
     samples = [np.ascontiguousarray(frames[part]) for part in rows]
-    sizes = [sum(len(_encode_chunk(sample, one)) for sample in samples) for one in (encoding, plain)]
+    sizes = [sum(len(_encode_chunk(sample, candidate)) for sample in samples) for candidate in (encoding, plain)]
     return encoding if sizes[0] <= sizes[1] else plain
 
 
@@ -112,12 +112,12 @@ class Shard:
         self.name = name
         self._file = -1
         self._file = self._open(path, size_bytes)
-        found = os.fstat(self._file).st_size
+        actual = os.fstat(self._file).st_size
         index_bytes = index_bytes_of(chunks)
-        if found != size_bytes or found < index_bytes:
+        if actual != size_bytes or actual < index_bytes:
             expected = max(size_bytes, index_bytes)
-            raise mismatch(name, name, f"{expected} bytes", f"{found} bytes")
-        self._end = found - index_bytes
+            raise mismatch(name, name, f"{expected} bytes", f"{actual} bytes")
+        self._end = actual - index_bytes
         index = self._read_index(index_bytes)
         check_bytes(index, f"{name}, index of chunks", name)
         self._index = places_in(index)
@@ -128,8 +128,8 @@ class Shard:
             return os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
         except OSError as error:
             refuse_too_many_files(path, error)
-            found = f"no file that can be read: {error.strerror or error}"
-            raise mismatch(self.name, self.name, f"{size_bytes} bytes", found) from error
+            problem = f"no file that can be read: {error.strerror or error}"
+            raise mismatch(self.name, self.name, f"{size_bytes} bytes", problem) from error
 
     def _read_index(self, index_bytes: int) -> bytes:
         """Return the index of chunks with its checksum, which is not compared yet."""
@@ -226,5 +226,5 @@ def check_bytes(data: bytes, what: str, name: str) -> None:
     if len(data) < _CRC_BYTES:
         raise IntegrityError(f"{what}: too short to hold a checksum.", file=name)
     stored = int.from_bytes(data[-_CRC_BYTES:], "little")
-    found = int(google_crc32c.value(data[:-_CRC_BYTES]))
-    raise mismatch(f"{what}: damaged: crc32c", name, f"{stored:08x}", f"{found:08x}")
+    actual = int(google_crc32c.value(data[:-_CRC_BYTES]))
+    raise mismatch(f"{what}: damaged: crc32c", name, f"{stored:08x}", f"{actual:08x}")

@@ -273,8 +273,8 @@ def check_opening(folder: Path, manifest: Manifest) -> list[Problem]:
     except MissingExtraError:
         return []
     except IntegrityError as error:
-        found = clause(error).removeprefix(f"{folder}: ")
-        return [Problem(error.file, "not of the format", "store format 1", found)]
+        problem = clause(error).removeprefix(f"{folder}: ")
+        return [Problem(error.file, "not of the format", "store format 1", problem)]
     return []
 
 
@@ -301,9 +301,9 @@ def check_values(version: StoredVersion, progress: Callable[[int], None] = lambd
                 wrong_columns.add(name)
     stated = Counter(version.manifest.non_finite)
     for name in sorted({*stated, *non_finite} - wrong_columns):
-        expected, found = f"non_finite {stated[name]}", f"non_finite {non_finite[name]}"
-        if expected != found:
-            problems.append(Problem(name, "other values", expected, found))
+        expected, actual = f"non_finite {stated[name]}", f"non_finite {non_finite[name]}"
+        if expected != actual:
+            problems.append(Problem(name, "other values", expected, actual))
     try:
         if places:
             check_sizes(version.manifest, places)
@@ -352,7 +352,7 @@ def _check_column(
             no_bool += int(np.count_nonzero(values.view(np.uint8) > 1))
 
     try:
-        found = version.hash_column(number, name, see)
+        actual = version.hash_column(number, name, see)
     except IntegrityError as error:
         return [Problem(where, "damaged", f"blake3 {expected}", clause(error))], 0
     # What is read in place was compared with its hashes when it came, and may be gone from here by now.
@@ -361,8 +361,8 @@ def _check_column(
         Problem(path, "other hashes", f"those in {CHUNKS_FILE} and {SHARDS_FILE}", "others")
         for path in shards_of_other_hashes(version.folder, stated, where)
     ]
-    if found != expected:
-        problems.append(Problem(where, "other values", f"blake3 {expected}", f"blake3 {found}"))
+    if actual != expected:
+        problems.append(Problem(where, "other values", f"blake3 {expected}", f"blake3 {actual}"))
     if no_bool:
         others = f"{no_bool} other bytes"
         problems.append(Problem(where, "other values", "bool: bytes 0 and 1", others))
@@ -423,8 +423,8 @@ def check_where_it_is(
             else:
                 elsewhere.check(path, room, chunks)
         except IntegrityError as error:
-            found = error.found or clause(error)
-            return [Problem(path, "damaged", error.expected, found, column_of(path))]
+            problem = error.found or clause(error)
+            return [Problem(path, "damaged", error.expected, problem, column_of(path))]
         return []
 
     problems: list[Problem] = []

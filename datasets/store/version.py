@@ -66,7 +66,7 @@ class StoredVersion:
         parts = parts_of(self.manifest)
         # The first row of each part in a column, followed by the number of all rows.
         self._first_rows = {
-            name: [*itertools.accumulate((one.columns[name].rows for one in parts), initial=0)]
+            name: [*itertools.accumulate((stored.columns[name].rows for stored in parts), initial=0)]
             for name in self._columns
         }
         if self.elsewhere is None:
