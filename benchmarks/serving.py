@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -155,9 +156,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.spans.append((began, time.monotonic()))
 
     def do_HEAD(self) -> None:
-        file = self.folder / self.path.lstrip("/")
+        file = self._file()
         time.sleep(self.latency)
         self._begin(200 if file.is_file() else 404, file.stat().st_size if file.is_file() else 0)
+
+    def _file(self) -> Path:
+        return self.folder / urllib.parse.unquote(self.path).lstrip("/")
 
     def _say(self, text: str) -> None:
         self._begin(200, len(text))
@@ -165,10 +169,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         time.sleep(self.latency)
-        if not (self.folder / self.path.lstrip("/")).is_file():
+        if not self._file().is_file():
             self._begin(404, 0)
             return
-        with (self.folder / self.path.lstrip("/")).open("rb") as file:
+        with self._file().open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
             start, stop = 0, size
