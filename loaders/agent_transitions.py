@@ -101,7 +101,7 @@ def _by_agent(values: Tensor, widths: Sequence[int]) -> Tensor:
     """Return what agents have side by side as `[rows, agents, numbers]`, padded with zeros to the widest."""
     if min(widths) == max(widths):
         return values.view(len(values), len(widths), -1)
-    return torch.stack([pad(one, max(widths)) for one in values.split_with_sizes([*widths], 1)], 1)
+    return torch.stack([pad(part, max(widths)) for part in values.split_with_sizes([*widths], 1)], 1)
 
 
 class AgentTransitions(Batches[AgentBatch]):

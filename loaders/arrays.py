@@ -225,7 +225,7 @@ class Arrays:
         total = np.zeros(self.obs_dim)
         squares = np.zeros(self.obs_dim)
         matrix = self.rows.cpu().numpy()
-        blocks = [(one, min(one + 65536, self.total_steps)) for one in range(0, self.total_steps, 65536)]
+        blocks = [(first, min(first + 65536, self.total_steps)) for first in range(0, self.total_steps, 65536)]
         # Two passes in blocks of float64: a sum of float32 over millions of rows would drift.
         with self.in_order():
             for block in blocks:
@@ -250,9 +250,9 @@ def as_arrays(data: Given | Arrays, infos: Sequence[str] = ()) -> Arrays:
     there = () if data.infos is None else tuple(data.infos.observation_leaves)
     lacking = [name for name in wanted if name not in there]
     if lacking:
-        found = f"the infos {', '.join(there)}" if there else "no infos"
+        given = f"the infos {', '.join(there)}" if there else "no infos"
         raise SchemaError(
-            f"{data.name or 'these arrays'}: loaded with {found}, without {lacking[0]!r}; load them "
+            f"{data.name or 'these arrays'}: loaded with {given}, without {lacking[0]!r}; load them "
             f"with it: orlog.load_arrays(ds, infos={tuple(dict.fromkeys([*there, *wanted]))})."
         )
     return data

@@ -54,8 +54,8 @@ class Tensors:
     def nbytes(self) -> int:
         """Bytes of all its tensors."""
         values = [getattr(self, field.name) for field in dataclasses.fields(self)]
-        tensors = [one for value in values for one in (value.values() if isinstance(value, dict) else [value])]
-        return sum(one.nbytes for one in tensors if one is not None)
+        tensors = [tensor for value in values for tensor in (value.values() if isinstance(value, dict) else [value])]
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     def split(self: TensorsT, size: int) -> Iterator[TensorsT]:  # noqa: PYI019
         """Yield batches of `size` items each, views of this one, which has a multiple of them."""
@@ -74,7 +74,7 @@ class Tensors:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, dict):
-                changed[field.name] = {key: change(one) for key, one in value.items()}
+                changed[field.name] = {key: change(tensor) for key, tensor in value.items()}
             elif isinstance(value, Tensor):
                 changed[field.name] = change(value)
         return dataclasses.replace(self, **changed)
@@ -317,7 +317,7 @@ def with_infos(batch: TensorsT, infos: dict[str, Tensor]) -> TensorsT:
 
 def each(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Return a tensor changed by a function, or each tensor of a dict."""
-    return {key: change(one) for key, one in values.items()} if isinstance(values, dict) else change(values)
+    return {key: change(tensor) for key, tensor in values.items()} if isinstance(values, dict) else change(values)
 
 
 def joined(pieces: Sequence[TensorsT]) -> TensorsT:
@@ -330,7 +330,7 @@ def joined(pieces: Sequence[TensorsT]) -> TensorsT:
         if parts[0] is None:
             values[field.name] = None
         elif isinstance(parts[0], dict):
-            values[field.name] = {key: torch.cat([one[key] for one in parts]) for key in parts[0]}
+            values[field.name] = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
         else:
             values[field.name] = torch.cat(parts)
     return type(pieces[0])(**values)
@@ -341,6 +341,6 @@ def _cut(value: Any, size: int) -> Iterable[Any]:
     if value is None:
         return itertools.repeat(None)
     if isinstance(value, dict):
-        parts = [_cut(one, size) for one in value.values()]
+        parts = [_cut(part, size) for part in value.values()]
         return (dict(zip(value, some, strict=True)) for some in zip(*parts, strict=True))
     return tuple(value.reshape(len(value) // size, size, *value.shape[1:]).unbind(0))

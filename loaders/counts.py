@@ -44,21 +44,21 @@ def count_transitions(arrays: Arrays) -> CountBatch:
     packed = arrays.rows[:, arrays.columns["rewards"].start :][rows]
     rewards, terminations = packed[:, 0], packed[:, 1]
     steps = torch.stack([given[rows], taken[rows], given[rows + 1], terminations.to(taken.dtype)])
-    found, place = torch.unique(steps.long(), dim=1, return_inverse=True)
+    distinct, place = torch.unique(steps.long(), dim=1, return_inverse=True)
     weights = torch.from_numpy(step_probabilities(arrays) * arrays.total_steps).to(given.device)
 
     def summed(values: Tensor) -> Tensor:
-        totals = torch.zeros(found.shape[1], dtype=torch.float64, device=given.device)
+        totals = torch.zeros(distinct.shape[1], dtype=torch.float64, device=given.device)
         return totals.index_add_(0, place, values.double())
 
     counts = summed(weights)
     there = counts > 0  # a mixture may leave steps out
     means = (summed(weights * rewards) / counts)[there]
     return CountBatch(
-        observations=found[0][there],
-        actions=found[1][there],
-        next_observations=found[2][there],
-        terminations=found[3][there].float(),
+        observations=distinct[0][there],
+        actions=distinct[1][there],
+        next_observations=distinct[2][there],
+        terminations=distinct[3][there].float(),
         rewards=means.float(),
         counts=counts[there].float(),
     )

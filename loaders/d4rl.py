@@ -224,14 +224,14 @@ def _arrays_of_file(dataset: Dataset) -> tuple[dict[str, np.ndarray], np.ndarray
     # Which observations are rows of the file; the zeros after a terminal step are not.
     finals = np.cumsum(lengths + 1) - 1
     observations = np.delete(_flat(dataset, "observations"), finals[~lost], axis=0)
-    found = {}
+    columns = {}
     for name, values in arrays.items():
-        found[name] = np.zeros((len(is_known), *values.shape[1:]), values.dtype)
-        found[name][is_known] = values
+        columns[name] = np.zeros((len(is_known), *values.shape[1:]), values.dtype)
+        columns[name][is_known] = values
     truncations = dataset.column("truncations").astype(np.bool_)
-    found["timeouts"][is_known] = truncations & arrays["terminals"]
-    found["timeouts"][~is_known] = True
-    return {**found, "observations": observations}, is_known
+    columns["timeouts"][is_known] = truncations & arrays["terminals"]
+    columns["timeouts"][~is_known] = True
+    return {**columns, "observations": observations}, is_known
 
 
 def _warn(count: int) -> None:

@@ -62,7 +62,7 @@ class TextTable:
     def texts(self) -> tuple[str, ...]:
         """The texts by place."""
         try:
-            return tuple(one.decode() for one in self._places)
+            return tuple(text.decode() for text in self._places)
         except UnicodeDecodeError as error:
             raise SchemaError(f"column {self._column}: a text is not UTF-8: {error.object!r:.80}.") from error
 
@@ -143,7 +143,7 @@ class Layout:
     @property
     def row_bytes(self) -> Mapping[str, int]:
         """Bytes per row of each of `others`, and of the matrix under the empty name."""
-        kept = {name: one.dtype.itemsize * math.prod(one.shape) for name, one in self.others.items()}
+        kept = {name: spec.dtype.itemsize * math.prod(spec.shape) for name, spec in self.others.items()}
         return {"": 4 * self.width, **kept}
 
     @property
@@ -154,7 +154,7 @@ class Layout:
     @property
     def forms(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Row shape and dtype of each of `others`, and of the matrix under the empty name."""
-        kept = {name: (one.shape, one.dtype) for name, one in self.others.items()}
+        kept = {name: (spec.shape, spec.dtype) for name, spec in self.others.items()}
         return {"": ((self.width,), np.dtype(np.float32)), **kept}
 
     @property
@@ -192,12 +192,12 @@ def layout_of(dataset: Dataset) -> Layout:
             f"{dataset.name}: no steps to sample from in {dataset.total_episodes} episodes; if it is "
             "a view, choose a filter that keeps some."
         )
-    obs = [_form_of(dataset, *one) for one in leaf_spaces(dataset.observation_space, "observations")]
-    actions = [_form_of(dataset, *one) for one in leaf_spaces(dataset.action_space, "actions")]
-    kinds = {one.kind for one in actions}
+    obs = [_form_of(dataset, *leaf) for leaf in leaf_spaces(dataset.observation_space, "observations")]
+    actions = [_form_of(dataset, *leaf) for leaf in leaf_spaces(dataset.action_space, "actions")]
+    kinds = {action.kind for action in actions}
     if len(actions) > 1 and "packed" in kinds and kinds != {"packed"}:
         raise SchemaError(f"{dataset.name}: actions that mix floats and integers cannot be sampled.")
-    if len(actions) > 1 and any(one.shape or one.kind == "text" for one in actions if one.kind != "packed"):
+    if len(actions) > 1 and any(action.shape or action.kind == "text" for action in actions if action.kind != "packed"):
         raise SchemaError(
             f"{dataset.name}: actions of several parts can be sampled if all are floats, or if each is one "
             f"integer; found {dataset.action_space}."
@@ -219,26 +219,26 @@ def layout_of(dataset: Dataset) -> Layout:
         if form.kind == "text":
             tables[name] = TextTable(form.name)
 
-    for one, inside in zip(obs, space_leaves(dataset.observation_space), strict=True):
+    for part, inside in zip(obs, space_leaves(dataset.observation_space), strict=True):
         key = "/".join(map(str, inside.keys))
         if key in leaves:
             raise SchemaError(f"{dataset.name}: two parts of observations are both named {key!r}.")
-        is_packed = one.kind == "packed"
-        leaves[key] = Leaf(first=position, shape=one.shape) if is_packed else Leaf(column=one.name)
-        place(one, one.name, np.dtype(np.int64) if one.kind == "text" else specs[one.name].dtype)
+        is_packed = part.kind == "packed"
+        leaves[key] = Leaf(first=position, shape=part.shape) if is_packed else Leaf(column=part.name)
+        place(part, part.name, np.dtype(np.int64) if part.kind == "text" else specs[part.name].dtype)
     obs_dim = position
     groups: dict[str, tuple[str, ...]] = {}
     if len(actions) > 1 and kinds == {"kept"}:
-        groups["actions"] = tuple(one.name for one in actions)
+        groups["actions"] = tuple(action.name for action in actions)
         others["actions"] = ColumnSpec("actions", np.dtype(np.int64), (len(actions),))
     else:
-        for one in actions:
-            place(one, "actions", np.dtype(np.int64))
+        for action in actions:
+            place(action, "actions", np.dtype(np.int64))
     action_dim = position - obs_dim
     for name in ("rewards", *_FLAGS):
         packed[name] = slice(position, position + 1)
         position += 1
-    is_vector = not any(one.column for one in leaves.values())
+    is_vector = not any(leaf.column for leaf in leaves.values())
     return Layout(
         packed=packed,
         others=others,
@@ -404,7 +404,7 @@ def _form_of(dataset: Dataset, name: str, leaf: gymnasium.Space[object]) -> _For
 def warn_of_outside(dataset: Dataset) -> None:
     """Warn if a dataset has numbers outside of the bounds of their Box."""
     versions = dataset.selection().versions
-    counts = merge_outside(one.manifest.outside_bounds for one in versions)
+    counts = merge_outside(version.manifest.outside_bounds for version in versions)
     if not counts:
         return
     bounds = bounds_of(dataset.observation_space, dataset.action_space)

@@ -104,7 +104,7 @@ def gather_around(
     rows, first_rows, last_rows = chosen.unbind(1)
     if (
         _compiled is None
-        or not all(_is_plain(source, one) for one in (rows, first_rows, last_rows, offsets))
+        or not all(_is_plain(source, tensor) for tensor in (rows, first_rows, last_rows, offsets))
         or _is_on_disk(source)
         or not (source.shape[1] and len(rows) and len(offsets))
     ):
@@ -119,7 +119,7 @@ def gather_around(
         len(source),
         source.stride(0) * source.itemsize,
         source.shape[1] * source.itemsize,
-        *(one.data_ptr() for one in (rows, first_rows, last_rows)),
+        *(tensor.data_ptr() for tensor in (rows, first_rows, last_rows)),
         count,
         before_last,
         offsets.data_ptr(),
@@ -137,7 +137,7 @@ def nearest_rows(
     chosen: Int64[Tensor, "items three"], offsets: Int64[Tensor, " slots"], *, before_last: int
 ) -> tuple[Int64[Tensor, "items slots"], Bool[Tensor, "items slots"]]:
     """Return the rows that `gather_around` reads, and which of them are those that were asked for."""
-    rows, first_rows, last_rows = (one[:, None] for one in chosen.unbind(1))
+    rows, first_rows, last_rows = (column[:, None] for column in chosen.unbind(1))
     wanted = rows + offsets
     nearest = torch.minimum(torch.maximum(wanted, first_rows), last_rows - before_last)
     return nearest, nearest == wanted

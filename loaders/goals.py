@@ -112,7 +112,7 @@ class GoalMixture:
 
     def __post_init__(self) -> None:
         kinds = (self.current, self.trajectory, self.final, self.random)
-        if not all(0 <= one <= 1 for one in kinds) or not math.isclose(sum(kinds), 1):
+        if not all(0 <= share <= 1 for share in kinds) or not math.isclose(sum(kinds), 1):
             raise ValueError(
                 "the probabilities of a mixture of goals must be in [0, 1] and sum to 1, found "
                 f"current {self.current}, trajectory {self.trajectory}, final {self.final} and "
@@ -124,7 +124,7 @@ class GoalMixture:
         """Cumulative sums of the probabilities, in the order above."""
         sums = itertools.accumulate((self.current, self.trajectory, self.final, self.random))
         # Not 0.9999999999999999, which would leave a sliver for a kind of probability 0.
-        return tuple(1.0 if math.isclose(one, 1) else one for one in sums)
+        return tuple(1.0 if math.isclose(total, 1) else total for total in sums)
 
 
 VALUE_GOALS = GoalMixture(current=0.2, trajectory=0.5, random=0.3, geometric=True)
@@ -521,7 +521,7 @@ def find_goal(arrays: Arrays, key: str) -> Leaf:
     leaves = {**arrays.parts, **arrays.observation_leaves}
     if key and key in leaves:
         return leaves[key]
-    known = [one for one in leaves if one]
+    known = [part for part in leaves if part]
     there = f"its parts are {', '.join(known)}" if known else "it has one part: leave goal_key out"
     end = did_you_mean(str(key), known) or "."
     raise ValueError(f"{arrays.name}: no part of the observation is {key!r}, {there}{end}")
@@ -532,7 +532,7 @@ def _describe(mixture: GoalMixture, discount: float) -> str:
     kinds = (mixture.current, mixture.trajectory, mixture.final, mixture.random)
     is_geometric = mixture.geometric and mixture.trajectory > 0
     later = f"geometric {discount!r}" if is_geometric else "uniform"
-    return ", ".join([*(repr(canonical_number(one)) for one in kinds), later])
+    return ", ".join([*(repr(canonical_number(share)) for share in kinds), later])
 
 
 def _rescale(uniform: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -569,7 +569,7 @@ class GoalParts:
         if self.goal_key is None:
             return observations
         if isinstance(observations, dict):
-            return {key: one for key, one in observations.items() if key != DESIRED}
+            return {key: value for key, value in observations.items() if key != DESIRED}
         return self.numbers(observations)
 
     def wanted(self, observations: Values) -> Tensor:
@@ -582,7 +582,7 @@ class GoalParts:
     def of_states(self, batch: GoalBatch) -> GoalBatch:
         """Return a batch as one of states."""
         observed = {name: getattr(batch, name) for name in _OBSERVATIONS}
-        states: dict[str, Any] = {name: self.states(one) for name, one in observed.items() if one is not None}
+        states: dict[str, Any] = {name: self.states(values) for name, values in observed.items() if values is not None}
         return dataclasses.replace(batch, **states)
 
 

@@ -107,13 +107,13 @@ def info_layout(dataset: Dataset, names: tuple[str, ...]) -> Layout:
             column = name if several else spec.name
             others[column] = ColumnSpec(column, dtype, shape)
             if several:
-                groups[name] = tuple(one.name for one in several)
+                groups[name] = tuple(part.name for part in several)
             leaves[name] = Leaf(column=column)
             continue
         size = math.prod(spec.shape)
-        for one in several or [spec]:
-            if one.name not in packed or several:
-                packed[one.name] = slice(position, position + size)
+        for part in several or [spec]:
+            if part.name not in packed or several:
+                packed[part.name] = slice(position, position + size)
                 position += size
         leaves[name] = Leaf(first=packed[(several or [spec])[0].name].start, shape=shape)
     return Layout(
@@ -134,12 +134,12 @@ def _matching(dataset: Dataset, pattern: str, known: Mapping[str, ColumnSpec]) -
     expression = re.compile("([^/]+)".join(map(re.escape, pattern.split("*"))))
     matching = {match.groups(): spec for name, spec in known.items() if (match := expression.fullmatch(name))}
     several = [matching[parts] for parts in sorted(matching)]
-    for one in several:
-        kind = dataset.schema.variable.get(one.name)
-        if kind is not None or (one.dtype, one.shape) != (several[0].dtype, several[0].shape):
+    for spec in several:
+        kind = dataset.schema.variable.get(spec.name)
+        if kind is not None or (spec.dtype, spec.shape) != (several[0].dtype, several[0].shape):
             raise SchemaError(
                 f"{dataset.name}: columns of {pattern} are given side by side only if they are numbers of one "
-                f"kind and shape; {one.name} holds {kind or f'{one.dtype} {one.shape}'}, {several[0].name} "
+                f"kind and shape; {spec.name} holds {kind or f'{spec.dtype} {spec.shape}'}, {several[0].name} "
                 f"{several[0].dtype} {several[0].shape}; ask for them one by one."
             )
     return several
@@ -156,7 +156,7 @@ def _column_of(dataset: Dataset, name: str) -> ColumnSpec:
     if name in known:
         return known[name]
     column = column_with(dataset.roles, name)
-    specs = {one.name: one for one in known.values()}
+    specs = {spec.name: spec for spec in known.values()}
     if column in specs:
         return specs[column]
     missing = f"{dataset.name}: no info {name!r:.100}"
@@ -176,7 +176,7 @@ def known_infos(dataset: Dataset) -> Mapping[str, ColumnSpec]:
     specs |= dataset.schema.extras  # texts by their paths
     return {
         name if name.startswith(_OF_EPISODES) else name.removeprefix("infos/"): spec
-        for name, spec in sorted(specs.items(), key=lambda one: one[0].startswith(_OF_EPISODES))
+        for name, spec in sorted(specs.items(), key=lambda item: item[0].startswith(_OF_EPISODES))
         if name.startswith(("infos/", _OF_EPISODES)) and "@" not in name
     }
 

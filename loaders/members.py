@@ -76,7 +76,7 @@ def member_arrays(arrays: Arrays, *, rewards: Literal["own", "team"] = "own", in
     first = 0
     for agent, (starts, stops) in enumerate(runs):
         for some in _blocks(starts, stops):
-            source = np.concatenate([np.arange(starts[one], stops[one] + 1) for one in some])
+            source = np.concatenate([np.arange(starts[index], stops[index] + 1) for index in some])
             ends = np.cumsum(stops[some] - starts[some] + 1) - 1
             place = slice(first, first + len(source))
             sources[place] = source
@@ -125,7 +125,7 @@ def separately(
     """
     module, _, function = loader.partition(":")
     make = getattr(importlib.import_module(module), function)
-    streams: list[Iterable[Any]] = [make(one, seed=seed, start=start, **arguments) for one in of_each(arrays)]
+    streams: list[Iterable[Any]] = [make(member, seed=seed, start=start, **arguments) for member in of_each(arrays)]
     return (AgentBatches(several) for several in zip(*streams, strict=True))
 
 
@@ -134,17 +134,17 @@ class AgentBatches(list[Any]):
 
     def to(self, *place: Any, **options: Any) -> AgentBatches:
         """Return the batches on another device."""
-        return AgentBatches(one.to(*place, **options) for one in self)
+        return AgentBatches(batch.to(*place, **options) for batch in self)
 
     def pin_memory(self) -> AgentBatches:
         """Return the batches in page-locked memory."""
-        return AgentBatches(one.pin_memory() for one in self)
+        return AgentBatches(batch.pin_memory() for batch in self)
 
 
 def of_each(arrays: Arrays) -> list[Arrays]:
     """Return member arrays of each agent alone, views of the same memory."""
     members: Members = arrays.team
-    found, row, episode = [], 0, 0
+    parts, row, episode = [], 0, 0
     for agent, count in zip(members.team.agents, members.episodes, strict=True):
         if not count:
             raise SchemaError(
@@ -157,13 +157,13 @@ def of_each(arrays: Arrays) -> list[Arrays]:
         infos = arrays.infos
         own = None if infos is None else _part(infos, place, lengths, infos.digest)
         digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-        found.append(dataclasses.replace(_part(arrays, place, lengths, digest), infos=own))
+        parts.append(dataclasses.replace(_part(arrays, place, lengths, digest), infos=own))
         row, episode = place.stop, episode + count
-    return found
+    return parts
 
 
 def _part(arrays: Arrays, place: slice, lengths: np.ndarray, digest: str) -> Arrays:
-    others = {name: one[place] for name, one in arrays.others.items()}
+    others = {name: tensor[place] for name, tensor in arrays.others.items()}
     return dataclasses.replace(
         arrays, rows=arrays.rows[place], lengths=lengths, others=others, digest=digest, team=None
     )

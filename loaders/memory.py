@@ -59,7 +59,7 @@ def _limits(root: Path) -> Iterator[tuple[Path, str, str, str]]:
     with contextlib.suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text("utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
-            own.update({one: PurePosixPath("/", path) for one in controllers.split(",")})
+            own.update({controller: PurePosixPath("/", path) for controller in controllers.split(",")})
     for group in (own[""], *own[""].parents):
         yield cgroup / group.relative_to("/"), "memory.max", "memory.current", ""
     for group in (own["memory"], *own["memory"].parents):

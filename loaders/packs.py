@@ -185,15 +185,15 @@ class MappedArrays(Arrays):
         """Return the same on another device; for the CPU, return itself."""
         if torch.device(device).type == "cpu":
             return self
-        return Arrays(**{one.name: getattr(self, one.name) for one in dataclasses.fields(Arrays)}).to(device)
+        return Arrays(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Arrays)}).to(device)
 
     def __reduce__(self) -> tuple[Callable[..., MappedArrays], tuple[object, ...]]:
         """Say how to open the same pack elsewhere."""
-        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(Arrays)}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(Arrays)}
         own = {name: value for name, value in fields.items() if value is not self.pack.fields.get(name, fields)}
         mapped = self.pack.fields["others"]
         if "others" in own:  # videos beside maps
-            own["others"] = {name: None if one is mapped.get(name) else one for name, one in self.others.items()}
+            own["others"] = {name: None if value is mapped.get(name) else value for name, value in self.others.items()}
         return _reopen, (self.folder, own)
 
 
@@ -292,7 +292,7 @@ def _folder_of(digest: str) -> Path:
 
 def _origin(dataset: Dataset, digest: str, infos: tuple[str, ...]) -> _Origin:
     """Return what a pack is made from; one whose own digest is not among the sources counts as that of a view."""
-    sources = {one.digest for one in dataset.selection().versions}
+    sources = {version.digest for version in dataset.selection().versions}
     name = dataset.name
     if infos:
         sources.add(digest if dataset.digest in sources else dataset.digest)
@@ -372,7 +372,7 @@ def _make(
         for name in layout.tables:
             write(places[name], other(name), name)
         record()
-        for name in [one for one in layout.others if one not in layout.tables]:
+        for name in [key for key in layout.others if key not in layout.tables]:
             write(places[name], other(name), name)
         write("rows.f32", matrix())
         write("lengths.i64", [dataset.episode_lengths])
@@ -411,25 +411,25 @@ def _open(folder: Path, held: HeldPack | None) -> _Opened:
     path = folder / RECORD_FILE
     record = read_json_file(path, _Record, version=("pack_version", PACK_VERSION), repair=_REPAIR)
     made = path.stat().st_mtime_ns
-    size = sum(math.prod(one.shape) * np.dtype(one.dtype).itemsize for one in record.files.values())
+    size = sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in record.files.values())
     # Reading ahead is wasted on pages that do not stay in memory.
     is_large = size > available_memory() // 2
     advice = getattr(mmap, "MADV_RANDOM" if is_large else "MADV_NORMAL", 0)
     maps: dict[str, np.ndarray] = {}
     of_rows = None
-    for name, one in record.files.items():
-        maps[name], mapped = _map(folder, name, one, made, advice)
+    for name, spec in record.files.items():
+        maps[name], mapped = _map(folder, name, spec, made, advice)
         of_rows = mapped if name == "rows.f32" else of_rows
         if is_large:
             expect_on_disk(maps[name])
     fields = {
         "rows": torch.from_numpy(maps["rows.f32"]),
         "lengths": maps["lengths.i64"],
-        "others": {one.column: torch.from_numpy(maps[name]) for name, one in record.files.items() if one.column},
+        "others": {spec.column: torch.from_numpy(maps[name]) for name, spec in record.files.items() if spec.column},
         "mixture": None,
     }
     if "mixture-steps" in maps:
-        fields["mixture"] = Mixture(**{one.name: maps[f"mixture-{one.name}"] for one in dataclasses.fields(Mixture)})
+        fields["mixture"] = Mixture(**{part.name: maps[f"mixture-{part.name}"] for part in dataclasses.fields(Mixture)})
     return _Opened(folder=folder, record=record, held=held, maps=maps, of_rows=of_rows, advice=advice, fields=fields)
 
 
@@ -437,13 +437,13 @@ def _reopen(folder: Path, own: Mapping[str, Any]) -> MappedArrays:
     """Open a pack that another process has opened."""
     pack = _open(folder, hold_pack(folder))
     mapped = pack.fields["others"]
-    others = {name: mapped[name] if one is None else one for name, one in own.get("others", mapped).items()}
+    others = {name: mapped[name] if value is None else value for name, value in own.get("others", mapped).items()}
     return MappedArrays(**{**pack.fields, **own, "others": others}, pack=pack)
 
 
-def _map(folder: Path, name: str, one: _File, made: int, advice: int) -> tuple[np.ndarray, mmap.mmap | None]:
+def _map(folder: Path, name: str, spec: _File, made: int, advice: int) -> tuple[np.ndarray, mmap.mmap | None]:
     """Map a file copy-on-write, and advise the system how its pages will be read."""
-    path, size = folder / name, math.prod(one.shape) * np.dtype(one.dtype).itemsize
+    path, size = folder / name, math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -452,7 +452,7 @@ def _map(folder: Path, name: str, one: _File, made: int, advice: int) -> tuple[n
             if status.st_mtime_ns > made:
                 raise _damaged(folder, name, "it changed since the pack was made")
             if size == 0:
-                return np.empty(one.shape, one.dtype), None
+                return np.empty(spec.shape, spec.dtype), None
             mapped = mmap.mmap(
                 file.fileno(), size, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
             )
@@ -466,7 +466,7 @@ def _map(folder: Path, name: str, one: _File, made: int, advice: int) -> tuple[n
         raise _damaged(folder, name, f"cannot be read: {error.strerror or error}") from error
     if hasattr(mapped, "madvise"):
         mapped.madvise(advice)
-    return np.frombuffer(mapped, one.dtype).reshape(one.shape), mapped
+    return np.frombuffer(mapped, spec.dtype).reshape(spec.shape), mapped
 
 
 def _damaged(folder: Path, file: str, what: str) -> IntegrityError:
@@ -567,7 +567,7 @@ def _packs(installed: Mapping[str, DatasetName]) -> Iterator[CachedPack]:
                 folder=folder,
                 kind="pack" if is_whole else "leftover",
                 name=origin.name,
-                versions=tuple(installed[one] for one in sources if one in installed),
+                versions=tuple(installed[digest] for digest in sources if digest in installed),
                 is_view=origin.digest not in (origin.sources or installed),
                 size_bytes=sum(path.lstat().st_size for path in folder.iterdir()),
                 last_used=used,

@@ -112,7 +112,7 @@ def _kind_of(dataset: Dataset, needed: int, memory: Memory) -> tuple[Literal["ra
         return "ram", f"within {share}"
     if not is_packed(dataset):
         home = datasets_folder()
-        disk = shutil.disk_usage(next(one for one in (home, *home.parents) if one.exists())).free
+        disk = shutil.disk_usage(next(folder for folder in (home, *home.parents) if folder.exists())).free
         if needed > disk:
             raise ValueError(
                 f"{dataset.name}: {size_text(needed)} of arrays are more than {share}, and more than the "

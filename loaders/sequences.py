@@ -233,5 +233,5 @@ def windows_with_sums(
         if not left.any():
             raise ValueError(f"{arrays.name}: no episode has a {name} below {most:g}; the least is {sums.min():g}.")
         arrays = weighted(arrays, weights_by_episode(arrays, left, per="episode"))
-    stream["infos"] = (*infos, *(f"{one}{TO_GO}" for one in to_go))
+    stream["infos"] = (*infos, *(f"{info}{TO_GO}" for info in to_go))
     return sequences(with_sums_to_go(arrays, to_go), batch_size, length=length, seed=seed, **stream)

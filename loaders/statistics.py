@@ -118,7 +118,7 @@ def stream_statistics(dataset: Dataset, before: Callable[[], None] = lambda: Non
         sums = EpisodeSums(dataset.episode_lengths)
         all_of, count = _moments_of(_streamed(dataset, layout), width, also=lambda block: sums.add(block[:, place]))
         names = {"observations": slice(0, layout.obs_dim), "actions": slice(layout.obs_dim, place)}
-        return _statistics(all_of, count, {**names, "rewards": slice(place, place + 1)}, sums.found)
+        return _statistics(all_of, count, {**names, "rewards": slice(place, place + 1)}, sums.totals)
 
     counts = dataset.total_steps, dataset.total_episodes
     return _cached(dataset.digest, counts, (layout.obs_dim, layout.action_dim), compute)
@@ -226,7 +226,7 @@ class EpisodeSums:
         self._ends = np.cumsum(lengths)
         self._done = self._steps = 0
         self._open: list[np.ndarray] = []  # of the episode that is not over
-        self.found = np.zeros(len(lengths))
+        self.totals = np.zeros(len(lengths))
 
     def add(self, values: np.ndarray) -> None:
         """Add the values of the next steps."""
@@ -237,7 +237,7 @@ class EpisodeSums:
             stops = self._ends[self._done : over] - begin
             starts = np.concatenate([[0], stops[:-1]])
             whole = values[: stops[-1]]
-            self.found[self._done : over] = np.add.reduceat(whole, starts, dtype=np.float64)
+            self.totals[self._done : over] = np.add.reduceat(whole, starts, dtype=np.float64)
             self._done, self._steps = over, begin + int(stops[-1])
             values = values[stops[-1] :]
         self._open = [values.copy()]
@@ -304,11 +304,11 @@ def _cached(
     with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
         known = json.loads(path.read_text("utf-8"))
         if (known["form"], known["checksum"]) == (form, _checksum(known["parts"])):
-            parts = {name: _moments(one) for name, one in known["parts"].items()}
+            parts = {name: _moments(part) for name, part in known["parts"].items()}
             return Statistics(steps=counts[0], episodes=counts[1], **parts)
     computed = compute()
     # As JSON values, which keep float64 numbers bit for bit.
-    plain = {name: {key: one.tolist() for key, one in _fields(getattr(computed, name))} for name in _PARTS}
+    plain = {name: {key: values.tolist() for key, values in _fields(getattr(computed, name))} for name in _PARTS}
     # A home that is full or read-only, as on cluster nodes, must not prevent training.
     with contextlib.suppress(StorageError), sole_writer(path):
         replace_json_file(path, {"form": form, "parts": plain, "checksum": _checksum(plain)})
@@ -370,7 +370,7 @@ def sums_to_go(
     passes.
     """
     numbers = values.cpu().numpy()
-    found = np.empty(len(numbers), np.float32)
+    sums = np.empty(len(numbers), np.float32)
     # In blocks of episodes, since temporary arrays take many bytes a step.
     edges = episode_blocks(arrays.final_rows, _SUMMED_ROWS)
     with arrays.in_order():
@@ -384,8 +384,8 @@ def sums_to_go(
                 inside = np.flatnonzero(left > reach)
                 total[inside] += discount**reach * total[inside + reach]
                 reach *= 2
-            found[rows] = total
-    return torch.from_numpy(found).to(arrays.rows.device)
+            sums[rows] = total
+    return torch.from_numpy(sums).to(arrays.rows.device)
 
 
 def info_numbers(data: Given | Arrays, name: str) -> Float32[Tensor, " steps_and_episodes"]:
@@ -397,9 +397,9 @@ def info_numbers(data: Given | Arrays, name: str) -> Float32[Tensor, " steps_and
     values = infos.others[leaf.column] if leaf.column else infos.rows[:, leaf.place]
     shape = values.shape[1:] if leaf.column else leaf.shape
     if tuple(shape) != () or leaf.column in infos.texts:
-        found = "texts" if leaf.column in infos.texts else f"values of shape {list(shape)}"
+        held = "texts" if leaf.column in infos.texts else f"values of shape {list(shape)}"
         raise SchemaError(
-            f"{arrays.name}: the info {name} has {found}, and one number for each step was expected; record "
+            f"{arrays.name}: the info {name} has {held}, and one number for each step was expected; record "
             "its sum or one part of it as an info of its own."
         )
     numbers = values.reshape(-1).float()
@@ -424,8 +424,8 @@ def info_sums(data: Given | Arrays, name: str) -> Float64[np.ndarray, " episodes
     """Return the sum of an info over the steps of each episode. Errors are those of `info_numbers`."""
     arrays = as_arrays(data, (name,))
     values = info_numbers(arrays, name).cpu().numpy().astype(np.float64)
-    found: np.ndarray = np.add.reduceat(values, arrays.first_rows)
-    return found
+    sums: np.ndarray = np.add.reduceat(values, arrays.first_rows)
+    return sums
 
 
 def with_sums_to_go(arrays: Arrays, names: Sequence[str], *, discount: float = 1.0) -> Arrays:

@@ -303,8 +303,8 @@ class StreamedBatches(Stream[Any]):
         grouped = self._stored(name for name in self._columns if name not in self._hold)
         groups = [(epoch, number)] if ahead is None else [(epoch, number), self._after(epoch, number)]
         several = [
-            [np.arange(*self._edges[block : block + 2]) for block in self._epoch(one).groups[place]]
-            for one, place in groups
+            [np.arange(*self._edges[block : block + 2]) for block in self._epoch(at).groups[place]]
+            for at, place in groups
         ]
         if ahead is None:
             self.dataset.fetch_ahead(np.concatenate(several[0]), grouped)
@@ -331,7 +331,7 @@ class StreamedBatches(Stream[Any]):
             self._ask_for(epoch, number, ahead)
         self._read_held()
         episodes = [slice(*self._edges[block : block + 2]) for block in self._epoch(epoch).groups[number]]
-        ranges = [(int(layout.first_rows[one.start]), int(layout.final_rows[one.stop - 1]) + 1) for one in episodes]
+        ranges = [(int(layout.first_rows[some.start]), int(layout.final_rows[some.stop - 1]) + 1) for some in episodes]
         begins = list(itertools.accumulate((last - first for first, last in ranges), initial=0))
         filled = {name: values[: begins[-1]] for name, values in memory.items()}
 
@@ -348,7 +348,7 @@ class StreamedBatches(Stream[Any]):
                 self._fill(name, first, last, values[begin:end])
 
         key = stream_key(self.digest, self.seed, f"{self.cursor.kind} steps {epoch} {number}")
-        steps = begins[-1] - sum(one.stop - one.start for one in episodes)
+        steps = begins[-1] - sum(some.stop - some.start for some in episodes)
         with concurrent.futures.ThreadPoolExecutor(_threads(), "orlog-decode") as pool:
             ordering = pool.submit(seeded_order, key, steps)
             list(pool.map(read_block, range(len(ranges))))
@@ -356,13 +356,13 @@ class StreamedBatches(Stream[Any]):
         lengths = np.concatenate([(layout.final_rows - layout.first_rows)[some] for some in episodes])
         made = [
             arrays_of(
-                one,
-                {own: filled[name] for name, (of, own) in self._columns.items() if of is one},
+                part,
+                {own: filled[name] for name, (of, own) in self._columns.items() if of is part},
                 lengths,
                 dataset.name,
                 dataset.digest,
             )
-            for one in ([layout, self._beside] if self._names else [layout])
+            for part in ([layout, self._beside] if self._names else [layout])
         ]
         arrays = add_infos(*made) if self._names else made[0]
         sampler = self._sampler_of(dataclasses.replace(arrays, **self._of_all))
@@ -448,7 +448,7 @@ class _Ahead:
         self._pool.submit(self._fetch, dataset, blocks, columns)
 
     def _fetch(self, dataset: Dataset, blocks: Sequence[np.ndarray], columns: set[str]) -> None:
-        self._requests[:] = [one for one in self._requests if not one.done()]
+        self._requests[:] = [request for request in self._requests if not request.done()]
         with contextlib.suppress(OrlogError, OSError):  # whoever reads the rows meets it too
             dataset.fetch_ahead(np.concatenate(blocks), columns, indexes=True)
             for block in blocks:
@@ -459,8 +459,8 @@ class _Ahead:
         """Take back what was not sent yet."""
         self.is_over = True
         self._pool.shutdown(cancel_futures=True)
-        for one in self._requests:
-            one.cancel()
+        for request in self._requests:
+            request.cancel()
 
 
 def _threads() -> int:

@@ -111,7 +111,7 @@ def takes_stream_options(
     is read: the TypeError has the nearest one.
     """
     signature = inspect.signature(function)
-    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=value)
         for name, (kind, value) in {**more, **_DEFAULTS}.items()
@@ -508,9 +508,9 @@ class Batches(Stream[BatchT], Generic[BatchT]):
             if get_worker_info() is None:
                 made = self._source.gather_many(chosen, size)
             else:  # a worker sends what it gathers, so it should send no more than a batch
-                made = (self._source.gather(chosen[(one - index) * size :][:size]) for one in mine)
-            for one, batch in zip(mine, made, strict=True):
-                self._next = one + workers
+                made = (self._source.gather(chosen[(number - index) * size :][:size]) for number in mine)
+            for number, batch in zip(mine, made, strict=True):
+                self._next = number + workers
                 yield self._in_form(batch)
             index = stop
 

@@ -73,7 +73,7 @@ class Team:
     def action_widths(self) -> tuple[int, ...]:
         """Choices of each agent, or numbers in each one's action."""
         return tuple(
-            int(one.n) if isinstance(one, spaces.Discrete) else math.prod(one.shape) for one in self.action_spaces
+            int(own.n) if isinstance(own, spaces.Discrete) else math.prod(own.shape) for own in self.action_spaces
         )
 
     @property
@@ -82,24 +82,24 @@ class Team:
         if self.is_discrete:
             return spaces.Discrete(max(self.action_widths))
         low, high = np.full((2, max(self.action_widths)), [[-1.0], [1.0]], np.float32)
-        for one in self.action_spaces:
-            low[: one.low.size] = np.minimum(low[: one.low.size], one.low.reshape(-1))
-            high[: one.high.size] = np.maximum(high[: one.high.size], one.high.reshape(-1))
+        for space in self.action_spaces:
+            low[: space.low.size] = np.minimum(low[: space.low.size], space.low.reshape(-1))
+            high[: space.high.size] = np.maximum(high[: space.high.size], space.high.reshape(-1))
         first = self.action_spaces[0]
-        if all(one == first for one in self.action_spaces):
+        if all(space == first for space in self.action_spaces):
             low, high = first.low.reshape(-1), first.high.reshape(-1)
         return spaces.Box(low.astype(np.float32), high.astype(np.float32))
 
     @property
     def starts(self) -> tuple[int, ...]:
         """The integer of each agent's first choice."""
-        return tuple(int(getattr(one, "start", 0)) for one in self.action_spaces)
+        return tuple(int(getattr(space, "start", 0)) for space in self.action_spaces)
 
     @property
     def infos(self) -> tuple[str, ...]:
         """Names of the infos that its batches are made of."""
         own = [f"agents/*/{name}" for name in _OWN if name in self.has]
-        legal = [one for one in (*self.legal, *self.next_legal) if isinstance(one, str)]
+        legal = [source for source in (*self.legal, *self.next_legal) if isinstance(source, str)]
         return tuple(dict.fromkeys([*own, *legal]))
 
     @property
@@ -143,10 +143,10 @@ def team_of(dataset: Dataset) -> Team:
         widths.append(sum(_size(leaf) for leaf in leaves))
     own = [action_space[agent] for agent in agents]
     for kind in (spaces.Discrete, spaces.Box):
-        if isinstance(own[0], kind) and all(isinstance(one, kind) for one in own):
+        if isinstance(own[0], kind) and all(isinstance(space, kind) for space in own):
             break
     else:
-        odd = next((n for n, one in enumerate(own) if type(one) is not type(own[0])), 0)
+        odd = next((n for n, space in enumerate(own) if type(space) is not type(own[0])), 0)
         raise SchemaError(
             f"{dataset.name}: agent {agents[odd]} has actions in {own[odd]}, agent {agents[0]} in {own[0]}; "
             "batches of agents take integers (Discrete) of all, or vectors (Box) of all."
@@ -156,7 +156,7 @@ def team_of(dataset: Dataset) -> Team:
     columns, places = _legal_columns(dataset, agents, LEGAL), _legal_places(dataset, agents)
     legal: tuple[str | slice | None, ...] = columns or places
     if len(columns) == len(places):
-        legal = tuple(one or place for one, place in zip(columns, places, strict=True))
+        legal = tuple(column or place for column, place in zip(columns, places, strict=True))
     return Team(
         dataset=dataset.name,
         agents=agents,
@@ -190,7 +190,7 @@ def _legal_columns(dataset: Dataset, agents: tuple[str, ...], role: str) -> tupl
 
 def _legal_places(dataset: Dataset, agents: tuple[str, ...]) -> tuple[slice | None, ...]:
     """Return where the flags of what is legal lie in each agent's observation; nothing if none has them."""
-    columns = {one for one, role in dataset.roles.items() if role == LEGAL}
+    columns = {column for column, role in dataset.roles.items() if role == LEGAL}
     observation_space: Any = dataset.observation_space
     places: dict[str, slice] = {}
     for agent in agents:
@@ -206,7 +206,7 @@ def _legal_places(dataset: Dataset, agents: tuple[str, ...]) -> tuple[slice | No
 def _check_width(dataset: Dataset, agent: str, column: str, width: int) -> None:
     """Refuse fewer flags than an agent has choices, or more than any agent has."""
     of_actions: Any = dataset.action_space
-    counts = {name: getattr(one, "n", width) for name, one in of_actions.spaces.items()}
+    counts = {name: getattr(space, "n", width) for name, space in of_actions.spaces.items()}
     if not counts[agent] <= width <= max(counts.values()):
         raise SchemaError(
             f"{dataset.name}: column {column} has {width} flags of what is legal, but agent {agent} has "
@@ -233,9 +233,9 @@ class TeamArrays:
     @functools.cached_property
     def _is_final(self) -> Bool[Tensor, " rows"]:
         """Which rows are final observations: a byte a row."""
-        found = torch.zeros(len(self.arrays.rows), dtype=torch.bool)
-        found[torch.from_numpy(self.arrays.final_rows)] = True
-        return found.to(self.arrays.rows.device)
+        flags = torch.zeros(len(self.arrays.rows), dtype=torch.bool)
+        flags[torch.from_numpy(self.arrays.final_rows)] = True
+        return flags.to(self.arrays.rows.device)
 
     @property
     def rewards(self) -> slice | None:
@@ -279,13 +279,13 @@ class TeamArrays:
         if team.next_legal:
             before = (rows - 1).clamp(min=0)
             starts = self._is_final.index_select(0, before) | (rows == 0)
-            found = self._flags_of(team.next_legal, before, known)
+            stated = self._flags_of(team.next_legal, before, known)
             if self._some_come_late:
                 acts = self.flags("acts")
                 comes = (acts.index_select(0, rows) > 0) & ~(acts.index_select(0, before) > 0)
-                untold = comes & ~found.any(-1)
-                found = torch.where(untold[..., None], known, found)
-            known = torch.where(starts[:, None, None], known, found)
+                untold = comes & ~stated.any(-1)
+                stated = torch.where(untold[..., None], known, stated)
+            known = torch.where(starts[:, None, None], known, stated)
         return self._flags_of(team.legal, rows, known) if team.legal else known
 
     @functools.cached_property

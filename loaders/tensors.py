@@ -34,7 +34,7 @@ class _Array(np.ndarray):
         return self.strides[axis] // self.itemsize
 
     def as_strided(self, shape: Any, strides: Any) -> Any:
-        return np.lib.stride_tricks.as_strided(self, shape, [one * self.itemsize for one in strides], subok=True)
+        return np.lib.stride_tricks.as_strided(self, shape, [stride * self.itemsize for stride in strides], subok=True)
 
     def unbind(self, axis: Any) -> Any:
         return tuple(np.moveaxis(self, axis, 0))

@@ -67,8 +67,8 @@ class TokenSampler(Sampler):
         flat, first_tokens = _flat_tokens(arrays, vocabulary, own)
         self._ends = _ends_of(arrays, own)
         self._first_tokens = first_tokens  # of each row, and where all end
-        padded = [np.concatenate([one, np.zeros(length, one.dtype)]) for one in flat]
-        self._columns = [torch.from_numpy(one).to(device) for one in padded]
+        padded = [np.concatenate([column, np.zeros(length, column.dtype)]) for column in flat]
+        self._columns = [torch.from_numpy(column).to(device) for column in padded]
         self._first_rows = torch.from_numpy(arrays.first_rows).to(device)
         self._places = torch.arange(length, device=device)
         starts, ends = arrays.first_rows, first_tokens[arrays.final_rows + 1]
@@ -80,7 +80,7 @@ class TokenSampler(Sampler):
     def _views(self) -> list[Tensor]:
         """Tokens, their rows, whether they are of actions, and whether the next one is for the agent to choose."""
         count = len(self._columns[0]) - self.length + 1
-        return [one.as_strided((count, self.length), (1, 1)) for one in self._columns]
+        return [column.as_strided((count, self.length), (1, 1)) for column in self._columns]
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items two"]:
         """Return for each item its first token and how many it has."""
@@ -102,7 +102,7 @@ class TokenSampler(Sampler):
     def gather(self, chosen: Int64[Tensor, "items two"]) -> TokenBatch:
         """Return the tokens of some items."""
         first, count = chosen.unbind(1)
-        tokens, rows, is_action, decides = (gather_rows(one, first) for one in self._views)
+        tokens, rows, is_action, decides = (gather_rows(view, first) for view in self._views)
         valid = self._places < count[:, None]
         # Episodes follow one another, so the episode of its first token is that of an item.
         episodes = torch.searchsorted(self._first_rows, rows[:, 0].contiguous(), side="right") - 1
@@ -125,15 +125,15 @@ class TokenSampler(Sampler):
 
 def text_columns(arrays: Arrays) -> list[str]:
     """Return the columns of observations that are texts, in the order of their keys."""
-    found = [leaf.column for leaf in arrays.observation_leaves.values() if leaf.column in arrays.texts]
+    columns = [leaf.column for leaf in arrays.observation_leaves.values() if leaf.column in arrays.texts]
     actions = arrays.others.get("actions")
-    if not found or actions is None or actions.ndim > 1:
-        what = "actions are neither texts nor numbers of choices" if found else "observations are no texts"
+    if not columns or actions is None or actions.ndim > 1:
+        what = "actions are neither texts nor numbers of choices" if columns else "observations are no texts"
         raise SchemaError(
             f"{arrays.name}: its {what}, so there are no token sequences; take transitions or "
             "sequences, which give numbers."
         )
-    return found
+    return columns
 
 
 def parts_without_texts(arrays: Arrays) -> list[str]:
@@ -155,7 +155,7 @@ def own_steps(arrays: Arrays, speaker: str | None) -> Bool[np.ndarray, " rows"]:
         speakers = arrays.infos.texts[leaf.column]
         is_said = arrays.infos.others[leaf.column].cpu().numpy()
         rows = arrays.step_rows()
-        known = [speakers[one] for one in np.unique(is_said[rows]).tolist()]
+        known = [speakers[place] for place in np.unique(is_said[rows]).tolist()]
         if speaker not in known:
             raise ValueError(
                 f"{arrays.name}: no step is of the speaker {speaker!r}; speakers are {', '.join(map(repr, known))}."
@@ -174,10 +174,10 @@ def _ends_of(arrays: Arrays, own: Bool[np.ndarray, " rows"]) -> Float32[Tensor, 
     before = np.searchsorted(mine, steps, "right") - 1
     starts = arrays.first_rows[np.searchsorted(arrays.first_rows, steps, "right") - 1]
     is_after = (before >= 0) & (mine[before] >= starts)
-    found = torch.zeros_like(ends)
+    sums = torch.zeros_like(ends)
     places = torch.from_numpy(mine[before[is_after]]).to(ends.device)
-    found.index_add_(0, places, ends[torch.from_numpy(steps[is_after]).to(ends.device)])
-    return found
+    sums.index_add_(0, places, ends[torch.from_numpy(steps[is_after]).to(ends.device)])
+    return sums
 
 
 def _flat_tokens(
@@ -186,19 +186,19 @@ def _flat_tokens(
     """Return the columns of all tokens, episode after episode, and the first token of each row."""
     is_step = np.ones(len(arrays.rows), np.bool_)
     is_step[arrays.final_rows] = False
-    told = [_encoded(arrays, vocabulary, column) for column in text_columns(arrays)]
+    texts = [_encoded(arrays, vocabulary, column) for column in text_columns(arrays)]
     mark = _Pieces.of([[vocabulary.action]], np.zeros(len(is_step), np.int64))
-    said = _encoded(arrays, vocabulary, "actions", [vocabulary.end])
-    pieces = [*told, mark, said]
-    sizes = np.stack([one.sizes for one in pieces], 1)
+    answers = _encoded(arrays, vocabulary, "actions", [vocabulary.end])
+    pieces = [*texts, mark, answers]
+    sizes = np.stack([piece.sizes for piece in pieces], 1)
     sizes[~is_step, -1] = 0
     sizes[is_step & ~own, -2] = 0
     ends = sizes.cumsum().reshape(sizes.shape)
     tokens = np.empty(int(ends[-1, -1]), np.int32)
-    for number, one in enumerate(pieces):
+    for number, piece in enumerate(pieces):
         count = sizes[:, number]
         places = _ranges(ends[:, number] - count, count)
-        tokens[places] = one.tokens[_ranges(one.firsts, count)]
+        tokens[places] = piece.tokens[_ranges(piece.firsts, count)]
     is_action, decides = np.zeros((2, len(tokens)), np.bool_)
     decides[ends[own | ~is_step, -2] - 1] = True  # the mark
     said_at = _ranges(ends[own, -2], sizes[own, -1])  # after it, what is said
@@ -218,7 +218,7 @@ class _Pieces(NamedTuple):
     @classmethod
     def of(cls, codes: Sequence[Sequence[int]], places: np.ndarray) -> _Pieces:
         """Return them from the tokens of distinct texts and which of them each row has."""
-        sizes = np.array([len(one) for one in codes])
+        sizes = np.array([len(code) for code in codes])
         flat = np.fromiter(itertools.chain.from_iterable(codes), np.int32, int(sizes.sum()))
         return cls(flat, (sizes.cumsum() - sizes)[places], sizes[places])
 
@@ -226,8 +226,8 @@ class _Pieces(NamedTuple):
 def _ranges(firsts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return `first`, `first + 1`, .. of each range, one range after the other."""
     inside = np.arange(int(sizes.sum())) - np.repeat(sizes.cumsum() - sizes, sizes)
-    found: np.ndarray = np.repeat(firsts, sizes) + inside
-    return found
+    ranges: np.ndarray = np.repeat(firsts, sizes) + inside
+    return ranges
 
 
 def _encoded(arrays: Arrays, vocabulary: Vocabulary, column: str, more: Sequence[int] = ()) -> _Pieces:
@@ -243,7 +243,7 @@ def _encoded(arrays: Arrays, vocabulary: Vocabulary, column: str, more: Sequence
             f"{error} is outside the vocabulary of the tokenizer, or one of its marks; train one on these texts "
             "(orlog.loaders.token_sequences.train_tokenizer), or leave the episode out (ds.filter_episodes)."
         ) from error
-    return _Pieces.of([[*one, *more] for one in codes], places)
+    return _Pieces.of([[*code, *more] for code in codes], places)
 
 
 def _texts(arrays: Arrays, column: str) -> tuple[Sequence[str], Int64[np.ndarray, " rows"]]:
@@ -252,27 +252,27 @@ def _texts(arrays: Arrays, column: str) -> tuple[Sequence[str], Int64[np.ndarray
     if column in arrays.texts:
         return arrays.texts[column], values
     known, places = np.unique(values, return_inverse=True)
-    return [str(one) for one in known.tolist()], places
+    return [str(number) for number in known.tolist()], places
 
 
 def text_counts(arrays: Arrays) -> dict[str, int]:
     """Return how often each text of observations and actions occurs."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for column in [*text_columns(arrays), "actions"]:
         texts, places = _texts(arrays, column)
         if column == "actions":  # rows of final observations have none
             places = places[arrays.step_rows()]
         for text, count in zip(texts, np.bincount(places, minlength=len(texts)).tolist(), strict=True):
-            found[text] = found.get(text, 0) + count
-    return found
+            counts[text] = counts.get(text, 0) + count
+    return counts
 
 
 def spoken_tokens(arrays: Arrays, vocabulary: Vocabulary, speaker: str | None = None) -> tuple[int, ...]:
     """Return the tokens of the agent's actions, with the mark that ends them, in ascending order."""
     text_columns(arrays)
-    said = _encoded(arrays, vocabulary, "actions", [vocabulary.end])
+    answers = _encoded(arrays, vocabulary, "actions", [vocabulary.end])
     rows = np.flatnonzero(own_steps(arrays, speaker))
-    tokens = said.tokens[_ranges(said.firsts[rows], said.sizes[rows])]
+    tokens = answers.tokens[_ranges(answers.firsts[rows], answers.sizes[rows])]
     return tuple(np.unique(tokens).tolist())
 
 

@@ -106,21 +106,21 @@ def normalize_observations(
         TypeError: no arrays.
     """
     check_arrays(arrays)
-    found = normalizer or observation_normalizer(arrays, epsilon=epsilon)
-    if not found.mean.shape == found.std.shape == (arrays.obs_dim,):
+    moments = normalizer or observation_normalizer(arrays, epsilon=epsilon)
+    if not moments.mean.shape == moments.std.shape == (arrays.obs_dim,):
         raise ValueError(
-            f"{arrays.name}: the normalizer has {len(found.mean)} numbers, but observations have "
-            f"{arrays.obs_dim} (mean {found.mean.shape}, std {found.std.shape})."
+            f"{arrays.name}: the normalizer has {len(moments.mean)} numbers, but observations have "
+            f"{arrays.obs_dim} (mean {moments.mean.shape}, std {moments.std.shape})."
         )
-    if not (np.isfinite(found.mean) & np.isfinite(found.std) & (found.std > 0)).all():
+    if not (np.isfinite(moments.mean) & np.isfinite(moments.std) & (moments.std > 0)).all():
         raise ValueError(
             f"{arrays.name}: the normalizer's mean must be finite, and its std finite and > 0, found "
-            f"{found.mean} and {found.std}."
+            f"{moments.mean} and {moments.std}."
         )
-    mean = torch.from_numpy(found.mean).to(arrays.rows.device)
-    std = torch.from_numpy(found.std).to(arrays.rows.device)
+    mean = torch.from_numpy(moments.mean).to(arrays.rows.device)
+    std = torch.from_numpy(moments.std).to(arrays.rows.device)
     mean_numbers, std_numbers = (
-        [canonical_number(one) for one in numbers.tolist()] for numbers in (found.mean, found.std)
+        [canonical_number(number) for number in numbers.tolist()] for numbers in (moments.mean, moments.std)
     )
     operation = f"normalize_observations 1 {mean_numbers} {std_numbers}"
     changed = _changed(arrays, operation, in_place=in_place)
@@ -269,7 +269,7 @@ def scalarize(arrays: Given | Arrays, *, weights: Sequence[float], objectives: s
     part = {**arrays.parts, **arrays.observation_leaves}.get(WEIGHTS)
     if part is not None and not part.column and part.shape == given.shape:
         changed[:, part.place] = factors.float()
-    text = " ".join(float(one).hex() for one in given.tolist())
+    text = " ".join(float(factor).hex() for factor in given.tolist())
     digest = derived_digest(arrays, f"scalarize 1 {objectives} {text}")
     return dataclasses.replace(arrays, rows=changed, digest=digest)
 

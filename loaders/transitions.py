@@ -236,7 +236,7 @@ def _find_leaves(arrays: Arrays, keys: Sequence[str] | None) -> dict[str, Leaf]:
     name = arrays.name or "this dataset"
     if keys is None:
         kept = {key: others[leaf.column] for key, leaf in leaves.items() if leaf.column}
-        images = {key: leaves[key] for key, one in kept.items() if one.dtype == torch.uint8 and one.ndim >= 3}
+        images = {key: leaves[key] for key, tensor in kept.items() if tensor.dtype == torch.uint8 and tensor.ndim >= 3}
         if not images:
             there = f"its parts are {sorted(leaves)}" if leaves else "they are one flat vector"
             raise SchemaError(
@@ -251,7 +251,7 @@ def _find_leaves(arrays: Arrays, keys: Sequence[str] | None) -> dict[str, Leaf]:
         raise ValueError("stacked is empty; name the parts to stack, or leave it out to stack all images.")
     for key in keys:
         if key not in leaves:
-            known = [one for one in leaves if one]
+            known = [part for part in leaves if part]
             there = "are one tensor, so leave stacked out" if leaves else "are one flat vector"
             if known:
                 there = f"have the parts {', '.join(known)}"
@@ -367,9 +367,9 @@ def transitions(
 
 def _check_together(how: Mapping[str, Any]) -> None:
     given = {name for name, (_, default) in _DEFAULTS.items() if how[name] is not default}
-    for one, other in (("stream", "weights"), ("stream", "prioritized"), ("stacks", "prioritized")):
-        if {one, other} <= given:
-            raise ValueError(f"{one} and {other} cannot be given together; leave one of them out.")
+    for option, other in (("stream", "weights"), ("stream", "prioritized"), ("stacks", "prioritized")):
+        if {option, other} <= given:
+            raise ValueError(f"{option} and {other} cannot be given together; leave one of them out.")
     if "stacked" in given and "stacks" not in given:
         raise ValueError("stacked names what to stack: give stacks, the number of frames, too.")
     only = given & {"buffer_bytes", "allow_non_finite"}

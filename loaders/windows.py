@@ -85,7 +85,7 @@ class WindowSampler(Sampler):
         observations = arrays.observations(rows)
         if zeros:
             observations = each(
-                observations, lambda one: one.masked_fill_(~seen.reshape(*seen.shape, *[1] * (one.ndim - 2)), 0)
+                observations, lambda part: part.masked_fill_(~seen.reshape(*seen.shape, *[1] * (part.ndim - 2)), 0)
             )
         rows, valid = nearest_rows(chosen, self._planned, before_last=1)
         rewards = arrays.rows[:, -3][rows].masked_fill_(~valid, 0) if self._with_rewards else None
@@ -97,7 +97,7 @@ def as_offsets(name: str, offsets: Any) -> list[int]:
     """Return offsets in steps as a list of Python ints; raises if there are none, or one is given twice."""
     if isinstance(offsets, str) or not isinstance(offsets, Iterable):
         raise wrong_type(name, "offsets in steps such as (-1, 0)", offsets)
-    steps = [as_integer(f"each of {name}", one) for one in offsets]
+    steps = [as_integer(f"each of {name}", offset) for offset in offsets]
     if not steps or len(set(steps)) < len(steps) or max(map(abs, steps)) >= _FARTHEST:
         raise ValueError(f"{name}: expected different offsets in steps such as (-1, 0), found {steps}.")
     return steps
