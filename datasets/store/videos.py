@@ -39,11 +39,13 @@ if TYPE_CHECKING:
 PIXELS = {1: "gray", 3: "rgb24"}
 RANGE_BYTES = 2**16
 COPY_BYTES = 2**20
-AHEAD_BYTES = 2**20  # that are fetched at once of a file that is read in place
+AHEAD_BYTES = 2**20  # at most fetched at once of a file that is read in place
+FIRST_BYTES = 2**17  # fetched where reading begins; each later part of what is read in order is twice as large
 MOST_OPEN = 16
 MOST_OPEN_BYTES = 2**28
 FRAMES_OF_DECODER = 24  # that a decoder may hold, as a bound of its memory
 THREADS = min(8, os.cpu_count() or 1)
+WAITING_THREADS = 16  # of files that are read in place
 MOST_BITS = 8
 REORDERED = 16  # frames that may be decoded before one that is shown before them
 INDEX = ("file", "time", "key")
@@ -420,13 +422,13 @@ class VideoReader:
 
         def fetched(start: int, stop: int) -> bytes:
             nonlocal ahead
-            if not ahead[0] <= start < stop <= ahead[0] + len(ahead[1]):
+            known = ahead[0] + len(ahead[1])
+            if not ahead[0] <= start < stop <= known:
                 assert self._elsewhere is not None
-                end = min(size, start + AHEAD_BYTES)
-                ahead = (
-                    start,
-                    self._elsewhere.get(path, start, end, functools.partial(check_ranges, path, hashes, start)),
-                )
+                count = 2 * len(ahead[1]) if start == known else FIRST_BYTES
+                end = min(size, start + min(max(count, FIRST_BYTES), AHEAD_BYTES))
+                check = functools.partial(check_ranges, path, hashes, start)
+                ahead = start, self._elsewhere.get(path, start, end, check)
             return ahead[1][start - ahead[0] : stop - ahead[0]]
 
         def local(start: int, stop: int) -> bytes:
@@ -457,7 +459,8 @@ class VideoReader:
             return out
         # Only where the file or the key frame changes is there work for another thread.
         changes = np.flatnonzero((np.diff(index[order][:, [0, 2]], axis=0) != 0).any(1)) + 1
-        wanted = np.linspace(0, len(changes), min(THREADS, len(changes) + 1) + 1).astype(int)[1:-1]
+        threads = THREADS if self._elsewhere is None else WAITING_THREADS
+        wanted = np.linspace(0, len(changes), min(threads, len(changes) + 1) + 1).astype(int)[1:-1]
         tasks = np.split(order, changes[wanted])
         fill = functools.partial(self._fill, name, index, out, where)
         if len(tasks) == 1:
