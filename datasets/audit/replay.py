@@ -6,13 +6,15 @@ Each observation is then compared with the recorded one, as it would be stored:
     exact       all numbers are equal
     rounding    no number a differs from the recorded b by more than TOLERANCE * (1 + |b|)
     left        a number does, from one step on; or an end of the episode comes earlier, or not at all
-    unknown     nothing says how the episode began, so there is nothing to compare
+    unknown     nothing says how the episode began, so there is nothing to compare; nor does a seed if the recipe
+                records in another environment than the one that scores
 
 Rewards are not compared, since datasets often replace them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -170,9 +172,11 @@ def replay(
     env = make_environment(record.id, record.kwargs, max_episode_steps=record.max_episode_steps)
     try:
         versions = environment_record(env).versions
+        is_elsewhere = opened.manifest.recipe is not None and getattr(env.unwrapped, "only_scores", False)
         replays: list[Replay] = []
         done = 0
         for position, episode, success in zip(chosen.tolist(), some, succeeded, strict=True):
+            episode = dataclasses.replace(episode, seed=None) if is_elsewhere else episode
             replays.append(_replay(f"{opened.name}, episode {position}", env, episode, position, bool(success)))
             done += len(episode)
             progress(done, some.total_steps)

@@ -59,8 +59,10 @@ class GoalTasks(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
 
     Attributes:
         inner: OGBench's environment, made with `use_oracle_rep=True`.
+        only_scores: Recipes record in another environment, so that the seeds of their episodes do not reset this one.
     """
 
+    only_scores = True
     metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own attribute)
 
     def __init__(self, inner: Any, achieved: slice) -> None:

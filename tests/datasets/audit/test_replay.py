@@ -12,6 +12,7 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 import orlog
 from orlog.datasets.audit.replay import TOLERANCE, difference, replay
+from orlog.datasets.worlds.classic import DATASETS
 from orlog.errors import NotFoundError, SchemaError, SimulatorError
 from tests import command_line
 from tests.pendulum import pendulum
@@ -107,6 +108,19 @@ def test_without_seed_and_state_there_is_no_verdict():
     assert [(one.verdict, one.start, one.is_reached) for one in replayed.replays] == [("unknown", "", None)] * 2
     assert replayed.is_good
     assert "2 without a known start" in replayed.summary()
+
+
+def test_seeds_of_a_recipe_that_records_in_another_environment_reset_nothing_here(monkeypatch):
+    recipe = dataclasses.replace(DATASETS["classic/pendulum-mixed-v1"].recipe, steps=400)
+    entry = dataclasses.replace(DATASETS["classic/pendulum-mixed-v1"], recipe=recipe)
+    monkeypatch.setitem(DATASETS, "classic/tiny-v1", entry)
+    built = orlog.load_dataset("classic/tiny-v1", build=True)
+    assert {one.verdict for one in replay(built).replays} == {"exact"}
+    monkeypatch.setattr(PendulumEnv, "only_scores", True, raising=False)
+    replayed = replay(built[:2])
+    assert [(one.verdict, one.seed) for one in replayed.replays] == [("unknown", None)] * 2
+    assert replayed.is_good
+    assert {one.verdict for one in replay(seeded()).replays} == {"exact"}  # recorded here, by no recipe
 
 
 def test_another_version_of_the_simulator_is_named(monkeypatch):
