@@ -39,6 +39,14 @@ def picture(points, rng, noise=2.0):
     return (frames + rng.normal(0, noise, frames.shape)).clip(0, 255).astype(np.uint8)
 
 
+def turning(rng, real):
+    """Return the pose of a hand: a place, and a quaternion that turns without jumps."""
+    half = path(rng, len(real), 3) * 0.6
+    pose = np.concatenate([real[:, :3], np.cos(half[:, :1]), np.sin(half[:, :1])], axis=1)
+    pose = np.concatenate([pose[:, :3], pose[:, 3:] * np.cos(half[:, 1:2]), pose[:, 3:] * np.sin(half[:, 1:2])], axis=1)
+    return {"pose": pose.astype(np.float32)}
+
+
 def arm(seed, *, episodes=16, steps=120, action="next", images=False, noise=1e-3, idle=0, home=False, extra=None):
     """Return episodes of an arm with a gripper, as `Episode` takes them.
 

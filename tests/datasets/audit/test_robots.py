@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import orlog
-from tests.datasets.audit.robots import arm, path, picture, record
+from tests.datasets.audit.robots import arm, path, picture, record, turning
 
 
 def hold(times, *names, actions=False):
@@ -124,14 +124,6 @@ def one_arm_commands(drafts):
 def lost_joint(drafts):
     for one in drafts:
         one["actions"] = np.delete(one["actions"], 4, axis=1)
-
-
-def turning(rng, real):
-    """Return the pose of a hand: a place, and a quaternion that turns without jumps."""
-    half = path(rng, len(real), 3) * 0.6
-    pose = np.concatenate([real[:, :3], np.cos(half[:, :1]), np.sin(half[:, :1])], axis=1)
-    pose = np.concatenate([pose[:, :3], pose[:, 3:] * np.cos(half[:, 1:2]), pose[:, 3:] * np.sin(half[:, 1:2])], axis=1)
-    return {"pose": pose.astype(np.float32)}
 
 
 def faint(rng, real):
