@@ -238,7 +238,7 @@ def find_algorithm(
     fitting = [form for form in forms if kind in form.ACTIONS]
     if fitting:
         return next((form for form in fitting if observations in form.OBSERVATIONS), fitting[0])
-    takes = " or ".join(ACTION_WORDS[one] for form in forms for one in form.ACTIONS)
+    takes = " or ".join(ACTION_WORDS[action] for form in forms for action in form.ACTIONS)
     others = [
         name
         for name in ALGORITHMS
@@ -286,8 +286,8 @@ def _check_class(algorithm: AlgorithmLike, kind: Any) -> None:
         raise AlgorithmError(f"{kind.__name__} does not declare {', '.join(missing)}; {_SEE}.")
     config: Any = getattr(kind, "CONFIG")  # noqa: B009 (that it is there was just checked)
     if not (isinstance(config, type) and issubclass(config, msgspec.Struct)):
-        found = getattr(config, "__name__", repr(config))
-        raise AlgorithmError(f"{kind.__name__}.CONFIG must be a msgspec.Struct, found {found}; {_SEE}.")
+        text = getattr(config, "__name__", repr(config))
+        raise AlgorithmError(f"{kind.__name__}.CONFIG must be a msgspec.Struct, found {text}; {_SEE}.")
     observations = ["observations", "goals"] if takes_goals(kind) else ["observations"]
     for name, arguments, options in (
         ("loader", ["config"], []),
@@ -417,7 +417,7 @@ def _import_class(text: str) -> Any:
         raise ValueError(f"no algorithm {text!r}: {error}.") from error
     values = vars(module)
     if attribute not in values:
-        there = [one for one, kind in values.items() if isinstance(kind, type) and kind.__module__ == module.__name__]
+        there = [key for key, kind in values.items() if isinstance(kind, type) and kind.__module__ == module.__name__]
         raise ValueError(
             f"no algorithm {text!r}: {name} has no class {attribute}; it has {', '.join(there) or 'none'}."
         )

@@ -53,11 +53,11 @@ class BCText:
     def update(self, batch: TokenBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         batch = token_policies.trimmed(batch)
-        hidden, said = token_policies.said_after(self.policy.body(batch.tokens), batch, self.words)
+        hidden, labels = token_policies.said_after(self.policy.body(batch.tokens), batch, self.words)
         scores = self.policy.head(hidden)
-        loss = token_policies.cloning_loss(scores, said)
+        loss = token_policies.cloning_loss(scores, labels)
         descend(self.optimizer, loss)
-        agreement = (scores.argmax(-1) == said).to(scores.dtype).mean()
+        agreement = (scores.argmax(-1) == labels).to(scores.dtype).mean()
         return {"policy/loss": loss.detach(), "policy/agreement": agreement}
 
     def next_scores(

@@ -114,7 +114,7 @@ class CDT:
         self.config, self.scaling = config, scaling.to(device)
         assert config.target_return is not None
         self.target_return = config.target_return
-        self.scales = [float(one or 0) for one in (config.return_scale, config.cost_scale)]
+        self.scales = [float(scale or 0) for scale in (config.return_scale, config.cost_scale)]
         generator = make_generator(seed, 0, device)
         self.encoder = encoder_of(config, self.scaling, generator)
         action_dim = len(scaling.action_low)
@@ -152,7 +152,7 @@ class CDT:
         actions = self.scaling.actions_to_unit(batch.actions)
         to_go = (batch.returns_to_go, batch.infos[f"{COST}_to_go"])
         features = self.policy.features(
-            torch.stack([one * scale for one, scale in zip(to_go, self.scales, strict=True)], -1),
+            torch.stack([wish * scale for wish, scale in zip(to_go, self.scales, strict=True)], -1),
             encode_windows(self.encoder, batch.observations, mask),
             actions,
             batch.timesteps,

@@ -97,8 +97,8 @@ class ChunkedFlow:
 
     def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return what it would do first if episodes began with these observations."""
-        one = next(iter(observations.values())) if isinstance(observations, dict) else observations
-        return self.actor(len(one)).act(observations)
+        part = next(iter(observations.values())) if isinstance(observations, dict) else observations
+        return self.actor(len(part)).act(observations)
 
     def actor(self, environments: int) -> ChunkedFlowActor:
         """Return what acts in an evaluation, always with the same noise."""

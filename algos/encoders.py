@@ -178,8 +178,8 @@ class _Frames(_Part):
         make = _nature if kind == "nature" else _impala
         self.layers = make(channels, generator)
         with torch.no_grad():
-            one = torch.zeros(1, channels, height, width, device=generator.device)
-            self.width = self.layers(one).numel()
+            frame = torch.zeros(1, channels, height, width, device=generator.device)
+            self.width = self.layers(frame).numel()
 
     def forward(self, frames: UInt8[Tensor, "batch ..."]) -> Tensor:
         pictures = frames.movedim(self._axes, (-2, -1))
@@ -196,8 +196,8 @@ class _Frames(_Part):
         pictures = frames.movedim(self._axes, (1, 2))
         by = torch.randint(-most, most + 1, (2, count, 1), generator=generator, device=device)
         rows, columns = (
-            (torch.arange(size, device=device) + one).clamp(0, size - 1)
-            for size, one in zip(pictures.shape[1:3], by, strict=True)
+            (torch.arange(size, device=device) + offset).clamp(0, size - 1)
+            for size, offset in zip(pictures.shape[1:3], by, strict=True)
         )
         items = torch.arange(count, device=device)[:, None, None]
         return pictures[items, rows[:, :, None], columns[:, None, :]].movedim((1, 2), self._axes)

@@ -33,8 +33,8 @@ def flow_errors(
     noise = torch.randn(actions.shape, generator=generator, device=actions.device)
     times = torch.rand((len(actions), 1), generator=generator, device=actions.device)
     points = torch.lerp(noise, actions, times)
-    found: Tensor = velocity(torch.cat([observations, points, times], -1))
-    return (found - (actions - noise)).square()
+    velocities: Tensor = velocity(torch.cat([observations, points, times], -1))
+    return (velocities - (actions - noise)).square()
 
 
 @torch.no_grad()

@@ -117,10 +117,10 @@ class HIQL:
         with torch.no_grad():  # the values alone train the encoder
             fixed = states.detach()
             next_states, subgoal_states = (
-                self.encoder.states(one) for one in (batch.next_observations, batch.subgoal_observations)
+                self.encoder.states(seen) for seen in (batch.next_observations, batch.subgoal_observations)
             )
             high_goals, low_goals, subgoals = (
-                self.encoder.goals(one) for one in (batch.actor_goals, batch.low_goals, batch.subgoals)
+                self.encoder.goals(goals) for goals in (batch.actor_goals, batch.low_goals, batch.subgoals)
             )
 
         represented = self.represent(states, value_goals)

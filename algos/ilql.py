@@ -76,14 +76,14 @@ def next_places(
     """Return for each place the first one from there on after which the agent speaks, and whether there is one."""
     length = decides.shape[1]
     places = torch.arange(length, device=decides.device).expand(decides.shape)
-    found = places.masked_fill(~decides, length).flip(1).cummin(1).values.flip(1)
-    return found.clamp(max=length - 1), found < length
+    following = places.masked_fill(~decides, length).flip(1).cummin(1).values.flip(1)
+    return following.clamp(max=length - 1), following < length
 
 
 def least(critics: nn.ModuleList, hidden: Float32[Tensor, "some width"]) -> Float32[Tensor, "some spoken"]:
     """Return the smaller of both values of each token."""
-    found: Tensor = torch.minimum(*(one(hidden) for one in critics))
-    return found
+    smaller: Tensor = torch.minimum(*(critic(hidden) for critic in critics))
+    return smaller
 
 
 class ILQL:
@@ -117,9 +117,9 @@ class ILQL:
         config = self.config
         batch = token_policies.trimmed(batch)
         states = self.policy.body(batch.tokens)
-        hidden, said = token_policies.said_after(states, batch, self.words)
-        chosen = said.unsqueeze(1)
-        policy_loss = token_policies.cloning_loss(self.policy.head(hidden), said)
+        hidden, labels = token_policies.said_after(states, batch, self.words)
+        chosen = labels.unsqueeze(1)
+        policy_loss = token_policies.cloning_loss(self.policy.head(hidden), labels)
 
         values = self.value(hidden).squeeze(1)
         with torch.no_grad():
@@ -127,11 +127,11 @@ class ILQL:
             returns, is_known = self._returns(states, batch)
         value_loss = expectile_loss(targets - values, config.expectile)
 
-        scores = [one(hidden) for one in self.critics]
+        scores = [critic(hidden) for critic in self.critics]
         known = is_known.sum().clamp(min=1)
-        errors = [(returns - one.gather(1, chosen).squeeze(1)).square() for one in scores]
-        critic_loss = torch.stack([(one * is_known).sum() / known for one in errors]).sum()
-        conservative = torch.stack([functional.cross_entropy(one, said) for one in scores]).sum()
+        errors = [(returns - score.gather(1, chosen).squeeze(1)).square() for score in scores]
+        critic_loss = torch.stack([(error * is_known).sum() / known for error in errors]).sum()
+        conservative = torch.stack([functional.cross_entropy(score, labels) for score in scores]).sum()
         loss = policy_loss + value_loss + critic_loss + config.conservative_weight * conservative
 
         descend(self.optimizer, loss)
@@ -167,8 +167,8 @@ class ILQL:
         hidden = token_policies.of_last(self.policy.body(tokens), last)
         advantages = least(self.target_critics, hidden) - self.value(hidden)
         likelihoods = torch.log_softmax(self.policy.head(hidden), -1)
-        found: Tensor = likelihoods + self.config.advantage_weight * advantages
-        return found
+        scores: Tensor = likelihoods + self.config.advantage_weight * advantages
+        return scores
 
     def actor(self, environments: int) -> token_policies.Speaker:
         """Return what speaks in some environments and remembers their episodes."""

@@ -161,7 +161,7 @@ class ReluNetwork(nn.Sequential):
     def _weights(self) -> list[Tensor]:
         # As `layer.parameters()` of all layers, which takes five times as long.
         of_layers = (layer._parameters.values() for layer in self.children())
-        return [one for parameters in of_layers for one in parameters if one is not None]
+        return [parameter for parameters in of_layers for parameter in parameters if parameter is not None]
 
 
 @torch.no_grad()
@@ -220,9 +220,9 @@ class Critics(nn.Module):
         if layer_norm:
             self.scales, self.shifts = nn.ParameterList(), nn.ParameterList()
             for width in hidden:
-                one = torch.ones(count, 1, width, device=generator.device)
-                self.scales.append(nn.Parameter(one))
-                self.shifts.append(nn.Parameter(torch.zeros_like(one)))
+                ones = torch.ones(count, 1, width, device=generator.device)
+                self.scales.append(nn.Parameter(ones))
+                self.shifts.append(nn.Parameter(torch.zeros_like(ones)))
         self.layer_norm = layer_norm
         for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
             weight = torch.empty(count, fan_in, fan_out, device=generator.device)

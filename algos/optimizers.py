@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 def parameters_of(*networks: nn.Module) -> list[nn.Parameter]:
     """Return the parameters of some networks, one network after the other."""
-    return [one for network in networks for one in network.parameters()]
+    return [parameter for network in networks for parameter in network.parameters()]
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, *, only: nn.Module | None = None) -> None:
@@ -50,14 +50,14 @@ def descend_both(optimizer: torch.optim.Optimizer, loss: Tensor, policy_loss: Te
 @contextlib.contextmanager
 def frozen(network: nn.Module) -> Iterator[None]:
     """Within this, no gradient of the network's parameters is computed, only of its inputs."""
-    trained = [one for one in network.parameters() if one.requires_grad]
-    for one in trained:
-        one.requires_grad_(False)
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
     try:
         yield
     finally:
-        for one in trained:
-            one.requires_grad_(True)
+        for parameter in trained:
+            parameter.requires_grad_(True)
 
 
 @torch.no_grad()
@@ -90,7 +90,7 @@ class Adam(torch.optim.Adam):
         kept = self._kept()
         gradients: list[list[Any]]
         gradients = [[parameter.grad for parameter in lists.parameters] for lists in kept]
-        if closure is not None or not kept or any(one is None for its in gradients for one in its):
+        if closure is not None or not kept or any(gradient is None for its in gradients for gradient in its):
             return inspect.unwrap(torch.optim.Adam.step)(self, closure)
         for group, lists, its in zip(self.param_groups, kept, gradients, strict=True):
             lists.all_steps.add_(1)
@@ -124,8 +124,8 @@ class Adam(torch.optim.Adam):
             super().zero_grad(set_to_none)
             return
         for group in self.param_groups:
-            for one in group["params"]:
-                one.grad = None
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def keep_rates(self) -> None:
         """Let steps read the rates, as they are now, from the memory of the parameters' device.
@@ -137,23 +137,23 @@ class Adam(torch.optim.Adam):
         if not there:
             self.__dict__.pop("kept", None)
             groups = zip(now, self.param_groups, strict=True)
-            there = [torch.tensor(rate, device=one["params"][0].device) for rate, one in groups]
-        for rate, known, one in zip(now, before, there, strict=False):
+            there = [torch.tensor(rate, device=group["params"][0].device) for rate, group in groups]
+        for rate, known, tensor in zip(now, before, there, strict=False):
             if rate != known:
-                one.fill_(rate)
+                tensor.fill_(rate)
         self.__dict__["rates"] = now, there
 
     def _kept(self) -> list[_Lists]:
         """Return the lists of each group; none before the first step of all parameters."""
         kept = self.__dict__.get("kept")
         if kept is None or kept[0] is not self.state:  # a loaded state is another dict
-            if not all(self.state.get(one) for group in self.param_groups for one in group["params"]):
+            if not all(self.state.get(parameter) for group in self.param_groups for parameter in group["params"]):
                 return []
             _, rates = self.__dict__.get("rates", ([], [None] * len(self.param_groups)))
-            found = [
+            fresh = [
                 _lists(group["params"], self.state, rate) for group, rate in zip(self.param_groups, rates, strict=True)
             ]
-            kept = self.__dict__["kept"] = self.state, found
+            kept = self.__dict__["kept"] = self.state, fresh
         lists: list[_Lists] = kept[1]
         return lists
 
@@ -170,9 +170,9 @@ class _Lists:
 
 def _lists(parameters: list[Tensor], state: dict[Tensor, dict[str, Tensor]], rate: Tensor | None) -> _Lists:
     """Return the lists of a group, whose numbers of steps become views of one tensor."""
-    states = [state[one] for one in parameters]
-    all_steps = torch.stack([one["step"] for one in states])
-    for one, step in zip(states, all_steps, strict=True):
-        one["step"] = step
-    first, second, steps = ([one[name] for one in states] for name in ("exp_avg", "exp_avg_sq", "step"))
+    states = [state[parameter] for parameter in parameters]
+    all_steps = torch.stack([entry["step"] for entry in states])
+    for entry, step in zip(states, all_steps, strict=True):
+        entry["step"] = step
+    first, second, steps = ([entry[name] for entry in states] for name in ("exp_avg", "exp_avg_sq", "step"))
     return _Lists(list(parameters), first, second, steps, all_steps, rate)

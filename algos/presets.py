@@ -350,7 +350,7 @@ def _as_recipe(published: _Published) -> Recipe:
             effects.append(msgspec.structs.replace(rule, difference=text))
 
     def first(field: str, default: Any) -> Any:
-        return next((value for one in effects if (value := getattr(one, field)) is not None), default)
+        return next((value for effect in effects if (value := getattr(effect, field)) is not None), default)
 
     return Recipe(
         steps=first("steps", 1_000_000),

@@ -154,7 +154,7 @@ class QAM(QCFQL):
 
         update_target(self.target_critic, self.critic, config.target_rate)
         update_target(self.target_slow, self.slow, config.target_rate)
-        gradients = [one.grad for group in self.optimizer.param_groups for one in group["params"]]
+        gradients = [parameter.grad for group in self.optimizer.param_groups for parameter in group["params"]]
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         torch._foreach_div_(gradients, norm.clamp(min=1))
         self.optimizer.step()

@@ -83,7 +83,7 @@ def interval_lengths(
     starts: Float32[Tensor, "batch d"], ends: Float32[Tensor, "batch d"]
 ) -> Float32[Tensor, "batch groups"]:
     """Return the length of the union of each group's intervals; those with end < start are empty."""
-    starts, ends = (one.reshape(len(one), -1, _GROUP) for one in (starts, ends))
+    starts, ends = (bounds.reshape(len(bounds), -1, _GROUP) for bounds in (starts, ends))
     ends = torch.where(starts < ends, ends, starts)
     starts, order = starts.sort(-1)
     # An interval adds what of it lies beyond the farthest end of those that start before it.
@@ -106,8 +106,8 @@ class Quasimetric(nn.Module):
 
     def of_goals(self, goals: Float32[Tensor, "batch goal"]) -> Float32[Tensor, "batch d"]:
         """Return the representations of goals."""
-        found: Tensor = (self.states if self.goals is None else self.goals)(goals)
-        return found
+        representations: Tensor = (self.states if self.goals is None else self.goals)(goals)
+        return representations
 
     def forward(self, here: Float32[Tensor, "batch d"], there: Float32[Tensor, "batch d"]) -> Float32[Tensor, " batch"]:
         """Return the distance from one representation to the other."""

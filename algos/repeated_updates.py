@@ -37,7 +37,7 @@ def updates_of(algorithm: Any) -> Callable[[Any], Metrics]:
     wait for the GPU; updates of your own are where it says `REPLAYS = True`.
     """
     kind = type(algorithm)
-    is_on_gpu = any(one.device.type == "cuda" for one in _tensors(algorithm))
+    is_on_gpu = any(tensor.device.type == "cuda" for tensor in _tensors(algorithm))
     if is_on_gpu and getattr(kind, "REPLAYS", not is_own(kind)):
         return Replays(algorithm)
     update: Callable[[Any], Metrics] = algorithm.update
@@ -49,11 +49,11 @@ def record_on_gpu(
 ) -> tuple[Metrics, Callable[[], object]]:
     """Record the kernels of a call, none of which runs yet."""
     graph = torch.cuda.CUDAGraph()
-    for one in generators:
-        graph.register_generator_state(one)
+    for generator in generators:
+        graph.register_generator_state(generator)
     with torch.cuda.graph(graph):
-        found = call()
-    return found, graph.replay
+        metrics = call()
+    return metrics, graph.replay
 
 
 class Replays:
@@ -67,7 +67,7 @@ class Replays:
         self._counts: dict[Hashable, int] = {}
         self._kept: dict[Hashable, tuple[_Own, Metrics, Callable[[], object]]] = {}
         self._generators = [*_generators(algorithm)]
-        self._optimizers = [one for one in vars(algorithm).values() if isinstance(one, Adam)]
+        self._optimizers = [optimizer for optimizer in vars(algorithm).values() if isinstance(optimizer, Adam)]
 
     def __call__(self, batch: Any) -> Metrics:
         """Take one gradient step and return the metrics of the batch."""
@@ -77,8 +77,8 @@ class Replays:
             return metrics
         if hasattr(algorithm, "set_rates"):
             algorithm.set_rates()
-        for one in self._optimizers:
-            one.keep_rates()
+        for optimizer in self._optimizers:
+            optimizer.keep_rates()
         tensors = _tensors_of(batch)
         pieces = _pieces(tensors)
         form = _form(batch, tensors, pieces)
@@ -88,8 +88,8 @@ class Replays:
             own = _Own(batch, tensors, pieces)
             own.fill(tensors, pieces)
             if not self._is_to_be_recorded(key):
-                found: Metrics = algorithm.update(own.batch)
-                return found
+                unrecorded: Metrics = algorithm.update(own.batch)
+                return unrecorded
             step = getattr(algorithm, "step", None)
             metrics, repeat = self._record(lambda: algorithm.update(own.batch), self._generators)
             if step is not None:
@@ -123,8 +123,8 @@ class _Piece:
 
     def of(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return what is copied: all numbers of the block from the first to the last, or one tensor."""
-        one = tensors[self.places[0]]
-        return one.as_strided((self.length,), (1,), self.first) if self.length else one
+        tensor = tensors[self.places[0]]
+        return tensor.as_strided((self.length,), (1,), self.first) if self.length else tensor
 
 
 class _Own:
@@ -136,9 +136,9 @@ class _Own:
             block = torch.empty_like(piece.of(tensors), memory_format=torch.preserve_format)
             self._blocks.append(block)
             for place in piece.places:
-                one = tensors[place]
-                first = one.storage_offset() - piece.first
-                made[place] = block.as_strided(one.shape, one.stride(), first) if piece.length else block
+                tensor = tensors[place]
+                first = tensor.storage_offset() - piece.first
+                made[place] = block.as_strided(tensor.shape, tensor.stride(), first) if piece.length else block
         following = iter(range(len(tensors)))
         self.batch = like.map(lambda _: made[next(following)])
 
@@ -149,32 +149,32 @@ class _Own:
 
 def _tensors_of(batch: Tensors) -> list[Tensor]:
     """Return the tensors of a batch in the order of `map`."""
-    found: list[Tensor] = []
+    taken: list[Tensor] = []
 
-    def take(one: Tensor) -> Tensor:
-        found.append(one)
-        return one
+    def take(tensor: Tensor) -> Tensor:
+        taken.append(tensor)
+        return tensor
 
     batch.map(take)
-    return found
+    return taken
 
 
 def _pieces(tensors: Sequence[Tensor]) -> list[_Piece]:
     """Return what is copied of a batch: loaders give views of a few blocks, nearly without gaps."""
     blocks: dict[Hashable, list[int]] = {}
-    for place, one in enumerate(tensors):
-        block = one.untyped_storage().data_ptr(), one.dtype, bool(one.numel())
+    for place, tensor in enumerate(tensors):
+        block = tensor.untyped_storage().data_ptr(), tensor.dtype, bool(tensor.numel())
         blocks.setdefault(block, []).append(place)
-    found = []
+    pieces = []
     for places in blocks.values():
         its = [tensors[place] for place in places]
-        first = min(int(one.storage_offset()) for one in its)
-        length = max(_end(one) for one in its) - first
-        if 0 < length <= 2 * sum(one.numel() for one in its):
-            found.append(_Piece(tuple(places), first, length))
+        first = min(int(tensor.storage_offset()) for tensor in its)
+        length = max(_end(tensor) for tensor in its) - first
+        if 0 < length <= 2 * sum(tensor.numel() for tensor in its):
+            pieces.append(_Piece(tuple(places), first, length))
         else:
-            found += [_Piece((place,), 0, 0) for place in places]
-    return found
+            pieces += [_Piece((place,), 0, 0) for place in places]
+    return pieces
 
 
 def _end(tensor: Tensor) -> int:
@@ -185,19 +185,19 @@ def _end(tensor: Tensor) -> int:
 
 def _form(batch: Tensors, tensors: Sequence[Tensor], pieces: Sequence[_Piece]) -> Hashable:
     """Return what batches have in common that one recording serves."""
-    found: list[Hashable] = [type(batch).__name__]
+    parts: list[Hashable] = [type(batch).__name__]
     for field in dataclasses.fields(batch):
         value = getattr(batch, field.name)
         if isinstance(value, dict):
-            found.append(tuple(value))
+            parts.append(tuple(value))
         elif not isinstance(value, Tensor):
-            found.append(value)
+            parts.append(value)
     for piece in pieces:
         its = [tensors[place] for place in piece.places]
-        starts = [one.storage_offset() - piece.first if piece.length else 0 for one in its]
-        layouts = [(one.shape, one.stride(), one.dtype, one.device) for one in its]
-        found.append((piece.places, piece.length, *zip(starts, layouts, strict=True)))
-    return tuple(found)
+        starts = [tensor.storage_offset() - piece.first if piece.length else 0 for tensor in its]
+        layouts = [(tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in its]
+        parts.append((piece.places, piece.length, *zip(starts, layouts, strict=True)))
+    return tuple(parts)
 
 
 def _held(algorithm: Any) -> Iterator[Any]:

@@ -200,7 +200,7 @@ def _allowed(kind: Any, name: str) -> str:
         case inspect.LiteralType(values=values):
             return " or ".join(map(str, values))
         case inspect.UnionType(types=types):
-            return " or ".join(_allowed(one, name) for one in types)
+            return " or ".join(_allowed(member, name) for member in types)
         case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
             return f"a list, such as {name}=64,64 or {name}=[64], each {_allowed(item, name)}"
         case inspect.TupleType(item_types=items):

@@ -79,8 +79,8 @@ def token_sequences_of(config: TokenSettings) -> tuple[str, dict[str, Any]]:
 def speak_at_once(self: Any, observations: Any) -> list[str] | Int64[Tensor, " batch"]:
     """Return what is said at the first steps of episodes."""
     texts = observations if isinstance(observations, list) else next(iter(observations.values()))
-    said: list[str] | Tensor = self.actor(len(texts)).act(observations)
-    return said
+    answers: list[str] | Tensor = self.actor(len(texts)).act(observations)
+    return answers
 
 
 class TokenTransformer(nn.Module):
@@ -98,8 +98,8 @@ class TokenTransformer(nn.Module):
         """Return the vectors."""
         values = functional.embedding(tokens, self.tokens)
         bias = recency(self.heads, tokens.shape[1], tokens.device)
-        found: Tensor = self.layers(values, bias=bias)
-        return found
+        vectors: Tensor = self.layers(values, bias=bias)
+        return vectors
 
 
 class LanguageModel(nn.Module):
@@ -133,9 +133,9 @@ class Words:
         self.places[self.spoken] = torch.arange(len(self.spoken), device=device)
 
 
-def cloning_loss(scores: Float[Tensor, "said tokens"], said: Int64[Tensor, " said"]) -> Float[Tensor, ""]:
+def cloning_loss(scores: Float[Tensor, "said tokens"], labels: Int64[Tensor, " said"]) -> Float[Tensor, ""]:
     """Return the mean negative log-likelihood of what was said, token by token."""
-    return functional.cross_entropy(scores, said)
+    return functional.cross_entropy(scores, labels)
 
 
 def said_after(
@@ -149,7 +149,7 @@ def said_after(
 def trimmed(batch: TokenBatch) -> TokenBatch:
     """Return a batch without the places at its end where no sequence has a token."""
     longest = int(batch.valid.sum(1).max())
-    return batch.map(lambda one: one[:, :longest] if one.ndim > 1 else one)
+    return batch.map(lambda tensor: tensor[:, :longest] if tensor.ndim > 1 else tensor)
 
 
 def decayed(config: TokenSettings, *networks: nn.Module) -> torch.optim.AdamW:
@@ -192,43 +192,43 @@ class Speaker:
     def act(self, observations: Any) -> list[str] | Int64[Tensor, " environments"]:
         """Return what to say in each environment; the numbers of choices where actions are such."""
         config, vocabulary = self.config, self.vocabulary
-        for steps, told in zip(self.steps, self._told(observations), strict=True):
+        for steps, observed in zip(self.steps, self._told(observations), strict=True):
             room = config.length - config.longest_answer
-            steps.append([*told[: room - 1], vocabulary.action])
+            steps.append([*observed[: room - 1], vocabulary.action])
             while sum(map(len, steps)) > room:
                 del steps[0]
         contexts = [[token for step in steps for token in step] for steps in self.steps]
-        said: list[list[int]] = [[] for _ in contexts]
+        codes: list[list[int]] = [[] for _ in contexts]
         speaking = [*range(len(contexts))]
         while speaking:
-            may_follow = [self._may_follow(said[one]) for one in speaking]
-            tokens = self._next([contexts[one] + said[one] for one in speaking], may_follow)
-            for one, token in zip(speaking, tokens, strict=True):
-                said[one].append(token)
+            may_follow = [self._may_follow(codes[row]) for row in speaking]
+            tokens = self._next([contexts[row] + codes[row] for row in speaking], may_follow)
+            for row, token in zip(speaking, tokens, strict=True):
+                codes[row].append(token)
             speaking = [
-                one for one in speaking if said[one][-1] != vocabulary.end and len(said[one]) < config.longest_answer
+                row for row in speaking if codes[row][-1] != vocabulary.end and len(codes[row]) < config.longest_answer
             ]
-        for steps, words in zip(self.steps, said, strict=True):
+        for steps, words in zip(self.steps, codes, strict=True):
             steps[-1] += words
         if self.choices:
-            return torch.tensor([self.choices[tuple(words)] for words in said], device=self.device)
+            return torch.tensor([self.choices[tuple(words)] for words in codes], device=self.device)
         space = self.algorithm.scaling.action_space
-        return [_inside(space, vocabulary.decode(words)) for words in said]
+        return [_inside(space, vocabulary.decode(words)) for words in codes]
 
     def reward(self, rewards: Float32[Tensor, " batch"]) -> None:
         """Take note of nothing: what is said does not depend on rewards."""
 
-    def _may_follow(self, said: list[int]) -> list[int]:
+    def _may_follow(self, answer: list[int]) -> list[int]:
         """Return the tokens that may follow in an answer, in any order and perhaps twice; none if all may."""
-        begun = len(said)
-        return [one[begun] for one in self.choices if list(one[:begun]) == said]
+        begun = len(answer)
+        return [choice[begun] for choice in self.choices if list(choice[:begun]) == answer]
 
     def _next(self, sequences: list[list[int]], may_follow: list[list[int]]) -> list[int]:
         """Return the token that comes after each sequence: one of those that may follow."""
-        sizes = torch.tensor([len(one) for one in sequences])
+        sizes = torch.tensor([len(sequence) for sequence in sequences])
         padded = torch.zeros(len(sequences), int(sizes.max()), dtype=torch.int64)
-        for row, one in zip(padded, sequences, strict=True):
-            row[: len(one)] = torch.tensor(one)
+        for row, sequence in zip(padded, sequences, strict=True):
+            row[: len(sequence)] = torch.tensor(sequence)
         padded, last = padded.to(self.device), (sizes - 1).to(self.device)
         scores = self.algorithm.next_scores(padded, last).cpu().double()
         for row, tokens in zip(scores, may_follow, strict=True):
@@ -242,18 +242,18 @@ class Speaker:
             best = torch.searchsorted(up_to, drawn * up_to[:, -1:]).flatten()
         else:
             best = scores.argmax(-1)
-        found: list[int] = self.algorithm.words.spoken[best.to(self.device)].tolist()
-        return found
+        chosen: list[int] = self.algorithm.words.spoken[best.to(self.device)].tolist()
+        return chosen
 
     def _told(self, observations: Any) -> list[list[int]]:
         """Return the tokens of each observation: of its texts, in the order of their keys."""
         texts = (
             observations
             if isinstance(observations, list)
-            else [one for one in observations.values() if isinstance(one, list)]
+            else [value for value in observations.values() if isinstance(value, list)]
         )
         columns = [texts] if isinstance(observations, list) else texts
-        new = [one for one in dict.fromkeys(np.ravel(columns).tolist()) if one not in self._encoded]
+        new = [text for text in dict.fromkeys(np.ravel(columns).tolist()) if text not in self._encoded]
         try:
             self._encoded |= dict(zip(new, self.vocabulary.encode(new), strict=True))
         except OutsideVocabularyError as error:
@@ -270,20 +270,20 @@ def _choices(algorithm: Speaking) -> dict[tuple[int, ...], int]:
     if not isinstance(space, Discrete):
         return {}
     numbers = range(int(space.start), int(space.start + space.n))
-    codes = words.vocabulary.encode([str(one) for one in numbers])
-    said = {(*tokens, words.vocabulary.end): one for one, tokens in zip(numbers, codes, strict=True)}
+    codes = words.vocabulary.encode([str(number) for number in numbers])
+    answers = {(*tokens, words.vocabulary.end): number for number, tokens in zip(numbers, codes, strict=True)}
     spoken, longest = {*words.spoken.tolist()}, algorithm.config.longest_answer
-    found = {tokens: one for tokens, one in said.items() if spoken.issuperset(tokens)}
-    if any(len(tokens) > longest for tokens in found):
+    possible = {tokens: number for tokens, number in answers.items() if spoken.issuperset(tokens)}
+    if any(len(tokens) > longest for tokens in possible):
         raise ValueError(
-            f"longest_answer must be {max(map(len, found))} or more, which some choices take; found {longest}."
+            f"longest_answer must be {max(map(len, possible))} or more, which some choices take; found {longest}."
         )
-    return found
+    return possible
 
 
 def _inside(space: Any, text: str) -> str:
     """Return a text without characters that a space does not have, and no longer than it may be there."""
-    known: str = "".join(one for one in text if one in space.character_set)
+    known: str = "".join(character for character in text if character in space.character_set)
     return known[: space.max_length]
 
 

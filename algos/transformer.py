@@ -39,8 +39,8 @@ class CausalTransformer(nn.Module):
         """
         for layer in self.layers:
             tokens = layer(tokens, drop, bias)
-        found: Tensor = self.norm(tokens)
-        return found
+        vectors: Tensor = self.norm(tokens)
+        return vectors
 
 
 class _Layer(nn.Module):
@@ -66,16 +66,16 @@ class _Layer(nn.Module):
 
     def _attend(self, tokens: Tensor, drop: Drop | None, bias: Tensor | None) -> Tensor:
         split = self.attention_in(tokens).chunk(3, -1)
-        query, key, value = (one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in split)
+        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in split)
         if bias is not None:
-            found = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+            attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
         elif drop is None:
-            found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+            attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:  # PyTorch's would draw its dropout from the global generator
             scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
             ahead = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
-            found = drop(scores.masked_fill(ahead, -torch.inf).softmax(-1)) @ value
-        return found.transpose(1, 2).flatten(-2)
+            attended = drop(scores.masked_fill(ahead, -torch.inf).softmax(-1)) @ value
+        return attended.transpose(1, 2).flatten(-2)
 
 
 def recency(heads: int, tokens: int, device: torch.device | str = "cpu") -> Float32[Tensor, "heads tokens tokens"]:
@@ -156,7 +156,7 @@ class DecisionTransformer(nn.Module):
         first, *others = wishes.chunk(self.WISHES, -1)
         parts = (
             self.returns(first),
-            *(layer(one) for layer, one in zip(self.other_wishes, others, strict=True)),
+            *(layer(wish) for layer, wish in zip(self.other_wishes, others, strict=True)),
             self.observations(observations),
             self.actions(actions),
         )
@@ -164,8 +164,8 @@ class DecisionTransformer(nn.Module):
         values = (torch.stack(parts, 2) + times.unsqueeze(2)).flatten(1, 2)
         values = self.norm(values)
         values = self.layers(values if drop is None else drop(values), drop)
-        found: Tensor = values.unflatten(1, (-1, len(parts)))
-        return found
+        vectors: Tensor = values.unflatten(1, (-1, len(parts)))
+        return vectors
 
     def forward(
         self,

@@ -116,11 +116,11 @@ class ValueIteration:
         lowest = batch.rewards.min().clamp(max=0) / (1 - config.discount)
         values = best_values(self.q_values.T, self._may_choose(), lowest)
         next_states = batch.next_observations - first
-        found = swept(values, pairs, next_states, batch, counts, config.discount)
-        found -= config.lower_bound * (counts > 0) / counts.clamp(min=1e-12).sqrt()
-        found = found.view(states, actions)
-        change = (found - self.q_values.T).abs().max()
-        self.q_values.copy_(found.T)
+        q_values = swept(values, pairs, next_states, batch, counts, config.discount)
+        q_values -= config.lower_bound * (counts > 0) / counts.clamp(min=1e-12).sqrt()
+        q_values = q_values.view(states, actions)
+        change = (q_values - self.q_values.T).abs().max()
+        self.q_values.copy_(q_values.T)
         return {"critic/change": change, "critic/mean": values[next_states].mean()}
 
     @torch.no_grad()

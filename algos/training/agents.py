@@ -97,7 +97,7 @@ class OverAgents:
             metrics: dict[str, Tensor] = self.learners[0].update(batch)
             return metrics
         several = [learner.update(own) for learner, own in zip(self.learners, batch, strict=True)]
-        return {name: torch.stack([one[name] for one in several]).mean(0) for name in several[0]}
+        return {name: torch.stack([metrics[name] for metrics in several]).mean(0) for name in several[0]}
 
     def act(self, observations: Float32[Tensor, "rows obs"]) -> Tensor:
         """Return the actions of all agents, whose observations follow one another, team after team."""
@@ -234,8 +234,8 @@ class TeamPolicy:
 
     def inform(self, infos: Mapping[str, Any]) -> None:
         """Take note of what environments side by side tell: flags of what is legal in the coming step."""
-        told, self._flags = infos.get("agents"), {}
-        for agent in self._team.agents if isinstance(told, Mapping) else ():
+        given, self._flags = infos.get("agents"), {}
+        for agent in self._team.agents if isinstance(given, Mapping) else ():
             of_agent = infos["agents"].get(agent, {})
             columns = [name for name in (*self._team.legal, *self._team.next_legal) if isinstance(name, str)]
             own = [name for name in columns if name.startswith(("agents/*/", f"agents/{agent}/"))]
@@ -287,7 +287,7 @@ class TeamPolicy:
                 f"{self._name}: {self._who} gave actions of shape {list(actions.shape)}, not all finite, for "
                 f"{counted(team.count, 'agent')}; look at its metrics and weights, and correct its act."
             )
-        found = {}
+        by_agent = {}
         for place, (agent, space) in enumerate(zip(team.agents, team.action_spaces, strict=True)):
             own = actions[:, place].numpy()
             if team.is_discrete:
@@ -296,8 +296,8 @@ class TeamPolicy:
             else:
                 size = team.action_widths[place]
                 own = own[:, :size].reshape(-1, *space.shape).clip(space.low, space.high)
-            found[agent] = own.astype(space.dtype)
-        return found
+            by_agent[agent] = own.astype(space.dtype)
+        return by_agent
 
 
 def _flat(observations: Any, space: spaces.Space[Any]) -> np.ndarray:
@@ -313,8 +313,8 @@ def _flat(observations: Any, space: spaces.Space[Any]) -> np.ndarray:
 
 def _stacked(values: Any) -> np.ndarray:
     """Return flags of several environments as one array; those of one that tells none are all set."""
-    found = np.asarray(values)
-    if found.dtype != object:
-        return np.atleast_2d(found)
-    known = [np.asarray(one) for one in values if one is not None]
-    return np.stack([np.ones_like(known[0]) if one is None else np.asarray(one) for one in values])
+    flags = np.asarray(values)
+    if flags.dtype != object:
+        return np.atleast_2d(flags)
+    known = [np.asarray(own) for own in values if own is not None]
+    return np.stack([np.ones_like(known[0]) if own is None else np.asarray(own) for own in values])

@@ -97,7 +97,7 @@ def put_arrays(packed: Arrays, device: str) -> Arrays:
     """Return arrays on a device; where they take more than half of its memory, as they are."""
     if torch.device(device).type == "cpu":
         return packed
-    needed = sum(one.nbytes for one in (packed.rows, *packed.others.values()))
+    needed = sum(tensor.nbytes for tensor in (packed.rows, *packed.others.values()))
     return packed.to(device) if needed <= _SHARE * measure_memory(gpus=True).gpu_bytes.get(device, 0) else packed
 
 

@@ -103,7 +103,7 @@ class Replay:
         # Steps of an episode that still runs have no return yet: a bound of -infinity bounds nothing.
         self._returns = torch.full((capacity,), -torch.inf)
         self._kept = [self._rows, *self._others.values()]
-        self._row_bytes = sum(one[:1].nbytes for one in self._kept)
+        self._row_bytes = sum(tensor[:1].nbytes for tensor in self._kept)
         self._saved, self._digest = 0, hashlib.sha256()
         self.count = self.finished = 0
         self.ends: list[int] = []
@@ -246,14 +246,14 @@ def mixed(prior: Any, online: Any, from_online: Tensor | None) -> Any:
     each place; None puts the rows one after the other.
     """
 
-    def join(one: Any, other: Any) -> Any:
-        if isinstance(one, dict):
-            return {key: join(one[key], other[key]) for key in one}
+    def join(part: Any, other: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: join(part[key], other[key]) for key in part}
         if from_online is None:
-            return torch.cat([one, other])
-        return torch.where(from_online.view(-1, *[1] * (one.ndim - 1)), other, one)
+            return torch.cat([part, other])
+        return torch.where(from_online.view(-1, *[1] * (part.ndim - 1)), other, part)
 
-    names = [one.name for one in dataclasses.fields(online)]
+    names = [field.name for field in dataclasses.fields(online)]
     there = {name: value for name in names if (value := getattr(online, name)) is not None}
     changed = {name: join(getattr(prior, name), value) for name, value in there.items()}
     return dataclasses.replace(prior, **changed)
@@ -283,8 +283,8 @@ def check_explores(kind: type[Any], config: Any, dataset: Dataset, packed: Array
             f"{refused}: it learns from infos ({', '.join(infos)}), which are not kept of the steps "
             "taken in an environment."
         )
-    explorers = [one for one in ALGORITHMS if any(hasattr(form, "explore") for form in algorithm_forms(one))]
-    others = ", ".join(one for one in explorers if one != name)
+    explorers = [choice for choice in ALGORITHMS if any(hasattr(form, "explore") for form in algorithm_forms(choice))]
+    others = ", ".join(explorer for explorer in explorers if explorer != name)
     batch = next(iter(loaded(kind, config, packed, seed=0, start=0)))
     is_sized = type(kind.loader(config)[1].get("batch_size")) is int
     if not isinstance(batch, Batch) or batch.next_actions is not None or not is_sized:

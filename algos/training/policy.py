@@ -92,8 +92,8 @@ def fitting_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
         ]
         raise SchemaError(
             f"{dataset.name}: {algorithm_name(algorithm)} takes observations that are "
-            f"{' or '.join(_IN_WORDS[one] for one in kind.OBSERVATIONS)}, found {dataset.observation_space}; choose one "
-            f"of: {', '.join(dict.fromkeys(others))}; or sample a view without the other parts (select_columns)."
+            f"{' or '.join(_IN_WORDS[seen] for seen in kind.OBSERVATIONS)}, found {dataset.observation_space}; choose "
+            f"one of: {', '.join(dict.fromkeys(others))}; or sample a view without the other parts (select_columns)."
         )
     if for_teams(kind):
         raise SchemaError(
@@ -202,7 +202,7 @@ def settings_from_data(kind: type[Any], config: Any, data: RunData) -> tuple[Any
 def check_rewards(kind: type[Any], name: str, data: RunData) -> None:
     """Refuse data whose rewards are all 0 to an algorithm of orlog's that learns from them."""
     if name in ALGORITHMS and not takes_goals(kind) and getattr(kind, "REWARDS", True) and not data.has_rewards:
-        goals = [one for one in ALGORITHMS if takes_goals(ALGORITHMS[one])]
+        goals = [algorithm for algorithm in ALGORITHMS if takes_goals(ALGORITHMS[algorithm])]
         raise SchemaError(
             f"{data.name}: every reward is 0, and {name} learns from rewards; imitate the actions "
             f"(bc), learn to reach goals ({', '.join(goals)}), or record the data with rewards."
@@ -381,28 +381,28 @@ class Spaces:
         if not isinstance(actions, list if is_text else Tensor):
             expected = "a list of texts" if is_text else "a tensor"
             raise SchemaError(f"{who} a {type(actions).__name__} as actions, expected {expected}; correct its act.")
-        found = actions.detach().cpu().numpy() if isinstance(actions, Tensor) else np.array(actions, object)
-        if found.shape[:1] != (count,) or found.size != count * math.prod(shape):
+        array = actions.detach().cpu().numpy() if isinstance(actions, Tensor) else np.array(actions, object)
+        if array.shape[:1] != (count,) or array.size != count * math.prod(shape):
             raise SchemaError(
-                f"{who} actions of shape {[*found.shape]} for {count} observations, expected "
+                f"{who} actions of shape {[*array.shape]} for {count} observations, expected "
                 f"{[count, *shape]} for {space}; correct its act."
             )
-        found = found.reshape(-1, *shape)
+        array = array.reshape(-1, *shape)
         outside = np.zeros(1, np.bool_)
         if is_text:
             outside = np.array([action not in space for action in actions])
-        elif not np.isfinite(found).all():
+        elif not np.isfinite(array).all():
             raise SchemaError(
-                f"{who} actions that are not finite: {_first(found, ~np.isfinite(found))}; correct its act."
+                f"{who} actions that are not finite: {_first(array, ~np.isfinite(array))}; correct its act."
             )
         elif isinstance(space, gymnasium.spaces.Box):
-            outside = outside_bounds(found, space) > 0
-            found = found if outside.any() else found.clip(space.low, space.high)
+            outside = outside_bounds(array, space) > 0
+            array = array if outside.any() else array.clip(space.low, space.high)
         elif (bounds := _whole_bounds(space)) is not None:
-            outside = (found < bounds[0]) | (found > bounds[1])
+            outside = (array < bounds[0]) | (array > bounds[1])
         if outside.any():
-            raise SchemaError(f"{who} actions that are not in {space}: {_first(found, outside)}; correct its act.")
-        return found if is_text else found.astype(np.dtype(space.dtype))
+            raise SchemaError(f"{who} actions that are not in {space}: {_first(array, outside)}; correct its act.")
+        return array if is_text else array.astype(np.dtype(space.dtype))
 
 
 def outside_bounds(actions: np.ndarray, space: gymnasium.spaces.Box) -> np.ndarray:
@@ -471,10 +471,10 @@ class _Remembering:
         self._told = infos
 
     def reward(self, rewards: np.ndarray) -> None:
-        told = {name: self._here(self._told[column]) for name, column in self._names.items()}
+        infos = {name: self._here(self._told[column]) for name, column in self._names.items()}
         with own_errors(self._kind):
-            if told:
-                self._actor.notice(told)  # type: ignore[attr-defined]  # not all actors have it
+            if infos:
+                self._actor.notice(infos)  # type: ignore[attr-defined]  # not all actors have it
             self._actor.reward(self._here(np.asarray(rewards, np.float64) * self._scale + self._shift))
 
     def _here(self, values: Any) -> Tensor:

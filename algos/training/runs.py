@@ -666,16 +666,16 @@ def first_not_finite(algorithm: Any) -> str:
     return ""
 
 
-def first_difference(one: Any, other: Any) -> str:
+def first_difference(reference: Any, other: Any) -> str:
     """Return the name of what differs first in the states of two algorithms; empty if nothing does.
 
     Among constants, generators of torch, NumPy and Python are compared.
     """
-    for name, value in vars(one).items():
+    for name, value in vars(reference).items():
         if drawn_state(value) != drawn_state(vars(other).get(name)):
             return str(name)
     states = []
-    for algorithm in (one, other):
+    for algorithm in (reference, other):
         tensors, values = _snapshot(algorithm)
         texts = {name: json.dumps(value) for name, value in values.items()}
         states.append(texts | {name: _sha256({name: tensor}, {}) for name, tensor in tensors.items()})
@@ -954,13 +954,13 @@ def check_same_run(folder: Path, record: RunRecord, note: Callable[[str], None] 
             )
         there = msgspec.structs.replace(there, steps=record.steps, config=config, earlier=(*there.earlier, earlier))
     for name in [name for name in RunRecord.__struct_fields__ if name not in MAY_DIFFER]:
-        has, given = ({name: getattr(one, name)} for one in (there, record))
+        has, given = ({name: getattr(run, name)} for run in (there, record))
         if name == "device":  # the numbers of its generators fit any device of the same kind
-            has, given = ({name: one[name].partition(":")[0]} for one in (has, given))
+            has, given = ({name: fields[name].partition(":")[0]} for fields in (has, given))
         if has == given:
             continue
         if name in ("config", "online"):
-            has, given = (msgspec.to_builtins(one[name]) or {} for one in (has, given))
+            has, given = (msgspec.to_builtins(fields[name]) or {} for fields in (has, given))
         differ = [key for key in {**has, **given} if has.get(key) != given.get(key)]
         first, second = (", ".join(f"{key} {setting_text(some.get(key))}" for key in differ) for some in (has, given))
         again = f"give {name}={has[name]}" if name in TrainOptions.__struct_fields__ else "give the options that it has"

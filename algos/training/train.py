@@ -254,8 +254,8 @@ def finetune_run(
     acts = runs.OnlineRecord(**{**getattr(kind, "FINETUNING", {}), **asked})
     prior, noise = acts.prior, acts.noise
     if steps < 1 or acts.random_steps < 0 or acts.warm_up_steps < 0:
-        found = f"{steps}, {acts.random_steps} and {acts.warm_up_steps}"
-        raise ValueError(f"steps must be >= 1, random_steps and warm_up_steps >= 0, found {found}.")
+        given = f"{steps}, {acts.random_steps} and {acts.warm_up_steps}"
+        raise ValueError(f"steps must be >= 1, random_steps and warm_up_steps >= 0, found {given}.")
     if prior is not None and not 0 <= prior <= 1:
         raise ValueError(f"prior must lie in [0, 1], found {prior}.")
     if noise is not None and not 0 <= noise < math.inf:
@@ -505,7 +505,7 @@ class _Trainer:
                         finite_step = step
                     if saves_now:
                         with runs.write_errors(folder, last_save):
-                            totals, online = {name: float(one) for name, one in sums.items()}, source.save(folder)
+                            totals, online = {name: float(total) for name, total in sums.items()}, source.save(folder)
                             position = runs.Position(step=step, sums=totals, seconds=seconds, online=online)
                             runs.save_state(algorithm, folder, position)
                             if is_to_keep:
