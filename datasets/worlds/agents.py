@@ -66,9 +66,9 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
     def __init__(self, parallel: Any, scripts: Mapping[str, Script] = MappingProxyType({})) -> None:
         self.parallel, self._scripts = parallel, scripts
         self.render_mode = getattr(parallel, "render_mode", None)
-        self.agents = [one for one in map(str, parallel.possible_agents) if one not in scripts]
-        self.observation_space = spaces.Dict({one: parallel.observation_space(one) for one in self.agents})
-        self.action_space = spaces.Dict({one: parallel.action_space(one) for one in self.agents})
+        self.agents = [agent for agent in map(str, parallel.possible_agents) if agent not in scripts]
+        self.observation_space = spaces.Dict({agent: parallel.observation_space(agent) for agent in self.agents})
+        self.action_space = spaces.Dict({agent: parallel.action_space(agent) for agent in self.agents})
         self.acting: list[str] = []
         self.own: dict[str, tuple[bool, float, bool, bool]] = {}
         self.infos = [f"agents/{agent}/{name}" for agent in self.agents for name in COLUMNS]
@@ -87,17 +87,17 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
     def step(self, action: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Let all agents act at once; actions of those that take no part are left out."""
         there = [*self.parallel.agents]
-        actions = {one: self._scripts[one](self._seen[one]) if one in self._scripts else action[one] for one in there}
+        actions = {who: self._scripts[who](self._seen[who]) if who in self._scripts else action[who] for who in there}
         self._seen, rewards, terminations, truncations, infos = self.parallel.step(actions)
         self.own = {
-            one: (True, float(rewards[one]), bool(terminations[one]), bool(truncations[one]))
-            if one in there
+            agent: (True, float(rewards[agent]), bool(terminations[agent]), bool(truncations[agent]))
+            if agent in there
             else (False, 0.0, False, False)
-            for one in self.agents
+            for agent in self.agents
         }
         total = sum(reward for _, reward, _, _ in self.own.values())
-        ended = not any(one in self.agents for one in self.parallel.agents)
-        terminated = ended and any(one for *_, one, _ in self.own.values())
+        ended = not any(agent in self.agents for agent in self.parallel.agents)
+        terminated = ended and any(has_ended for *_, has_ended, _ in self.own.values())
         info = self._info(infos)
         for agent, values in self.own.items():
             info |= {f"agents/{agent}/{name}": value for name, value in zip(COLUMNS, values, strict=True)}
@@ -112,30 +112,30 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         self.parallel.close()
 
     def _observation(self) -> dict[str, Any]:
-        self.acting = [one for one in self.agents if one in self.parallel.agents]
+        self.acting = [agent for agent in self.agents if agent in self.parallel.agents]
         space: Any = self.observation_space
-        return {one: self._seen[one] if one in self._seen else _blank(space[one]) for one in self.agents}
+        return {agent: self._seen[agent] if agent in self._seen else _blank(space[agent]) for agent in self.agents}
 
     def _info(self, infos: Mapping[str, Any]) -> dict[str, Any]:
-        told = {one: dict(infos[one]) for one in self.agents if infos.get(one)}
+        given = {agent: dict(infos[agent]) for agent in self.agents if infos.get(agent)}
         # Of agents that have left, what was told last stands in their columns.
-        self._told |= {f"agents/{agent}/{name}": value for agent, one in told.items() for name, value in one.items()}
+        self._told |= {f"agents/{agent}/{name}": value for agent, info in given.items() for name, value in info.items()}
         choices: Any = self.action_space
         # Flags of agents that have not come yet are blank.
-        masks = {name: flags for one in told.values() for name, flags in one.items() if name in MASKS}
+        masks = {name: flags for info in given.values() for name, flags in info.items() if name in MASKS}
         for agent, name in itertools.product(self.agents, masks):
             blank = np.zeros(getattr(choices[agent], "n", 0), np.asarray(masks[name]).dtype)
             self._told.setdefault(f"agents/{agent}/{name}", blank)
         self.infos = list(dict.fromkeys([*self.infos, *self._told]))
-        return {"agents": told} if told else {}
+        return {"agents": given} if given else {}
 
 
 def _blank(space: spaces.Space[Any]) -> Any:
     """Return what an agent that is not there observes: zeros, or the first value of a space."""
     if isinstance(space, spaces.Dict):
-        return {key: _blank(one) for key, one in space.spaces.items()}
+        return {key: _blank(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_blank(one) for one in space.spaces)
+        return tuple(_blank(part) for part in space.spaces)
     if isinstance(space, spaces.Discrete):
         return space.start
     return np.zeros(space.shape or (), space.dtype)
@@ -229,7 +229,7 @@ class AgentsRecipe(PlayedRecipe):
             several = [
                 controller({agent: values[place] for agent, values in observations.items()}) for place in range(count)
             ]
-            return {agent: np.array([one[agent] for one in several]) for agent in observations}
+            return {agent: np.array([actions[agent] for actions in several]) for agent in observations}
 
         return Expert(name=f"{self.expert_controller}, without noise", policy=policy)
 
@@ -320,7 +320,7 @@ CONTROLLERS: dict[str, Controller] = {
 
 
 def _entries(task: str, about: str, plan: str, shared: str, seed: int) -> dict[str, CatalogueEntry]:
-    found = {}
+    entries = {}
     levels = {"random": (shared, 1.0), "medium": (plan, 0.4), "expert": (shared, 0.05)}
     for number, (level, (controller, noise)) in enumerate(levels.items()):
         recipe = AgentsRecipe(
@@ -330,14 +330,14 @@ def _entries(task: str, about: str, plan: str, shared: str, seed: int) -> dict[s
             expert_controller=shared,
             seed=seed + number,
         )
-        found[f"agents/{task}-{level}-v1"] = CatalogueEntry(
+        entries[f"agents/{task}-{level}-v1"] = CatalogueEntry(
             description=(
                 f"{about}: a {level} team of three, whose members act at once and choose among five "
                 f"actions each. With the log-probability of each action. {recipe.steps:,} steps."
             ),
             recipe=recipe,
         )
-    return found
+    return entries
 
 
 DATASETS = {

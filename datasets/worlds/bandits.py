@@ -48,8 +48,8 @@ VISITORS, ITEMS, NUMBERS = 200, 10, 5
 def visitors() -> Float32[np.ndarray, "visitors numbers"]:
     """Return the numbers about each kind of visitor."""
     drawn = np.random.Generator(np.random.PCG64(0)).normal(size=(VISITORS, NUMBERS))
-    found: np.ndarray = drawn.round(4).astype(np.float32)
-    return found
+    numbers: np.ndarray = drawn.round(4).astype(np.float32)
+    return numbers
 
 
 @functools.cache
@@ -153,14 +153,14 @@ class ShopRecipe(PlayedRecipe):
 
 @functools.cache
 def _places() -> dict[bytes, int]:
-    return {one.tobytes(): index for index, one in enumerate(visitors())}
+    return {visitor.tobytes(): index for index, visitor in enumerate(visitors())}
 
 
 @functools.cache
 def rule_of(recipe: ShopRecipe) -> np.ndarray:
     """Return how likely the old rule is to show each item, `[visitors, items]`."""
     signs = (visitors()[:, :2] > 0) @ np.array([1, 2])
-    of_signs = np.stack([click_chances()[signs == one].mean(0) for one in range(4)])
+    of_signs = np.stack([click_chances()[signs == sign].mean(0) for sign in range(4)])
     exponents = np.exp((of_signs - of_signs.max(1, keepdims=True)) / recipe.temperature)
     soft = exponents / exponents.sum(1, keepdims=True)
     chances: np.ndarray = ((1 - recipe.noise) * soft + recipe.noise / ITEMS)[signs]

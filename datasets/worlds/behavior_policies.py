@@ -52,11 +52,11 @@ class BehaviorPolicy:
         """Return the action that the noise leads to, and its log density, the tanh's included."""
         outputs = self._outputs(observation)
         action, log_density = [], 0.0
-        for mean, log_deviation, one in zip(outputs[: len(noise)], outputs[len(noise) :], noise.tolist(), strict=True):
+        for mean, log_deviation, draw in zip(outputs[: len(noise)], outputs[len(noise) :], noise.tolist(), strict=True):
             bounded = min(max(log_deviation, LOG_DEVIATIONS[0]), LOG_DEVIATIONS[1])
-            raw = mean + math.exp(bounded) * one
+            raw = mean + math.exp(bounded) * draw
             action.append(math.tanh(raw))
-            log_density -= 0.5 * one * one + bounded + _LOG_NORMAL
+            log_density -= 0.5 * draw * draw + bounded + _LOG_NORMAL
             # log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2 x)), exact where 1 - tanh^2 would be 0
             softplus = max(-2 * raw, 0.0) + math.log1p(math.exp(-2 * abs(raw)))
             log_density -= 2 * (math.log(2) - raw - softplus)
@@ -65,7 +65,7 @@ class BehaviorPolicy:
     def mode(self, observation: Float64[np.ndarray, " obs"]) -> Float32[np.ndarray, " act"]:
         """Return the action without noise."""
         outputs = self._outputs(observation)
-        return np.array([math.tanh(one) for one in outputs[: len(outputs) // 2]], np.float32)
+        return np.array([math.tanh(mean) for mean in outputs[: len(outputs) // 2]], np.float32)
 
     def _outputs(self, observation: Float64[np.ndarray, " obs"]) -> list[float]:
         """Return means and then log deviations."""
@@ -76,8 +76,8 @@ class BehaviorPolicy:
             values = (weights * values[:, None]).sum(0) + biases
             if index < last:
                 values = np.maximum(values, 0)
-        found: list[float] = values.tolist()
-        return found
+        outputs: list[float] = values.tolist()
+        return outputs
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ def write_policies(path: Path, steps: Sequence[int], policies: Sequence[Layers])
 
 def check_weights(layers: Layers, steps: int) -> None:
     """Check that half precision holds all weights of a policy that was trained for some steps."""
-    for array in (one for layer in layers for one in layer):
+    for array in (part for layer in layers for part in layer):
         if not (np.abs(array) <= LARGEST).all():  # NaN is not
             raise DivergedError(
                 f"the policy of {steps:,} steps has weights that are no number or above {LARGEST:,.0f}, "
@@ -147,9 +147,9 @@ def read_policies(path: Path, digest: str) -> list[TrainedPolicy]:
     ]
     return [
         TrainedPolicy(
-            steps=steps, policy=BehaviorPolicy(tuple((weights[one], biases[one]) for weights, biases in layers))
+            steps=steps, policy=BehaviorPolicy(tuple((weights[index], biases[index]) for weights, biases in layers))
         )
-        for one, steps in enumerate(tensors["steps"].tolist())
+        for index, steps in enumerate(tensors["steps"].tolist())
     ]
 
 

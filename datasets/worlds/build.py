@@ -278,9 +278,9 @@ def _cut(episode: Episode, steps: int) -> Episode:
 
 def _rows(columns: Any, count: int) -> Any:
     if isinstance(columns, dict):
-        return {name: _rows(one, count) for name, one in columns.items()}
+        return {name: _rows(column, count) for name, column in columns.items()}
     if isinstance(columns, tuple):
-        return tuple(_rows(one, count) for one in columns)
+        return tuple(_rows(column, count) for column in columns)
     return columns[:count]
 
 

@@ -267,9 +267,9 @@ def _antmaze_xml(rows: list[str], start_row: int, start_column: int) -> str:
 
 
 def _find(root: ET.Element, path: str) -> ET.Element:
-    found = root.find(path)
-    assert found is not None, path
-    return found
+    element = root.find(path)
+    assert element is not None, path
+    return element
 
 
 _HANDS = {
@@ -420,5 +420,5 @@ def _object_noise() -> np.ndarray:
     return np.array([*desk, *buttons, *lights, *hinges, *kettle, *kettle_turn, *last])
 
 
-def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.linalg.norm(one - other))
+def _distance(point: np.ndarray, other: np.ndarray) -> float:
+    return float(np.linalg.norm(point - other))

@@ -51,7 +51,7 @@ class FetchFrames(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     """The environment.
 
     Attributes:
-        told: The last observation of the world behind it, which has the block's place.
+        inner_observation: The last observation of the world behind it, which has the block's place.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012  # Gymnasium's own name
@@ -60,7 +60,7 @@ class FetchFrames(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         if sys.platform == "linux" and not os.environ.get("DISPLAY"):
             os.environ.setdefault("MUJOCO_GL", "egl")
         self.render_mode = render_mode
-        self.told: dict[str, np.ndarray] = {}
+        self.inner_observation: dict[str, np.ndarray] = {}
         self._inner: Any = make_environment(WORLD, {}).unwrapped
         self._renderer: Any = None
         self._drawn: Any = None  # the copy of the state
@@ -78,14 +78,14 @@ class FetchFrames(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Begin an episode, as the world does."""
         super().reset(seed=seed)
-        self.told, info = self._inner.reset(seed=seed, options=options)
+        self.inner_observation, info = self._inner.reset(seed=seed, options=options)
         return self._observed(), info
 
     def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         """Move hand and fingers."""
-        self.told, reward, terminated, truncated, info = self._inner.step(action)
-        told = {**info, "state": self.told["observation"].copy()}
-        return self._observed(), float(reward), terminated, truncated, told
+        self.inner_observation, reward, terminated, truncated, info = self._inner.step(action)
+        infos = {**info, "state": self.inner_observation["observation"].copy()}
+        return self._observed(), float(reward), terminated, truncated, infos
 
     def render(self) -> Any:
         """Return the frame, if `render_mode` asks for it."""
@@ -100,9 +100,9 @@ class FetchFrames(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
 
     def _observed(self) -> dict[str, np.ndarray]:
         return {
-            "arm": self.told["observation"][_ARM].astype(np.float32),
+            "arm": self.inner_observation["observation"][_ARM].astype(np.float32),
             "frame": self._frame(),
-            "goal": self.told["desired_goal"].astype(np.float32),
+            "goal": self.inner_observation["desired_goal"].astype(np.float32),
         }
 
     def _frame(self) -> np.ndarray:
@@ -129,7 +129,7 @@ class FetchFrames(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         mujoco.mj_setState(model, self._drawn, state, kinds)
         mujoco.mj_forward(model, self._drawn)
         goal = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, _GOAL)
-        self._drawn.site_xpos[goal] = self.told["desired_goal"]
+        self._drawn.site_xpos[goal] = self.inner_observation["desired_goal"]
         frame: np.ndarray = np.asarray(self._renderer.render("rgb_array")).copy()
         return frame
 
@@ -212,7 +212,7 @@ class FramesRecipe(DemosRecipe):
 
     def seen(self, env: Any, _observation: Any) -> Any:
         """Return what the world behind the frames tells."""
-        return env.unwrapped.told
+        return env.unwrapped.inner_observation
 
     def expert(self) -> Expert:
         """Return the controller without noise, which watches the worlds behind the frames."""
@@ -221,7 +221,7 @@ class FramesRecipe(DemosRecipe):
 
 def _by_the_world(env: gymnasium.Env[Any, Any]) -> np.ndarray:
     world: Any = env.unwrapped
-    return pick_and_place(world.told)
+    return pick_and_place(world.inner_observation)
 
 
 def pick_and_place(observation: dict[str, np.ndarray]) -> np.ndarray:

@@ -132,7 +132,7 @@ def make_environment(
 
 def imported_modules() -> list[str]:
     """Return the modules that this process imports to register environments, as they were named."""
-    return [one for one in os.environ.get(IMPORTS, "").split(",") if one]
+    return [module for module in os.environ.get(IMPORTS, "").split(",") if module]
 
 
 def import_modules(names: Iterable[str]) -> None:
@@ -140,17 +140,17 @@ def import_modules(names: Iterable[str]) -> None:
 
     They may be paths of files (`my_envs.py`), or lie in the current folder.
     """
-    found: list[str] = []
+    modules: list[str] = []
     for name in (*imported_modules(), *names):
         path = Path(f"{name.replace('.', '/')}.py") if not name.endswith(".py") else Path(name)
-        here = next((one for one in (path, path.with_suffix("")) if one.exists()), None)
+        here = next((place for place in (path, path.with_suffix("")) if place.exists()), None)
         if name.endswith(".py") or (here and importlib.util.find_spec(name.split(".")[0]) is None):
             # As a path, so that a process that starts in another folder finds it.
             name = str(path.absolute())
         _import_named(name)
-        found += [] if name in found else [name]
-    if found:
-        os.environ[IMPORTS] = ",".join(found)
+        modules += [] if name in modules else [name]
+    if modules:
+        os.environ[IMPORTS] = ",".join(modules)
 
 
 def _import_named(name: str) -> None:
@@ -245,10 +245,10 @@ def _is_registered(environment_id: str) -> bool:
     return environment_id in gymnasium.registry
 
 
-def _are_equal(one: object, other: object) -> bool:
+def _are_equal(value: object, other: object) -> bool:
     """Return whether two arguments are equal; a tuple equals a list of the same items."""
     try:
-        return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+        return json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
     except (TypeError, ValueError):
         return False
 

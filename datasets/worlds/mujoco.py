@@ -62,7 +62,7 @@ class MujocoRecipe(PlayedRecipe):
         if self.policies == (None,):
             return "uniform actions; action_log_probs are exact"
         first = "uniform actions, then " if None in self.policies else ""
-        names = ", ".join(str(one) for one in self.policies if one is not None)
+        names = ", ".join(str(policy) for policy in self.policies if policy is not None)
         return (
             f"{first}policies {names} of {self.behaviors}.safetensors, one after another; each is a "
             "Gaussian squashed by a tanh, trained by orlog behavior train; action_log_probs are exact"

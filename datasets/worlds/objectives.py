@@ -61,8 +61,8 @@ def grid(objectives: int) -> Float64[np.ndarray, "weights objectives"]:
     """Return the weights that sum to 1 in equal steps, in their lexical order."""
     parts = PARTS[objectives]
     places = itertools.product(range(parts + 1), repeat=objectives)
-    found: np.ndarray = np.array([one for one in places if sum(one) == parts]) / parts
-    return found
+    weights: np.ndarray = np.array([place for place in places if sum(place) == parts]) / parts
+    return weights
 
 
 class WeightedWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -125,7 +125,7 @@ def moves(world: str) -> tuple[Table, Float64[np.ndarray, "states actions object
 
 def state_number(world: str, state: np.ndarray) -> int:
     """Return the number of a state in the table."""
-    row, column, *carried = (int(one) for one in state)
+    row, column, *carried = (int(number) for number in state)
     size = 11 if world == "treasure" else 5
     kind = sum(flag << place for place, flag in enumerate(carried))
     return kind * size * size + row * size + column
@@ -171,7 +171,7 @@ def _moved(row: int, column: int, action: int, size: int) -> tuple[int, int]:
 
 
 def _table(rows: list[tuple[int, int, float, float]], states: int, first: int) -> Table:
-    pairs, after, chances, goes_on = (np.array(one) for one in zip(*rows, strict=True))
+    pairs, after, chances, goes_on = (np.array(column) for column in zip(*rows, strict=True))
     return Table(
         states=states,
         actions=4,
@@ -189,27 +189,27 @@ def best_actions(world: str) -> np.ndarray:
     """Return the best action for each weights of the grid and each state, `[weights, states]`."""
     table, rewards = moves(world)
     discount = min(_WORTH[world], _PATIENCE)
-    found = []
+    actions = []
     for weights in grid(rewards.shape[-1]):
         q_values = stationary_values(_with(table, rewards @ weights), discount)
         # Values that differ by rounding alone count as equal, so that every machine takes the same action.
-        found.append((q_values >= q_values.max(1, keepdims=True) - 1e-9).argmax(1))
-    return np.stack(found)
+        actions.append((q_values >= q_values.max(1, keepdims=True) - 1e-9).argmax(1))
+    return np.stack(actions)
 
 
 @functools.cache
 def front(world: str) -> Float64[np.ndarray, "weights objectives"]:
     """Return the exact mean objectives of an episode for the best actions of each weights of the grid."""
     table, rewards = moves(world)
-    found = []
+    means = []
     for actions in best_actions(world):
         policy = np.eye(4)[actions]
         of_objectives = [
-            policy_values(_with(table, rewards[..., one]), policy, _STEPS, _WORTH[world])
-            for one in range(rewards.shape[-1])
+            policy_values(_with(table, rewards[..., objective]), policy, _STEPS, _WORTH[world])
+            for objective in range(rewards.shape[-1])
         ]
-        found.append([float(table.starts @ values) * _WORTH[world] for values in of_objectives])
-    return np.array(found)
+        means.append([float(table.starts @ values) * _WORTH[world] for values in of_objectives])
+    return np.array(means)
 
 
 def _with(table: Table, rewards: np.ndarray) -> Table:
@@ -297,7 +297,7 @@ class ObjectivesRecipe(PlayedRecipe):
 
         def policy(seen: Any) -> np.ndarray:
             apart = np.square(np.asarray(seen["weights"])[:, None] - of_grid[None]).sum(-1)
-            states = [state_number(self.world, one) for one in seen["state"]]
+            states = [state_number(self.world, state) for state in seen["state"]]
             return np.asarray(best[apart.argmin(1), states])
 
         return Expert(name="the best policy for the weights, from the table of moves", policy=policy)

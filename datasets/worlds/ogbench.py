@@ -94,8 +94,8 @@ class GoalTasks(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         """Act; the info says whether the goal is reached (`success`)."""
         observation, reward, terminated, truncated, info = self.inner.step(action)
-        found = goal_observation(observation, self._achieved, self._goal)
-        return found, float(reward), terminated, truncated, {"success": bool(info["success"])}
+        seen = goal_observation(observation, self._achieved, self._goal)
+        return seen, float(reward), terminated, truncated, {"success": bool(info["success"])}
 
     def close(self) -> None:
         """Close OGBench's environment."""

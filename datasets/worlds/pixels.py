@@ -225,8 +225,8 @@ class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
         """Begin an episode."""
         super().reset(seed=seed, options=options)
         drawn = self.np_random.random(6).tolist()
-        x, y, target_x, target_y = (_MARGIN + (SIZE - 2 * _MARGIN) * one for one in drawn[:4])
-        speed_x, speed_y = (_FASTEST * (2 * one - 1) for one in drawn[4:])
+        x, y, target_x, target_y = (_MARGIN + (SIZE - 2 * _MARGIN) * share for share in drawn[:4])
+        speed_x, speed_y = (_FASTEST * (2 * share - 1) for share in drawn[4:])
         self.puck, self.velocity = (x, y), (0.0, 0.0)
         self.target, self.target_velocity = (target_x, target_y), (speed_x, speed_y)
         self._stack = next_stack(None, self.draw())
@@ -234,7 +234,7 @@ class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Move puck and target."""
-        force = [min(max(one, -1.0), 1.0) for one in action.tolist()]
+        force = [min(max(push, -1.0), 1.0) for push in action.tolist()]
         (x, speed_x), (y, speed_y) = (
             _slide(place, _DAMPING * speed + push)
             for place, speed, push in zip(self.puck, self.velocity, force, strict=True)

@@ -78,7 +78,7 @@ class PointMazeRecipe(PlayedRecipe):
         # Those that came later are left out where they change nothing: old records stay equal.
         later = ("episode_steps", "goal_moves")
         every = super().parameters
-        return {name: one for name, one in every.items() if name not in later or one is not None}
+        return {name: value for name, value in every.items() if name not in later or value is not None}
 
     @property
     def environment_kwargs(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class PointMazeRecipe(PlayedRecipe):
             while math.hypot(goal[0] - x, goal[1] - y) <= self.reached:
                 goal = _draw_goal(rng, cells, half)
             force = controller.action(x, y, velocity_x, velocity_y, goal)
-            pushed = [min(1.0, max(-1.0, one + added)) for one, added in zip(force, next(noise), strict=True)]
+            pushed = [min(1.0, max(-1.0, push + added)) for push, added in zip(force, next(noise), strict=True)]
             return np.array(pushed, np.float32), {"behavior_goal": np.array(goal)}
 
         return play_episode(env, reset_seed, choose, most=length)

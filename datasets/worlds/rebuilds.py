@@ -86,9 +86,9 @@ def record_statistics(dataset: Dataset) -> Path:
         name: np.quantile(values, _shares(), method="inverted_cdf").tolist()
         for name, values in _episode_values(dataset).items()
     }
-    found = BuildStatistics(version=dataset.version, episodes=dataset.total_episodes, quantiles=quantiles)
+    statistics = BuildStatistics(version=dataset.version, episodes=dataset.total_episodes, quantiles=quantiles)
     path = _path(dataset.name)
-    path.write_text(json.dumps(msgspec.to_builtins(found)) + "\n", "utf-8")
+    path.write_text(json.dumps(msgspec.to_builtins(statistics)) + "\n", "utf-8")
     return path
 
 
@@ -159,17 +159,17 @@ def _p_value(quantiles: list[float], episodes: int, values: np.ndarray) -> float
 
 
 def _episode_values(dataset: Dataset) -> dict[str, np.ndarray]:
-    found: dict[str, list[Any]] = {"returns": [], "lengths": []}
+    collected: dict[str, list[Any]] = {"returns": [], "lengths": []}
     for block, lengths in dataset.blocks():
-        found["lengths"].append(lengths.astype(np.float64))
-        found["returns"].append(block["episodes/returns"])
+        collected["lengths"].append(lengths.astype(np.float64))
+        collected["returns"].append(block["episodes/returns"])
         for name, rows in block.items():
             if name.split("/")[0] in ("actions", "observations") and rows.dtype.kind in "biuf":
                 extra = 1 if axis_of(name) == "observation" else 0
                 if len(rows) == lengths.sum() + extra * len(lengths):
                     for number, means in enumerate(_means(rows, lengths + extra).T):
-                        found.setdefault(f"{name} {number}", []).append(means)
-    return {name: np.concatenate(values) for name, values in found.items()}
+                        collected.setdefault(f"{name} {number}", []).append(means)
+    return {name: np.concatenate(values) for name, values in collected.items()}
 
 
 def _means(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -93,7 +93,7 @@ class Point(gymnasium.Env[np.ndarray, np.ndarray], abc.ABC):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Move the point."""
         before = self.place
-        force = [min(max(one, -1.0), 1.0) for one in action.tolist()]
+        force = [min(max(push, -1.0), 1.0) for push in action.tolist()]
         (x, speed_x), (y, speed_y) = (
             _move(place, _KEPT * speed + _PUSH * push)
             for place, speed, push in zip(before, self.velocity, force, strict=True)
@@ -135,7 +135,7 @@ class Circle(Point):
 
     def begin(self, rng: np.random.Generator) -> Pair:
         """Begin between the lines."""
-        x, y = (2 * one - 1 for one in rng.random(2).tolist())
+        x, y = (2 * number - 1 for number in rng.random(2).tolist())
         return 0.5 * x, y
 
     def seen(self) -> list[float]:
@@ -270,7 +270,7 @@ def _push(x: float, y: float, speed_x: float, speed_y: float) -> list[float]:
     """Return the force towards what is `x` and `y` away, which brakes near to it."""
     forces = (8 * x - 8 * speed_x, 8 * y - 8 * speed_y)
     largest = max(1.0, *map(abs, forces))
-    return [one / largest for one in forces]
+    return [force / largest for force in forces]
 
 
 CONTROLLERS: dict[str, Controller] = {
@@ -294,21 +294,21 @@ _TASKS = {
 
 
 def _datasets() -> dict[str, CatalogueEntry]:
-    found: dict[str, CatalogueEntry] = {}
+    entries: dict[str, CatalogueEntry] = {}
     for task, (about, environment_id, controller) in _TASKS.items():
         for behavior, boldness in _BOLDNESS.items():
             recipe = SafetyRecipe(
-                environment_id=environment_id, controller=controller, boldness=boldness, seed=30 + len(found)
+                environment_id=environment_id, controller=controller, boldness=boldness, seed=30 + len(entries)
             )
             low, high = boldness
-            found[f"safety/{task}-{behavior}-v1"] = CatalogueEntry(
+            entries[f"safety/{task}-{behavior}-v1"] = CatalogueEntry(
                 description=(
                     f"{about}: episodes of a noisy controller with a boldness within {low:g} and {high:g}, with "
                     f"the cost of each step and the log-probability of each action. {recipe.steps:,} steps."
                 ),
                 recipe=recipe,
             )
-    return found
+    return entries
 
 
 DATASETS = _datasets()

@@ -96,13 +96,13 @@ class Table:
 
 def best_values(table: Table, horizon: int, discount: float = 1.0) -> list[Float64[np.ndarray, " states"]]:
     """Return V*_n for n = 0, 1, .. steps that are left, up to `horizon` or to where it changes no more."""
-    found = [np.zeros(table.states)]
-    while len(found) <= horizon:
-        values = table.backed_up(found[-1], discount).max(1)
-        if np.abs(values - found[-1]).max() < _CONVERGED:
+    best = [np.zeros(table.states)]
+    while len(best) <= horizon:
+        values = table.backed_up(best[-1], discount).max(1)
+        if np.abs(values - best[-1]).max() < _CONVERGED:
             break
-        found.append(values)
-    return found
+        best.append(values)
+    return best
 
 
 def policy_values(
@@ -171,8 +171,8 @@ class TableWorld(gymnasium.Wrapper[int, int, int, int]):
         rows = slice(*np.searchsorted(table.pairs, [first, first + table.actions]))
         weighted = table.chances[rows] * table.goes_on[rows] * values[table.next_states[rows]]
         starts = table.first_rows[first : first + table.actions] - rows.start
-        found = table.rewards[state] + np.add.reduceat(weighted, starts)
-        return float(found.max() - found[action])
+        q_values = table.rewards[state] + np.add.reduceat(weighted, starts)
+        return float(q_values.max() - q_values[action])
 
     def policy_value(self, policy: Callable[[np.ndarray], np.ndarray], discount: float = 1.0) -> float:
         """Return the exact mean discounted return of an episode.
@@ -207,7 +207,7 @@ def _of_lists(env: Any) -> Table:
         for chance, after, reward, ended in env.P[state][action]
         if chance > 0
     ]
-    pairs, after, chances, rewards, ended = (np.array(one) for one in zip(*rows, strict=True))
+    pairs, after, chances, rewards, ended = (np.array(column) for column in zip(*rows, strict=True))
     means = np.bincount(pairs, chances * rewards, states * actions)
     return Table(
         states=states,
@@ -386,7 +386,7 @@ def known_values(recipe: TabularRecipe) -> KnownValues:
         "mode": mode,
         "random": np.full_like(mode, 1 / table.actions),
     }
-    returns = {name: float(table.starts @ policy_values(table, one, horizon)) for name, one in policies.items()}
+    returns = {name: float(table.starts @ policy_values(table, policy, horizon)) for name, policy in policies.items()}
     of_behavior = stationary_values(table, recipe.discount, behavior)
     return KnownValues(
         optimal_values=q_values.max(1).round(9),

@@ -80,8 +80,8 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Move hand and gripper."""
         state, reward, _, _, info = self._simulators[self.task].step(action)
-        told = {**self._info(), "success": bool(info["success"])}
-        return self._observed(state), float(reward), False, False, told
+        infos = {**self._info(), "success": bool(info["success"])}
+        return self._observed(state), float(reward), False, False, infos
 
     def render(self) -> Any:
         """Return a picture of the scene, if `render_mode` asks for pictures."""
@@ -89,8 +89,8 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def close(self) -> None:
         """Close all simulators."""
-        for one in self._simulators.values():
-            one.close()
+        for simulator in self._simulators.values():
+            simulator.close()
         self._simulators = {}
 
     def _make(self) -> Any:
@@ -139,9 +139,9 @@ def scripted_actions(observations: np.ndarray, tasks: list[str]) -> np.ndarray:
     with warnings.catch_warnings():
         # Its policies ask for more than the bounds allow, and say so.
         warnings.filterwarnings("ignore", r"Constant\(s\) may be too high")
-        for one in observations:
-            policy = ENV_POLICY_MAP[tasks[int(one[STATE:].argmax())]]()
-            actions.append(np.clip(policy.get_action(one[:STATE].astype(np.float64)), -1, 1))
+        for observation in observations:
+            policy = ENV_POLICY_MAP[tasks[int(observation[STATE:].argmax())]]()
+            actions.append(np.clip(policy.get_action(observation[:STATE].astype(np.float64)), -1, 1))
     return np.array(actions, np.float32)
 
 
@@ -171,7 +171,7 @@ class TasksRecipe(PlayedRecipe):
     @property
     def behavior_policy(self) -> str:
         """Description of the policies that chose the actions."""
-        noises = ", ".join(f"{one:g}" for one in self.noises)
+        noises = ", ".join(f"{noise:g}" for noise in self.noises)
         return f"Meta-World's scripted policy of each task, with noise of {noises} in turn"
 
     def episode(self, env: Any, drawn: int, rng: np.random.Generator, index: int) -> Episode:
@@ -186,12 +186,12 @@ class TasksRecipe(PlayedRecipe):
             return action, {}
 
         made = play_episode(env, seed, choose, infos=("success", "task", "instruction"))
-        told = {name: [*values] for name, values in made.infos.items()}
+        infos = {name: [*values] for name, values in made.infos.items()}
         metadata = {
-            "task": int(told["task"][0]),
-            "instruction": told["instruction"][0],
+            "task": int(infos["task"][0]),
+            "instruction": infos["instruction"][0],
             "noise": noise,
-            "success": any(told["success"]),
+            "success": any(infos["success"]),
         }
         return dataclasses.replace(made, infos={}, metadata=metadata)
 

@@ -241,7 +241,7 @@ class UncertainRecipe:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle for worker processes, which make the class anew."""
-        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return _restore, (type(self).__bases__[1], fields)
 
 
@@ -281,7 +281,7 @@ def with_uncertainty(recipe: Any, **uncertainty: float) -> Any:
             f"the recipe {recipe.name} does not record in {recipe.environment_id}, so nothing can come "
             "between: give a recipe that records in the environment that scores."
         )
-    fields = {one.name: getattr(recipe, one.name) for one in dataclasses.fields(recipe)}
+    fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     if "environment_id" in fields:
         fields["environment_id"] = UNCERTAIN
     numbers = tuple(uncertainty.items())

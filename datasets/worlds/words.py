@@ -113,10 +113,10 @@ class Coin(gymnasium.Env[str, str]):
     @property
     def commands(self) -> list[str]:
         """The commands that are understood now, in the order of the alphabet."""
-        found = ["inventory", "look", *(f"go {one}" for one in self.house.exits[self.room])]
+        understood = ["inventory", "look", *(f"go {way}" for way in self.house.exits[self.room])]
         if self.room == self.house.coin:
-            found += ["examine coin", _TAKE]
-        return sorted(found)
+            understood += ["examine coin", _TAKE]
+        return sorted(understood)
 
     @property
     def best_command(self) -> str:
@@ -140,7 +140,7 @@ class House:
     def __init__(self, game: Any) -> None:
         rooms = list(game.world.rooms)
         self.start = game.world.player_room.id
-        (self.coin,) = [room.id for room in rooms for one in room.content if one.type == "o"]
+        (self.coin,) = [room.id for room in rooms for item in room.content if item.type == "o"]
         self.exits = {room.id: {way: room.exits[way].id for way in sorted(room.exits)} for room in rooms}
         self.ways = {self.coin: _TAKE}
         waiting = deque([self.coin])
@@ -173,15 +173,15 @@ def make_house(seed: int) -> House:
     maker = textworld.GameMaker(options)
     rooms = [maker.new_room() for _ in range(ROOMS)]
 
-    def join(one: Any, other: Any) -> None:
-        free = [way for way, exit_ in sorted(one.exits.items()) if exit_.dest is None]
+    def join(room: Any, other: Any) -> None:
+        free = [way for way, exit_ in sorted(room.exits.items()) if exit_.dest is None]
         way = free[int(drawn.integers(len(free)))]
-        maker.connect(one.exits[way], other.exits[reverse_direction(way)])
+        maker.connect(room.exits[way], other.exits[reverse_direction(way)])
 
     for number in range(1, ROOMS):
         before = rooms[number - 1]
         if number >= CHAIN:
-            roomy = [one for one in rooms[:number] if any(_is_free(one))]
+            roomy = [room for room in rooms[:number] if any(_is_free(room))]
             before = roomy[int(drawn.integers(len(roomy)))]
         join(before, rooms[number])
     maker.set_player(rooms[0])
@@ -313,25 +313,25 @@ def in_words(image: UInt8[np.ndarray, "7 7 more"]) -> str:
     """Return what a grid of MiniGrid shows: objects, the nearest first, and the wall straight ahead."""
     from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT
 
-    found: list[tuple[int, int, str]] = []
+    sights: list[tuple[int, int, str]] = []
     for column, row in np.argwhere(image[..., 0] > 1).tolist():
         thing = IDX_TO_OBJECT[int(image[column, row, 0])]
         ahead, right = SIDE - 1 - row, column - SIDE // 2
         if thing in _THINGS:
             what = f"{IDX_TO_COLOR[int(image[column, row, 1])]} {thing}"
-            found.append((ahead + abs(right), right, f"A {what} {_place(ahead, right)}."))
+            sights.append((ahead + abs(right), right, f"A {what} {_place(ahead, right)}."))
         elif thing == "wall" and right == 0:
-            found.append((ahead, SIDE, f"A wall {ahead} ahead."))
-    walls = [one for one in found if one[1] == SIDE]
+            sights.append((ahead, SIDE, f"A wall {ahead} ahead."))
+    walls = [sight for sight in sights if sight[1] == SIDE]
     for farther in sorted(walls)[1:]:
-        found.remove(farther)
-    return " ".join(text for _, _, text in sorted(found)) or "Nothing."
+        sights.remove(farther)
+    return " ".join(text for _, _, text in sorted(sights)) or "Nothing."
 
 
 def _place(ahead: int, right: int) -> str:
     side = f"{abs(right)} {'right' if right > 0 else 'left'}" if right else ""
     forward = f"{ahead} ahead" if ahead else ""
-    return ", ".join(one for one in (forward, side) if one) or "in hand"
+    return ", ".join(direction for direction in (forward, side) if direction) or "in hand"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
