@@ -48,6 +48,8 @@ def import_dataset(
     video: str = "",
     partial: bool = False,
     rate: float | None = None,
+    clock: str | Mapping[str, str] = "",
+    resample: str | Mapping[str, str] = "",
     ends: str = "",
     reward: str = "",
     shift: Mapping[str, int] | None = None,
@@ -103,6 +105,12 @@ def import_dataset(
             read; `frames` decodes them once and stores pixels.
         partial: Read what is there of data that are shorter than their own index; it is told.
         rate: Rows a second, for recordings of robots, whose messages have times.
+        clock: For recordings of robots: which times these are: `log` (the default), when each message was recorded;
+            `header`, its `header.stamp`; `publish`, when it was published, in MCAP files. Of all topics, or by topic:
+            `{"/camera": "header"}`, in which `*` stands for all others.
+        resample: For recordings of robots: what a row has of a topic: `last` (the default), its last message by then;
+            `nearest`, that next to it in time; `linear`, what lies on the line between the messages before and after,
+            for floats of observations and infos. Of all topics or by topic, as `clock`.
         ends: How episodes ended of which the files do not say it: `terminated`, `truncated` or `unknown`. Where
             the files state success, `terminated` holds for those that succeeded, and the others were cut off.
         reward: Where rewards come from, in place of those of the files: `constant`, `constant=NUMBER`,
@@ -166,6 +174,8 @@ def import_dataset(
         no_video=no_video,
         partial=partial,
         rate=rate,
+        clock=_by_topic(clock),
+        resample=_by_topic(resample),
         ends=ends,
         reward=reward,
         shift=shift or {},
@@ -230,6 +240,11 @@ def import_dataset(
                 manifest = with_chunk_hashes(store, manifest)
             finish_version(store, manifest, destination, accept=check_unchanged, decode=True)
     return destination
+
+
+def _by_topic(given: str | Mapping[str, str]) -> dict[str, str]:
+    """Return a word of each topic; `*` stands for all that are not named."""
+    return dict(given) if not isinstance(given, str) else {"*": given} if given else {}
 
 
 def _sources(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:

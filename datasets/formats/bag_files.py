@@ -27,6 +27,9 @@ PROGRAMS = re.compile(r"\b(virtual|as|generated|trigger)\b", re.IGNORECASE)
 ROS_KEYS = ("offered_qos_profiles", "topic_type_hash")  # of delivery, and a hash of the definition
 
 
+Message = tuple[int, int | None, bytes]
+
+
 @dataclasses.dataclass
 class Topic:
     """What was published under one name."""
@@ -34,8 +37,8 @@ class Topic:
     name: str  # its name, such as `/cmd_vel`
     kind: str  # the type of its messages
     decode: Callable[[bytes], Any]  # turns the bytes of a message into fields
-    # yields time in nanoseconds and bytes of each message, by time
-    messages: Callable[[], Iterator[tuple[int, bytes]]]
+    # yields of each message, by time, when it was recorded and published in nanoseconds, and its bytes
+    messages: Callable[[], Iterator[Message]]
     expected: int = 0  # how many messages the recording says that it has
     unread: str = ""  # the encoding of messages that are not read
 
@@ -91,11 +94,11 @@ def _open_mcap(path: Path, where: str) -> tuple[dict[str, Topic], list[str]]:
     if summary is None or summary.statistics is None:
         raise SchemaError(f"{where}: has no summary at its end, so the recording did not end well; run: mcap recover")
 
-    def messages(topic: str) -> Generator[tuple[int, bytes]]:
+    def messages(topic: str) -> Generator[Message]:
         with reading(where), path.open("rb") as file:
             reader = make_reader(file, validate_crcs=True)
             for _, _, message in reader.iter_messages(topics=[topic]):
-                yield message.log_time, message.data
+                yield message.log_time, message.publish_time, message.data
 
     beside = [f"the attachment {one.name}" for one in summary.attachment_indexes]
     beside += [f"the metadata {one.name}" for one in summary.metadata_indexes]
@@ -133,10 +136,10 @@ def _open_rosbag(path: Path, where: str, stack: contextlib.ExitStack) -> dict[st
         reader = rosbags.rosbag2.Reader(settled)
     stack.enter_context(reader)
 
-    def messages(connections: list[Any]) -> Generator[tuple[int, bytes]]:
+    def messages(connections: list[Any]) -> Generator[Message]:
         with reading(where):
             for _, time, data in reader.messages(connections=connections):
-                yield time, bytes(data)
+                yield time, None, bytes(data)
 
     topics = {}
     for connection in reader.connections:

@@ -6,6 +6,10 @@ Names of `--map` are topics, `/cmd_vel`, all of whose numbers are taken but thos
 `/joint_states.position`. Pictures (`sensor_msgs/Image`, `CompressedImage`) become frames. A row is a point in time, by
 the clock of the recorder: `--rate` of them a second, from when all topics have a message until the first of them
 ends. Each row has the last message of each topic up to then. A file, of some or of a folder, is an episode; nothing says how it ended.
+`--clock header` takes the times in messages' headers, and `--clock publish` those of an MCAP file's publishers.
+`--resample nearest` takes the message next to a row, also a later one, and `--resample linear` puts floats of
+observations and infos on the line between two messages. Both hold for one topic as `/camera=header`. `/camera@time` is
+the time of the message that a row has, in nanoseconds, and `@time` that of the row.
 Messages are decoded by the definitions that the recording holds (`ros_messages.py`), or are JSON.
 
 Messages of one topic may name other numbers, as those of two arms do, or of an arm and its gripper. A number is that of
@@ -19,9 +23,10 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import shlex
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,17 +37,25 @@ from orlog.datasets.formats.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.mapped_arrays import ArrayLayout, open_mapped
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.formats.places import FILE, AxisNames, Place, Places, Taken, files_in
-from orlog.datasets.formats.roles import SAY, by_numbers, matching
+from orlog.datasets.formats.places import FILE, NO_NAMES, AxisNames, Place, Places, Taken, files_in
+from orlog.datasets.formats.roles import SAY, base_role, by_numbers, matching
 from orlog.datasets.formats.ros_messages import Key, Leaf, leaves_of, may_vary, paths_of
 from orlog.datasets.formats.safe_reading import reading
 from orlog.errors import IntegrityError, OrlogError, SchemaError
-from orlog.manifests.names import counted
+from orlog.manifests.names import counted, did_you_mean
 
 SECOND = 10**9
 MOST_ROWS = 2**31
 MOST_SHOWN = 20
 HEADER = ".header."
+TIME = "@time"
+ALL = "*"
+CLOCKS = {"log": "", "header": "of header.stamp", "publish": "when they were published"}
+RULES = ("last", "nearest", "linear")
+STAMP = (("sec", "secs"), ("nanosec", "nsec", "nsecs"))
+"""Names of the parts of a time, in seconds and nanoseconds."""
+MOVING = ("observation", "next_observation", "infos")
+QUATERNION = "xyzw"
 Leaves = dict[str, Leaf]
 Stream = tuple[int, ...]
 """The kinds of messages of which the last one counts."""
@@ -52,6 +65,11 @@ Stream = tuple[int, ...]
 def _open(asked: Asked) -> Iterator[Opened]:
     if not asked.options.columns:
         raise SchemaError(f"{asked.sources[0]}: say what its topics mean as columns=.{_describe(asked.files)}")
+    for option, given, words in (("clock", asked.options.clock, CLOCKS), ("resample", asked.options.resample, RULES)):
+        for topic, word in given.items():
+            if word not in words:
+                what = f"{option}={ ({topic: word} if topic != ALL else word)!r}"
+                raise SchemaError(f"{asked.sources[0]}: {what}: expected {', '.join(words)}.")
     seen: dict[str, list[Taken]] = {}
     asked = _each(asked)
     surveys: dict[tuple[str, str], Survey] = {}
@@ -80,8 +98,19 @@ def _open(asked: Asked) -> Iterator[Opened]:
             left = total - sum(taken.taken for taken in each)
             are = f"{left:,} of its {total:,} messages {'is' if left == 1 else 'are'} in no row"
             are = are if left else f"all of its {total:,} messages are in rows"
-            age = max(taken.age for taken in each)
-            opened.notes.append(Note("messages", [topic], messages=are, age=age))
+            age, rule = max(taken.age for taken in each), word_of(asked.options.resample, topic, "last")
+            code = "messages_nearest" if rule == "nearest" else "messages"
+            opened.notes.append(Note(code, [topic], messages=are, age=age))
+            names = ("repeated", "before", "after", "rows")
+            counts = {name: sum(getattr(taken, name) for taken in each) for name in names}
+            if counts["repeated"] or counts["before"] or counts["after"]:
+                opened.notes.append(Note("repeated", [topic], **counts))
+            gap = max(taken.gap for taken in each)
+            linear = dict.fromkeys(name for taken in each for name in taken.linear)
+            opened.notes += [Note("interpolated", linear, gap=gap)] if linear else []
+        for clock, times in CLOCKS.items():
+            topics = [topic for topic in seen if times and word_of(asked.options.clock, topic, "log") == clock]
+            opened.notes += [Note("clocks", topics, clock=times)] if topics else []
         yield opened
 
 
@@ -100,6 +129,11 @@ def _each(asked: Asked) -> Asked:
     given.sort(key=lambda recording: by_numbers(recording[0].name))
     files, sources = map(list, zip(*given, strict=True))
     return dataclasses.replace(asked, files=files, sources=sources)
+
+
+def word_of(given: Mapping[str, str], topic: str, default: str) -> str:
+    """Return what is given for a topic: under its name, else for all others."""
+    return given.get(topic, given.get(ALL, default))
 
 
 def _recordings(asked: Asked) -> list[tuple[Path, str]]:
@@ -121,7 +155,8 @@ def _whole_topics(asked: Asked, surveys: dict[tuple[str, str], Survey]) -> dict[
                 topic, inside = max(around, key=len, default=""), list[str]()
                 if topic:
                     key = where, topic
-                    surveys[key] = surveys.get(key) or survey(topics[topic], where)
+                    clock = word_of(asked.options.clock, topic, "log")
+                    surveys[key] = surveys.get(key) or survey(topics[topic], where, clock)
                     fields = names_of_fields(topic, surveys[key], ())
                     inside = [one for one in fields if one.startswith(f"{name}.")]
                     inside = [] if name in fields else inside
@@ -142,35 +177,55 @@ def _open_recording(
         wanted = {
             name: topic
             for name, topic in topics.items()
-            if any(one == name or one.startswith((f"{name}.", f"{name}*")) for one in named)
+            if any(one in (name, name + TIME) or one.startswith((f"{name}.", f"{name}*")) for one in named)
         }
         if not wanted:
             raise SchemaError(
                 f"{where}: has none of the topics that columns= names; it has {', '.join(sorted(topics))}."
             )
-        names, outside, notes = list[str](), [*beside], list[Note]()
+        for option, given in (("clock", options.clock), ("resample", options.resample)):
+            if unknown := sorted(given.keys() - {ALL, *wanted}):
+                what = f"{option}={{{unknown[0]!r}: {given[unknown[0]]!r}}}: columns= names no such topic"
+                raise SchemaError(
+                    f"{where}: {what}{did_you_mean(unknown[0], wanted) or '; it names ' + ', '.join(wanted) + '.'}"
+                )
+        steady = [fields for role, fields in options.columns.items() if base_role(role) not in MOVING]
+        names, outside, notes = [TIME] if TIME in named else [], [*beside], list[Note]()
         parts: list[tuple[Topic, Survey, dict[str, Field], dict[Stream, _Times]]] = []
         for name, topic in wanted.items():
-            seen = surveys.get((where, name)) or survey(topic, where)
+            clock = word_of(options.clock, name, "log")
+            seen = surveys.get((where, name)) or survey(topic, where, clock)
             inside = names_of_fields(name, seen, named)
-            names += inside
+            stamp = [name + TIME] if matching(",".join(named), [name + TIME]) else []
+            names += [*inside, *stamp]
             outside += [f"{name}.{path}" for path in seen.outside]
             own = fields_of(name, seen, matching(",".join(named), inside), where)
             changed = [full for full, field in own.items() if field.is_changed]
             notes += [Note("names_change", changed)] if changed else []
-            parts.append((topic, seen, own, _times_of(name, seen, own.values())))
+            several = _times_of(name, seen, own.values())
+            for stream in several.values() if clock != "log" else ():
+                _check_times(stream, name, clock, where)
+            parts.append((topic, seen, own, several))
         streams = [stream for *_, several in parts for stream in several.values()]
         ticks = _ticks(streams, options.rate, where)
-        columns, fields, taken = dict[str, _Column](), dict[str, Field](), {}
+        columns: dict[str, Any] = {TIME: ticks}
+        fields, taken = dict[str, Field](), {}
         for topic, seen, own, several in parts:
-            last = {stream: times.last_at(ticks) for stream, times in several.items()}
-            messages = _Messages(topic, own, last, where)
+            rule = word_of(options.resample, topic.name, "last")
+            linear = _linear(own, seen, steady) if rule == "linear" else []
+            if own and not linear and options.resample.get(topic.name) == "linear":
+                raise SchemaError(
+                    f"{where}, {topic.name}: resample='linear' is for floats of observations and infos that are no "
+                    "pictures, rotations or actions too, and columns= names none of this topic."
+                )
+            chosen = {stream: times.at(ticks, rule) for stream, times in several.items()}
+            messages = _Messages(topic, own, chosen, linear, where)
             fields |= own
             for full, field in own.items():
                 columns[full] = _Column(messages, full, (len(ticks), *field.shape), field.dtype)
-            in_rows = np.unique([*last.values()])
-            age = max((ticks - seen.times[numbers]).max() for numbers in last.values()) / SECOND
-            taken[topic.name] = Taken(len(seen.kinds), topic.expected, len(in_rows), age)
+            # Of several senders it is the oldest of their messages.
+            columns[topic.name + TIME] = np.min([seen.times[each.numbers] for each in chosen.values()], axis=0)
+            taken[topic.name] = _taken(topic, seen, ticks, [*chosen.values()], tuple(linear), own.keys() - {*linear})
         yield Place(
             where,
             [*names, *sorted(topics.keys() - wanted.keys())],
@@ -178,22 +233,97 @@ def _open_recording(
             reading,
             outside=outside,
             taken=taken,
-            names_of=lambda full: AxisNames(fields[full].names, fields[full].source),
+            names_of=lambda full: AxisNames(fields[full].names, fields[full].source) if full in fields else NO_NAMES,
             notes=notes,
         )
 
 
+def _linear(own: Mapping[str, Field], seen: Survey, steady: Sequence[str]) -> list[str]:
+    """Return the fields that may lie between two messages: floats that are no pictures, rotations, nor actions too."""
+    kept = {*matching(",".join(steady), [*own])}
+    rotations = {
+        f"{start}.{axis}" if start else axis
+        for start in {path.rpartition(".")[0] for path in seen.leaves}
+        for axis in QUATERNION
+        if all((f"{start}.{part}" if start else part) in seen.leaves for part in QUATERNION)
+    }
+    return [
+        full
+        for full, field in own.items()
+        if field.path and field.dtype.kind == "f" and full not in kept and field.path not in rotations
+    ]
+
+
+def _taken(
+    topic: Topic,
+    seen: Survey,
+    ticks: np.ndarray,
+    chosen: Sequence[_Chosen],
+    linear: tuple[str, ...],
+    others: Collection[str],
+) -> Taken:
+    """Count which messages of a topic are in rows, some fields of which are linear."""
+    is_free = np.ones(len(seen.times), bool)
+    for each in chosen:
+        is_free[each.numbers] = False
+        if linear:
+            is_free[each.after[each.share > 0]] = False
+    age = max(np.abs(ticks - seen.times[each.numbers]).max() for each in chosen)
+    gaps = [(seen.times[each.after] - seen.times[each.numbers])[each.share > 0] for each in chosen]
+    is_same = np.all([np.diff(each.numbers) == 0 for each in chosen], axis=0)
+    return Taken(
+        len(seen.kinds),
+        topic.expected,
+        int((~is_free).sum()),
+        age / SECOND,
+        before=int((is_free & (seen.times < ticks[0])).sum()),
+        after=int((is_free & (seen.times > ticks[-1])).sum()),
+        repeated=int(is_same.sum()) if others or not linear else 0,
+        rows=len(ticks),
+        gap=max(gap.max(initial=0) for gap in gaps) / SECOND if linear else 0.0,
+        linear=linear,
+    )
+
+
+class _Chosen(NamedTuple):
+    """The number of the message that each row has of a stream, that of the next one, and how far it is on the way."""
+
+    numbers: np.ndarray
+    after: np.ndarray
+    share: np.ndarray
+
+
 class _Times(NamedTuple):
-    """When the messages of a stream were recorded: what errors call it, times, and numbers in the topic."""
+    """The times of the messages of a stream, in nanoseconds: what errors call it, times, and numbers in the topic."""
 
     label: str
     times: np.ndarray
     numbers: np.ndarray
 
-    def last_at(self, ticks: np.ndarray) -> np.ndarray:
-        """Return the number of the last message at each time."""
-        last: np.ndarray = self.numbers[np.searchsorted(self.times, ticks, side="right") - 1]
-        return last
+    def at(self, ticks: np.ndarray, rule: str) -> _Chosen:
+        """Return the messages at each time; of those with one time the last counts, and of two as near the earlier."""
+        before = np.searchsorted(self.times, ticks, side="right") - 1
+        after = np.minimum(before + 1, len(self.times) - 1)
+        after = np.searchsorted(self.times, self.times[after], side="right") - 1
+        past, ahead = ticks - self.times[before], self.times[after] - ticks
+        if rule == "nearest":
+            before = np.where(ahead < past, after, before)
+        share = np.where(ahead > 0, past / np.maximum(past + ahead, 1), 0.0)
+        return _Chosen(self.numbers[before], self.numbers[after], share)
+
+
+def _check_times(stream: _Times, topic: str, clock: str, where: str) -> None:
+    """Refuse times that go back or stand still, as those of headers may that nobody sets."""
+    steps = np.diff(stream.times)
+    wrong = np.flatnonzero(steps <= 0)
+    if len(wrong):
+        first = int(stream.numbers[wrong[0] + 1])
+        how = f"{-int(steps[wrong[0]]) / SECOND:.6g} s before" if steps[wrong[0]] else "the same as"
+        raise SchemaError(
+            f"{where}, {stream.label}: {len(wrong):,} of {len(stream.times):,} times {CLOCKS[clock]} are not after that "
+            f"of the message before; that of message {first} is {how} it. clock={{{topic!r}: 'log'}} takes the "
+            "recorder's times."
+        )
 
 
 def _times_of(topic: str, seen: Survey, fields: Iterable[Field]) -> dict[Stream, _Times]:
@@ -218,13 +348,17 @@ def _ticks(streams: Sequence[_Times], rate: float | None, where: str) -> np.ndar
             for label, times, _ in streams
         ]
         raise SchemaError(f"{where}: give the rows a second as rate=; messages a second: {', '.join(rates)}.")
-    start = max(int(stream.times[0]) for stream in streams)
-    stop = min(int(stream.times[-1]) for stream in streams)
+    if not 0 < rate < math.inf:
+        raise SchemaError(f"{where}: rate={rate}: expected rows a second, a number above 0.")
+    latest = max(streams, key=lambda stream: int(stream.times[0]))
+    first = min(streams, key=lambda stream: int(stream.times[-1]))
+    start, stop = int(latest.times[0]), int(first.times[-1])
     rows = (stop - start) * rate / SECOND + 1
     if stop < start or not 2 <= rows <= MOST_ROWS:
         raise SchemaError(
             f"{where}: the topics that columns= names have {max(0, rows):.4g} rows in common at {rate:g} a second, "
-            f"expected 2 to {MOST_ROWS:,}."
+            f"expected 2 to {MOST_ROWS:,}; {latest.label} begins {abs(stop - start) / SECOND:.6g} s "
+            f"{'after' if stop < start else 'before'} {first.label} ends."
         )
     count = int((stop - start) * rate // SECOND) + 1
     return start + np.round(np.arange(count) * (SECOND / rate)).astype(np.int64)
@@ -234,10 +368,16 @@ class _Messages:
     """The messages of a topic at the time of each row, in order."""
 
     def __init__(
-        self, topic: Topic, fields: Mapping[str, Field], last: Mapping[Stream, np.ndarray], where: str
+        self,
+        topic: Topic,
+        fields: Mapping[str, Field],
+        chosen: Mapping[Stream, _Chosen],
+        linear: Collection[str],
+        where: str,
     ) -> None:
-        """Take the fields to read, and the number of the message that each row has of each stream."""
-        self._topic, self._fields, self._last, self._where = topic, fields, last, where
+        """Take the fields to read, those of them that are linear, and the messages that each row has of each stream."""
+        self._topic, self._fields, self._chosen, self._where = topic, fields, chosen, where
+        self._linear = {*linear}
         self._held: tuple[slice, dict[str, np.ndarray]] = slice(0), {}
         self._decoded: dict[int, Leaves] = {}
         self._messages = enumerate(topic.messages())
@@ -246,15 +386,21 @@ class _Messages:
     def read(self, rows: slice) -> dict[str, np.ndarray]:
         """Return the fields of some rows; those of the last call are held for the next field."""
         if self._held[0] != rows:
-            last = {stream: numbers[rows].tolist() for stream, numbers in self._last.items()}
-            decoded = self._decode({number for several in last.values() for number in several})
+            last = {stream: each.numbers[rows].tolist() for stream, each in self._chosen.items()}
+            later = {stream: each.after[rows].tolist() for stream, each in self._chosen.items()} if self._linear else {}
+            wanted = {number for several in (*last.values(), *later.values()) for number in several}
+            decoded = self._decode(wanted)
             count = len(next(iter(last.values())))
             values = {name: np.empty((count, *field.shape), field.dtype) for name, field in self._fields.items()}
             for row in range(count):
                 leaves = {stream: decoded[numbers[row]] for stream, numbers in last.items()}
+                after = {
+                    stream: (decoded[numbers[row]], float(self._chosen[stream].share[rows][row]))
+                    for stream, numbers in later.items()
+                }
                 for name, field in self._fields.items():
                     where = f"{self._where}, {name} at row {(rows.start or 0) + row}"
-                    values[name][row] = field.take(leaves, where)
+                    values[name][row] = field.take(leaves, where, after if name in self._linear else {})
             self._held = rows, values
         return self._held[1]
 
@@ -265,7 +411,7 @@ class _Messages:
         if missing and min(missing) < self._next:
             self._messages, self._next = enumerate(self._topic.messages()), 0
         while missing:
-            number, (_, data) = next(self._messages)
+            number, (_, _, data) = next(self._messages)
             self._next = number + 1
             if number in missing:
                 missing.remove(number)
@@ -297,7 +443,7 @@ class _Column:
 class Survey:
     """What the messages of a topic hold."""
 
-    times: np.ndarray  # when each was recorded, in nanoseconds
+    times: np.ndarray  # of each, by the clock that is asked for, in nanoseconds
     kinds: np.ndarray  # which of `keys` are the named things of each
     keys: list[frozenset[Key]]  # these sets
     firsts: list[Leaves]  # each field, for each set, as the first message that has it holds it
@@ -325,10 +471,10 @@ class Survey:
         return tuple(kind for kind, keys in enumerate(self.keys) if needs <= keys)
 
 
-def survey(topic: Topic, where: str) -> Survey:
+def survey(topic: Topic, where: str, clock: str = "log") -> Survey:
     """Look at all messages of a topic, at no more than their times where the type of the first one fixes its fields.
 
-    Raises SchemaError if there is none, or names are not what they should be.
+    Raises SchemaError if there is none, one has no time by the clock, or names are not what they should be.
     """
     where = f"{where}, {topic.name}"
     seen = Survey(np.array([]), np.array([]), [], [], [], [])
@@ -337,17 +483,21 @@ def survey(topic: Topic, where: str) -> Survey:
     number_of: dict[frozenset[Key], int] = {}
     with reading(where):
         is_fixed = False  # whether all messages have the fields of the first one
-        for time, data in topic.messages():
-            if times and time < times[-1]:
+        recorded = None
+        for time, published, data in topic.messages():
+            if recorded is not None and time < recorded:
                 raise IntegrityError(
                     f"{where}: its messages are not in the order of their times; files of the bag may be listed "
                     "in another order than they were written.",
                     file=where,
                 )
-            times.append(time)
+            recorded = time
+            message = topic.decode(data) if clock == "header" or not is_fixed else None
+            times.append(
+                time if clock == "log" else _time_of(message, published, clock, f"{where}, message {len(times)}")
+            )
             if is_fixed:
                 continue
-            message = topic.decode(data)
             leaves, keys = leaves_of(message, topic.kind, where)
             kind = number_of.setdefault(keys, len(number_of))
             if kind == len(seen.firsts):
@@ -365,9 +515,33 @@ def survey(topic: Topic, where: str) -> Survey:
     if is_fixed:
         kinds = [0] * len(times)
         seen.counts = [Counter(dict.fromkeys(seen.firsts[0], len(times)))]
-    seen.times, seen.kinds, seen.keys = np.array(times), np.array(kinds), [*number_of]
+    with reading(where):  # a header may hold any number
+        seen.times = np.array(times, np.int64)
+    seen.kinds, seen.keys = np.array(kinds), [*number_of]
     seen.outside = [path for path in paths if not any(one.startswith(path) for one in seen.leaves)]
     return seen
+
+
+def _time_of(message: Any, published: int | None, clock: str, where: str) -> int:
+    """Return when a message was published, or the time in its header, in nanoseconds; SchemaError without one."""
+    if clock == "publish":
+        if published is None:
+            raise SchemaError(
+                f"{where}: clock='publish' is known of MCAP files alone, each named itself; clock='log' is of all."
+            )
+        return published
+    stamp = message
+    for name in ("header", "stamp"):
+        stamp = stamp.get(name) if isinstance(stamp, dict) else None
+    if not isinstance(stamp, dict):
+        raise SchemaError(
+            f"{where}: has no header.stamp; name the topics that have one, such as clock={{'/camera': 'header'}}, or "
+            "leave out clock=header."
+        )
+    parts = [next((stamp[name] for name in names if name in stamp), None) for names in STAMP]
+    if not all(isinstance(part, int | float | np.number) and float(part).is_integer() for part in parts):
+        raise SchemaError(f"{where}: header.stamp is {stamp!r:.100}, expected whole numbers as sec and nanosec.")
+    return int(parts[0]) * SECOND + int(parts[1])  # type: ignore[arg-type]
 
 
 def names_of_fields(topic: str, seen: Survey, wanted: Sequence[str]) -> list[str]:
@@ -399,19 +573,18 @@ class Field:
     source: str  # the list in the messages that has the names
     is_changed: bool  # whether messages with other names beside its own follow those before
 
-    def take(self, leaves: Mapping[Stream, Leaves], where: str) -> np.ndarray:
-        """Return its numbers, of the last message of each stream.
+    def take(
+        self, leaves: Mapping[Stream, Leaves], where: str, after: Mapping[Stream, tuple[Leaves, float]]
+    ) -> np.ndarray:
+        """Return its numbers, of a message of each stream, or on the way to those of the next one.
 
         Raises SchemaError if a message does not have them.
         """
         parts = []
         for stream, names in self.streams.items():
-            leaf = leaves[stream].get(self.path, Leaf(np.zeros(0)))
-            if not names or leaf.names == names:
-                parts.append(leaf.values)
-            else:
-                places = [leaf.names.index(name) for name in names if name in leaf.names]
-                parts.append(np.atleast_1d(leaf.values)[places])
+            parts.append(self._of(leaves[stream], names))
+            if stream in after:
+                parts[-1] = _between(parts[-1], self._of(after[stream][0], names), after[stream][1])
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
         values = values[0] if self.is_single and len(values) else values
         kept = values.astype(self.dtype)
@@ -420,6 +593,23 @@ class Field:
         if kept.dtype != values.dtype and (kept.astype(values.dtype) != values).any():
             raise SchemaError(f"{where}: {values.tolist()} does not fit {self.dtype}, which the first message has.")
         return kept
+
+    def _of(self, leaves: Leaves, names: tuple[str, ...]) -> np.ndarray:
+        """Return its numbers of some names in a message; all without names."""
+        leaf = leaves.get(self.path, Leaf(np.zeros(0)))
+        if not names or leaf.names == names:
+            return leaf.values
+        places = [leaf.names.index(name) for name in names if name in leaf.names]
+        return np.atleast_1d(leaf.values)[places]
+
+
+def _between(before: np.ndarray, after: np.ndarray, share: float) -> np.ndarray:
+    """Return what lies so far on the way from some numbers to the next; those of which one is not finite stay."""
+    if not share or before.shape != after.shape:
+        return before
+    with np.errstate(invalid="ignore", over="ignore"):
+        between = before.astype(np.float64) * (1 - share) + after.astype(np.float64) * share
+    return np.where(np.isfinite(between), between, before).astype(before.dtype)
 
 
 def fields_of(topic: str, seen: Survey, wanted: Sequence[str], where: str) -> dict[str, Field]:
@@ -538,7 +728,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=(".mcap", ".bag", ".db3", ""),
-    options=("columns", "rate", "horizon", "ends", "partial"),
+    options=("columns", "rate", "clock", "resample", "horizon", "ends", "partial"),
     shares=True,
     only_mapped=True,
     any_layout=True,

@@ -52,6 +52,8 @@ class Options:
     task: str = ""
     no_video: bool = False
     rate: float | None = None
+    clock: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    resample: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ends: str = ""
     partial: bool = False
     reward: str = ""

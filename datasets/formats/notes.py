@@ -142,6 +142,16 @@ SENTENCES = {
         "{columns}: messages with other names beside these follow the first ones, taken to be of one sender."
     ),
     "messages": "{columns}: {messages}; values in rows are at most {age:.3g} seconds old.",
+    "messages_nearest": "{columns}: {messages}; values in rows are at most {age:.3g} seconds away from them.",
+    "repeated": (
+        "{columns}: {repeated:,} of {rows:,} rows have the message of the row before again; of the messages in no row, "
+        "{before:,} come before the first row and {after:,} after the last one."
+    ),
+    "interpolated": (
+        "{columns}: values in rows lie on the line between two messages, at most {gap:.3g} seconds apart (--resample "
+        "linear)."
+    ),
+    "clocks": "Messages of {columns} have the times {clock} (--clock).",
     # Values that files do not store
     "never_written": "Never written, so that {library}'s fill value stands for all values: {places}.",
     "chunks_not_stored": (

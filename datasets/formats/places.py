@@ -312,12 +312,22 @@ LENGTHS = (*("mask", "masks", "valid", "traj_mask"), *("length", "lengths", "epi
 
 
 class Taken(NamedTuple):
-    """Messages of a topic: how many there are, and should be; how many are in rows, at most how many seconds old."""
+    """Messages of a topic: how many there are, and should be; how many are in rows, at most how many seconds away.
+
+    Of the others, how many come before the first row and after the last one; how many rows repeat the message of the
+    row before, of how many; and the most seconds between two messages that values of some fields lie between.
+    """
 
     messages: int
     expected: int
     taken: int
     age: float
+    before: int
+    after: int
+    repeated: int
+    rows: int
+    gap: float
+    linear: tuple[str, ...]
 
 
 def _no_values(name: str) -> Any:

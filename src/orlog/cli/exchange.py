@@ -260,6 +260,10 @@ class Importing:
             and stores pixels.
         partial: Read what is there of files that are shorter than their own index.
         rate (HZ, >= 1e-6): For recordings of robots (MCAP, bags): rows a second.
+        clock (CLOCK|TOPIC=CLOCK): For recordings of robots: the times of messages: log (the default), header (header.stamp)
+            or publish (MCAP), of all topics or of one, such as /camera=header.
+        resample (RULE|TOPIC=RULE): For recordings of robots: what a row has of a topic: the last message up to then (the
+            default), the nearest, or linear between two, for floats of observations and infos.
         ends (HOW): How episodes ended where the files do not say it: terminated, truncated or unknown. Where they
             state success, terminated holds for those that succeeded.
         reward (FROM): Rewards in place of those of the files: constant, constant=NUMBER, success (1 where an episode
@@ -291,6 +295,8 @@ class Importing:
     video: str = ""
     partial: bool = False
     rate: float | None = None
+    clock: list[str] | None = None
+    resample: list[str] | None = None
     ends: str = ""
     reward: str = ""
     shift: list[str] | None = None
@@ -315,6 +321,8 @@ class Importing:
         given = dataclasses.asdict(self) | {
             "columns": columns,
             "shift": {column: int(rows) for column, rows in shift.items()},
+            "clock": _by_topic("clock", self.clock),
+            "resample": _by_topic("resample", self.resample),
             "flip": self.flip or (),
             "bgr": self.bgr or (),
         }
@@ -331,6 +339,12 @@ def pairs(option: str, given: list[str] | None, expected: str) -> dict[str, str]
             raise ValueError(f"--{option} {text}: expected {expected}.")
         pairs[name] = value
     return pairs
+
+
+def _by_topic(option: str, given: list[str] | None) -> dict[str, str]:
+    """Return what `TOPIC=WORD` stands for, where a word alone is that of all other topics, `*`."""
+    texts = [text if "=" in text else f"*={text}" for text in given or []]
+    return pairs(option, texts, "a word, or TOPIC=WORD, each TOPIC once, such as /camera=WORD")
 
 
 def _bounds(given: list[str]) -> dict[str, list[float] | float]:
