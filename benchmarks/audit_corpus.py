@@ -31,7 +31,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.box2d.lunar_lander import heuristic
 
 import orlog
 from benchmarks.planted_defects import DEFECTS, FLAGS, STATE, TASKS, Draft, plant
@@ -96,6 +95,8 @@ def runner(seed: int) -> tuple[list[Draft], Any]:
 
 def lander(seed: int) -> tuple[list[Draft], Any]:
     """Return 60 landings of LunarLander by Gymnasium's heuristic, with 20 % random actions."""
+    from gymnasium.envs.box2d.lunar_lander import heuristic
+
     env, rng = gymnasium.make("LunarLander-v3"), np.random.default_rng(seed)
 
     def act(observation: np.ndarray, _before: Any) -> np.int64:
@@ -174,7 +175,7 @@ def printed(linters: dict[str, str], dataset: orlog.Dataset, *, other_statistics
         }
         for name, command in linters.items():
             run = subprocess.run([*shlex.split(command), folder], capture_output=True, text=True, check=False)  # noqa: S603 (as given)
-            text = re.sub(r"tmp\w+|e-\d+|[\d.,+-]+", "#", run.stdout + run.stderr)
+            text = re.sub(r"tmp\w+|\w*\d[^\s:)]*", "#", run.stdout + run.stderr)
             said[name] = {" ".join(line.split()) for line in text.splitlines()} | {f"exit code {run.returncode}"}
     return said
 

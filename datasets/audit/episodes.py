@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -54,6 +55,9 @@ def check_flags(facts: Facts) -> Check:
     is_usual = not neither[:-1].any()
     text = "{} ends without termination or truncation"
     report("note" if is_usual else "warning", "truncations", text, neither)
+    stub = (lengths <= limit("stub length") * np.median(lengths)) & ~terminated
+    stub[-1] = False  # where a recording may just have ended
+    report("warning", "episodes/lengths", "{} ends after a few steps: a recording that failed?", stub)
     environment = dataset.environment
     horizon = None if environment is None else environment.max_episode_steps
     if horizon is None:
@@ -78,14 +82,35 @@ def check_flags(facts: Facts) -> Check:
 
 
 def check_returns(facts: Facts) -> Check:
-    """Find recorded returns that are not the sum of the episode's rewards."""
+    """Find recorded returns that are not the sum of the episode's rewards, and rewards that were lost or stand alone."""
     dataset, seen = facts.dataset, Seen(facts.dataset)
     sums, sizes = seen.of_episodes(np.float64), seen.of_episodes(np.float64)
     while (piece := (yield seen)) is not None:
         rewards = piece.columns["rewards"].astype(np.float64)
+        inside = np.abs(rewards) * piece.has_next
+        inside[piece.lasts] = 0  # where a task that is done may give much
+        seen.sums["dense"] += np.count_nonzero(inside)
+        largest = np.argsort(-np.nan_to_num(inside, posinf=0), kind="stable")[:2]
+        seen.rows["large"] += [np.array([inside[row], *piece.place(int(row), "rewards")]) for row in largest]
         sums[piece.episodes] += np.add.reduceat(rewards, piece.starts)
         sizes[piece.episodes] += np.add.reduceat(np.abs(rewards), piece.starts)
-    findings = []
+    findings, is_dense = [], seen.sums["dense"] >= limit("mostly still") * dataset.total_steps
+    large = sorted(seen.rows["large"], key=lambda row: -float(row[0]))[:2]
+    if is_dense and len(large) == 2 and large[0][0] >= limit("far jump") * large[1][0]:
+        text = f"a reward of size {large[0][0]:g}, and no other beyond {large[1][0]:g}"
+        findings.append(Finding("jumps", "warning", "rewards", text, int(large[0][1]), int(large[0][2])))
+    # Without an environment or an outcome, rewards may be nothing that was recorded.
+    if not sizes.any() and (dataset.environment is not None or success_column(dataset) is not None):
+        text = "all rewards are zero: they were never recorded, or no task was done"
+        findings.append(Finding("constant", "warning", "rewards", text, count=dataset.total_steps))
+    if is_dense:
+        findings += about_episodes(
+            "rewards", "warning", "rewards", "rewards of {} are all zero", np.flatnonzero(sizes == 0)
+        )
+        sign = np.sign(sums) * (np.abs(sums) == sizes)  # of all steps
+        if (sign == np.median(sign)).mean() >= limit("usual episodes"):
+            other, text = np.flatnonzero(sign * np.median(sign) < 0), "rewards of {} have the other sign"
+            findings += about_episodes("rewards", "warning", "rewards", text, other)
     for name in ["episodes/returns", *_of_episodes(facts, _RETURNS)]:
         recorded = dataset.column(name)
         # A column of the author's may have been summed in float32.
@@ -139,9 +164,14 @@ def check_times(facts: Facts) -> Check:
     usual = facts.once("times", lambda: _usual_steps(facts, times))
     seen = Seen(facts.dataset)
     last: dict[str, np.ndarray] = {}
+    others = {name: seen.of_episodes(np.int64) for name in times if name not in counters}
     while (piece := (yield seen)) is not None:
         for name in times:
             steps, expected = _steps_of_times(piece, name, last), usual[name]
+            seen.sums[name] += int(np.count_nonzero(steps > 0))
+            if name in others:
+                is_other = np.abs(np.log(steps / expected)) > math.log(limit("another rate"))
+                others[name][piece.episodes] += np.add.reduceat(is_other & (steps > 0), piece.starts, dtype=np.int64)
             most = expected if name in counters else limit("time step") * expected
             ahead = (steps != most) if name in counters else (steps > most)
             seen.note((name, "goes back"), piece, steps < 0)
@@ -155,6 +185,15 @@ def check_times(facts: Facts) -> Check:
             text += f" (usually {usual[name]:g} from step to step)"
         severity: Severity = "error" if kind == "goes back" else "warning"
         findings.append(Finding("times", severity, name, text, *noted.place))
+    findings += [
+        Finding("times", "warning", name, "never changes", count=facts.dataset.total_steps)
+        for name in times
+        if usual[name] == 0 and not seen.sums[name]
+    ]
+    for name, counts in others.items():
+        slow = counts >= limit("held share") * np.maximum(facts.dataset.episode_lengths - 1, 1)
+        text = f"{{}} has another time from step to step than the others ({usual[name]:g})"
+        findings += about_episodes("times", "warning", name, text, np.flatnonzero(slow))
     return findings
 
 
@@ -220,13 +259,21 @@ def check_final_observations(facts: Facts) -> Check:
         findings += about_episodes(check, "warning", column, text, np.flatnonzero(repeated & moved))
     shifted = np.flatnonzero((final[:-1] == first[1:]) & known[:-1])
     # Unless it was one recording at rest, the observation at the wrong end of the seam leaps.
+    is_most = len(shifted) > limit("cut episodes") * len(lengths)
     if len(shifted) >= max(2, limit("shifted finals") * len(lengths)):
-        far = limit("seam") * np.median(leaps / lengths)
-        if np.median(leap_last[shifted]) > far:
+        far, ends = limit("seam") * np.median(leaps / lengths), (leap_last[shifted], leap_first[shifted + 1])
+        if is_most and (facts.dataset.column("episodes/seeds")[shifted + 1] >= 0).all():
+            far = min(far, np.median(ends, axis=1).max() * 0.999)  # a reset with a seed is no continuation
+        if np.median(ends[0]) > far:
             text = "the final observation of {} is the first one of the next episode"
             findings += about_episodes(check, "error", column, text, shifted)
-        elif np.median(leap_first[shifted + 1]) > far:
+        elif np.median(ends[1]) > far:
             text = "the first observation of {} is the final one of the episode before: stale"
+            findings += about_episodes(check, "warning", column, text, shifted + 1, step=0)
+        elif not is_most and np.isin(final, first).sum() == len(shifted) and np.min(ends) > 0:
+            text = (
+                "{} begins with the final observation of the one before, as no other does: one episode was cut in two"
+            )
             findings += about_episodes(check, "warning", column, text, shifted + 1, step=0)
     text = "the final observation of {} is zero: it was probably never recorded"
     zero = np.flatnonzero(zero_final & ~zero_first & known)

@@ -283,6 +283,9 @@ hardly still | 0.01 | Share of other steps in which a number that freezes stays 
 frozen episodes | 0.05 | Share of the episodes in which a number may freeze for a while.
 episodes of a kind | 10 | Episodes of a task from which those that rest differ from the others.
 few values | 8 | Different extremes of an action, over the episodes, up to which it is a switch.
+frozen episodes at most | 0.25 | The same, if it never stays the same in the others.
+longer rest | 4 | Factor between the rest of an action in a whole episode and in nearly all others.
+dropped numbers | 0.8 | Share of the numbers beside rows of zeros that are not zero.
 standing still | 0.1 | Share of its median change up to which a number does not move in an episode.
 standing dimensions | 0.8 | Share of the numbers that do not move in an episode that stands still.
 unit error | 1.8 | Factor by which values and changes may differ from the ratio of two units.
@@ -343,6 +346,15 @@ explained rewards | 0.7 | Share of the rewards' variance that is explained, to j
 free actions | 0.1 | Share of the actions' variance that observations do not explain, to judge that.
 aligned errors | 0.8 | Errors of a shifted episode as a share of its own ones (ours: 0.9 at least).
 aligned evidence | 4 | Standard errors by which they are smaller (ours: 1.6 at most).
+usual episodes | 0.75 | Share of the episodes that show what is usual, where others may be odd.
+explained whole | 0.5 | Share of a number's changes that all others explain, to ask what happened to an episode.
+odd episode | 1.25 | Errors of an episode, against usual ones, from which it is asked what happened to it.
+odd evidence | 8 | Standard errors by which they are smaller, if that is undone.
+another order | 0.3 | Distance of the parts of a quaternion in another order, as a share of that in the usual one.
+misplaced pictures | 0.5 | Distance of an episode's pictures from the others' in another place, as a share of that as stored.
+stub length | 0.05 | Length of a recording that may have failed, as a share of the usual one.
+another rate | 1.4 | Factor between the time steps of an episode and usual ones, if its rate is another.
+cut episodes | 0.5 | Share of the episodes up to which those that go on in the next one were cut.
 numbered tasks | 65535 | The largest number of a task that is no mistake.
 return error | 1e-06 | Error of a recorded return, relative to the sum of sizes of rewards.
 time step | 3 | Factor from the usual time step, from which steps are missing.

@@ -15,7 +15,7 @@ import numpy as np
 from orlog.datasets.audit.findings import Check, Facts, Finding, Seen, Severity, about_episodes, limit
 from orlog.datasets.audit.numbers import Runs, judged_columns
 from orlog.datasets.audit.pieces import Piece, flat, plain_columns
-from orlog.datasets.audit.relations import regress
+from orlog.datasets.audit.relations import KEPT, Largest, count_outliers, regress
 from orlog.manifests.names import counted, said_of
 
 SAMPLED = 1024  # values of a frame that are compared
@@ -84,7 +84,7 @@ class _Camera:
         self.blank, self.leap = seen.of_episodes(np.bool_), seen.of_episodes(np.float32)
         self.first, self.last = (seen.of_episodes(np.float32, THUMB) for _ in range(2))
         self.colors = seen.of_episodes(np.int64, 3 * CELLS**2 * self.is_colored)
-        self.hangs = Runs(seen, 1)
+        self.hangs, self.largest = Runs(seen, 1), seen.part(Largest(1))
 
     def add(self, piece: Piece, acts: np.ndarray) -> None:
         """Take in a piece; `acts` says in which steps something acts or moves."""
@@ -99,6 +99,10 @@ class _Camera:
         self.blank[piece.episodes] |= np.logical_or.reduceat(blank, piece.firsts(self.name))
         for what, values in (("change", view.change), ("same", same), ("moves", view.moves)):
             self.seen.sums[self.name, what] += float(values.sum())
+        changes, largest = np.where(piece.has_next & (piece.step_index > 0), view.change, 0)[None], Largest(1)
+        chosen = np.argsort(-changes[0], kind="stable")[:KEPT]
+        largest.sizes, largest.places = changes[:, chosen], piece.places(chosen)[None]
+        self.largest.join(largest)
         self.hangs.add(piece, (same & acts)[None], piece.starts)
         begun, firsts = piece.episodes[piece.begun], piece.starts[piece.begun]
         thumbs = view.sample[:, :: max(1, view.sample.shape[1] // THUMB)][:, :THUMB].T
@@ -114,7 +118,7 @@ class _Camera:
             sums = cells.sum(axis=(2, 4)).reshape(len(some), -1)
             np.add.at(self.colors.T, piece.episodes[piece.which[chosen]], sums)
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self, cameras: list[_Camera]) -> Iterator[Finding]:
         """Yield what is wrong with the frames."""
         if self.name in self.seen.noted:
             noted, episodes = self.seen.noted[self.name], int(np.count_nonzero(self.blank))
@@ -123,6 +127,11 @@ class _Camera:
             is_habit = episodes > limit("jump habit") * len(self.blank)
             severity: Severity = "note" if is_habit else "warning"
             yield Finding("frames", severity, self.name, text, *noted.place)
+        count = count_outliers(self.largest.sizes[0], self.steps) * (self.name not in self.seen.noted)
+        if count and self.largest.sizes[0, 0] > limit("jump size") * self.seen.sums[self.name, "change"] / self.steps:
+            place = divmod(int(self.largest.places[0, :count].min()), 2**32)
+            text = "whole picture changes as in no other step: torn or foreign frames, or a cut"
+            yield Finding("frames", "warning", self.name, f"in {counted(count, 'step')} the {text}", *place, count)
         yield from self._hanging()
         usual = self.seen.sums[self.name, "change"] / self.steps
         away = np.abs(self.first[:, 1:] - self.last[:, :-1]).mean(axis=0)
@@ -132,14 +141,15 @@ class _Camera:
         yield from about_episodes("frames", "warning", self.name, text, stale, step=0)
         if self.is_colored:
             yield from self._swapped()
+            yield from self._misplaced(cameras)
 
     def _hanging(self) -> Iterator[Finding]:
         """Equal consecutive frames for 20 steps in which something moves, of a camera that rarely repeats one."""
         lengths = self.hangs.lengths[0] * (self.hangs.lengths[0] >= limit("stuck steps"))
         episodes, others = np.flatnonzero(lengths), max(1, self.steps - lengths.sum())
         same, moves = (self.seen.sums[self.name, what] for what in ("same", "moves"))
-        rests = same - lengths.sum() > limit("still frames") * others
-        if len(episodes) and not rests and moves >= limit("mostly still") * others:
+        rests, never = (same - lengths.sum() > limit(share) * others for share in ("still frames", "hardly still"))
+        if len(episodes) and not rests and (not never or moves >= limit("mostly still") * others):
             first = int(episodes[0])
             last = int(self.hangs.ends[0, first])
             text = f"stays the same for {counted(int(lengths.max()), 'step')} in {counted(len(episodes), 'episode')}, "
@@ -164,6 +174,31 @@ class _Camera:
             text = f"red and blue are swapped in {len(other):,} of {counted(len(sign), 'episode')} (RGB and BGR)"
             yield from about_episodes("frames", "warning", self.name, text, other, step=0)
 
+    def _pictures(self) -> np.ndarray:
+        """Return the mean picture of each episode, (cells, cells, colors, E), of one brightness."""
+        cells = self.colors.reshape(CELLS, CELLS, 3, -1)
+        return np.asarray(cells / np.maximum(1, cells.sum(axis=(0, 1, 2))))
+
+    def _misplaced(self, cameras: list[_Camera]) -> Iterator[Finding]:
+        """Few episodes whose pictures are nearer to the others' mirrored, upside down or of another camera, or lack a color."""
+        cells = self._pictures()
+        usual = np.median(cells, axis=3, keepdims=True)
+        like = {"are mirrored": usual[:, ::-1], "are upside down": usual[::-1], "are turned": usual[::-1, ::-1]}
+        others = [other for other in cameras if other is not self and other.is_colored]
+        like |= {f"are of {other.name}": np.median(other._pictures(), axis=3, keepdims=True) for other in others}
+        away = np.abs(cells - usual).sum(axis=(0, 1, 2))
+        odd = {
+            text: np.abs(cells - picture).sum(axis=(0, 1, 2)) <= limit("misplaced pictures") * away
+            for text, picture in like.items()
+        }
+        odd |= {
+            f"have no {color}": ~cells[:, :, at].any(axis=(0, 1)) for at, color in enumerate(("red", "green", "blue"))
+        }
+        for text, is_odd in odd.items():
+            if is_odd.mean() <= 1 - limit("usual episodes"):
+                text = f"frames of {{}} {text}"
+                yield from about_episodes("frames", "warning", self.name, text, np.flatnonzero(is_odd), step=0)
+
 
 def check_frames(facts: Facts) -> Check:
     """Find frames of one value, cameras that hang or are late, stale first frames and swapped colors."""
@@ -178,7 +213,7 @@ def check_frames(facts: Facts) -> Check:
         acts = np.convolve(~np.all(quiet, axis=0), np.ones(9))[4:-4] > 0  # or did or will soon
         for camera in kept:
             camera.add(piece, acts)
-    return [*late, *(finding for camera in kept for finding in camera.findings())]
+    return [*late, *(finding for camera in kept for finding in camera.findings(kept))]
 
 
 def _late(facts: Facts, cameras: list[str], states: list[str]) -> Iterator[Finding]:

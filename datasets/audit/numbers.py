@@ -80,6 +80,26 @@ def check_bounds(facts: Facts) -> Check:
     return findings
 
 
+def check_dropouts(facts: Facts) -> Check:
+    """Find rows of zeros between rows of observations that have hardly any: a message that was lost."""
+    names = [name for name in judged_columns(facts, "observations") if facts.dataset.schema.columns()[name].shape]
+    seen = Seen(facts.dataset)
+    while (piece := (yield seen)) is not None:
+        for name in names:
+            values = piece.numbers(name)[:, : piece.counted(name)]
+            zero, rows, firsts = ~values.any(axis=0), np.arange(values.shape[1]), piece.firsts(name)
+            full = ~zero & ((values != 0).mean(axis=0) >= limit("dropped numbers")) & (len(values) > 2)
+            before = np.maximum.accumulate(np.where(zero, 0, rows))
+            after = np.minimum.accumulate(np.where(zero, rows[-1], rows)[::-1])[::-1]
+            is_one = np.searchsorted(firsts, before, "right") == np.searchsorted(firsts, after, "right")
+            seen.note(name, piece, zero & full[before] & full[after] & is_one, column=name)
+    text = "rows of zeros between others without: what was measured got lost"
+    return [
+        Finding("dropouts", "warning", name, f"{noted.rows:,} {text}", *noted.place)
+        for name, noted in seen.noted.items()
+    ]
+
+
 def check_texts(facts: Facts) -> Check:
     """Find texts of observations and actions that their space does not have."""
     dataset = facts.dataset
@@ -256,7 +276,8 @@ def check_numbers(facts: Facts) -> Check:
             rests = table.runs.lengths[many]
             told_to_rest = np.maximum(told_to_rest, rests.max(axis=0, initial=0))
     for table in real:
-        findings += _frozen(facts, table, standing, told_to_rest)
+        moving = [_moves(other) for other in real if other is not table and not other.is_action]
+        findings += _frozen(facts, table, standing, told_to_rest, np.any(moving, axis=0))
     return [*findings, *units]
 
 
@@ -374,7 +395,9 @@ def _unlike_their_kind(facts: Facts, is_such: np.ndarray) -> np.ndarray:
     return np.asarray(episodes[judged[kinds[episodes]]])
 
 
-def _frozen(facts: Facts, table: _Table, standing: np.ndarray, told_to_rest: np.ndarray) -> Iterator[Finding]:
+def _frozen(
+    facts: Facts, table: _Table, standing: np.ndarray, told_to_rest: np.ndarray, moving: np.ndarray
+) -> Iterator[Finding]:
     """A number that stays the same for 20 steps in few episodes, and hardly ever else, while others move.
 
     A sensor has noise and never rests. What often rests does so by nature, such as a thing on a table,
@@ -390,10 +413,22 @@ def _frozen(facts: Facts, table: _Table, standing: np.ndarray, told_to_rest: np.
     whole = rests & (rest >= lengths - table.is_action)
     few = max(limit("fewest episodes"), limit("frozen episodes") * len(lengths))
     apart = rests[suspect].sum(axis=0) <= suspect.sum() / 2
-    hangs = whole | (rests & (rests.sum(axis=1, keepdims=True) <= few))
+    if not table.is_action and len(table.low) > 1:  # a whole column may hang
+        apart |= whole.all(axis=0) & moving
+    never = table.still.sum(axis=1) == resting
+    most = np.where(never, max(few, limit("frozen episodes at most") * len(lengths)), few)[:, None]
+    hangs = whole | (rests & (rests.sum(axis=1, keepdims=True) <= most))
     hangs &= suspect[:, None] & (apart | (whole & table.is_action))
+    if table.is_action and len(lengths) > few:
+        usual = np.sort(rest, axis=1)[:, [-int(few) - 1]]
+        hangs |= whole & (rest >= limit("longer rest") * np.maximum(usual, 1)) & (rest > usual + limit("stuck steps"))
     if not table.is_action:
         hangs &= rest > told_to_rest + 1
+        # Where another number that moves rests meanwhile, all came to rest.
+        ends, lively = table.runs.ends, table.still.sum(axis=1, keepdims=True) <= limit("mostly still") * steps
+        for number in np.flatnonzero(hangs.any(axis=1)).tolist():
+            together = np.minimum(ends, ends[number]) - np.maximum(ends - rest, ends[number] - rest[number])
+            hangs[number] &= ~(lively & ~hangs & (together >= rest[number] / 2)).any(axis=0) | whole[number]
     unlike = {number: _unlike_their_kind(facts, each) for number, each in enumerate(hangs)}
     unlike = {number: episodes for number, episodes in unlike.items() if len(episodes)}
     if not unlike:
@@ -406,6 +441,13 @@ def _frozen(facts: Facts, table: _Table, standing: np.ndarray, told_to_rest: np.
     text = f"stays the same for {counted(longest, 'step')} in {counted(count, 'episode')}, while others move, "
     text += "though it changes in nearly every other step: frozen"
     yield Finding("stuck", "warning", table.names([*unlike]), text, first, last - length, count, last)
+
+
+def _moves(table: _Table) -> np.ndarray:
+    """Return in which episodes most numbers of a column change about as usual, (E,) bool."""
+    change = table.change / table.lengths
+    usual = np.median(change, axis=1, keepdims=True)
+    return np.asarray(((change >= usual / 2) & (change > 0)).mean(axis=0) >= limit("mostly still"))
 
 
 def _units(table: _Table) -> Iterator[Finding]:
@@ -447,6 +489,7 @@ def _units(table: _Table) -> Iterator[Finding]:
 CHECKS: dict[str, Callable[[Facts], Check]] = {
     "finite": check_finite,
     "bounds": check_bounds,
+    "dropouts": check_dropouts,
     "texts": check_texts,
     "constant, saturated, stuck and units": check_numbers,
     "unused actions": check_unused_actions,

@@ -127,6 +127,10 @@ class Piece:
         step = row - int(firsts[index]) + (self.first_step if index == 0 else 0)
         return int(self.episodes[index]), step
 
+    def places(self, steps: np.ndarray) -> np.ndarray:
+        """Return the episodes and steps of some step rows as one number, `episode << 32 | step`."""
+        return np.asarray((self.episodes[self.which[steps]] << 32) + self.step_index[steps])
+
     def once(self, key: Any, compute: Callable[[], Result]) -> Result:
         """Return what is computed for a key when it is first asked for."""
         if key not in self.views:

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.audit.episodes import rewards_are_computed
-from orlog.datasets.audit.findings import Check, Facts, Finding, Seen, Severity, limit, looks_at_no_rows
+from orlog.datasets.audit.findings import Check, Facts, Finding, Seen, Severity, about_episodes, limit, looks_at_no_rows
 from orlog.datasets.audit.numbers import judged_columns
 from orlog.datasets.audit.pieces import Piece, dimension, dimensions
 from orlog.manifests.names import counted
@@ -28,6 +28,8 @@ MOST_FITTED = 2**14  # steps that a prediction is fitted to
 MOST_ROWS = 2**12  # that are compared, number by number
 KEPT, TAIL = 512, 100  # largest residuals of each number, and those that say how fast they fall
 SHIFTS = (-1, 0, 1)
+MOST_UNDONE, MOST_PAIRED = 128, 32  # steps of an episode that is odd, and numbers of which two may be exchanged
+MOST_PRODUCTS = 24  # numbers of observations whose products explain rewards
 LARGEST = 9.0  # usual squared errors that one counts as, at most: a collision is no evidence
 JUDGED_STEPS = 256  # of an episode: enough to be certain, so more would only take time
 TINY = 1e-300  # in place of zero, where a number divides
@@ -158,7 +160,7 @@ def regress(x: np.ndarray, y: np.ndarray) -> Linear:
 # Jumps
 
 
-class _Largest:
+class Largest:
     """The largest residuals of each number, (numbers, kept) in falling order, with their places."""
 
     def __init__(self, numbers: int) -> None:
@@ -170,7 +172,7 @@ class _Largest:
         """The size from which a residual is kept, (numbers, 1)."""
         return np.asarray(self.sizes[:, KEPT - 1 :].max(axis=1, initial=TINY, keepdims=True))
 
-    def join(self, other: _Largest) -> None:
+    def join(self, other: Largest) -> None:
         """Take in other residuals, of later steps."""
         sizes = np.concatenate([self.sizes, other.sizes], axis=1)
         places = np.concatenate([self.places, other.places], axis=1)
@@ -198,7 +200,7 @@ def check_jumps(facts: Facts) -> Check:
         return f"there are fewer than {limit('fewest steps for jumps'):.0f} steps"
     model, usual = facts.once("jumps", lambda: _fit_changes(numbers))
     turning, seen = facts.once("quaternions", lambda: quaternions(numbers)), Seen(facts.dataset)
-    largest = seen.part(_Largest(len(numbers.states)))
+    largest = seen.part(Largest(len(numbers.states)))
     while (piece := (yield seen)) is not None:
         rows = numbers.rows(piece)
         changes = np.concatenate([piece.changes(name) for name in numbers.observations])
@@ -210,10 +212,10 @@ def check_jumps(facts: Facts) -> Check:
         sizes = largest.sizes[number]
         count = count_outliers(sizes, steps)
         for at in range(count):
-            times = float(sizes[at] / usual[number])
-            if times > limit("jump size"):
+            times, ratio = float(sizes[at] / usual[number]), float(sizes[at] / sizes[count])
+            if times > limit("jump size") or ratio >= limit("far jump"):
                 place = divmod(int(largest.places[number, at]), 2**32)
-                jumps.setdefault(place, {})[number] = times, float(sizes[at] / sizes[count])
+                jumps.setdefault(place, {})[number] = times, ratio
     # In a few numbers it may be a collision.
     many = limit("jumping dimensions") * is_moving.sum()
     places = [
@@ -233,7 +235,7 @@ def check_jumps(facts: Facts) -> Check:
     return [Finding("jumps", severity, column, text, *min(places), len(places))]
 
 
-def _residuals(rows: Rows, piece: Piece, model: Linear | None, least: np.ndarray, turning: list[int]) -> _Largest:
+def _residuals(rows: Rows, piece: Piece, model: Linear | None, least: np.ndarray, turning: list[int]) -> Largest:
     """Return what the model leaves of the changes in a piece, where any of it is large enough to be kept."""
     left = np.diff(rows.states)
     if model:
@@ -243,7 +245,7 @@ def _residuals(rows: Rows, piece: Piece, model: Linear | None, least: np.ndarray
         left -= model.slopes[:, len(left) :] @ rows.taken + model.constant
     sizes = np.abs(left, out=left)
     chosen = np.flatnonzero((sizes >= least).any(axis=0))
-    largest, (now, after) = _Largest(0), rows.observed(chosen)
+    largest, (now, after) = Largest(0), rows.observed(chosen)
     sizes = sizes[:, chosen]
     # An angle may pass from one end of its range to the other; infinity is found by another check.
     for turn in (2 * math.pi, 360.0):
@@ -251,7 +253,7 @@ def _residuals(rows: Rows, piece: Piece, model: Linear | None, least: np.ndarray
     sizes[~np.isfinite(sizes)] = 0
     for first in turning:  # another check finds these
         sizes[first : first + 4, flips(now, after, first)] = 0
-    places = (piece.episodes[piece.which[chosen]] << 32) + piece.step_index[chosen]
+    places = piece.places(chosen)
     largest.sizes, largest.places = sizes, np.tile(places, (len(sizes), 1))
     return largest
 
@@ -285,7 +287,10 @@ def quaternions(numbers: Numbers) -> list[int]:
         return []
     rows = numbers.sample().after
     squares = np.lib.stride_tricks.sliding_window_view(rows**2, 4, axis=0).sum(axis=-1)
-    unit = (np.abs(squares - 1) <= limit("unit length")).mean(axis=1) >= limit("unit rows")
+    unit = (np.abs(squares - 1) <= limit("unit length")).mean(axis=1)
+    # Where a few rows have another length, whole numbers may be flags.
+    whole = np.lib.stride_tricks.sliding_window_view(rows % 1 == 0, 4, axis=0).any(axis=-1).mean(axis=1)
+    unit = (unit >= limit("unit rows")) | ((unit >= limit("usual episodes")) & (whole < 1 - limit("unit rows")))
     moves = (rows != rows[:, :1]).any(axis=1)
     places = [-4]
     for first in np.flatnonzero(unit).tolist():
@@ -302,14 +307,29 @@ def flips(now: np.ndarray, after: np.ndarray, first: int) -> np.ndarray:
 
 
 def check_quaternions(facts: Facts) -> Check:
-    """Find quaternions whose sign flips from one step to the next."""
+    """Find quaternions whose sign flips from one step to the next, without length 1, or in another order."""
     numbers, seen = Numbers(facts), Seen(facts.dataset)
     places = facts.once("quaternions", lambda: quaternions(numbers))
+    sizes = [seen.of_episodes(np.float64, 4) for _ in places]
     while (piece := (yield seen)) is not None:
-        for first in places:
-            rows = numbers.rows(piece)
+        rows = numbers.rows(piece)
+        for first, size in zip(places, sizes, strict=True):
             seen.note(first, piece, flips(rows.now, rows.after, first) & piece.has_next)
+            size[:, piece.episodes] += np.add.reduceat(rows.now[first : first + 4] ** 2, piece.starts, axis=1)
     findings = []
+    for first, size in zip(places, sizes, strict=True):
+        column, size = numbers.name(numbers.states, range(first, first + 4)), size / facts.dataset.episode_lengths
+        usual = np.median(size, axis=1, keepdims=True)
+        away, *rolled = (np.abs(size - np.roll(usual, by, axis=0)).sum(axis=0) for by in (0, 1, -1))
+        is_other = np.min(rolled, axis=0) <= limit("another order") * away
+        lengths = np.abs(size.sum(axis=0) - 1) > limit("unit length")
+        for text, odd in (
+            ("another order in {}, as xyzw and wxyz", is_other),
+            ("not length 1 in {}: no rotation", lengths),
+        ):
+            if odd.mean() <= 1 - limit("usual episodes"):
+                text = f"the parts of this quaternion have {text}"
+                findings += about_episodes("quaternions", "warning", column, text, np.flatnonzero(odd), step=0)
     for first, noted in seen.noted.items():
         text = f"the sign of this quaternion flips in {counted(noted.rows, 'step')}: q and -q are the same "
         text += "rotation, but no small change for a network"
@@ -329,19 +349,83 @@ class _Shifted(NamedTuple):
         outputs: Indices of what is predicted.
         shown: The number of the observations that shows it best.
         judged: Whether the step before, itself and the one after can be distinguished.
+        whole: Of all that changes and is explained, not only where actions count, by what is usual.
+        moving: Indices of these.
+        has_products: Whether the inputs are products of observations too.
     """
 
     model: Linear
     outputs: np.ndarray
     shown: int
     judged: np.ndarray
+    whole: Linear
+    moving: np.ndarray
+    has_products: bool
+
+    def misfit(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the mean error at some steps, as a share of usual ones, (steps,)."""
+        rest = (y[self.moving] - self.whole.of(x)) ** 2 / np.maximum(self.whole.errors, TINY)[:, None]
+        return np.asarray(np.minimum(rest, LARGEST).mean(axis=0))
 
 
-def _cases(what: str, rows: Rows, steps: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _undos(numbers: Numbers) -> Iterator[tuple[str, str, bool, Callable[[np.ndarray], np.ndarray]]]:
+    """Yield what may have happened to an episode: a column, what, whether to its actions, and what undoes it."""
+    for is_action, of in ((False, numbers.states), (True, numbers.of_actions)):
+        count = len(of)
+        for first in numbers.real.tolist() if is_action else range(count):
+            signs = np.where(np.arange(count) == first, -1.0, 1.0)[:, None]
+            name = numbers.name(of, [first])
+            yield name, "reversed", is_action, functools.partial(np.multiply, signs)
+            for late in () if is_action else (1, 2, 3):
+                yield name, f"{counted(late, 'step')} late", False, functools.partial(_earlier, signs < 0, late)
+            for second in range(first + 1, count if count <= MOST_PAIRED else 0):
+                if of[second][0] == of[first][0]:
+                    exchange = np.eye(count)
+                    exchange[[first, second]] = exchange[[second, first]]
+                    yield (
+                        numbers.name(of, [first, second]),
+                        "exchanged",
+                        is_action,
+                        functools.partial(np.matmul, exchange),
+                    )
+
+
+def _earlier(is_chosen: np.ndarray, steps: int, rows: np.ndarray) -> np.ndarray:
+    return np.where(is_chosen, np.roll(rows, -steps, axis=1), rows)
+
+
+def _what_happened(numbers: Numbers, model: _Shifted, rows: Rows, steps: np.ndarray) -> tuple[str, str] | None:
+    """Return the column and the cause of errors at consecutive steps of an episode, if undoing it makes them usual."""
+    (now, after), taken = rows.observed(steps[:MOST_UNDONE]), rows.taken[:, steps[:MOST_UNDONE]]
+    own = model.misfit(np.concatenate([now, taken]), after - now)
+    best, cause = model.misfit(np.concatenate([after, taken]), now - after), ("steps", "stored backwards")
+    for column, what, is_action, undo in _undos(numbers):
+        before, later, done = (now, after, undo(taken)) if is_action else (undo(now), undo(after), taken)
+        errors = model.misfit(np.concatenate([before, done]), later - before)
+        if errors.sum() < best.sum():
+            best, cause = errors, (column, what)
+    return cause if _is_usual(own, best) else None
+
+
+def _in_unit(model: _Shifted, x: np.ndarray, rewards: np.ndarray) -> tuple[str, str] | None:
+    """Return the same for rewards, which may be negated or in another unit."""
+    factor = float((model.whole.of(x) * rewards).sum() / max(TINY, (rewards**2).sum()))
+    is_other = not 0.5 < factor < 2 and _is_usual(model.misfit(x, rewards), model.misfit(x, factor * rewards))
+    return ("rewards", "negated" if factor < 0 else "in another unit") if is_other else None
+
+
+def _is_usual(own: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether other errors are usual ones, and surely smaller."""
+    gain = own - other
+    is_sure = gain.mean() * math.sqrt(len(gain)) >= limit("odd evidence") * gain.std()
+    return bool(is_sure and other.mean() <= min(limit("odd episode"), limit("aligned errors") * own.mean()))
+
+
+def _cases(what: str, rows: Rows, steps: np.ndarray, has_products: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield inputs and outputs of predictions with the actions or rewards of each shift.
 
     Changes follow from the observation and the action; the reward from both observations, the action,
-    and their squares.
+    and their squares, and where there are few numbers from products, as in the distance of two things.
     """
     now, after = rows.observed(steps)
     if what == "actions":
@@ -349,7 +433,8 @@ def _cases(what: str, rows: Rows, steps: np.ndarray) -> Iterator[tuple[np.ndarra
             yield np.concatenate([now, rows.taken[:, steps + shift]]), after - now
         return
     around = np.concatenate([now, after, rows.taken[:, steps]])
-    around = np.concatenate([around, around**2])
+    first, second = np.triu_indices(len(after) * has_products, 1)
+    around = np.concatenate([around, around**2, after[first] * after[second]])
     for shift in SHIFTS:
         yield around, rows.rewards[:, steps + shift]
 
@@ -368,16 +453,27 @@ def check_alignment(what: str, facts: Facts) -> Check:
     if not isinstance(model, _Shifted):
         return [model] if isinstance(model, Finding) else model
     seen, usual = Seen(facts.dataset), np.maximum(model.model.errors, TINY)[:, None]
-    steps = seen.of_episodes(np.float64)
+    steps, causes = seen.of_episodes(np.float64), seen.rows["causes"]
     sums, better, squares = (seen.of_episodes(np.float64, 3) for _ in range(3))
     while (piece := (yield seen)) is not None:
         rows, count = numbers.rows(piece), len(piece.episodes)
         every = -(-piece.lengths[piece.which] // JUDGED_STEPS)
         inside = np.flatnonzero(rows.inside & (piece.step_index % every == 0))
         errors = np.empty((3, len(inside)))
-        for at, (x, y) in enumerate(_cases(what, rows, inside)):
+        for at, (x, y) in enumerate(_cases(what, rows, inside, model.has_products)):
             rest = (y[model.outputs] - model.model.of(x)) ** 2 / usual
             errors[at] = np.minimum(rest, LARGEST).sum(axis=0)
+            odd = np.zeros(count, np.bool_)
+            if SHIFTS[at] == 0:
+                total = np.bincount(piece.which[inside], model.misfit(x, y), count)
+                odd = total > limit("odd episode") * np.bincount(piece.which[inside], minlength=count)
+            for index in np.flatnonzero(odd).tolist():
+                here = piece.which == index
+                if what == "rewards":
+                    cause = _in_unit(model, x[:, here[inside]], y[:, here[inside]])
+                else:
+                    cause = _what_happened(numbers, model, rows, np.flatnonzero(rows.inside & here))
+                causes += [np.array([str(piece.episodes[index]), *cause])] if cause else []
         errors[~model.judged] = np.inf
         known = np.isfinite(errors[1])
         errors, which = errors[:, known], piece.which[inside[known]]
@@ -397,7 +493,24 @@ def check_alignment(what: str, facts: Facts) -> Check:
         if len(episodes):
             share = sums[at, episodes[0]] / sums[1, episodes[0]]
             findings.append(_shift(numbers, what, SHIFTS[at], episodes, share, model.shown))
+    shifted = {finding.episode for finding in findings}
+    for column, cause in dict.fromkeys((column, cause) for _, column, cause in causes):
+        episodes = np.array([int(row[0]) for row in causes if (row[1], row[2]) == (column, cause)])
+        text = f"perhaps {cause} in {{}}: so they fit what the others show"
+        if not shifted & {*episodes.tolist()}:
+            findings += about_episodes("alignment", "warning", column, text, episodes, step=0)
     return findings
+
+
+def _usual(x: np.ndarray, y: np.ndarray, episodes: np.ndarray) -> tuple[Linear, np.ndarray]:
+    """Return the regression on three quarters of the episodes, without those that fit worst, and which rows these are."""
+    kinds, model, kept = np.unique(episodes, return_inverse=True)[1], regress(x, y), np.ones(len(episodes), np.bool_)
+    for _ in range(3):
+        rest = np.minimum((y - model.of(x)) ** 2 / np.maximum(model.errors, TINY)[:, None], LARGEST).mean(axis=0)
+        misfit = np.bincount(kinds, rest) / np.bincount(kinds)
+        kept = (misfit <= np.quantile(misfit, limit("usual episodes")))[kinds]
+        model = regress(x[:, kept], y[:, kept])
+    return model, kept
 
 
 def _fit_shifted(numbers: Numbers, what: str) -> _Shifted | Finding | str:
@@ -407,7 +520,11 @@ def _fit_shifted(numbers: Numbers, what: str) -> _Shifted | Finding | str:
     numbers_of = [sample.now, sample.after, sample.taken, sample.rewards]
     good = np.isfinite(np.concatenate(numbers_of)).all(axis=0)
     steps = _thin(steps[good[steps - 1] & good[steps] & good[steps + 1]], MOST_FITTED)
-    cases = [*_cases(what, sample, steps)]
+    has_products = len(sample.now) <= min(MOST_PRODUCTS, math.isqrt(len(steps) // 8))
+    cases = [*_cases(what, sample, steps, has_products)]
+    if what == "rewards" and len(steps):  # a few in another unit would hide what the others go with
+        steps = steps[_usual(*cases[1], sample.starts.cumsum()[steps])[1]]
+        cases = [*_cases(what, sample, steps, has_products)]
     x, y = cases[1]
     if x.shape[1] < max(limit("fewest aligned steps"), 8 * len(x)):
         return f"episodes are too few or too short to judge {what}"
@@ -445,7 +562,12 @@ def _fit_shifted(numbers: Numbers, what: str) -> _Shifted | Finding | str:
         return f"the {what} of the next step fit about as well"
     judged[1] = True
     chosen = explained[1] >= max(least / 2, explained[1].max() / 3)
-    return _Shifted(regress(x, y[moving[chosen]]), moving[chosen], shown, judged)
+    whole, _ = _usual(x, y[moving], sample.starts.cumsum()[steps])
+    known = chosen | (whole.errors <= (1 - limit("explained whole")) * y[moving].var(axis=1))
+    floor = 1e-4 * y[moving].var(axis=1)  # what is computed is predicted far better than it is known
+    whole = Linear(*(part[known] for part in whole._replace(errors=np.maximum(whole.errors, floor))))
+    model = regress(x, y[moving[chosen]])
+    return _Shifted(model, moving[chosen], shown, judged, whole, moving[known], has_products)
 
 
 def _shift(numbers: Numbers, what: str, shift: int, episodes: np.ndarray, share: float, shown: int) -> Finding:
