@@ -128,6 +128,12 @@ def test_the_task_goes_by_the_name_of_the_dataset_or_is_told(template, tmp_path)
     pairs, notes = beside(f"HIQL={tmp_path / 'other'}", "dqc:cube-triple-play-oraclerep")
     assert pairs[0].published.dataset == "ogbench/cube-triple-play-oraclerep-v0"
     assert any("lab/cubes-v1 is taken for" in note and note.endswith("as told") for note in notes)
+    for name in ("cube-triple-play-100m", "ogbench/cube-triple-play-100m-v0", "Cube-Triple-play-oraclerep-v0"):
+        again, same_notes = beside(f"HIQL={tmp_path / 'other'}", f"dqc:{name}")
+        assert [pair.published for pair in again] == [pair.published for pair in pairs]
+        assert same_notes == notes
+    with pytest.raises(NotFoundError, match=r"its tasks are ogbench/cube-double-play-singletask-task1-v0, [^.]*task5-v0\."):
+        beside(tmp_path / "other", "qam:cube-double-play")
     with pytest.raises(NotFoundError, match="dqc has no task 'cubes'; its tasks are ogbench/cube-octuple"):
         beside(tmp_path / "other", "dqc:cubes")
     with pytest.raises(NotFoundError, match="no scores at checkpoints are known of 'corl'; there are qam, dqc"):

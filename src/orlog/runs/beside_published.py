@@ -21,7 +21,7 @@ from orlog.errors import NotFoundError, SchemaError
 from orlog.manifests.benchmarks import plain_name
 from orlog.manifests.names import counted
 from orlog.normalize.metrics import EpisodeOutcomes
-from orlog.normalize.published_scores import PublishedScore, checkpoint_scores, same_algorithm, whole_name
+from orlog.normalize.published_scores import PublishedScore, checkpoint_scores, same_algorithm
 from orlog.normalize.references import simulator_of
 from orlog.normalize.statistics import Interval, share_interval
 from orlog.normalize.verdicts import Verdict, compare
@@ -73,7 +73,8 @@ def beside_published(rows: Sequence[Row], publication: str) -> tuple[list[Pair],
     """Return rows of ours beside the methods of a publication at every checkpoint that ours were evaluated at, and notes.
 
     A row is compared with the methods of its own name, or with all where none has it. Which task of the publication a
-    dataset is goes by its name: the task's, or that of the data which were learned from. `dqc:TASK` says it for all rows.
+    dataset is goes by its name: the task's, or that of the data which were learned from. `dqc:TASK` says it for all rows,
+    by any of these names, short ones too.
 
     Raises NotFoundError if the publication is not known or has none of the tasks, or no checkpoint was evaluated;
     SchemaError if the environment of a row does not tell success.
@@ -81,11 +82,12 @@ def beside_published(rows: Sequence[Row], publication: str) -> tuple[list[Pair],
     key, _, task = publication.partition(":")
     scores = checkpoint_scores(key)
     tasks = list(dict.fromkeys(score.dataset for score in scores))
-    if task and whole_name(task) not in tasks:
-        raise NotFoundError(f"{key} has no task {task!r}; its tasks are {', '.join(tasks)}.")
+    if task and not _of_task(task, scores):
+        several = dict.fromkeys(score.dataset for score in scores if _stem(score.data) == _stem(task))
+        raise NotFoundError(f"{key} has no task {task!r}; its tasks are {', '.join(several or tasks)}.")
     pairs, notes = [], []
     for row in rows:
-        there = [score for score in scores if whole_name(task) == score.dataset] if task else _of_task(row.task, scores)
+        there = _of_task(task or row.task, scores)
         if not there:
             notes.append(f"{row.task}: is none of the tasks of {key}; name one: --published {key}:TASK")
             continue
