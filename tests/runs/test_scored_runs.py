@@ -12,7 +12,7 @@ import pytest
 from orlog.algos.training.runs import Evaluation, write_evaluation
 from orlog.errors import FormatVersionError, ManifestError
 from orlog.manifests.documents import canonical_json, convert_json
-from orlog.runs.comparing import find_runs, scored_runs, scores_of, tables_of
+from orlog.runs.comparing import find_runs, scored_runs, scores_of, tables_of, with_missing
 from orlog.runs.reproducing import reproduce_file
 from orlog.runs.scored_runs import read_scored_runs
 from tests.command_line import orlog
@@ -135,6 +135,23 @@ def test_a_seed_that_is_there_twice_is_of_another_row(runs):
     shutil.copytree(runs / "bc" / "seed-1", runs / "reproduce" / "seed-1")
     (table,) = tables(runs)
     assert names(table) == [f"bc {runs / 'bc'}", f"bc {runs / 'reproduce' / 'seed-1'}"]
+
+
+def test_seeds_that_are_not_evaluated_are_said_in_the_row_of_the_others(runs):
+    shutil.copytree(runs / "bc" / "seed-1", runs / "again" / "seed-1")
+    for name in ("bc/seed-2", "again/seed-1"):
+        (runs / name / "evaluation.json").unlink()
+    kept = with_missing(find_runs([runs]))
+    rows = [(row.places[0].parent.name, row.seeds, row.missing) for row in kept]
+    assert rows == [("again", [1], []), ("bc", [0], [2]), ("bc", [1], [2])]  # another seed 1 is a row of its own
+    shutil.rmtree(runs / "again")
+    shown = orlog("compare", str(runs), "--resamples", "100").stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith(MINI)]
+    assert line.split()[1:6] == ["BC", "2", "of", "3", "3"]
+    assert f"bc on {MINI}: seed 2 left out, not evaluated yet; run: orlog evaluate {runs / 'bc'}" in shown
+    for seed in range(2):
+        (runs / "bc" / f"seed-{seed}" / "evaluation.json").unlink()
+    assert [row.missing for row in with_missing(find_runs([runs]))] == [[], [], []]
 
 
 def test_rows_on_several_datasets_share_a_table(file, tmp_path):

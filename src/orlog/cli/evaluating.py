@@ -144,8 +144,8 @@ def compare(
 
     Only rows that compare share a table: the same data, environment, versions of its packages, references and kind
     of policy. Others have a table of their own, and a line says what keeps it apart. A run that orlog evaluate has
-    not scored counts with the last point of its learning curve. Over several datasets the score is the
-    interquartile mean. --json and a folder for --plot have every statistic.
+    not scored counts with the last point of its learning curve, unless it has scored other seeds. Over several
+    datasets the score is the interquartile mean. --json and a folder for --plot have every statistic.
 
     Options:
         places (RUNS...): Folders of runs, files that orlog evaluate --out wrote, or folders that hold some of
@@ -162,7 +162,7 @@ def compare(
     """
     if published and (tuning or sequential):
         raise typer.BadParameter("--published is a comparison of its own; leave out --tuning and --sequential.")
-    from orlog.runs.comparing import caveats_on, comparison_of, find_runs, notes_on, tables_of
+    from orlog.runs.comparing import caveats_on, comparison_of, find_runs, notes_on, tables_of, with_missing
 
     is_file = plot is not None and plot.suffix != ""
     if plot is not None:
@@ -182,7 +182,7 @@ def compare(
     if plot is not None:
         _draw_curves(rows, plot, is_file)
     documents: list[dict[str, Any]] = []
-    for number, (table, apart) in enumerate(tables_of(rows), 1):
+    for number, (table, apart) in enumerate(tables_of(with_missing(rows)), 1):
         comparison = comparison_of(table, resamples)
         is_normalized = all(row.anchors is not None for row in table)
         decided = None
@@ -225,7 +225,8 @@ def _print_table(table: Sequence[Row], comparison: Comparison, body: dict[str, A
             scores = row.scores
             interval = score_interval([*scores]) if len(scores) > 1 else None
             cells = [score_text(float(scores.mean(1).mean()), interval), "", _counted(row.numbers)]
-            rows.append([task, row.title, *map(str, scores.shape), *cells])
+            seeds = f"{len(scores)} of {len(scores) + len(row.missing)}" if row.missing else str(len(scores))
+            rows.append([task, row.title, seeds, str(scores.shape[1]), *cells])
     for name in ranking if len(comparison.tasks) > 1 else ():
         row, rank = by_name[comparison.tasks[0], name], str(comparison.ranks.get(name, "not ranked"))
         cells = [str(len(comparison.runs[name])), "", str(comparison.aggregates[name]["IQM"]), rank, ""]

@@ -68,6 +68,7 @@ class Row:
     # are returns.
     anchors: References | Scale | None
     runs: list[RunSummary] = dataclasses.field(default_factory=list)  # the folder of each seed; empty for a file
+    missing: list[int] = dataclasses.field(default_factory=list)  # more seeds, which have no evaluation
 
     @property
     def title(self) -> str:
@@ -205,6 +206,24 @@ def _files_in(folder: Path, runs: Sequence[Path]) -> list[Path]:
 
     paths = (path for path in sorted(folder.rglob("*.json")) if not path.is_dir() and not {*path.parents} & {*runs})
     return [path for path in paths if has_layout(path)]
+
+
+def with_missing(rows: Sequence[Row]) -> list[Row]:
+    """Return rows without runs that have no evaluation where other seeds of theirs have one, which name them instead.
+
+    The last point of a learning curve is another number than an evaluation, and would be a row of its own.
+    """
+    unlike = {"policy": "", "packages": ""}  # a curve does not record packages
+    keys = [canonical_json([row.name, row.facts | unlike, row.scored.method.settings]) for row in rows]
+    is_curve = [row.scored.policy == CURVE_POLICY for row in rows]
+    known: dict[bytes, tuple[set[int], set[int]]] = {}
+    for row, key, only_curve in zip(rows, keys, is_curve, strict=True):
+        known.setdefault(key, (set(), set()))[only_curve].update(row.seeds)
+    return [
+        dataclasses.replace(row, missing=[] if only_curve else sorted(known[key][1] - known[key][0]))
+        for row, key, only_curve in zip(rows, keys, is_curve, strict=True)
+        if not (only_curve and known[key][0]) or {*row.seeds} & known[key][0]
+    ]
 
 
 def tables_of(rows: Iterable[Row]) -> list[tuple[list[Row], str]]:
@@ -357,6 +376,9 @@ def notes_on(rows: Sequence[Row]) -> list[str]:
                 for name, version in first.versions.items()
                 if (other := scored.protocol.versions.get(name, version)) != version
             ]
+            if row.missing:
+                seeds = f"seed{'s' * (len(row.missing) > 1)} {', '.join(map(str, row.missing))}"
+                notes.append(f"{row.name} on {task}: {seeds} left out, not evaluated yet; run: orlog evaluate {row.place}")
             if scored.step != scored.compute.steps:
                 notes.append(f"{row.name}: at step {scored.step:,} of {scored.compute.steps:,}")
         if len(steps) > 1:
