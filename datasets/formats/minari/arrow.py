@@ -82,6 +82,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         environment=metadata.environment,
         description=metadata.description,
         behavior_policy=metadata.behavior_policy,
+        license=metadata.license,
         notes=notes,
     )
 

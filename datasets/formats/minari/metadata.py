@@ -27,7 +27,7 @@ DEEPEST_NAME = 8
 KEYS = (
     *("observation_space", "action_space", "total_episodes", "total_steps", "jpeg_encoding"),
     *("data_format", "dataset_size", "dataset_id", "minari_version", "env_spec", "description"),
-    *("algorithm_name", "ref_min_score", "ref_max_score", "requirements"),
+    *("algorithm_name", "ref_min_score", "ref_max_score", "requirements", "license"),
 )
 # keys that become a sentence of the description
 SAID = {"author": "Author", "author_email": "Their address", "code_permalink": "Code"}
@@ -59,6 +59,7 @@ class Metadata:
     environment: EnvironmentRecord | None
     description: str
     behavior_policy: str
+    license: str
     data_format: str
 
 
@@ -87,6 +88,7 @@ def read_metadata(file: Path, where: str) -> Metadata:
         environment=_environment(body),
         description=" ".join(filter(None, texts)),
         behavior_policy=_text(body, "algorithm_name"),
+        license=_text(body, "license")[:200],
         data_format=str(body.get("data_format", "hdf5")),
     )
 
@@ -159,6 +161,8 @@ def metadata_of(manifest: Manifest, observations: spaces.Space[Any], actions: sp
         "author_email": [],
         "requirements": [],
     }
+    if manifest.license:
+        body["license"] = manifest.license  # Minari has no such key, and keeps those that it does not know
     environment = manifest.environment
     if environment is not None:
         body["requirements"] = [f"{name}=={one}" for name, one in environment.versions.items()]

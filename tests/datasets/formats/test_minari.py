@@ -112,7 +112,7 @@ def test_what_minari_records_is_read_as_minari_reads_it(recorded, tmp_path, monk
 
 
 def test_what_we_export_is_what_minari_reads_and_comes_back(recorded, tmp_path, monkeypatch):
-    orlog.import_dataset(recorded, "lab/odd-v3")
+    orlog.import_dataset(recorded, "lab/odd-v3", license="CC-BY-4.0")
     dataset = orlog.load_dataset("lab/odd-v3")
     orlog.export_dataset(dataset, tmp_path / "out", to="minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "out"))
@@ -121,6 +121,8 @@ def test_what_we_export_is_what_minari_reads_and_comes_back(recorded, tmp_path, 
     assert [one["seed"] for one in theirs.storage.get_episode_metadata(range(4))] == [0, 1, 2, 3]
     orlog.import_dataset(tmp_path / "out" / "lab" / "odd-v3", "lab/again-v3")
     again = orlog.load_dataset("lab/again-v3")
+    assert theirs.storage.metadata["license"] == again.manifest.license == "CC-BY-4.0"
+    assert again.manifest.description == dataset.manifest.description
     columns = {one.name: one.blake3 for one in dataset.manifest.columns}
     assert {one.name: one.blake3 for one in again.manifest.columns} == columns
 
