@@ -57,6 +57,7 @@ class Listed:
         format: Format of the third-party files that it is imported from; None if it is no import.
         audit: `skipped` if it was published without an audit.
         description: What the data are.
+        layer_of: The version that its columns lie over, if it is a layer that is here.
         last_used: When it was last opened or made, in UTC; listing it is no use.
     """
 
@@ -75,6 +76,7 @@ class Listed:
     format: str | None = None
     audit: str | None = None
     description: str | None = None
+    layer_of: str | None = None
     last_used: dt.datetime | None = None
 
 
@@ -176,6 +178,7 @@ def listed_here() -> dict[str, Listed]:
                 license=manifest.license or None,
                 audit=audit_of(folder),
                 description=manifest.description or None,
+                layer_of=None if manifest.base is None else str(manifest.base),
                 last_used=last_used(folder),
             )
         except OrlogError as error:

@@ -25,7 +25,8 @@ def facts_of(manifest: Manifest, dataset: Dataset | None) -> Iterator[tuple[str,
     shown = dataset or manifest
     is_view = dataset is not None and dataset.operation is not None
     name = f"{manifest.name}@{manifest.version}"
-    yield "name", f"a view of {name}" if is_view else name
+    kind = "layers over" if dataset is not None and "layers" in (dataset.operation or {}) else "a view of"
+    yield "name", f"{kind} {name}" if is_view else name
     yield "digest", shown.digest
     if rebuild := rebuild_text(manifest):
         yield "rebuild", rebuild

@@ -99,7 +99,7 @@ def list_datasets(
     def text(body: dict[str, Any]) -> None:
         columns = "name version size license state"
         if every or not remote:
-            columns = "name version steps size license source=from last_used=used state"
+            columns = "name version layer_of=layer_of steps size license source=from last_used=used state"
         spare = ("steps", "used", "license", "from", "size", "version")
         if not chosen:
             given = {"": pattern, "benchmark ": benchmark, "search ": search, "family ": family}
