@@ -23,6 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from jaxtyping import Float32, Float64
 
+from orlog.datasets.formats.lerobot.depth import metres_of
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays, as_arrays, check_arrays
@@ -335,11 +336,7 @@ def depth_to_metres(depth: Any, parameters: Any) -> Any:
         )
     library: Any = np if isinstance(depth, np.ndarray) else torch
     shape = (*parameters.shape[:-1], *[1] * (depth.ndim - parameters.ndim + 1))
-    low, high, shift, is_log, largest = (parameters[..., number].reshape(shape) for number in range(5))
-    share = library.asarray(depth, dtype=library.float32) / largest
-    base = library.where(is_log != 0, low + shift, 1.0)  # not used where depth is linear, whose sum may be 0
-    metres = library.where(is_log != 0, base * ((high + shift) / base) ** share - shift, low + (high - low) * share)
-    return library.asarray(metres, dtype=library.float32)
+    return metres_of(depth, [parameters[..., number].reshape(shape) for number in range(5)], library)
 
 
 def _changed(arrays: Arrays, operation: str, *, in_place: bool) -> Arrays:

@@ -132,7 +132,9 @@ def test_the_task_goes_by_the_name_of_the_dataset_or_is_told(template, tmp_path)
         again, same_notes = beside(f"HIQL={tmp_path / 'other'}", f"dqc:{name}")
         assert [pair.published for pair in again] == [pair.published for pair in pairs]
         assert same_notes == notes
-    with pytest.raises(NotFoundError, match=r"its tasks are ogbench/cube-double-play-singletask-task1-v0, [^.]*task5-v0\."):
+    with pytest.raises(
+        NotFoundError, match=r"its tasks are ogbench/cube-double-play-singletask-task1-v0, [^.]*task5-v0\."
+    ):
         beside(tmp_path / "other", "qam:cube-double-play")
     with pytest.raises(NotFoundError, match="dqc has no task 'cubes'; its tasks are ogbench/cube-octuple"):
         beside(tmp_path / "other", "dqc:cubes")

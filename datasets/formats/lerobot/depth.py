@@ -10,6 +10,9 @@ The parameters are one vector for each camera, the same in all episodes of a set
 
     depth_min, depth_max, shift, use_log, the number that is depth_max
 
+Exports write them so too, with all bits: numbers of a unit as PNG (uint16) or TIFF (float32), others as videos by FFV1,
+which unlike H.265 in 12 bits gives back what it got.
+
 https://github.com/huggingface/lerobot/blob/main/src/lerobot/datasets/depth_utils.py
 """
 
@@ -22,11 +25,15 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats.lerobot.metadata import Feature
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
+from orlog.manifests.columns import ColumnSpec
 
 LARGEST = 2**12 - 1  # of LeRobot's videos
+DEPTHS, PIXELS = "episodes/depth/", "gray12le"
 MORE_BITS = re.compile(r".*(9|10|12|14|16)le")
 PARAMETERS = ("depth_min", "depth_max", "shift", "use_log")
+TYPES = (np.dtype(np.uint16), np.dtype(np.float32))
 UNITS = {"mm": (0.0, 65.535, 0.0, 0.0, 65535.0), "m": (0.0, 1.0, 0.0, 0.0, 1.0)}
 
 
@@ -87,3 +94,47 @@ def luma_of(frame: Any, where: str) -> np.ndarray:
         )
     plane = frame.planes[0]
     return np.frombuffer(plane, "<u2").reshape(plane.height, -1)[:, : plane.width]
+
+
+def depth_features(dataset: Dataset, columns: Mapping[str, ColumnSpec]) -> dict[str, dict[str, Any]]:
+    """Return what `info.json` says of the columns that LeRobot reads as maps of depth, by their names.
+
+    Not of those whose parameters are not the same in all episodes, or mean numbers that no file of LeRobot holds.
+    """
+    described = {}
+    for name in dataset.schema.extras:
+        column = f"observations/{name.removeprefix(DEPTHS)}"
+        spec = columns.get(column)
+        if not name.startswith(DEPTHS) or spec is None or spec.shape[2:] != (1,) or spec.dtype not in TYPES:
+            continue
+        several = dataset.column(name)
+        if several.shape[1:] != (5,) or not len(several) or (several != several[0]).any():
+            continue
+        *parameters, largest = several[0].tolist()
+        unit = next((unit for unit, values in UNITS.items() if values == (*parameters, largest)), "")
+        info = {"is_depth_map": True, "depth_unit": unit or "m"}
+        if not unit and (spec.dtype != np.uint16 or largest != LARGEST):
+            continue
+        if not unit:
+            parameters[3] = parameters[3] != 0
+            info |= {
+                "video.pix_fmt": PIXELS,
+                **{f"video.{key}": one for key, one in zip(PARAMETERS, parameters, strict=True)},
+            }
+        names = ["height", "width", "channels"]
+        described[column] = {
+            "dtype": "image" if unit else "video",
+            "shape": list(spec.shape),
+            "names": names,
+            "info": info,
+        }
+    return described
+
+
+def metres_of(depth: Any, parameters: Any, library: Any) -> Any:
+    """Return maps of depth in metres, float32; the parameters have as many axes, and the library is NumPy or PyTorch."""
+    low, high, shift, is_log, largest = (parameters[number] for number in range(5))
+    share = library.asarray(depth, dtype=library.float32) / largest
+    base = library.where(is_log != 0, low + shift, 1.0)  # not used where depth is linear, whose sum may be 0
+    metres = library.where(is_log != 0, base * ((high + shift) / base) ** share - shift, low + (high - low) * share)
+    return library.asarray(metres, dtype=library.float32)

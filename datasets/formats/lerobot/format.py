@@ -49,6 +49,7 @@ from orlog.datasets.formats.lerobot.columns import (
     read_column,
     read_subtasks,
 )
+from orlog.datasets.formats.lerobot.depth import TYPES, is_deep
 from orlog.datasets.formats.lerobot.language import PERSISTENT
 from orlog.datasets.formats.lerobot.metadata import (
     FIRST_INFO,
@@ -381,8 +382,11 @@ def _read_kept(root: Path, info: Info, where: str) -> tuple[Kept, Columns] | Non
         base = name.partition("/")[0]
         role = name if base == "infos" else f"{base.rstrip('s')}/{name}"
         columns[feature] = _kept_column(ROLES.get(name, role), name, schema)
-        if feature in info.features and info.features[feature].dtype == "language":
+        described = info.features.get(feature)
+        if described is not None and described.dtype == "language":
             columns[feature] = dataclasses.replace(columns[feature], kind="language")
+        elif described is not None and is_deep(described) and columns[feature].dtype in TYPES:
+            columns[feature] = dataclasses.replace(columns[feature], kind=described.dtype, is_deep=True)
     sizes = [spec.dtype.itemsize * math.prod(spec.shape) + 8 for spec in specs.values()]
     return kept, Columns(schema=schema, columns=columns, row_bytes=2 * sum(sizes))
 

@@ -18,7 +18,7 @@ A column of steps is one feature: `observations/NAME` is `observation.NAME`, or 
 `observation.image` where there is only one, `actions` is `action`, `rewards` is `next.reward`, and `infos/NAME` is
 `NAME`. `episodes/task` says the task, or instructions by step, as RLDS has them; without, that is the environment's id. LeRobot
 counts in seconds: `infos/timestamp` tells how many frames a second has, as in imported LeRobotDatasets, or `--rate` does;
-without, a step takes one. Language columns are written as LeRobot 0.6 has them (`language.py`). With `--video` frames are
+without, a step takes one. Maps of depth with parameters are LeRobot 0.6's, with all bits (`depth.py`). Language columns are written as LeRobot 0.6 has them (`language.py`). With `--video` frames are
 MP4 files, and the dataset is any LeRobotDataset, without `orlog.json`.
 
 Statistics are those of all steps, quantiles too: those of single episodes cannot be joined (lerobot#4156), so the tables
@@ -36,7 +36,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
@@ -49,6 +49,7 @@ from orlog.datasets.columns.values import flatten
 from orlog.datasets.formats.array_files import pillow
 from orlog.datasets.formats.arrow_files import array_of, parquet_batches
 from orlog.datasets.formats.lerobot.copying import FILES_OF_CHUNK, CopiedVideos
+from orlog.datasets.formats.lerobot.depth import DEPTHS, LARGEST, PARAMETERS, PIXELS, depth_features, metres_of
 from orlog.datasets.formats.lerobot.language import EVENTS, PERSISTENT, language_array, language_fields
 from orlog.datasets.formats.lerobot.metadata import COUNTERS, INFO, V2, V3, VIDEO_COLUMNS, VIDEO_PATHS
 from orlog.datasets.reading.dataset import Dataset
@@ -165,6 +166,9 @@ def write_lerobot(
     ]
     described = _described(schema, features, dataset.dimension_names, cameras)
     described |= {name: {"dtype": "language", "shape": [1], "names": None} for name in languages}
+    depths = depth_features(dataset, columns) if is_v3 else {}
+    deep = {feature: depths[column] for feature, column in features.items() if column in depths}
+    described |= deep
     # An episode of one step does not tell how long a step takes.
     rates = (_frames_per_second(episode) for episode in dataset if len(episode) > 1)
     fps, total = next(rates, 1) if rate is None else int(rate), 0
@@ -174,7 +178,7 @@ def write_lerobot(
     (folder / "meta").mkdir()
     with contextlib.ExitStack() as stack:
         kinds, largest = "" if is_v3 else _kinds_of(described), FILE_BYTES if is_v3 else 0
-        data = TableFiles(folder, DATA_PATHS[codebase], largest, dataset.name, kinds, languages)
+        data = TableFiles(folder, DATA_PATHS[codebase], largest, dataset.name, kinds, languages, deep)
         stack.callback(data.close)
         metadata = _Metadata(folder, dataset.name, is_v3=is_v3)
         stack.callback(metadata.close)
@@ -185,6 +189,8 @@ def write_lerobot(
             if not video:
                 path = functools.partial(_video_path, folder, template, camera)
                 films[camera] = CopiedVideos(dataset, features[camera], camera, fps, path, not is_v3)
+        for feature in (feature for feature, one in deep.items() if one["dtype"] == "video"):
+            films[feature] = VideoFiles(folder, feature, fps, VIDEO_PATHS[codebase], alone=False, pixels=PIXELS)
         for film in films.values():
             stack.callback(film.close)
         for number, episode in enumerate(dataset):
@@ -196,7 +202,9 @@ def write_lerobot(
             rows["index"] = np.arange(total, total + count)
             rows["task_index"] = np.array([tasks.setdefault(text, len(tasks)) for text in words])
             of_episode = {
-                name: statistics_of(values) for name, values in rows.items() if isinstance(values, np.ndarray)
+                name: _statistics_of_depth(values, deep[name]["info"]) if name in deep else statistics_of(values)
+                for name, values in rows.items()
+                if isinstance(values, np.ndarray)
             }
             for name, new in of_episode.items():
                 known = statistics.get(name)
@@ -229,13 +237,14 @@ def write_lerobot(
         "fps": fps,
         "splits": {"train": f"0:{episodes}"},
         "data_path": DATA_PATHS[codebase],
-        "video_path": VIDEO_PATHS[codebase] if cameras else None,
+        "video_path": VIDEO_PATHS[codebase] if films else None,
         "features": described,
     }
     if not is_v3:
         info |= {"total_chunks": -(-episodes // FILES_OF_CHUNK)}
         info |= {"total_videos": episodes * len(cameras)}
-    stats = with_quantiles(statistics, sorted((folder / "data").rglob("*.parquet")), dataset.name)
+    numbers = {name: one for name, one in statistics.items() if name not in deep}
+    stats = statistics | with_quantiles(numbers, sorted((folder / "data").rglob("*.parquet")), dataset.name)
     (folder / INFO).write_text(json.dumps(info, indent=4), "utf-8")
     (folder / "meta" / "stats.json").write_text(json.dumps(_listed(stats), indent=4), "utf-8")
     _write_tasks(folder / "meta", list(tasks), is_v3=is_v3)
@@ -503,14 +512,22 @@ class TableFiles:
     """Writes rows into Parquet files of bounded size, all rows that come together into one of them."""
 
     def __init__(
-        self, root: Path, template: str, largest: int, where: str, kinds: str = "", languages: Languages | None = None
+        self,
+        root: Path,
+        template: str,
+        largest: int,
+        where: str,
+        kinds: str = "",
+        languages: Languages | None = None,
+        deep: Collection[str] = (),
     ) -> None:
         """Take the path of the files, and from how many bytes on one is full: with 0 each call of `write` fills one.
 
-        `kinds` is what Hugging Face's datasets are told of the columns, as JSON; `languages` are the language columns.
+        `kinds` is what Hugging Face's datasets are told of the columns, as JSON; `languages` are the language columns,
+        `deep` maps of depth.
         """
         self._root, self._template, self._largest, self._where = root, template, largest, where
-        self._kinds, self._languages = kinds, languages or {}
+        self._kinds, self._languages, self._deep = kinds, languages or {}, deep
         self._number, self._held_bytes = -1, 0
         self._held: list[Mapping[str, Any]] = []
         self._file: BinaryIO | None = None
@@ -559,7 +576,7 @@ class TableFiles:
             columns = {
                 name: language_array([*values[start : start + step]], self._languages[name])
                 if name in self._languages
-                else _column(values[start : start + step], f"{self._where}, {name}")
+                else _column(values[start : start + step], f"{self._where}, {name}", is_deep=name in self._deep)
                 for name, values in rows.items()
             }
             table = pa.table(columns)
@@ -571,21 +588,23 @@ class TableFiles:
         self._held, self._held_bytes = [], 0
 
 
-def _column(values: Any, where: str) -> Any:
-    """Return rows as an array of Arrow: images as PNG, texts or lists of texts, numbers, nested lists of them."""
+def _column(values: Any, where: str, *, is_deep: bool = False) -> Any:
+    """Return rows as an array of Arrow: images as PNG or TIFF, texts or lists of texts, numbers, nested lists of them."""
     import pyarrow as pa
 
     if not isinstance(values, np.ndarray):
         is_list = isinstance(values[0], list)
         return pa.array(values, pa.list_(pa.string()) if is_list else pa.string())
-    if _are_images(values):
-        library, files = pillow(where), []
+    if is_deep or _are_images(values):
+        kind = "TIFF" if values.dtype == np.float32 else "PNG"
+        how = {"compression": "raw"} if kind == "TIFF" else {"compress_level": 1}
+        library, files = pillow(where), list[bytes]()
         for frame in values:
             file = io.BytesIO()
             pixels = frame[..., 0] if frame.shape[-1] == 1 else frame
-            library.fromarray(np.ascontiguousarray(pixels)).save(file, "PNG", compress_level=1)
+            library.fromarray(np.ascontiguousarray(pixels)).save(file, kind, **how)
             files.append(file.getvalue())
-        names = [f"frame-{number:06d}.png" for number in range(len(files))]
+        names = [f"frame-{number:06d}.{kind.lower()}" for number in range(len(files))]
         parts = [pa.array(files, pa.binary()), pa.array(names, pa.string())]
         return pa.StructArray.from_arrays(parts, names=["bytes", "path"])
     shape = values.shape[1:]
@@ -603,9 +622,15 @@ def _column(values: Any, where: str) -> Any:
 class VideoFiles:
     """The videos of one camera, which grow episode by episode."""
 
-    def __init__(self, root: Path, camera: str, frames_per_second: int, template: str, *, alone: bool) -> None:
-        """Begin in the folder of a dataset, with paths of a template; each episode may be alone in a file."""
+    def __init__(
+        self, root: Path, camera: str, frames_per_second: int, template: str, *, alone: bool, pixels: str = "rgb24"
+    ) -> None:
+        """Begin in the folder of a dataset, with paths of a template; each episode may be alone in a file.
+
+        Frames of other `pixels` than `rgb24` are stored as they are.
+        """
         import_av()
+        self._pixels = pixels
         self._root, self._camera, self._rate = root, camera, frames_per_second
         self._template, self._is_alone = template, alone
         self._number, self._frames = -1, 0
@@ -614,8 +639,18 @@ class VideoFiles:
         self._stream: Any = None
 
     def add(self, frames: np.ndarray) -> dict[str, float]:
-        """Add the frames (rows, height, width, 1 or 3) of an episode; return where they are."""
+        """Add the frames (rows, height, width, 1 or 3) of an episode; return where they are.
+
+        Raises SchemaError if a map of depth has greater numbers than LeRobot's videos hold.
+        """
         import av
+
+        is_deep = self._pixels != "rgb24"
+        if is_deep and frames.max() > LARGEST:
+            raise SchemaError(
+                f"{self._camera}: {frames.max()} is no number of a video of depth in LeRobot, which has {LARGEST} at most; "
+                f"a view without the column {DEPTHS}.. of its parameters is written as arrays of numbers: select_columns."
+            )
 
         # H.264 looks ahead, so after a few frames there may be no file yet.
         is_full = self._path.is_file() and self._path.stat().st_size >= VIDEO_BYTES
@@ -623,7 +658,12 @@ class VideoFiles:
             self._begin(frames.shape[1:3])
         first = self._frames
         for pixels in frames:
-            frame = av.VideoFrame.from_ndarray(np.repeat(pixels, 3 // pixels.shape[2], 2), "rgb24")
+            if is_deep:
+                frame = av.VideoFrame(pixels.shape[1], pixels.shape[0], self._pixels)
+                plane: Any = frame.planes[0]  # whose rows are longer
+                np.frombuffer(plane, "<u2").reshape(len(pixels), -1)[:, : pixels.shape[1]] = pixels[..., 0]
+            else:
+                frame = av.VideoFrame.from_ndarray(np.repeat(pixels, 3 // pixels.shape[2], 2), "rgb24")
             frame.pts, frame.time_base = self._frames, fractions.Fraction(1, self._rate)
             self._container.mux(self._stream.encode(frame))
             self._frames += 1
@@ -647,9 +687,13 @@ class VideoFiles:
         self._path = self._root / _numbered(self._template, self._number, self._camera)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._container = av.open(str(self._path), "w")
-        options = {"g": BETWEEN_KEY_FRAMES, "crf": QUALITY}
-        self._stream = self._container.add_stream("libx264", self._rate, options=options)
+        is_deep = self._pixels != "rgb24"
+        options = {} if is_deep else {"g": BETWEEN_KEY_FRAMES, "crf": QUALITY}
+        self._stream = self._container.add_stream("ffv1" if is_deep else "libx264", self._rate, options=options)
         self._stream.height, self._stream.width = size
+        if is_deep:
+            self._stream.pix_fmt = self._pixels
+            return
         # Colors at half the size need sides that are even.
         self._stream.pix_fmt = "yuv444p" if size[0] % 2 or size[1] % 2 else "yuv420p"
 
@@ -660,18 +704,32 @@ def statistics_of(rows: np.ndarray) -> Statistics:
         channels = [rows[..., number].reshape(-1) for number in range(rows.shape[-1])]
         return _of_images(np.array([np.bincount(c, minlength=256) for c in channels]), len(rows))
     rows = rows.reshape(len(rows), *(rows.shape[1:] or (1,)))
+    statistics = _moments(rows)
     with np.errstate(invalid="ignore", over="ignore"):
-        statistics = {
+        if rows[0].size <= MOST_NUMBERS:
+            marks = np.quantile(rows.astype(np.float64), SHARES, axis=0)
+            statistics |= dict(zip(QUANTILES, marks, strict=True))
+    return statistics
+
+
+def _moments(rows: np.ndarray) -> Statistics:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return {
             "min": rows.min(0).astype(np.float64),
             "max": rows.max(0).astype(np.float64),
             "mean": rows.mean(0, dtype=np.float64),
             "variance": rows.var(0, dtype=np.float64),
             "count": np.array([len(rows)]),
         }
-        if rows[0].size <= MOST_NUMBERS:
-            marks = np.quantile(rows.astype(np.float64), SHARES, axis=0)
-            statistics |= dict(zip(QUANTILES, marks, strict=True))
-    return statistics
+
+
+def _statistics_of_depth(frames: np.ndarray, info: Mapping[str, Any]) -> Statistics:
+    """Return the statistics of maps of depth, (1, 1, 1) in the unit that is said, without quantiles; a frame in memory at a time."""
+    if "video.pix_fmt" in info:
+        parameters = [np.array(float(info[f"video.{name}"])) for name in PARAMETERS]
+        frames = metres_of(np.arange(LARGEST + 1), [*parameters, np.array(LARGEST)], np)[np.minimum(frames, LARGEST)]
+    each = [_moments(frame.reshape(-1, 1, 1, 1)) for frame in frames]
+    return functools.reduce(joined_statistics, each) | {"count": np.array([len(frames)])}
 
 
 def joined_statistics(ours: Statistics, theirs: Statistics) -> Statistics:

@@ -378,7 +378,9 @@ def notes_on(rows: Sequence[Row]) -> list[str]:
             ]
             if row.missing:
                 seeds = f"seed{'s' * (len(row.missing) > 1)} {', '.join(map(str, row.missing))}"
-                notes.append(f"{row.name} on {task}: {seeds} left out, not evaluated yet; run: orlog evaluate {row.place}")
+                notes.append(
+                    f"{row.name} on {task}: {seeds} left out, not evaluated yet; run: orlog evaluate {row.place}"
+                )
             if scored.step != scored.compute.steps:
                 notes.append(f"{row.name}: at step {scored.step:,} of {scored.compute.steps:,}")
         if len(steps) > 1:

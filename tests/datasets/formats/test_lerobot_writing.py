@@ -14,6 +14,7 @@ from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.lerobot import writing as lerobot_writing
 from orlog.datasets.formats.notes import sentences
 from orlog.errors import IntegrityError, SchemaError
+from orlog.loaders.transforms import depth_to_metres
 from tests.command_line import orlog as run
 from tests.datasets.formats import test_lerobot, test_rlds
 from tests.datasets.formats.reading import read_files
@@ -569,3 +570,81 @@ def test_what_hugging_face_saves_is_imported_as_version_1(tmp_path):
         np.testing.assert_array_equal(episode.observations["state"][:-1], theirs["observation.state"][here])
         np.testing.assert_array_equal(episode.actions, theirs["action"][here])
         np.testing.assert_array_equal(episode.rewards, theirs["next.reward"][here])
+
+
+DEPTHS = {  # by the parameters of their numbers
+    "quantized": (np.uint16, 4096, [0.5, 8.0, 1.5, 1.0, 4095.0]),
+    "millimetres": (np.uint16, 65536, [0.0, 65.535, 0.0, 0.0, 65535.0]),
+    "metres": (np.float32, 9, [0.0, 1.0, 0.0, 0.0, 1.0]),
+    "other": (np.uint16, 900, [0.0, 1.0, 0.0, 0.0, 900.0]),  # which LeRobot has no form for
+}
+
+
+def record_depths(name="lab/depths-v1", further=0.0, largest=4096, shape=(33, 47, 1)):
+    rng = np.random.default_rng(0)
+    parts = {name: spaces.Box(0, 65535, shape, dtype) for name, (dtype, *_) in DEPTHS.items()}
+    tops = {name: largest if name == "quantized" else top for name, (_, top, _) in DEPTHS.items()}
+
+    def episode(number, count):
+        depth = {
+            name: (rng.random((count + 1, *shape)) * tops[name]).astype(part.dtype) for name, part in parts.items()
+        }
+        known = {f"depth/{name}": np.array(DEPTHS[name][2]) + [0, further * number, 0, 0, 0] for name in parts}
+        return whole_episode(depth, rng.normal(size=(count, 2)).astype("f4"), end="truncation", metadata=known)
+
+    episodes = [episode(*of) for of in enumerate((1, 3, 5))]
+    return record_episodes(name, episodes, spaces.Dict(parts), spaces.Box(-9, 9, (2,)))
+
+
+@pytest.mark.parametrize("few_bytes", [False, True])
+@pytest.mark.usefixtures("home")
+def test_maps_of_depth_are_those_of_lerobot_and_come_back(tmp_path, monkeypatch, few_bytes):
+    if few_bytes:
+        for name in ("FILE_BYTES", "VIDEO_BYTES", "GROUP_BYTES"):
+            monkeypatch.setattr(lerobot_writing, name, 1)
+    depths = record_depths()
+    export_dataset(depths, tmp_path / "out", to="lerobot")
+    info = json.loads((tmp_path / "out/meta/info.json").read_text("utf-8"))
+    described = {name: info["features"][f"observation.{name}"] for name in DEPTHS}
+    assert {name: one["dtype"] for name, one in described.items()} == {
+        "quantized": "video", "millimetres": "image", "metres": "image", "other": "uint16",
+    }  # fmt: skip
+    assert described["quantized"]["info"] == {
+        "is_depth_map": True,
+        "depth_unit": "m",
+        "video.pix_fmt": "gray12le",
+        "video.depth_min": 0.5,
+        "video.depth_max": 8.0,
+        "video.shift": 1.5,
+        "video.use_log": True,
+    }
+    assert described["millimetres"]["info"] == {"is_depth_map": True, "depth_unit": "mm"}
+    stats = json.loads((tmp_path / "out/meta/stats.json").read_text("utf-8"))
+    shown = depth_to_metres(
+        np.concatenate([one.observations["quantized"][:-1] for one in depths]), np.array(DEPTHS["quantized"][2])
+    )
+    known = stats["observation.quantized"]
+    for key, value in (("min", shown.min()), ("max", shown.max()), ("mean", shown.mean()), ("std", shown.std())):
+        np.testing.assert_allclose(known[key], [[[value]]], rtol=1e-5)
+    assert (known["count"], "q50" in known) == ([9], False)
+    theirs, found = read_files(lerobot.FORMAT, tmp_path / "out", tmp_path / "store")
+    check_equal(depths, theirs)
+    assert sentences(found.notes) == []
+    assert theirs.roles["episodes/depth/metres"] == "depth"
+    (tmp_path / "out/meta/orlog.json").unlink()  # as those read it who do not know us
+    plain, _ = read_files(lerobot.FORMAT, tmp_path / "out", tmp_path / "plain")
+    for name in ("quantized", "millimetres", "metres"):
+        np.testing.assert_array_equal(plain[-1].observations[name], depths[-1].observations[name][:5])
+        np.testing.assert_array_equal(plain[0].metadata[f"depth/{name}"], DEPTHS[name][2])
+
+
+@pytest.mark.usefixtures("home")
+def test_depth_that_lerobot_does_not_hold_stays_numbers_or_is_refused(tmp_path):
+    varied = record_depths("lab/varied-v1", further=1.0)
+    export_dataset(varied, tmp_path / "varied", to="lerobot")
+    export_dataset(record_depths(), tmp_path / "older", to="lerobot", codebase="v2.1")
+    for folder in ("varied", "older"):
+        info = json.loads((tmp_path / folder / "meta/info.json").read_text("utf-8"))
+        assert {info["features"][f"observation.{name}"]["dtype"] for name in DEPTHS} == {"uint16", "float32"}
+    with pytest.raises(SchemaError, match=r"observation\.quantized: \d+ is no number .* has 4095 at most"):
+        export_dataset(record_depths("lab/large-v1", largest=9000), tmp_path / "large", to="lerobot")

@@ -60,7 +60,7 @@ def test_only_the_new_column_is_written_and_the_base_is_named_by_digest(arm):
     assert manifest["base"] == {"name": "lab/arm-v1", "version": "1.0.0", "digest": arm.digest}
     listed = {one.name: one.layer_of for one in orlog.list_datasets("lab/")}
     assert listed == {"lab/arm-v1": None, "lab/labels-v1": "lab/arm-v1@1.0.0"}
-    assert orlog_command("show", "lab/labels-v1").stdout.splitlines()[0].split("  ")[-1] == " layers over lab/arm-v1@1.0.0"
+    assert "layers over lab/arm-v1@1.0.0" in orlog_command("show", "lab/labels-v1").stdout.splitlines()[0]
     assert [column["name"] for column in manifest["columns"]] == ["episodes/lengths", "episodes/success"]
     assert orlog.verify_store("lab/labels-v1")[1] == []
     opened = orlog.load_dataset("lab/labels-v1")
