@@ -589,7 +589,7 @@ def record_depths(name="lab/depths-v1", further=0.0, largest=4096, shape=(33, 47
         depth = {
             name: (rng.random((count + 1, *shape)) * tops[name]).astype(part.dtype) for name, part in parts.items()
         }
-        known = {f"depth/{name}": np.array(DEPTHS[name][2]) + [0, further * number, 0, 0, 0] for name in parts}
+        known = {f"depth/{name}": DEPTHS[name][2] + np.array([0, further * number, 0, 0, 0]) for name in parts}
         return whole_episode(depth, rng.normal(size=(count, 2)).astype("f4"), end="truncation", metadata=known)
 
     episodes = [episode(*of) for of in enumerate((1, 3, 5))]
