@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import json
 import runpy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -395,7 +396,6 @@ def put_rewards(opened: Opened, reward: str) -> None:
 
 def _label(reward: str) -> Label:
     kind, _, value = reward.partition("=")
-    path, _, name = reward.rpartition(":")
     if reward == "success":
         return _successes
     if kind == "constant":
@@ -404,23 +404,39 @@ def _label(reward: str) -> Label:
         except ValueError:
             raise ValueError(f"reward={reward!r}: expected a number, such as constant=-1.") from None
         return lambda steps, _before: np.full(len(steps.rewards), number)
+    function = own_function(reward, "reward", "constant, constant=NUMBER, success, or FILE.py:function")
+
+    def call(steps: Steps, before: Any) -> Any:
+        seen = steps.observations if before is None else joined(before, steps.observations)
+        return function(rows_of(seen, slice(0, -1)), steps.actions, rows_of(seen, slice(1, None)))
+
+    return call
+
+
+def own_function(given: str, option: str, expected: str = "FILE.py:function") -> Callable[..., Any]:
+    """Return a function of a file of the user's own, which is run.
+
+    Raises ValueError if none is named, or the file cannot be run, and so does the function if it raises anything;
+    NotFoundError if there is no such file or function.
+    """
+    path, _, name = given.rpartition(":")
     if not path.endswith(".py"):
-        raise ValueError(f"reward={reward!r}: expected constant, constant=NUMBER, success, or FILE.py:function.")
+        raise ValueError(f"{option}={given!r}: expected {expected}.")
     if not Path(path).is_file():
-        raise NotFoundError(f"reward={reward!r}: there is no file {path}.")
+        raise NotFoundError(f"{option}={given!r}: there is no file {path}.")
     try:
         function = runpy.run_path(path, run_name=Path(path).stem).get(name)
     except Exception as error:  # a user's code raises anything
         raise ValueError(f"{path}: {type(error).__name__} when it was run: {error}.") from error
     if not callable(function):
-        raise NotFoundError(f"reward={reward!r}: {path} has no function {name!r}.")
+        raise NotFoundError(f"{option}={given!r}: {path} has no function {name!r}.")
 
-    def call(steps: Steps, before: Any) -> Any:
-        seen = steps.observations if before is None else joined(before, steps.observations)
+    @functools.wraps(function)
+    def call(*values: Any) -> Any:
         try:
-            return function(rows_of(seen, slice(0, -1)), steps.actions, rows_of(seen, slice(1, None)))
+            return function(*values)
         except Exception as error:
-            raise ValueError(f"reward={reward!r}: {type(error).__name__}: {error}.") from error
+            raise ValueError(f"{option}={given!r}: {type(error).__name__}: {error}.") from error
 
     return call
 

@@ -185,6 +185,7 @@ def layer(
     fill: list[str] | None = None,
     run: Path | None = None,
     score: Literal["", "return", "mutual_information"] = "",
+    function: str | None = None,
     roles: list[str] | None = None,
     replaces: bool = False,
     description: str = "",
@@ -198,6 +199,7 @@ def layer(
     A CSV file has a row for each episode, or for each step: its first row names the columns: episode, perhaps step,
     and those that it adds. With --run they are value, q and advantage of each step, in float32, in the unit
     of the rewards that the run was trained with. If the command is stopped, it goes on when you give it again.
+    With --function they are what a function of yours returns for each episode, by their names; its file is run.
     With --score the column is episodes/quality, to keep the best episodes by: orlog save NAME --top 50 --by quality
 
     Options:
@@ -207,6 +209,7 @@ def layer(
         fill (NAME=VALUE): What episodes or steps hold that the file has no row of; may be repeated.
         run (RUN): Folder of a trained run of an algorithm with a critic, such as iql.
         score (SCORE): return, or mutual_information of states and actions (DemInf), which needs no rewards.
+        function (FILE.py:NAME): A function that takes an episode; give only files that you trust, for their code is run.
         roles (--role COLUMN=ROLE): What a column means: episodes/ok=success, infos/w=weight, ..; may be repeated.
         replaces: Columns may take the place of those of the version, such as rewards.
         description: What the columns are.
@@ -214,18 +217,21 @@ def layer(
         license (default: that of the version): SPDX identifier.
     """
     from orlog.cli.exchange import pairs
+    from orlog.datasets.formats.overrides import own_function
     from orlog.datasets.recording.layering import columns_of_table
     from orlog.loaders.curation import episode_scores
     from orlog.manifests.names import parse_name
     from orlog.runs.estimates import ESTIMATES, RunEstimates
 
-    if (file is not None) + (run is not None) + bool(score) != 1:
-        raise typer.BadParameter("give one of --file, --run and --score.")
+    if (file is not None) + (run is not None) + bool(score) + (function is not None) != 1:
+        raise typer.BadParameter("give one of --file, --run, --score and --function.")
     dataset = orlog.load_dataset(of)
     given = pairs("role", roles, "COLUMN=ROLE, each COLUMN once, such as episodes/ok=success")
     how: dict[str, Any] = {}
     if file is not None:
         columns: Any = columns_of_table(dataset, file, pairs("fill", fill, "NAME=VALUE, each NAME once"))
+    elif function is not None:
+        columns = own_function(function, "function")
     elif score:
         with progress_bar("batches", f"scoring {dataset.name}") as update:
             columns = {"episodes/quality": episode_scores(dataset, score, progress=update)}

@@ -500,3 +500,27 @@ def test_a_layer_goes_out_with_the_formats_that_have_room(arm, tmp_path):
     orlog.export_dataset("lab/labels-v1", tmp_path / "out", to="minari", lossy=True)
     back = orlog.load_dataset(orlog.import_dataset(tmp_path / "out", "lab/back-v1", license="CC0-1.0"))
     assert [episode.infos["value"].tolist() for episode in back] == [[0, 1, 2], [3], [4, 5, 6, 7, 8], [9, 10]]
+
+
+def test_a_function_of_a_file_makes_columns_from_the_command_line(arm, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "def columns(episode):\n    return {'infos/twice': 2 * episode.rewards, 'episodes/ok': len(episode) > 2}\n"
+    )
+    words = ("layer", "lab/own-v1", "--of", "lab/arm-v1", "--function")
+    made = orlog_command(*words, f"{own}:columns", "--role", "episodes/ok=success")
+    assert made.returncode == 0, made.stderr
+    layered = orlog.load_dataset("lab/own-v1")
+    np.testing.assert_array_equal(layered.column("infos/twice"), 2 * arm.column("rewards"))
+    assert layered.column("episodes/ok").tolist() == [True, False, True, False]
+    assert layered.roles["episodes/ok"] == "success"
+    assert "2 * episode.rewards" in layered.parents[1].lineage[0].operation
+    own.write_text("def columns(episode):\n    return missing\n")
+    for wrong, message in (
+        (f"{own}:other", "has no function 'other'"),
+        (f"{own}:columns", "NameError: name 'missing'"),
+        ("own", "expected FILE.py:"),
+    ):
+        refused = orlog_command(*words[:1], "lab/no-v1", *words[2:], wrong)
+        assert (refused.returncode, "Traceback" in refused.stderr) == (1, False), refused.stderr
+        assert message in refused.stderr
