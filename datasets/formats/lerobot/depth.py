@@ -26,6 +26,7 @@ import numpy as np
 
 from orlog.datasets.formats.lerobot.metadata import Feature
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.store.videos import import_av
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec
 
@@ -96,38 +97,41 @@ def luma_of(frame: Any, where: str) -> np.ndarray:
     return np.frombuffer(plane, "<u2").reshape(plane.height, -1)[:, : plane.width]
 
 
+def luma_frame(numbers: np.ndarray, where: str) -> Any:
+    """Return a frame of depth, (height, width) uint16, to encode; a SchemaError if it has greater numbers than LeRobot's."""
+    if numbers.max() > LARGEST:
+        raise SchemaError(
+            f"{where}: {numbers.max()} is no number of a video of depth in LeRobot, which has {LARGEST} at most; a view "
+            f"without the column {DEPTHS}.. of its parameters is written as arrays of numbers: select_columns."
+        )
+    frame = import_av().VideoFrame(numbers.shape[1], len(numbers), PIXELS)
+    np.frombuffer(frame.planes[0], "<u2").reshape(len(numbers), -1)[:, : numbers.shape[1]] = numbers
+    return frame
+
+
 def depth_features(dataset: Dataset, columns: Mapping[str, ColumnSpec]) -> dict[str, dict[str, Any]]:
     """Return what `info.json` says of the columns that LeRobot reads as maps of depth, by their names.
 
     Not of those whose parameters are not the same in all episodes, or mean numbers that no file of LeRobot holds.
     """
     described = {}
-    for name in dataset.schema.extras:
+    for name, row in dataset.schema.extras.items():
         column = f"observations/{name.removeprefix(DEPTHS)}"
-        spec = columns.get(column)
-        if not name.startswith(DEPTHS) or spec is None or spec.shape[2:] != (1,) or spec.dtype not in TYPES:
+        if not name.startswith(DEPTHS) or row.shape != (5,) or name in dataset.schema.variable:
             continue
-        several = dataset.column(name)
-        if several.shape[1:] != (5,) or not len(several) or (several != several[0]).any():
+        spec, several = columns.get(column), np.unique(dataset.column(name), axis=0)
+        if spec is None or spec.dtype not in TYPES or spec.shape[2:] != (1,) or several.shape != (1, 5):
             continue
-        *parameters, largest = several[0].tolist()
-        unit = next((unit for unit, values in UNITS.items() if values == (*parameters, largest)), "")
+        low, high, shift, is_log, largest = several[0].tolist()
+        unit = next((unit for unit, values in UNITS.items() if [*values] == several[0].tolist()), "")
         info = {"is_depth_map": True, "depth_unit": unit or "m"}
-        if not unit and (spec.dtype != np.uint16 or largest != LARGEST):
-            continue
         if not unit:
-            parameters[3] = parameters[3] != 0
-            info |= {
-                "video.pix_fmt": PIXELS,
-                **{f"video.{key}": one for key, one in zip(PARAMETERS, parameters, strict=True)},
-            }
-        names = ["height", "width", "channels"]
-        described[column] = {
-            "dtype": "image" if unit else "video",
-            "shape": list(spec.shape),
-            "names": names,
-            "info": info,
-        }
+            if spec.dtype != np.uint16 or largest != LARGEST:
+                continue
+            said = zip(PARAMETERS, (low, high, shift, is_log != 0), strict=True)
+            info |= {"video.pix_fmt": PIXELS, **{f"video.{key}": value for key, value in said}}
+        shape = {"shape": [*spec.shape], "names": ["height", "width", "channels"]}
+        described[column] = {"dtype": "image" if unit else "video", **shape, "info": info}
     return described
 
 

@@ -49,7 +49,7 @@ from orlog.datasets.columns.values import flatten
 from orlog.datasets.formats.array_files import pillow
 from orlog.datasets.formats.arrow_files import array_of, parquet_batches
 from orlog.datasets.formats.lerobot.copying import FILES_OF_CHUNK, CopiedVideos
-from orlog.datasets.formats.lerobot.depth import DEPTHS, LARGEST, PARAMETERS, PIXELS, depth_features, metres_of
+from orlog.datasets.formats.lerobot.depth import LARGEST, PARAMETERS, PIXELS, depth_features, luma_frame, metres_of
 from orlog.datasets.formats.lerobot.language import EVENTS, PERSISTENT, language_array, language_fields
 from orlog.datasets.formats.lerobot.metadata import COUNTERS, INFO, V2, V3, VIDEO_COLUMNS, VIDEO_PATHS
 from orlog.datasets.reading.dataset import Dataset
@@ -178,7 +178,8 @@ def write_lerobot(
     (folder / "meta").mkdir()
     with contextlib.ExitStack() as stack:
         kinds, largest = "" if is_v3 else _kinds_of(described), FILE_BYTES if is_v3 else 0
-        data = TableFiles(folder, DATA_PATHS[codebase], largest, dataset.name, kinds, languages, deep)
+        data = TableFiles(folder, DATA_PATHS[codebase], largest, dataset.name, kinds, languages)
+        data.deep = deep
         stack.callback(data.close)
         metadata = _Metadata(folder, dataset.name, is_v3=is_v3)
         stack.callback(metadata.close)
@@ -190,7 +191,7 @@ def write_lerobot(
                 path = functools.partial(_video_path, folder, template, camera)
                 films[camera] = CopiedVideos(dataset, features[camera], camera, fps, path, not is_v3)
         for feature in (feature for feature, one in deep.items() if one["dtype"] == "video"):
-            films[feature] = VideoFiles(folder, feature, fps, VIDEO_PATHS[codebase], alone=False, pixels=PIXELS)
+            films[feature] = VideoFiles(folder, feature, fps, VIDEO_PATHS[codebase], alone=False, deep=True)
         for film in films.values():
             stack.callback(film.close)
         for number, episode in enumerate(dataset):
@@ -512,22 +513,15 @@ class TableFiles:
     """Writes rows into Parquet files of bounded size, all rows that come together into one of them."""
 
     def __init__(
-        self,
-        root: Path,
-        template: str,
-        largest: int,
-        where: str,
-        kinds: str = "",
-        languages: Languages | None = None,
-        deep: Collection[str] = (),
+        self, root: Path, template: str, largest: int, where: str, kinds: str = "", languages: Languages | None = None
     ) -> None:
         """Take the path of the files, and from how many bytes on one is full: with 0 each call of `write` fills one.
 
-        `kinds` is what Hugging Face's datasets are told of the columns, as JSON; `languages` are the language columns,
-        `deep` maps of depth.
+        `kinds` is what Hugging Face's datasets are told of the columns, as JSON; `languages` are the language columns.
         """
         self._root, self._template, self._largest, self._where = root, template, largest, where
-        self._kinds, self._languages, self._deep = kinds, languages or {}, deep
+        self._kinds, self._languages = kinds, languages or {}
+        self.deep: Collection[str] = ()  # features that are maps of depth
         self._number, self._held_bytes = -1, 0
         self._held: list[Mapping[str, Any]] = []
         self._file: BinaryIO | None = None
@@ -576,7 +570,7 @@ class TableFiles:
             columns = {
                 name: language_array([*values[start : start + step]], self._languages[name])
                 if name in self._languages
-                else _column(values[start : start + step], f"{self._where}, {name}", is_deep=name in self._deep)
+                else _column(values[start : start + step], f"{self._where}, {name}", is_deep=name in self.deep)
                 for name, values in rows.items()
             }
             table = pa.table(columns)
@@ -623,14 +617,11 @@ class VideoFiles:
     """The videos of one camera, which grow episode by episode."""
 
     def __init__(
-        self, root: Path, camera: str, frames_per_second: int, template: str, *, alone: bool, pixels: str = "rgb24"
+        self, root: Path, camera: str, frames_per_second: int, template: str, *, alone: bool, deep: bool = False
     ) -> None:
-        """Begin in the folder of a dataset, with paths of a template; each episode may be alone in a file.
-
-        Frames of other `pixels` than `rgb24` are stored as they are.
-        """
+        """Begin in the folder of a dataset, with paths of a template; each episode may be alone in a file; `deep` is without loss."""
         import_av()
-        self._pixels = pixels
+        self._is_deep = deep
         self._root, self._camera, self._rate = root, camera, frames_per_second
         self._template, self._is_alone = template, alone
         self._number, self._frames = -1, 0
@@ -639,18 +630,8 @@ class VideoFiles:
         self._stream: Any = None
 
     def add(self, frames: np.ndarray) -> dict[str, float]:
-        """Add the frames (rows, height, width, 1 or 3) of an episode; return where they are.
-
-        Raises SchemaError if a map of depth has greater numbers than LeRobot's videos hold.
-        """
+        """Add the frames (rows, height, width, 1 or 3) of an episode; return where they are."""
         import av
-
-        is_deep = self._pixels != "rgb24"
-        if is_deep and frames.max() > LARGEST:
-            raise SchemaError(
-                f"{self._camera}: {frames.max()} is no number of a video of depth in LeRobot, which has {LARGEST} at most; "
-                f"a view without the column {DEPTHS}.. of its parameters is written as arrays of numbers: select_columns."
-            )
 
         # H.264 looks ahead, so after a few frames there may be no file yet.
         is_full = self._path.is_file() and self._path.stat().st_size >= VIDEO_BYTES
@@ -658,10 +639,8 @@ class VideoFiles:
             self._begin(frames.shape[1:3])
         first = self._frames
         for pixels in frames:
-            if is_deep:
-                frame = av.VideoFrame(pixels.shape[1], pixels.shape[0], self._pixels)
-                plane: Any = frame.planes[0]  # whose rows are longer
-                np.frombuffer(plane, "<u2").reshape(len(pixels), -1)[:, : pixels.shape[1]] = pixels[..., 0]
+            if self._is_deep:
+                frame = luma_frame(pixels[..., 0], self._camera)
             else:
                 frame = av.VideoFrame.from_ndarray(np.repeat(pixels, 3 // pixels.shape[2], 2), "rgb24")
             frame.pts, frame.time_base = self._frames, fractions.Fraction(1, self._rate)
@@ -687,40 +666,32 @@ class VideoFiles:
         self._path = self._root / _numbered(self._template, self._number, self._camera)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._container = av.open(str(self._path), "w")
-        is_deep = self._pixels != "rgb24"
-        options = {} if is_deep else {"g": BETWEEN_KEY_FRAMES, "crf": QUALITY}
-        self._stream = self._container.add_stream("ffv1" if is_deep else "libx264", self._rate, options=options)
+        options = {} if self._is_deep else {"g": BETWEEN_KEY_FRAMES, "crf": QUALITY}
+        self._stream = self._container.add_stream("ffv1" if self._is_deep else "libx264", self._rate, options=options)
         self._stream.height, self._stream.width = size
-        if is_deep:
-            self._stream.pix_fmt = self._pixels
-            return
         # Colors at half the size need sides that are even.
-        self._stream.pix_fmt = "yuv444p" if size[0] % 2 or size[1] % 2 else "yuv420p"
+        pixels = "yuv444p" if size[0] % 2 or size[1] % 2 else "yuv420p"
+        self._stream.pix_fmt = PIXELS if self._is_deep else pixels
 
 
-def statistics_of(rows: np.ndarray) -> Statistics:
+def statistics_of(rows: np.ndarray, *, has_quantiles: bool = True) -> Statistics:
     """Return the statistics of the rows of an episode."""
     if _are_images(rows):
         channels = [rows[..., number].reshape(-1) for number in range(rows.shape[-1])]
         return _of_images(np.array([np.bincount(c, minlength=256) for c in channels]), len(rows))
     rows = rows.reshape(len(rows), *(rows.shape[1:] or (1,)))
-    statistics = _moments(rows)
     with np.errstate(invalid="ignore", over="ignore"):
-        if rows[0].size <= MOST_NUMBERS:
-            marks = np.quantile(rows.astype(np.float64), SHARES, axis=0)
-            statistics |= dict(zip(QUANTILES, marks, strict=True))
-    return statistics
-
-
-def _moments(rows: np.ndarray) -> Statistics:
-    with np.errstate(invalid="ignore", over="ignore"):
-        return {
+        statistics = {
             "min": rows.min(0).astype(np.float64),
             "max": rows.max(0).astype(np.float64),
             "mean": rows.mean(0, dtype=np.float64),
             "variance": rows.var(0, dtype=np.float64),
             "count": np.array([len(rows)]),
         }
+        if has_quantiles and rows[0].size <= MOST_NUMBERS:
+            marks = np.quantile(rows.astype(np.float64), SHARES, axis=0)
+            statistics |= dict(zip(QUANTILES, marks, strict=True))
+    return statistics
 
 
 def _statistics_of_depth(frames: np.ndarray, info: Mapping[str, Any]) -> Statistics:
@@ -728,7 +699,7 @@ def _statistics_of_depth(frames: np.ndarray, info: Mapping[str, Any]) -> Statist
     if "video.pix_fmt" in info:
         parameters = [np.array(float(info[f"video.{name}"])) for name in PARAMETERS]
         frames = metres_of(np.arange(LARGEST + 1), [*parameters, np.array(LARGEST)], np)[np.minimum(frames, LARGEST)]
-    each = [_moments(frame.reshape(-1, 1, 1, 1)) for frame in frames]
+    each = [statistics_of(frame.reshape(-1, 1, 1, 1), has_quantiles=False) for frame in frames]
     return functools.reduce(joined_statistics, each) | {"count": np.array([len(frames)])}
 
 
