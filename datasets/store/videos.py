@@ -311,6 +311,7 @@ class Decoder:
             context.thread_count = threads
             self._stack = stack.pop_all()
         self.size_bytes = math.prod(shape) * FRAMES_OF_DECODER
+        self.unit = self._stream.time_base
         self._convert = import_av().video.reformatter.VideoReformatter().reformat
         self._frames: Iterator[Any] = iter(())
         self._shown: tuple[int, Any] | None = None  # the frame that was decoded last
@@ -481,6 +482,18 @@ class VideoReader:
             with file.checked():
                 file.seek(block * AHEAD_BYTES)
                 file.read(min(AHEAD_BYTES, size - block * AHEAD_BYTES))
+
+    def piece(self, path: str, start: int, stop: int) -> bytes:
+        """Return bytes `start` to `stop - 1` of a file, at most to its end; raises IntegrityError if a range of them differs."""
+        file = self.open(path)
+        with file.checked():
+            file.seek(start)
+            return file.read(stop - start)
+
+    def unit(self, name: str, number: int) -> float:
+        """Return the seconds that a time stamp of 1 is in a file."""
+        with self._decoder(name, number) as decoder:
+            return float(decoder.unit)
 
     def times(self, name: str, number: int) -> np.ndarray:
         """Return the time stamps of all frames of a file, after decoding them; errors are those of `read`."""

@@ -6,9 +6,13 @@ import shutil
 import threading
 import time
 
+import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import orlog
+from orlog.viewer import server
+from tests.datasets.store.test_videos import in_sequence, write
 from tests.pendulum import pendulum
 from tests.viewer.conftest import LONGEST_S
 from tests.viewer.made import SCRIPT, write_numbers, write_robot
@@ -246,6 +250,79 @@ def test_videos_of_a_run_play_beside_episodes_of_the_data(serve, browse, tmp_pat
     wait_for(page, "document.querySelectorAll('.film svg').length === 3")
     page.locator(".film button").last.click()
     wait_for(page, "Number([...document.querySelectorAll('.film input')].at(-1).value) > 3")
+
+
+@pytest.mark.parametrize("kind", ["av1", "h264"])
+def test_a_stored_video_plays_and_the_step_and_plots_follow_it(serve, browse, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(server, "LARGEST_PIECE", 4096)  # so that it comes in several
+    expected = keep_videos(tmp_path, kind)
+    page = browse(f"{serve('lab/pick-v1').address}#/0/episodes/1")
+    if kind == "h264" and not page.evaluate(f"document.createElement('video').canPlayType('{H264}')"):
+        pytest.skip("this browser plays no H.264")
+    wait_for(page, "document.querySelector('.frame video')?.readyState >= 2")
+    video, slider = page.locator(".frame video"), page.locator("[aria-label=Step]")
+    assert video.evaluate("(one) => one.currentTime") == pytest.approx(0.75)  # within its first frame
+    assert page.locator(".frame canvas").is_hidden()
+    assert "as recorded, 10 steps a second" in page.locator("[aria-label=Speed]").inner_text()
+    for step in (0, 17, 4, 29):
+        slider.fill(str(step))
+        wait_for(
+            page, f"Math.abs({TIME} - {0.75 + step / 10}) < 0.01 && !document.querySelector('.frame video').seeking"
+        )
+        for _ in range(200):  # the frame is painted a little after it was sought
+            shown = np.array(video.evaluate(PIXELS)).reshape(48, 64, 4)[..., :3]
+            off = [np.abs(shown - frame.astype(float)).mean() for frame in expected]
+            if np.argmin(off) == 7 + step:
+                break
+            page.wait_for_timeout(50)
+        assert np.argmin(off) == 7 + step
+    slider.fill("30")  # of which there is no frame
+    page.locator(".frame canvas[data-step='30']").wait_for()
+    assert video.is_hidden()
+    slider.fill("0")
+    page.locator(".player button").click()
+    seen = []
+    for _ in range(40):
+        seen.append(page.evaluate(f"[{TIME}, {STEP}, {MARKER}]"))
+        page.wait_for_timeout(40)
+    wait_for(page, f"{STEP} === 30 && document.querySelector('.player button').textContent === 'Play'")
+    assert video.evaluate("(one) => one.paused")  # the next episode is in the same file
+    times, steps, markers = np.array(seen).T
+    assert len(set(steps)) > 5
+    assert (np.diff(steps) >= 0).all()
+    assert np.abs((times - 0.7) * 10 - steps)[steps < 30].max() < 1.5
+    assert ((np.diff(markers) > 0) == (np.diff(steps) > 0)).all()
+
+
+def test_a_video_that_the_browser_does_not_play_is_shown_as_decoded_frames(serve, browse, tmp_path):
+    expected = keep_videos(tmp_path, "mpeg4")
+    page = browse(f"{serve('lab/pick-v1').address}#/0/episodes/1?step=3")
+    canvas = page.locator(".frame canvas[data-step='3']")
+    canvas.wait_for()
+    assert page.locator("video").count() == 0
+    assert "mpeg4, does not play in this browser" in page.locator(".frame figcaption").inner_text()
+    assert_array_equal(np.array(canvas.evaluate(PIXELS)).reshape(48, 64, 4)[..., :3], expected[10])
+    page.locator(".player button").click()
+    wait_for(page, "Number(document.querySelector('.frame canvas').dataset.step) > 8")
+
+
+def keep_videos(tmp_path, kind):
+    """Import a LeRobotDataset with its videos as `lab/pick-v1`; return all frames as PyAV decodes them."""
+    pytest.importorskip("av")
+    root = write(tmp_path / "arm", kind)
+    orlog.import_dataset(root, "lab/pick-v1", ends="terminated")  # without final observations
+    return in_sequence(root)
+
+
+H264 = 'video/mp4; codecs="avc1.42E01E"'
+TIME = "document.querySelector('.frame video').currentTime"
+STEP = "Number(document.querySelector('.player input').value)"
+MARKER = "new DOMMatrix(getComputedStyle(document.querySelector('.marker')).transform).m41"
+PIXELS = """(one) => {
+  const canvas = new OffscreenCanvas(64, 48).getContext('2d');
+  canvas.drawImage(one, 0, 0);
+  return [...canvas.getImageData(0, 0, 64, 48).data];
+}"""
 
 
 def test_another_page_of_this_machine_gets_nothing(serve, browse, tmp_path):

@@ -21,6 +21,7 @@ from numpy.testing import assert_array_equal
 import orlog
 from orlog.errors import NotFoundError
 from orlog.viewer.shown import open_all
+from tests.datasets.store.test_videos import write
 from tests.episodes import record_episodes, whole_episode
 from tests.viewer.conftest import LONGEST_S, Served, enter, names_of
 from tests.viewer.made import ARM_SPACE, ROBOT_SPACE, robot_episode, write_numbers, write_robot
@@ -106,6 +107,42 @@ def test_frames_are_the_stored_pixels(serve):
     assert pixels_of(png, 1).shape == (24, 24, 1)
     assert served.problem("api/data/0/episode/2/frame?column=observations/camera&step=43")[0] == 404
     assert served.problem("api/data/0/episode/2/frame?column=rewards&step=0")[0] == 404
+
+
+def test_a_stored_video_is_served_by_ranges_that_were_checked(serve, tmp_path):
+    pytest.importorskip("av")
+    orlog.import_dataset(write(tmp_path / "arm"), "lab/pick-v1")
+    (source, _) = sorted((tmp_path / "arm").rglob("*.mp4"))
+    data, path = source.read_bytes(), "api/data/0/episode/1/film?column=observations/image"
+    served = serve("lab/pick-v1")
+
+    def part(asked, path=path):
+        status, headers, body = served.ask(path, headers={"Range": asked} if asked else {})
+        return status, headers.get("content-range"), body
+
+    size = len(data)
+    assert part("bytes=0-") == (206, f"bytes 0-{size - 1}/{size}", data)
+    assert part("bytes=10-19") == (206, f"bytes 10-19/{size}", data[10:20])
+    assert part("bytes=9000-99999999") == (206, f"bytes 9000-{size - 1}/{size}", data[9000:])
+    assert part("bytes=-5") == (206, f"bytes {size - 5}-{size - 1}/{size}", data[-5:])
+    for asked in ("", f"bytes={size}-", "bytes=5-2", "bytes=-0", "bytes=-", "bytes=0-1,4-5", "lines=0-1", "bytes=x-"):
+        assert part(asked) == (416, f"bytes */{size}", b""), asked
+    status, headers, _ = served.ask(path, headers={"Range": "bytes=0-"}, cookie="")
+    assert (status, "content-range" in headers) == (403, False)
+    for column in (
+        "actions",
+        "observations/state",
+        "",
+        "observations/image/../state",
+        "../../manifest.json",
+        "/etc/passwd",
+    ):
+        assert part("bytes=0-", path.replace("observations/image", column))[0] == 404, column
+    assert served.problem("api/data/0/episode/9/film?column=observations/image")[0] == 404
+    copy = orlog.load_dataset("lab/pick-v1").folder / "videos/observations/image/1.mp4"
+    copy.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    status, said = served.ask(path, headers={"Range": "bytes=60-69"})[::2]
+    assert (status, b"1.mp4, bytes from 0 on: expected blake3" in said) == (422, True)
 
 
 def test_a_view_is_saved_once_into_the_folder_of_the_command(serve, tmp_path):

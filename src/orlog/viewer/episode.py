@@ -7,6 +7,7 @@ a row, then those of the second. Point i is of step `first + i`, or, where `ever
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.looking.leaves import as_picture, is_frame, maze_of, png_bytes
+from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, NotFoundError, OrlogError
 from orlog.manifests.columns import (
     FLAGS,
@@ -26,6 +28,7 @@ from orlog.manifests.columns import (
     path_of_offsets,
     values_column,
 )
+from orlog.manifests.manifest import video_path
 from orlog.manifests.names import counted
 from orlog.manifests.spaces import leaf_spaces
 from orlog.viewer.rendering import source_of
@@ -151,7 +154,36 @@ def _frames(shown: Shown, episode: int) -> Iterator[dict[str, Any]]:
         elif channels not in (1, 3):
             note = f"the first {3 if channels > 3 else 1} of {counted(channels, 'channel')}"
         count = stored.count_rows(name, np.array([position]))
-        yield {"name": name, "width": width, "height": height, "count": count, "note": note}
+        film = _film(shown, name, episode)
+        yield {"name": name, "width": width, "height": height, "count": count, "note": note, "film": film}
+
+
+def _film(shown: Shown, name: str, episode: int) -> dict[str, Any] | None:
+    """Return when a browser shows each frame of an episode in its stored video, in seconds; None where it plays none."""
+    with contextlib.suppress(OrlogError, OSError):  # which its frames say too
+        stored, _, index = film_of(shown, name, episode)
+        seconds = index[:, 1] * stored.videos.unit(name, int(index[0, 0]))
+        video = stored.manifest.videos[name]
+        rate = 1 / float(np.median(np.diff(seconds))) if len(seconds) > 1 else video.rate or 1
+        return {"codec": video.codec, "rate": rate, "seconds": seconds}
+    return None
+
+
+def film_of(shown: Shown, name: str, episode: int) -> tuple[StoredVersion, str, np.ndarray]:
+    """Return the version and the path in it of the video that shows an episode, and the index of its frames, (F, 3) int64.
+
+    Rows behind them are of no file. Raises NotFoundError if it is in no video, in several, or in another order; IndexError if
+    there is no such episode.
+    """
+    stored, position = shown.stored(episode)
+    if name in stored.manifest.videos:
+        rows = stored.read_frame_index(name, np.array([position]))
+        index = rows[: np.count_nonzero(rows[:, 0])]
+        if len(index) and (index[:, 0] == rows[0, 0]).all() and (np.diff(index[:, 1]) > 0).all():
+            return stored, video_path(name, int(rows[0, 0])), index
+    raise NotFoundError(
+        f"{shown.title}, episode {episode}: {name!r:.100} is not one video from its first frame to its last."
+    )
 
 
 def frame_png(shown: Shown, name: str, episode: int, step: int) -> bytes:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import json
+import re
 import socket
 import threading
 import traceback
@@ -35,7 +36,7 @@ from orlog.datasets.recording.labelling import Label, Labels
 from orlog.errors import NotFoundError, OrlogError, VersionExistsError
 from orlog.manifests.diff import diff_datasets
 from orlog.viewer.about import about
-from orlog.viewer.episode import MOST_NUMBERS, episode_of, frame_png
+from orlog.viewer.episode import MOST_NUMBERS, episode_of, film_of, frame_png
 from orlog.viewer.figures import draw_sample, figures_of
 from orlog.viewer.guard import REPORT_POLICY, Guard
 from orlog.viewer.rendering import Renderer
@@ -45,6 +46,7 @@ HOST = "127.0.0.1"
 PAGE = Path(__file__).parent / "page"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 LARGEST_BODY = 2**16
+LARGEST_PIECE = 2**20  # of a video, which browsers ask for again and again
 STOP_SECONDS = 1
 THREADS = 6  # each keeps some memory of its own
 WAIT_SECONDS = 0.25  # quick work is answered at once
@@ -225,6 +227,19 @@ class Viewer:
         png = frame_png(self._shown(dataset), column, episode, step)
         return Response(png, headers=_KEPT, media_type="image/png")
 
+    def film(self, dataset: int, episode: int, column: str = "", byte_range: str = "") -> Response:
+        """Return some bytes of the stored video that shows an episode, which were compared with their hashes."""
+        stored, path, _ = film_of(self._shown(dataset), column, episode)
+        size = {item.path: item.size_bytes for item in stored.manifest.objects}[path]
+        match = re.fullmatch(r"bytes=(?:([0-9]{1,15})-([0-9]{0,15})|-([0-9]{1,15}))", byte_range)
+        first, last, end = match.groups() if match else (None, None, None)
+        start = int(first) if first else max(0, size - int(end)) if end else size
+        stop = min(size, start + LARGEST_PIECE, int(last) + 1 if last else size)
+        if start >= stop:
+            return Response(status_code=416, headers={"content-range": f"bytes */{size}"})
+        headers = {**_KEPT, "accept-ranges": "bytes", "content-range": f"bytes {start}-{stop - 1}/{size}"}
+        return Response(stored.videos.piece(path, start, stop), 206, headers, "video/mp4")
+
     def render(self, dataset: int, episode: int, step: int = 0) -> Response:
         """Return a picture that the environment draws here."""
         png, compared = self._renderer.picture(self._shown(dataset), episode, step)
@@ -283,13 +298,15 @@ def application(viewer: Viewer) -> Guard:
         f"{dataset}/row": viewer.row,
         episode: viewer.episode,
         f"{episode}/frame": viewer.frame,
+        f"{episode}/film": viewer.film,
         f"{episode}/render": viewer.render,
     }
     threads = CapacityLimiter(THREADS)
 
     def respond(work: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            asked = functools.partial(_ask, work, request.path_params, request.query_params)
+            query = {**request.query_params, "byte_range": request.headers.get("range", "")}
+            asked = functools.partial(_ask, work, request.path_params, query)
             return await to_thread.run_sync(_answer, asked, limiter=threads)
 
         return answer

@@ -17,7 +17,7 @@ export class EpisodeView {
     Object.assign(this, { index, episode, stepped, numbers: null });
     this.title = element("h2", {});
     this.facts = element("dl", { class: "facts" });
-    this.player = new Player("Step", () => this.mark());
+    this.player = new Player("Step", () => this.mark(), () => this.frames.led());
     this.player.speed = SPEED;
     this.now = element("output", { class: "now" });
     this.frames = new Frames(this.path);
@@ -26,10 +26,10 @@ export class EpisodeView {
     this.texts = element("section", { class: "texts", "aria-label": "Texts" });
     this.notes = element("div", {});
     this.outside = element("p", { class: "note", role: "status", hidden: true }, "This episode does not meet the filter; it is shown until another one is chosen.");
-    const speed = choice("Speed", SPEEDS.map((one) => [one, `${one} steps a second`]), SPEED, (value) => {
+    this.speed = choice("Speed", SPEEDS.map((one) => [one, `${one} steps a second`]), SPEED, (value) => {
       this.player.speed = Number(value);
     });
-    const bar = element("div", { class: "bar player" }, this.player.button, this.player.slider, this.now, speed);
+    const bar = element("div", { class: "bar player" }, this.player.button, this.player.slider, this.now, this.speed);
     this.pictures = element("div", { class: "pictures" }, this.frames.root, this.map.root);
     const over = element("div", {}, this.texts, this.charts.root);
     this.body = element("div", {}, bar, element("div", { class: "shown" }, this.pictures, over));
@@ -59,6 +59,11 @@ export class EpisodeView {
       this.showFacts();
       this.player.slider.max = this.head.length;
       this.frames.show(this.head);
+      const rate = this.frames.leader?.film.rate;
+      if (rate && this.speed.length === SPEEDS.length) {
+        this.speed.prepend(element("option", { value: rate }, `as recorded, ${number(rate)} steps a second`));
+        this.speed.value = this.player.speed = rate;
+      }
       this.pictures.hidden = this.frames.root.hidden && this.map.root.hidden;
       this.go(Math.min(stepThen(), this.head.length));
     }
@@ -84,7 +89,7 @@ export class EpisodeView {
         button.remove();
         this.frames.addRendered(this.head);
         this.pictures.hidden = false;
-        this.frames.mark(this.step, false);
+        this.frames.mark(this.step, 0);
       } }, this.loaded.renders === "states" ? "Render from recorded states" : "Render by replaying the actions");
       this.notes.append(button, " ");
     }
@@ -134,7 +139,7 @@ export class EpisodeView {
     this.now.textContent = `step ${number(step)} of ${number(this.head.length)}`;
     this.charts.mark(step);
     this.map.mark(step);
-    this.frames.mark(step, playing);
+    this.frames.mark(step, playing && this.player.speed);
     this.showTexts();
     this.stepped?.(step);
   }

@@ -1,10 +1,13 @@
-// Frames of an episode by index: the one of the step is drawn, the next ones are fetched before they are due.
+// Frames of an episode by index: the one of the step is drawn, the next ones are fetched before they are due. Of a stored video
+// that the browser plays, the film itself is shown, and the first one leads the step while it plays.
 
 import { element, problem } from "./dom.js";
 import { ask } from "./net.js";
 
 const AHEAD = 12;
 const KEPT_BYTES = 6e7; // of decoded images of a column
+const [SLOWEST, FASTEST] = [1 / 16, 16]; // that browsers play at, times as fast as recorded
+const LATE = 3; // steps that a film may be from the one that leads
 const SMALLEST = 224; // pixels of the screen; smaller images are enlarged by a whole number
 
 export class Frames {
@@ -13,6 +16,7 @@ export class Frames {
   }
 
   show(head) {
+    for (const { video } of this.all) video?.removeAttribute("src"), video?.load(); // frees its decoder
     this.all = head.frames.map((frames) => this.make(frames));
     if (this.isRendering && head.renders) this.addRendered(head);
     this.root.replaceChildren(...this.all.map((one) => one.root));
@@ -38,17 +42,64 @@ export class Frames {
     canvas.style.width = frames.source ? "" : `${frames.width * times}px`;
     const message = element("div", {});
     const text = frames.source ? "" : `${frames.height} × ${frames.width}${times > 1 ? `, shown ${times} times as large` : ""}`;
-    const root = element("figure", { class: frames.source ? "frame rendered" : "frame" }, canvas, message,
-      element("figcaption", {}, element("b", {}, frames.name), ` ${[text, frames.note].filter(Boolean).join("; ")}`));
+    const { film } = frames;
+    const video = film && element("video", { playsinline: true, preload: "metadata", "aria-label": frames.name,
+      error: () => this.fall(one), loadedmetadata: () => video.videoWidth || this.fall(one) });
+    const played = element("span", {}, film ? `; the stored video, ${film.codec}, as the browser plays it` : "");
+    const root = element("figure", { class: frames.source ? "frame rendered" : "frame" }, video, canvas, message,
+      element("figcaption", {}, element("b", {}, frames.name), ` ${[text, frames.note].filter(Boolean).join("; ")}`, played));
+    if (film) {
+      video.style.width = canvas.style.width;
+      video.muted = true; // an attribute mutes only what the parser made
+      video.src = `api/${this.path}/film?column=${encodeURIComponent(frames.name)}`;
+    }
     const kept = Math.max(2 * AHEAD, Math.floor(KEPT_BYTES / (4 * (frames.width || 480) * (frames.height || 480))));
-    return { ...frames, root, canvas, message, kept, images: new Map(), wanted: -1 };
+    const one = { ...frames, root, video, played, canvas, message, kept, images: new Map(), wanted: -1 };
+    return one;
   }
 
-  mark(step, isPlaying) {
+  get leader() {
+    return this.all.find((one) => one.video);
+  }
+
+  // The step that the first film shows; null where there is none.
+  led() {
+    return this.leader ? shownBy(this.leader) : null;
+  }
+
+  fall(one) {
+    // The browser cannot play it, or the file is damaged, which its frames say.
+    if (!one.video || !this.all.includes(one)) return;
+    one.video.remove();
+    one.video = null;
+    one.played.textContent = `; the stored video, ${one.film.codec}, does not play in this browser: decoded frames`;
+    if (one.wanted >= 0) this.mark(one.wanted, 0);
+  }
+
+  // Puts a film at the step, and lets it run if there is a speed; false where it has no frame of the step.
+  follow(one, speed) {
+    const { video, film, wanted } = one;
+    const time = film.seconds[wanted];
+    video.hidden = time == null;
+    one.canvas.hidden = !video.hidden;
+    if (video.hidden || !speed) video.pause();
+    if (video.hidden) return false;
+    one.message.replaceChildren();
+    const middle = (time + (film.seconds[wanted + 1] ?? time + 1 / film.rate)) / 2;
+    const isOff = speed ? Math.abs(shownBy(one) - wanted) > (one === this.leader ? 0 : LATE) : Math.abs(video.currentTime - middle) > 1e-3;
+    if (isOff) video.currentTime = middle;
+    if (!speed) return true;
+    video.playbackRate = Math.min(FASTEST, Math.max(SLOWEST, speed / film.rate));
+    if (video.paused) video.play().catch(() => null); // it was stopped before it began
+    return true;
+  }
+
+  mark(step, speed) {
     for (const one of this.all) {
       one.wanted = Math.min(step, one.count - 1);
+      if (one.video && this.follow(one, speed)) continue;
       this.fetch(one, one.wanted).then((image) => this.draw(one, image));
-      const ahead = isPlaying ? AHEAD : 1;
+      const ahead = speed ? AHEAD : 1;
       for (let next = 1; next <= ahead && one.wanted + next < one.count; next += 1) this.fetch(one, one.wanted + next);
     }
   }
@@ -79,4 +130,11 @@ export class Frames {
       one.canvas.dataset.step = step;
     }
   }
+}
+
+function shownBy({ film: { seconds, rate }, video, count }) {
+  const last = seconds.length - 1;
+  const isOver = video.ended || video.currentTime >= seconds[last] + 1 / rate;
+  const step = isOver ? last + 1 : seconds.findLastIndex((time) => time <= video.currentTime + 1e-4);
+  return Math.min(count - 1, Math.max(0, step));
 }

@@ -79,9 +79,9 @@ async function clip(kind, at, episode) {
   map.show(head);
   map.choices.hidden = true;
   const player = new Player(`Step of the ${kind} episode of the data`, (step) => {
-    frames.mark(step, true);
+    frames.mark(step, player.playing && player.speed);
     map.mark(step);
-  });
+  }, () => frames.led());
   player.slider.max = head.length;
   player.go(0);
   return element("figure", { class: "film" }, frames.root, frames.root.hidden ? map.root : "", element("div", { class: "bar" }, player.button, player.slider),
