@@ -30,7 +30,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,11 @@ from orlog.algos.presets import recipe_for
 from orlog.algos.relu_networks import Precision, has_fast_bf16, products_in
 from orlog.algos.repeated_updates import updates_of
 from orlog.algos.settings import make_config
-from orlog.algos.training.data import keep_freed_memory
+from orlog.algos.training.data import keep_freed_memory, loaded
 from orlog.algos.training.loop import train
 from orlog.algos.training.runs import code_versions
 from orlog.base.processes import processor_name
 from orlog.loaders.arrays import Arrays
-from orlog.loaders.streams import Batches
 
 ROUNDS = 5
 SECONDS = 2.0
@@ -133,18 +132,19 @@ def rates(names: list[str]) -> dict[str, float]:
     return {name: round(statistics.median(values), 1) for name, values in found.items()}
 
 
-def make_run(name: str, settings: Mapping[str, object], packed: Arrays, device: str = "cpu") -> tuple[Any, Batches]:
+def make_run(
+    name: str, settings: Mapping[str, object], packed: Arrays, device: str = "cpu"
+) -> tuple[Any, Iterable[Any]]:
     """Return an algorithm and its batches."""
     mean, std = packed.observation_statistics()
     bounds = torch.ones(packed.action_dim)
     scaling = Scaling(obs_mean=mean, obs_std=std + 1e-3, action_low=-bounds, action_high=bounds)
     config = make_config(name, settings)
     algorithm: Any = make_algorithm(name, config, scaling, seed=0, device=device)
-    _, arguments = algorithm.loader(config)
-    return algorithm, orlog.transitions(packed, seed=0, **arguments)
+    return algorithm, loaded(type(algorithm), config, packed, seed=0)
 
 
-def rate(algorithm: Any, stream: Batches) -> float:
+def rate(algorithm: Any, stream: Iterable[Any]) -> float:
     """Return updates per second over a few seconds, after a warm-up of two updates."""
     for _ in train(algorithm, stream, last_step=2, every=2):
         pass
@@ -163,15 +163,8 @@ def pairs_with_peers(peers: Peers, names: list[str]) -> dict[str, dict[str, Make
     columns = halfcheetah_like(EPISODES, LENGTH)
     packed = pack(columns)
     mean, std = packed.observation_statistics()
-    observations = (columns["observations"] - mean.numpy()) / (std.numpy() + 1e-3)
-    by_episode = observations.reshape(EPISODES, LENGTH + 1, -1)
-    transitions = {
-        "observations": by_episode[:, :-1].reshape(EPISODES * LENGTH, -1),
-        "next_observations": by_episode[:, 1:].reshape(EPISODES * LENGTH, -1),
-        "actions": columns["actions"],
-        "rewards": columns["rewards"].astype(np.float32),
-        "terminals": columns["terminations"].astype(np.float32),
-    }
+    scaled = (columns["observations"] - mean.numpy()) / (std.numpy() + 1e-3)
+    transitions = transitions_of({**columns, "observations": scaled})
 
     def ours(name: str) -> Call:
         settings = {"cloning_steps": 0} if name == "cql" else {}
@@ -191,6 +184,18 @@ def pairs_with_peers(peers: Peers, names: list[str]) -> dict[str, dict[str, Make
                 theirs = functools.partial(make_plain_rebrac, transitions, 1024, compiled=compiled)
                 found[f"rebrac beside {kind} PyTorch"] = {"orlog": make_ours, kind: theirs}
     return found
+
+
+def transitions_of(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the columns as peers take them, with next observations."""
+    by_episode = columns["observations"].reshape(EPISODES, LENGTH + 1, -1)
+    return {
+        "observations": by_episode[:, :-1].reshape(EPISODES * LENGTH, -1),
+        "next_observations": by_episode[:, 1:].reshape(EPISODES * LENGTH, -1),
+        "actions": columns["actions"],
+        "rewards": columns["rewards"].astype(np.float32),
+        "terminals": columns["terminations"].astype(np.float32),
+    }
 
 
 def precisions(names: list[str]) -> Iterator[tuple[str, dict[str, Timer]]]:
@@ -221,7 +226,7 @@ def pack(columns: dict[str, np.ndarray]) -> Arrays:
     )
 
 
-def updater(algorithm: Any, stream: Batches, precision: Precision, *, one_by_one: bool = False) -> Call:
+def updater(algorithm: Any, stream: Iterable[Any], precision: Precision, *, one_by_one: bool = False) -> Call:
     """Return a function that takes one update as training does, sampling included.
 
     With `one_by_one` a GPU is told each of its kernels, and does not repeat recorded ones.
@@ -236,14 +241,14 @@ def updater(algorithm: Any, stream: Batches, precision: Precision, *, one_by_one
     return update
 
 
-def timer(call: Call) -> Timer:
+def timer(call: Call, clock: Callable[[], float] = time.thread_time) -> Timer:
     """Return a function that makes a number of calls and returns the milliseconds of each."""
 
     def take(count: int) -> float:
-        started = time.thread_time()
+        started = clock()
         for _ in range(count):
             call()
-        return 1e3 * (time.thread_time() - started) / count
+        return 1e3 * (clock() - started) / count
 
     return take
 
