@@ -315,6 +315,7 @@ class Decoder:
         self._convert = import_av().video.reformatter.VideoReformatter().reformat
         self._frames: Iterator[Any] = iter(())
         self._shown: tuple[int, Any] | None = None  # the frame that was decoded last
+        self._is_from_start = False  # whether all frames before it were decoded too
         rate = self._stream.average_rate or 1
         self._step = max(1, int(1 / (rate * self._stream.time_base)))  # from one frame to the next, about
 
@@ -332,7 +333,8 @@ class Decoder:
             if shown is None or not shown <= time or key > shown + self._step * 3 // 2:
                 self._seek(key)
             frame = self._find(time)
-            # FFmpeg seeks by the order of decoding, and may come out behind a key frame that others are shown before.
+            # FFmpeg seeks by the order of decoding, and may come out behind a key frame that others are shown before;
+            # and tables of key frames may be wrong.
             for begin in (key - REORDERED * self._step, self._first) if frame is None else ():
                 self._seek(begin)
                 frame = frame or self._find(time)
@@ -360,17 +362,22 @@ class Decoder:
     def _seek(self, time: int) -> None:
         self._stream.container.seek(time, stream=self._stream, backward=True, any_frame=False)
         self._frames = self._stream.container.decode(self._stream)
-        self._shown = None
+        self._shown, self._is_from_start = None, time == self._first
 
     def _find(self, time: int) -> Any:
         if self._shown and self._shown[0] == time:
             return self._shown[1]
-        for frame in self._frames:
-            if frame.pts is None or frame.is_corrupt:
-                return None
-            self._shown = frame.pts, frame
-            if frame.pts >= time:
-                return frame if frame.pts == time else None
+        try:
+            for frame in self._frames:
+                begins_right = self._is_from_start or self._shown is not None or frame.key_frame
+                if frame.pts is None or frame.is_corrupt or not begins_right:
+                    return None
+                self._shown = frame.pts, frame
+                if frame.pts >= time:
+                    return frame if frame.pts == time else None
+        except import_av().InvalidDataError:
+            if self._is_from_start:
+                raise
         self._shown = None
         return None
 

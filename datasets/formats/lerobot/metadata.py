@@ -106,12 +106,17 @@ class Info(msgspec.Struct, kw_only=True):
 
 
 class Film(NamedTuple):
-    """Where the frames of an episode are: the file, the second at which it begins, and rows before it and in all."""
+    """Where the frames of an episode are: the file, the second at which it begins, and rows before it, its own and all.
+
+    `stop` is the second at which the next episode of the file begins.
+    """
 
     file: str
     start: float
     first: int
-    total: int
+    length: int
+    total: int = 0
+    stop: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,7 +248,7 @@ def read_episodes(root: Path, info: Info, cameras: Sequence[str], where: str) ->
     tasks: list[str] = []
     films: dict[str, list[Film]] = {camera: [] for camera in cameras}
     rows_of: collections.Counter[str] = collections.Counter()
-    begun: dict[str, float] = {}
+    last: dict[str, int] = {}  # episode of each file
     for number, row in enumerate(_episode_rows(root, info, cameras, where)):
         length: Any = row.get("length") if isinstance(row, dict) else None
         is_length = isinstance(length, int) and 0 < length < LONGEST_EPISODE
@@ -254,11 +259,14 @@ def read_episodes(root: Path, info: Info, cameras: Sequence[str], where: str) ->
         tasks.append("; ".join(map(str, words)) if isinstance(words, list) else "")
         for camera in cameras:
             file, start = _film(row, camera, info, template, f"{where}, episode {number}")
-            if start <= begun.get(file, -1.0):
-                text = f"{where}, {file}: episode {number} lies before the one that it follows."
-                raise IntegrityError(text)
-            begun[file] = start
-            films[camera].append(Film(file, start, rows_of[file], 0))
+            if file in last:
+                before = films[camera][last[file]]
+                if start <= before.start:
+                    text = f"{where}, {file}: episode {number} lies before the one that it follows."
+                    raise IntegrityError(text)
+                films[camera][last[file]] = before._replace(stop=start)
+            last[file] = number
+            films[camera].append(Film(file, start, rows_of[file], length))
             rows_of[file] += length
     if not lengths:
         raise SchemaError(f"{where}: the metadata names no episode.")

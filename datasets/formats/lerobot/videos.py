@@ -1,8 +1,8 @@
 """The frames of a LeRobotDataset's cameras, decoded by PyAV and paired with the rows of its tables.
 
 A row says a second of its episode, and the metadata at which second of a file the episode begins. Where a file
-has as many frames as rows, they are paired in order; else each row takes the frame next to its second, which is
-less than half a frame away. Seconds must grow from row to row. What lies off by more than a tenth of a frame is
+has as many frames as rows, they are paired in order, if each episode has as many as it has rows before the next one
+begins; else each row takes the frame next to its second, which is less than half a frame away. Seconds must grow from row to row. What lies off by more than a tenth of a frame is
 told: such clocks come of sums of rounded lengths (lerobot#3177) or of timestamps that follow another clock.
 
 Videos that are kept give rows of an index in place of pixels (`datasets/store/videos.py`). Of others, one frame is in
@@ -22,7 +22,7 @@ import numpy as np
 from orlog.datasets.formats.lerobot.depth import luma_of
 from orlog.datasets.formats.lerobot.metadata import Episodes, Film, inside
 from orlog.datasets.formats.notes import Note
-from orlog.datasets.store.videos import PIXELS, decoding, frame_index, import_av, opened_video, refuse_deep, video_facts
+from orlog.datasets.store.videos import PIXELS, check_frame, decoding, frame_index, import_av, opened_video, video_facts
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.manifest import Video
 
@@ -84,8 +84,7 @@ class Videos:
             film = self._episodes.videos[camera][episode - self._episodes.number]
             try:
                 file = self._file(camera, film)
-                seconds = film.start + timestamps[rows]
-                numbers = file.pair(film.first + steps[rows], seconds, self._fps)
+                numbers = file.pair(film, steps[rows], film.start + timestamps[rows], self._fps)
                 parts.append(file.decode(numbers) if files is None else file.index(numbers, files[film.file]))
             except (IntegrityError, SchemaError) as error:
                 text = f"{error} This is in episode {episode}; no_video=True leaves all videos out."
@@ -141,14 +140,18 @@ class _File:
         """Return rows of the index of a kept file for frames of some numbers, (rows, 3) int64."""
         return np.concatenate([np.full((len(numbers), 1), file), self._index[numbers]], 1)
 
-    def pair(self, rows: np.ndarray, seconds: np.ndarray, fps: float) -> np.ndarray:
-        """Return the number of the frame of each of the next rows, which the file would show at some seconds."""
-        numbers = rows if self.usage.in_order else _nearest(self._times, seconds)
+    def pair(self, film: Film, steps: np.ndarray, seconds: np.ndarray, fps: float) -> np.ndarray:
+        """Return the number of the frame of each of the next steps of an episode, which the file would show at some seconds."""
+        if self.usage.in_order:
+            self._check_ends(film, fps)
+        numbers = film.first + steps if self.usage.in_order else _nearest(self._times, seconds)
         off = np.abs(self._times[numbers] - seconds)
         fits = np.diff(seconds, prepend=self._second) > 0
         fits &= np.diff(numbers, prepend=self._taken) > 0
         if not self.usage.in_order:
             fits &= off < HALF / fps
+            if film.stop < np.inf:  # whose frame the next episode may look for in another process
+                fits &= numbers < _nearest(self._times, np.array([film.stop]))
         if not fits.all():
             row = int(np.argmin(fits))
             raise IntegrityError(
@@ -160,6 +163,21 @@ class _File:
         self.usage.off = max(self.usage.off, off.max(initial=0.0, where=off > TOLERANCE / fps))
         return numbers
 
+    def _check_ends(self, film: Film, fps: float) -> None:
+        """Raise IntegrityError if the frames of an episode that are paired in order are not from its begin to the next one.
+
+        Begins may drift, by little from one to the next. A file may begin late, but not before its first episode.
+        """
+        begin = self._times[film.first]
+        early = film.start - begin if film.first == 0 else 0.0
+        stop = begin + film.stop - film.start
+        own = film.length if stop == np.inf else np.searchsorted(self._times, stop - HALF / fps) - film.first
+        if own != film.length or early > 1 / fps - EXACT:
+            raise IntegrityError(
+                f"{self._where}: expected {film.length} frames from {film.start:.4f} s to {film.stop:.4f} s, found {own} "
+                f"from {begin:.4f} s on; an episode lacks frames that another one has too many."
+            )
+
     def decode(self, numbers: np.ndarray) -> np.ndarray:
         """Return frames of growing numbers, (rows, height, width, channels)."""
         pixels = np.empty((len(numbers), *self._shape), self._dtype)
@@ -169,7 +187,7 @@ class _File:
                 if self._dtype == np.uint16:
                     pixels[row] = luma_of(frame, self._where).reshape(self._shape)
                     continue
-                refuse_deep(frame, self._where)
+                check_frame(frame, self._shape, self._where)
                 shown: np.ndarray = self._convert(frame, format=PIXELS[self._shape[2]]).to_ndarray()
                 pixels[row] = shown.reshape(self._shape)
         return pixels

@@ -11,12 +11,15 @@ from gymnasium.spaces import GraphInstance
 
 import orlog
 from orlog.datasets.store import chunk_hashes
+from orlog.datasets.store.verify import check_values
+from orlog.datasets.store.version import StoredVersion
 
 FROZEN = Path(__file__).with_name("frozen")
 DIGESTS = {
     "zarr": "sha256:179ca4b25089b94243fac3845a7e93e8e4e5e4afaf8b3b9117a5f7454abe56fc",
     "hdf5": "sha256:8631af56de80e7e8fcbb64f2a2c90e05598240971d1d253548ff441a96ec2db8",
 }
+VIDEOS = "sha256:82e3f50e81683d0010433872704a746ff64756da6911d847dc6e022e78a68b79"
 
 
 def script(name):
@@ -82,6 +85,19 @@ def test_what_is_rare_is_still_written_in_the_very_bytes(monkeypatch):
     )
     differing = {path for path, _ in before.items() ^ now.items()}
     assert differing == {f"{part}infos/nothing/zarr.json" for part in ("", "parts/1/")}
+
+
+def test_a_frozen_store_keeps_its_videos():
+    folder = FROZEN / "format-1-videos"
+    ds = orlog.load_dataset(folder)
+    assert ds.digest == VIDEOS
+    assert check_values(StoredVersion(folder)) == []
+    kept = ds.manifest.videos["observations/image"]
+    assert (kept.files, kept.frames, kept.codec) == (2, 51, "h264")
+    shown, numbers = ds.column("observations/image").mean((1, 2, 3)), ds.column("observations/state")[:, 0]
+    missing = ds.selection().versions[0].read_frame_index("observations/image", np.arange(len(ds)))[:, 0] == 0
+    assert (missing.sum(), shown[missing].max()) == (2, 0)
+    np.testing.assert_allclose(shown[~missing], 39.5 + 3 * numbers[~missing], atol=1.4)
 
 
 def test_zarr_itself_reads_images_where_orlog_is_installed():

@@ -19,6 +19,7 @@ from orlog.datasets.store.version import StoredVersion
 from orlog.manifests.signatures import new_key, sign
 from tests.datasets.store.independent_reader import Store
 from tests.datasets.store.independent_rules import check_columns, positions, signed_message, view_digest
+from tests.datasets.store.independent_videos import frames_of
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[2] / "docs/store-format-1.md"
@@ -83,6 +84,8 @@ def test_every_frozen_store_is_read_as_orlog_reads_it(folder):
     stored = StoredVersion(folder)
     for name, values in store.columns.items():
         expected = stored.read(name)
+        if name in dataset.videos:
+            values = frames_of(store, name)
         assert (values.dtype, values.shape) == (expected.dtype, expected.shape)
         assert values.tobytes() == expected.tobytes()
     assert check_values(stored) == []

@@ -1,5 +1,6 @@
 """Columns of videos: kept byte for byte, found by an index, checked before they are decoded."""
 
+import fractions
 import json
 import pickle
 
@@ -53,19 +54,24 @@ def write_video(
     with av.open(str(path), "w", format="mp4", options=options.pop("muxer", {})) as container:
         stream = container.add_stream(codec, 10, options=given | options.pop("codec", {}))
         stream.height, stream.width, stream.pix_fmt = *size, options.pop("pixels", pixels)
+        if times is not None:
+            stream.time_base = stream.codec_context.time_base = fractions.Fraction(1, 1000)
         change(container, stream)
         for number in range(count):
             frame = av.VideoFrame.from_ndarray(np.roll(noise, number, 1) + np.uint8(3 * (first + number)), "rgb24")
             if times is not None:
-                frame.pts, frame.time_base = int(times[number] * 1000), av.video.frame.Fraction(1, 1000)
+                frame.pts, frame.time_base = round(times[number] * 1000), fractions.Fraction(1, 1000)
             if keys and first + number in np.cumsum((0, *LENGTHS)):  # as LeRobot, which encodes each episode alone
                 frame.pict_type = av.video.frame.PictureType.I
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
 
 
-def write(root, kind="h264", *, files=(2, 2), rate=10, **options):
-    """Write a LeRobotDataset of episodes whose frames lie one after the other in files of so many episodes each."""
+def write(root, kind="h264", *, files=(2, 2), rate=10, done=None, **options):
+    """Write a LeRobotDataset of episodes whose frames lie one after the other in files of so many episodes each.
+
+    `done` says of each episode whether its task ended.
+    """
     count = sum(LENGTHS)
     episode = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
     step = np.concatenate([np.arange(one) for one in LENGTHS])
@@ -79,6 +85,8 @@ def write(root, kind="h264", *, files=(2, 2), rate=10, **options):
         "index": number,
         "task_index": number * 0,
     }
+    if done is not None:
+        arrays["next.done"] = np.array(done)[episode] & (step == np.array(LENGTHS)[episode] - 1)
     features = {
         name: {"dtype": str(values.dtype), "shape": list(values.shape[1:]) or [1], "names": None}
         for name, values in arrays.items()
@@ -213,24 +221,34 @@ def test_views_and_layers_read_frames(tmp_path, kept):
     np.testing.assert_array_equal(valued[3].observations["image"], expected[49:])
 
 
-def test_no_flipped_byte_gives_a_wrong_frame(tmp_path, kept):
-    expected = in_sequence(tmp_path / "arm")
-    file = kept.folder / f"videos/{COLUMN}/1.mp4"
-    whole, rng = file.read_bytes(), np.random.default_rng(0)
-    wrong, said = 0, []
-    for place in rng.integers(0, len(whole), 60).tolist():
+@pytest.mark.parametrize("flips", [200, pytest.param(10_000, marks=pytest.mark.thorough)])
+def test_no_flipped_bit_gives_a_wrong_frame(tmp_path, monkeypatch, flips):
+    """Small ranges, so that frames beside the damage are read too."""
+    monkeypatch.setattr(stored_videos, "RANGE_BYTES", 2**12)
+    root = write(tmp_path / "arm", codec={"qp": "0", "g": "6"})
+    folder = orlog.import_dataset(root, "lab/pick-v1")
+    expected, groups = in_sequence(root), np.array_split(np.arange(37), 6)
+    file = folder / f"videos/{COLUMN}/1.mp4"
+    whole, rng = file.read_bytes(), np.random.default_rng(flips)
+    assert len(whole) > 10 * stored_videos.RANGE_BYTES
+    wrong, right, refused = 0, 0, []
+    for place in rng.integers(0, 8 * len(whole), flips).tolist():
         damaged = bytearray(whole)
-        damaged[place] ^= 1 << int(rng.integers(8))
+        damaged[place // 8] ^= 1 << place % 8
         file.write_bytes(damaged)
         stored_videos._idle.clear()
         opened = orlog.load_dataset("lab/pick-v1")
-        for row in rng.integers(0, 37, 3).tolist():
+        before = len(refused)
+        for rows in groups:
             try:
-                wrong += not np.array_equal(opened.rows(COLUMN, np.array([row]))[0], expected[row])
+                same = np.array_equal(opened.rows(COLUMN, rows), expected[rows])
+                wrong, right = wrong + (not same), right + same
             except IntegrityError as error:
-                said.append(str(error))
-    assert (wrong, len(said)) == (0, 180)
-    assert all("1.mp4, bytes from" in one and "orlog verify" in one for one in said)
+                refused.append(str(error))
+        assert len(refused) > before
+    assert (wrong, right + len(refused)) == (0, 6 * flips)
+    assert right > flips // 2
+    assert all("1.mp4, bytes from" in one and "orlog verify" in one for one in refused)
     file.write_bytes(whole)
     stored_videos._idle.clear()
     np.testing.assert_array_equal(orlog.load_dataset("lab/pick-v1").column(COLUMN), expected)
