@@ -387,10 +387,19 @@ class Decoder:
         return pixels.reshape(self._shape)
 
 
-_idle: list[tuple[tuple[int, str, str], Decoder]] = []  # decoders that no thread uses, the latest last
+_idle: list[tuple[tuple[str, str], Decoder]] = []  # decoders that no thread uses, the latest last
 _lending = threading.Lock()
-if hasattr(os, "register_at_fork"):  # a copy of a held lock would never be released
-    os.register_at_fork(before=_lending.acquire, after_in_parent=_lending.release, after_in_child=_lending.release)
+
+
+def _before_fork() -> None:
+    """Close idle decoders: a child that closed them would wait for threads of FFmpeg that it has not."""
+    _lending.acquire()  # a copy of a held lock would never be released
+    while _idle:
+        _idle.pop()[1].close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_lending.release, after_in_child=_lending.release)
 
 
 class VideoReader:
@@ -534,7 +543,7 @@ class VideoReader:
         path = video_path(name, number)
         if path not in self._objects:
             raise IntegrityError(f"{path}: not in the manifest.", file=path)
-        key = os.getpid(), self._digest, f"{self._folder}/{path}"
+        key = self._digest, f"{self._folder}/{path}"
         with _lending:
             place = next((place for place, (other, _) in enumerate(_idle) if other == key), None)
             decoder = None if place is None else _idle.pop(place)[1]

@@ -2,6 +2,7 @@
 
 import fractions
 import json
+import os
 import pickle
 
 import av
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import orlog
 from orlog.datasets.home.registries import add_registry
@@ -299,6 +301,20 @@ def test_open_decoders_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(stored_videos, "MOST_OPEN_BYTES", 0)
     dataset.column(COLUMN)
     assert not stored_videos._idle
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_workers_that_are_forked_after_frames_were_read_come_to_an_end(tmp_path, monkeypatch):
+    orlog.import_dataset(write(tmp_path / "arm", files=(1, 1, 1, 1)), "lab/pick-v1")
+    dataset = orlog.load_dataset("lab/pick-v1")
+    expected = dataset.column(COLUMN)
+    assert len(stored_videos._idle) >= 4
+    monkeypatch.setattr(stored_videos, "MOST_OPEN", 1)
+    stream = orlog.windows(orlog.load_arrays(dataset, where="mmap"), 16, seed=0, observations=(0,))
+    loader = DataLoader(stream, batch_size=None, num_workers=1, timeout=60, multiprocessing_context="fork")
+    batch = next(iter(loader))
+    numbers = batch.observations["state"][..., 0].long().numpy()
+    np.testing.assert_array_equal(batch.observations["image"].numpy(), expected[numbers])
 
 
 def add_track(container, _):
