@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import time
+from multiprocessing import active_children
 from pathlib import Path
 
 import av
@@ -68,7 +69,7 @@ def bare(file: Path, first: int) -> np.ndarray:
     """Return two frames of a file, by PyAV alone."""
     with av.open(str(file)) as container:
         (stream,) = container.streams.video
-        time_of = [round(number / FPS / stream.time_base) for number in (first, first + 1)]
+        time_of = [round(number / FPS / (stream.time_base or 1)) for number in (first, first + 1)]
         container.seek(time_of[0], stream=stream)
         wanted = (frame for frame in container.decode(stream) if frame.pts in time_of)
         return np.stack([next(wanted).to_ndarray(format="rgb24") for _ in time_of])
@@ -91,7 +92,7 @@ def main() -> None:
     stream = orlog.windows(arrays, WINDOWS, seed=0, observations=(-1, 0), actions=range(2))
     alone, batches = iter(stream), asked.batches
     began = time.perf_counter()
-    drawn = [next(alone).observations["state"][:, -1, 0] for _ in range(batches)]
+    drawn = [dict(next(alone).observations)["state"][:, -1, 0] for _ in range(batches)]
     ours = time.perf_counter() - began
     files = sorted((asked.folder / f"set/videos/{CAMERA}/chunk-000").iterdir())
     began = time.perf_counter()
@@ -102,7 +103,9 @@ def main() -> None:
     read = iter(DataLoader(stream, batch_size=None, num_workers=asked.workers))
     for _ in range(batches * asked.workers):
         next(read)
-    print(f"peak of each of {asked.workers} workers, MiB: {sorted(peak_mib(one.pid) for one in read._workers)}")
+    print(
+        f"peak of each of {asked.workers} workers, MiB: {sorted(peak_mib(one.pid) for one in active_children() if one.pid)}"
+    )
 
 
 if __name__ == "__main__":
