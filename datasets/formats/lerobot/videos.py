@@ -151,7 +151,7 @@ class _File:
         if not self.usage.in_order:
             fits &= off < HALF / fps
             if film.stop < np.inf:  # whose frame the next episode may look for in another process
-                fits &= numbers < _nearest(self._times, np.array([film.stop]))
+                fits &= numbers < np.searchsorted(self._times, film.stop - HALF / fps)
         if not fits.all():
             row = int(np.argmin(fits))
             raise IntegrityError(

