@@ -13,9 +13,9 @@ SOURCES = (".py", ".pyi", ".c", ".js", ".css", ".html")
 @pytest.mark.parametrize(
     ("folders", "endings", "count", "most"),
     [
-        (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 90_400),
+        (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 90_450),
         (ROOMS, (".py",), lambda _: 1, 297),
-        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 65_550),
+        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 65_800),
     ],
     ids=["lines of the product", "modules of the product", "lines of tests"],
 )
