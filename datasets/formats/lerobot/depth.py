@@ -128,8 +128,8 @@ def depth_features(dataset: Dataset, columns: Mapping[str, ColumnSpec]) -> dict[
         if not unit:
             if spec.dtype != np.uint16 or largest != LARGEST:
                 continue
-            said = zip(PARAMETERS, (low, high, shift, is_log != 0), strict=True)
-            info |= {"video.pix_fmt": PIXELS, **{f"video.{key}": value for key, value in said}}
+            values = zip(PARAMETERS, (low, high, shift, is_log != 0), strict=True)
+            info |= {"video.pix_fmt": PIXELS, **{f"video.{key}": value for key, value in values}}
         shape = {"shape": [*spec.shape], "names": ["height", "width", "channels"]}
         described[column] = {"dtype": "image" if unit else "video", **shape, "info": info}
     return described
