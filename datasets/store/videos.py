@@ -163,18 +163,18 @@ def check_frame(frame: Any, shape: tuple[int, ...], where: str) -> None:
     """Raise SchemaError if a frame has more than 8 bits, is of another shape, or is to be turned when it is shown."""
     refuse_deep(frame, where)
     if (frame.height, frame.width) != shape[:2] or frame.rotation:
-        found = f"{frame.height} x {frame.width}, turned by {frame.rotation} degrees"
-        raise SchemaError(f"{where}: expected upright frames of {shape}, found one of {found}.")
+        size = f"{frame.height} x {frame.width}, turned by {frame.rotation} degrees"
+        raise SchemaError(f"{where}: expected upright frames of {shape}, found one of {size}.")
 
 
 def joined_facts(several: Sequence[Video]) -> Video:
     """Return what a manifest says of several files of one column; codecs and formats that differ are joined."""
     return Video(
-        codec=", ".join(dict.fromkeys(one.codec for one in several)),
-        pixel_format=", ".join(dict.fromkeys(one.pixel_format for one in several)),
+        codec=", ".join(dict.fromkeys(video.codec for video in several)),
+        pixel_format=", ".join(dict.fromkeys(video.pixel_format for video in several)),
         rate=several[0].rate,
-        frames=sum(one.frames for one in several),
-        key_frames=sum(one.key_frames for one in several),
+        frames=sum(video.frames for video in several),
+        key_frames=sum(video.key_frames for video in several),
         files=len(several),
     )
 
@@ -211,9 +211,9 @@ def _copy(source: Path, target: Path) -> tuple[int, str, bytes]:
 def video_blake3(objects: Iterable[StoredObject], name: str, index: str) -> str:
     """Return what stands for the values of a column of videos, given the BLAKE3 of its index: it and all its files."""
     sums = {
-        int(match["number"]): one.sha256
-        for one in objects
-        if (match := VIDEO.fullmatch(one.path)) and match["column"] == name
+        int(match["number"]): item.sha256
+        for item in objects
+        if (match := VIDEO.fullmatch(item.path)) and match["column"] == name
     }
     return combined_blake3([index, *(sums[number] for number in sorted(sums))])
 
@@ -227,11 +227,11 @@ def range_hashes(data: bytes) -> list[bytes]:
 def check_ranges(path: str, hashes: bytes, start: int, data: bytes) -> None:
     """Raise IntegrityError if bytes from `start` on are not those of ranges of a file with these hashes."""
     first = start // RANGE_BYTES * HASH_BYTES
-    for number, found in enumerate(range_hashes(data)):
+    for number, actual in enumerate(range_hashes(data)):
         expected = hashes[first + number * HASH_BYTES :][:HASH_BYTES]
-        if found != expected:
+        if actual != expected:
             where = f"{path}, bytes from {start + number * RANGE_BYTES} on"
-            raise mismatch(where, path, f"blake3 {expected.hex()}", f"blake3 {found.hex()}")
+            raise mismatch(where, path, f"blake3 {expected.hex()}", f"blake3 {actual.hex()}")
 
 
 class CheckedFile(io.RawIOBase):
@@ -425,8 +425,8 @@ class VideoReader:
         try:
             data = (self._folder / VIDEO_RANGES).read_bytes()
         except OSError as error:
-            found = f"no file that can be read: {error.strerror or error}"
-            raise mismatch(VIDEO_RANGES, VIDEO_RANGES, f"{item.size_bytes} bytes", found) from error
+            actual = f"no file that can be read: {error.strerror or error}"
+            raise mismatch(VIDEO_RANGES, VIDEO_RANGES, f"{item.size_bytes} bytes", actual) from error
         check_data(item, data)
         if len(data) != expected:
             raise mismatch(VIDEO_RANGES, VIDEO_RANGES, f"{expected} bytes", f"{len(data)} bytes")
@@ -455,8 +455,8 @@ class VideoReader:
                     data = os.pread(file.fileno(), stop - start, start)
             except OSError as error:
                 refuse_too_many_files(place, error)
-                found = f"no file that can be read: {error.strerror or error}"
-                raise mismatch(path, path, f"{size} bytes", found) from error
+                actual = f"no file that can be read: {error.strerror or error}"
+                raise mismatch(path, path, f"{size} bytes", actual) from error
             check_ranges(path, hashes, start, data)
             return data
 
@@ -555,5 +555,5 @@ class VideoReader:
             raise
         with _lending:
             _idle.append((key, decoder))
-            while len(_idle) > MOST_OPEN or sum(one.size_bytes for _, one in _idle) > MOST_OPEN_BYTES:
+            while len(_idle) > MOST_OPEN or sum(decoder.size_bytes for _, decoder in _idle) > MOST_OPEN_BYTES:
                 _idle.pop(0)[1].close()
