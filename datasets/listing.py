@@ -115,18 +115,18 @@ def list_datasets(
 
 
 def matching(
-    found: dict[str, Listed], pattern: str = "", benchmark: str = "", search: str = "", family: str = ""
+    candidates: dict[str, Listed], pattern: str = "", benchmark: str = "", search: str = "", family: str = ""
 ) -> list[Listed]:
     """Return those that `list_datasets` would return for these arguments, sorted by name."""
     text = search.casefold()
     kind = find_family(family) if family else None
     return [
-        found[name]
-        for name in sorted(found)
+        candidates[name]
+        for name in sorted(candidates)
         if _matches(name, pattern)
         and (not benchmark or name.startswith(f"{benchmark.lower()}/"))
-        and (text in name or text in (found[name].description or "").casefold())
-        and (kind is None or is_of_family(kind, name, _manifest_of(found[name])))
+        and (text in name or text in (candidates[name].description or "").casefold())
+        and (kind is None or is_of_family(kind, name, _manifest_of(candidates[name])))
     ]
 
 
@@ -149,14 +149,14 @@ def _matches(name: str, pattern: str) -> bool:
 
 def listed_here() -> dict[str, Listed]:
     """Return what is on this machine, and what the catalogue builds, by name."""
-    found = {}
+    by_name = {}
     known = catalogue()
     for name in {*known, *installed_names(), *partial_names()}:
         # A part counts where no whole version is here.
         versions = installed_versions(name) or [*partial_versions(name)]
         if not versions:
             entry = known[name]
-            found[name] = Listed(
+            by_name[name] = Listed(
                 name=name,
                 version=entry.version,
                 steps=entry.recipe.steps,
@@ -168,7 +168,7 @@ def listed_here() -> dict[str, Listed]:
             folder = find_whole_or_part(name)
             with unless_deleted(folder):
                 manifest = read_manifest(folder / MANIFEST_FILE)
-            found[name] = Listed(
+            by_name[name] = Listed(
                 name=name,
                 version=manifest.version,
                 steps=manifest.total_steps,
@@ -183,10 +183,10 @@ def listed_here() -> dict[str, Listed]:
             )
         except OrlogError as error:
             is_damaged = isinstance(error, IntegrityError) and not isinstance(error, LockError)
-            found[name] = Listed(
+            by_name[name] = Listed(
                 name=name, version=versions[0], state="damaged" if is_damaged else "unusable", problem=str(error)
             )
-    return found
+    return by_name
 
 
 def audit_of(folder: Path) -> str | None:
@@ -201,9 +201,9 @@ def audit_of(folder: Path) -> str | None:
 def listed_elsewhere(here: dict[str, Listed]) -> tuple[dict[str, Listed], dict[str, str]]:
     """Return what registries offer, each name from the first that has it, and those that fail."""
     indexes, problems = _indexes()
-    found: dict[str, Listed] = {}
+    by_name: dict[str, Listed] = {}
     for registry, index in indexes:
-        for name in {*index.datasets, *index.foreign} - found.keys():
+        for name in {*index.datasets, *index.foreign} - by_name.keys():
             wanted = DatasetName(name)
             offered = offered_version(index, wanted)
             assert offered is not None  # an index names no dataset without a version
@@ -232,8 +232,8 @@ def listed_elsewhere(here: dict[str, Listed]) -> tuple[dict[str, Listed], dict[s
                     problem=_why_not(name, entry),
                     command=None if entry.is_folder else listed.command,
                 )
-            found[name] = listed
-    return found, problems
+            by_name[name] = listed
+    return by_name, problems
 
 
 def _why_not(name: str, entry: ForeignEntry) -> str | None:
@@ -278,9 +278,9 @@ def _indexes() -> tuple[list[tuple[str, Index]], dict[str, str]]:
 
 def _state_here(name: str, version: str, here: dict[str, Listed]) -> str:
     """Return the state of the version of a name that a registry offers."""
-    one = here.get(name)
-    if one is None or one.source is not None:
+    listed = here.get(name)
+    if listed is None or listed.source is not None:
         return "not here"
-    if one.version == version:
-        return one.state
-    return "here" if version in installed_versions(name) else f"{one.version} is here"
+    if listed.version == version:
+        return listed.state
+    return "here" if version in installed_versions(name) else f"{listed.version} is here"

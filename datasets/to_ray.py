@@ -23,7 +23,7 @@ def to_ray(dataset: Dataset) -> Any:
     if not dataset.total_episodes:
         raise SchemaError(f"{dataset.name}: there is no episode to hand over.")
     ranges = episode_ranges(dataset, BLOCK_BYTES)
-    items = [{"first": one.start, "stop": one.stop} for one in ranges]
+    items = [{"first": segment.start, "stop": segment.stop} for segment in ranges]
     blocks = ray.data.from_items(items, override_num_blocks=len(items))
     read = bringing_queries(functools.partial(_read, dataset))
     return blocks.map_batches(read, batch_size=1, batch_format="numpy", zero_copy_batch=True)
@@ -31,5 +31,5 @@ def to_ray(dataset: Dataset) -> Any:
 
 def _read(dataset: Dataset, batch: dict[str, np.ndarray]) -> dict[str, Any]:
     """Read a range of episodes on a node."""
-    check_seen(*(one.folder for one in dataset.selection().versions))
+    check_seen(*(version.folder for version in dataset.selection().versions))
     return to_rows(dataset, range(int(batch["first"][0]), int(batch["stop"][0])))

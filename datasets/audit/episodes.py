@@ -321,8 +321,8 @@ def check_success(facts: Facts) -> Check:
 def check_statistics(facts: Facts) -> Check:
     """Tell statistics that came with the imported files and are not those of their rows, as the import's notes say."""
     yield from looks_at_no_rows(facts)
-    told = re.findall(r"(meta/stats\.json .+?); statistics were computed anew", facts.dataset.manifest.description)
-    return [Finding("statistics", "note", "", f"of the files that were imported, {one}") for one in told]
+    sentences = re.findall(r"(meta/stats\.json .+?); statistics were computed anew", facts.dataset.manifest.description)
+    return [Finding("statistics", "note", "", f"of the files that were imported, {sentence}") for sentence in sentences]
 
 
 def check_objectives(facts: Facts) -> Check:

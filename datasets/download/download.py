@@ -201,11 +201,11 @@ def download_dataset(
         here = _named_here(wanted)
         if here is not None:
             return _checked(here, choice)
-        found = find_source(wanted, mirrors)
-        if isinstance(found, ForeignFileSource):
-            imported = download_foreign_file(found, options, on_wait=on_wait, on_read=on_read, on_mirror=on_mirror)
+        listed = find_source(wanted, mirrors)
+        if isinstance(listed, ForeignFileSource):
+            imported = download_foreign_file(listed, options, on_wait=on_wait, on_read=on_read, on_mirror=on_mirror)
             return _checked(imported, choice)
-        source = found
+        source = listed
     here = version_folder(source.manifest.name, source.manifest.version)
     if choice and _is_here(here, source.manifest):
         return _checked(here, choice)

@@ -175,8 +175,8 @@ def _fetch(
 
     def fetch(task: tuple[ForeignFile, Sequence[str]]) -> Fetched:
         file, urls = task
-        found = fetch_object(
-            [Mirror(url) for url in [one for one in urls if one not in refused] or urls],
+        result = fetch_object(
+            [Mirror(url) for url in [address for address in urls if address not in refused] or urls],
             Expected(size_bytes=file.size_bytes, sha256=file.sha256 or "", md5=file.md5 or ""),
             folder / file.path,
             progress=progress.add,
@@ -184,14 +184,14 @@ def _fetch(
             patience=options.patience,
         )
         progress.finish_object()
-        return found
+        return result
 
     tasks = list(zip(each, source.urls, strict=True))
     fetched = fetch_at_once(fetch, tasks, options.jobs, progress)
-    for one in fetched:
-        if one.failed and one.sources:
-            reasons = "; ".join(f"{url}: {reason}" for url, reason in one.failed.items())
-            on_mirror(f"downloaded from {', '.join(one.sources)}, since {reasons}.")
+    for outcome in fetched:
+        if outcome.failed and outcome.sources:
+            reasons = "; ".join(f"{url}: {reason}" for url, reason in outcome.failed.items())
+            on_mirror(f"downloaded from {', '.join(outcome.sources)}, since {reasons}.")
     return fetched
 
 
@@ -213,11 +213,11 @@ def read_listed(
         what = f"(sha256 {sums[0]})" if len(each) == 1 else f"of {unproven} of {len(each)} files"
         trust = f"Upstream publishes no checksum: the first download {what} was trusted."
     if reads_folder(entry):
-        listed = hash_of_sums({file.path: one for file, one in zip(each, sums, strict=True)})
+        listed = hash_of_sums({file.path: digest for file, digest in zip(each, sums, strict=True)})
         places = [(entry.place, listed, not unproven)]
     else:
         proofs = zip(each, sums, strict=True)
-        places = [(file.url, one, file.has_checksum) for file, one in proofs]
+        places = [(file.url, digest, file.has_checksum) for file, digest in proofs]
     trusted = " (upstream publishes no checksum: first download trusted)"
     lineage = [
         Parent(digest=f"sha256:{sha256}", operation=f"read {entry.format} from {place}{'' if is_proven else trusted}")
@@ -244,7 +244,7 @@ def _root(folder: Path, file_format: Format) -> Path:
     """Return the uppermost folder of an archive that looks like the format; the whole if none does."""
     folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
     folders.sort(key=lambda path: (len(path.parts), path))
-    return next((one for one in folders if file_format.recognizes([one])), folder)
+    return next((inner for inner in folders if file_format.recognizes([inner])), folder)
 
 
 def reads_folder(entry: ForeignEntry) -> bool:
@@ -254,20 +254,20 @@ def reads_folder(entry: ForeignEntry) -> bool:
     return "" in taken and not endings <= set(taken)
 
 
-def _check_digest(source: ForeignFileSource, found: str) -> None:
-    if not found.startswith(source.digest):
+def _check_digest(source: ForeignFileSource, digest: str) -> None:
+    if not digest.startswith(source.digest):
         where = f"{source.name}@{source.version}, read from {source.entry.place}"
         advice = "the digest was pinned with another version of orlog, or the file has changed."
-        raise mismatch(where, "", source.digest, found, advice)
+        raise mismatch(where, "", source.digest, digest, advice)
 
 
 def _remember_first(source: ForeignFileSource, folder: Path, fetched: Sequence[Fetched]) -> None:
     today = dt.datetime.now(dt.UTC).date().isoformat()
     new: dict[str, _FirstDownload] = {}
-    for file, urls, one in zip(source.entry.each, source.urls, fetched, strict=True):
+    for file, urls, result in zip(source.entry.each, source.urls, fetched, strict=True):
         if not file.has_checksum:
             size = (folder / file.path).stat().st_size
-            first = _FirstDownload(sha256=one.sha256, size_bytes=size, date=today)
+            first = _FirstDownload(sha256=result.sha256, size_bytes=size, date=today)
             new |= dict.fromkeys(urls, first)
     if not new:
         return
@@ -281,19 +281,19 @@ def _remember_first(source: ForeignFileSource, folder: Path, fetched: Sequence[F
 
 def _refuse_others(source: ForeignFileSource, fetched: Sequence[Fetched], known: dict[str, _FirstDownload]) -> None:
     """Refuse files that differ from those trusted at their first download."""
-    for file, urls, one in zip(source.entry.each, source.urls, fetched, strict=True):
+    for file, urls, result in zip(source.entry.each, source.urls, fetched, strict=True):
         for url in () if file.has_checksum else urls:
             first = known.get(url)
-            if first is not None and first.sha256 != one.sha256:
+            if first is not None and first.sha256 != result.sha256:
                 raise IntegrityError(
                     f"{url}: upstream publishes no checksum, and the file is not the one that was first "
                     f"downloaded: on {first.date} it had sha256 {first.sha256} ({first.size_bytes:,} "
-                    f"bytes), now it has {one.sha256}; nothing was kept. Ask who publishes it what "
+                    f"bytes), now it has {result.sha256}; nothing was kept. Ask who publishes it what "
                     "changed; to trust the new file, remove this URL from "
                     f"{first_downloads_file()}.",
                     file=url,
                     expected=first.sha256,
-                    found=one.sha256,
+                    found=result.sha256,
                 )
 
 

@@ -162,8 +162,8 @@ def read_index(registry: Registry, patience: Patience = Patience()) -> tuple[Ind
             try:
                 data = read_small(where, LARGEST_INDEX, patience=patience)
                 if registry.keys:
-                    found = _signature(where, patience)
-                    signed_by = check_signature(data, "index", found, registry.keys, where)
+                    signature = _signature(where, patience)
+                    signed_by = check_signature(data, "index", signature, registry.keys, where)
                 index = index_from_json(data, where)
                 check_serial(registry, index.serial, hashlib.sha256(data).hexdigest())
             except SignatureError as error:
@@ -283,7 +283,7 @@ def confirm_version(folder: Path, manifest: Manifest, *, offline: bool = False) 
         signed_by = ""
         if origin.registry:
             where = f"the registry {origin.registry}"
-            known = [one for one in read_registries() if one.name == origin.registry]
+            known = [registry for registry in read_registries() if registry.name == origin.registry]
             if not known:
                 return Confirmation("unknown", f"{where} is not known any more")
             index, signed_by = read_index(known[0], BRIEF)

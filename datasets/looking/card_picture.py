@@ -108,8 +108,8 @@ def _histogram(values: np.ndarray, title: str) -> str:
 
 def _ranges(ranges: Sequence[tuple[str, float, float, float, float]]) -> str:
     """Draw each range as a thin line, and a standard deviation around the mean as a thick one."""
-    low = min(one[1] for one in ranges)
-    high = max(one[4] for one in ranges)
+    low = min(bounds[1] for bounds in ranges)
+    high = max(bounds[4] for bounds in ranges)
     scale = (WIDTH - 30) / ((high - low) or 1.0)
     parts = [_text(100, -8, "range; thick: mean and standard deviation")]
     for row, (name, smallest, mean, deviation, largest) in enumerate(ranges):

@@ -60,24 +60,24 @@ def episode_picture(episode: Episode) -> Figure:
     count = len(lines) + len(frames)
     figure, axes = new_figure(count, width=4.6, height=2.2, in_row=min(count, 3))
     end = len(episode.rewards)
-    for one, (column, dimensions) in zip(axes, lines.items(), strict=False):
+    for panel, (column, dimensions) in zip(axes, lines.items(), strict=False):
         for place, values in dimensions[:MOST_LINES]:
-            one.plot(np.arange(len(values)), values, linewidth=1, label=place)
+            panel.plot(np.arange(len(values)), values, linewidth=1, label=place)
         if 1 < len(dimensions) <= MOST_NAMED:
-            one.legend(frameon=False, fontsize="x-small", ncols=2)
+            panel.legend(frameon=False, fontsize="x-small", ncols=2)
         more = len(dimensions) - MOST_LINES
-        one.set_title(column + (f" (and {more} more)" if more > 0 else ""), fontsize="small")
-        one.set_xlabel("step", fontsize="small")
+        panel.set_title(column + (f" (and {more} more)" if more > 0 else ""), fontsize="small")
+        panel.set_xlabel("step", fontsize="small")
         if episode.terminations[-1:].any():
-            one.axvline(end, color="black", linewidth=0.8, linestyle=":")
+            panel.axvline(end, color="black", linewidth=0.8, linestyle=":")
         elif episode.truncations[-1:].any():
-            one.axvline(end, color="black", linewidth=0.8, linestyle="--")
-    for one, (column, rows) in zip(axes[len(lines) :], frames.items(), strict=True):
+            panel.axvline(end, color="black", linewidth=0.8, linestyle="--")
+    for panel, (column, rows) in zip(axes[len(lines) :], frames.items(), strict=True):
         chosen = np.linspace(0, len(rows) - 1, min(FRAMES, len(rows))).round().astype(int)
         strip = np.concatenate([as_picture(rows[row]) for row in chosen], axis=1)
-        one.imshow(strip, cmap="gray")
-        one.set_title(f"{column}, steps {', '.join(map(str, chosen))}", fontsize="small")
-        one.axis("off")
+        panel.imshow(strip, cmap="gray")
+        panel.set_title(f"{column}, steps {', '.join(map(str, chosen))}", fontsize="small")
+        panel.axis("off")
     return figure
 
 
@@ -146,8 +146,8 @@ def new_figure(count: int, *, width: float, height: float, in_row: int = 0) -> t
     figure = ShownFigure(figsize=size, layout="constrained", dpi=140)
     every = figure.subplots(rows, columns, squeeze=False).flatten()
     axes = every[:count]
-    for one in every[count:]:
-        one.remove()
-    for one in axes:
-        one.spines[["top", "right"]].set_visible(False)
+    for axes_left in every[count:]:
+        axes_left.remove()
+    for panel in axes:
+        panel.spines[["top", "right"]].set_visible(False)
     return figure, list(axes)

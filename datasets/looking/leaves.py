@@ -93,7 +93,7 @@ def texts_of(episode: Episode) -> dict[str, list[str]]:
     return {
         name: column
         for name, column in leaves_of(episode)
-        if isinstance(column, list) and column and all(isinstance(one, str) for one in column)
+        if isinstance(column, list) and column and all(isinstance(text, str) for text in column)
     }
 
 

@@ -118,7 +118,7 @@ def is_own_card(text: str) -> bool:
 
 def escaped(text: str) -> str:
     """Return a text in one line of Markdown that shows it as it is, with no markup, link or HTML of its own."""
-    plain = " ".join("".join(one if one.isprintable() else " " for one in text).split())
+    plain = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     marked = re.sub(r"([\\`*_{}\[\]#|~@$])", r"\\\1", plain)
     # At its start, a text could be a list, a quotation or a rule; and addresses become links by themselves.
     marked = re.sub(r"^([-+=>]|\d+[.)](?= ))", lambda start: f"{start[0][:-1]}\\{start[0][-1]}", marked)
@@ -128,13 +128,13 @@ def escaped(text: str) -> str:
 
 def _header(manifest: Manifest) -> str:
     """Return the header; names and digits only, so that every value is plain YAML."""
-    said = manifest.license.lower().removesuffix("-only").removesuffix("-or-later")
-    identifier = _OWN_NAMES.get(said, said)
+    license_name = manifest.license.lower().removesuffix("-only").removesuffix("-or-later")
+    identifier = _OWN_NAMES.get(license_name, license_name)
     lines = ["---"]
     if identifier in _LICENSES.split():
         lines += [f"license: {identifier}"]
     elif manifest.license:
-        slug = re.sub(r"[^a-z0-9]+", "-", said).strip("-")[:60] or "unknown"
+        slug = re.sub(r"[^a-z0-9]+", "-", license_name).strip("-")[:60] or "unknown"
         lines += ["license: other", f'license_name: "{slug}"']
     lines += [
         f'pretty_name: "{manifest.name}"',
@@ -198,13 +198,13 @@ def _findings(audit: Audit | None) -> list[str]:
     if audit is None or not audit.findings:
         return []
     rows = [
-        tuple(map(escaped, (one.severity, one.check, one.column, place_text(one), one.text)))
-        for one in audit.findings[:MOST_FINDINGS]
+        tuple(map(escaped, (finding.severity, finding.check, finding.column, place_text(finding), finding.text)))
+        for finding in audit.findings[:MOST_FINDINGS]
     ]
-    found = ["## What the audit found", _table(("", "check", "column", "first at", "finding"), rows)]
+    parts = ["## What the audit found", _table(("", "check", "column", "first at", "finding"), rows)]
     if len(audit.findings) > MOST_FINDINGS:
-        found.append(f"And {len(audit.findings) - MOST_FINDINGS} more: `orlog audit` shows all.")
-    return found
+        parts.append(f"And {len(audit.findings) - MOST_FINDINGS} more: `orlog audit` shows all.")
+    return parts
 
 
 def _ranges(dataset: Dataset, root: str) -> list[tuple[str, float, float, float, float]]:
@@ -220,7 +220,7 @@ def _ranges(dataset: Dataset, root: str) -> list[tuple[str, float, float, float,
         for index, values in enumerate(_moments(_blocks(dataset, name), left).T.tolist()):
             place = "".join(f"[{axis}]" for axis in np.unravel_index(index, spec.shape))
             ranges.append((f"{name}{place}", *values))
-    return [one for one in ranges if np.isfinite(one[1:]).all()]
+    return [bounds for bounds in ranges if np.isfinite(bounds[1:]).all()]
 
 
 def _moments(blocks: Iterator[np.ndarray], most: int) -> np.ndarray:

@@ -147,7 +147,7 @@ def publish_dataset(
 
     # If the index cannot take this version, fail before anything is sent.
     _read_index(registry, seal).index.with_version(manifest)
-    found = None
+    finished_audit = None
     is_new = _published(registry, place, manifest)[0] is None
     if hashes and is_new and lacks_chunk_hashes(manifest):
         raise SchemaError(
@@ -157,8 +157,8 @@ def publish_dataset(
             "hashes=False."
         )
     if audit and is_new:
-        found = audit_dataset(folder, progress=on_audit)
-        _refuse_wrong_data(found, folder)
+        finished_audit = audit_dataset(folder, progress=on_audit)
+        _refuse_wrong_data(finished_audit, folder)
     if manifest_changes():
         with registry.sole_publisher(place, manifest.digest, told_to_wait):
             if _published(registry, place, manifest)[0] is None:
@@ -179,17 +179,17 @@ def publish_dataset(
                 folder,
                 manifest,
                 listed,
-                lambda: found or (audit_dataset(folder, progress=on_audit) if audit else None),
+                lambda: finished_audit or (audit_dataset(folder, progress=on_audit) if audit else None),
             )
     return f"{registry.url}/{place}"
 
 
-def foreign_file_entry(**said: str | int | Sequence[str] | None) -> ForeignEntry:
+def foreign_file_entry(**values: str | int | Sequence[str] | None) -> ForeignEntry:
     """Return an index entry for a file from its fields; None stands for an unknown value.
 
     Raises ValueError if a value makes no sense, or a field does not exist.
     """
-    return convert_json(said, ForeignEntry)
+    return convert_json(values, ForeignEntry)
 
 
 def link_foreign_file(
@@ -232,13 +232,13 @@ def link_foreign_file(
     return registry.url
 
 
-def _refuse_wrong_data(found: Audit, folder: Path) -> None:
-    wrong = [one for one in found.of("error") if one.check != "damage"]
+def _refuse_wrong_data(finished_audit: Audit, folder: Path) -> None:
+    wrong = [error for error in finished_audit.of("error") if error.check != "damage"]
     if wrong:
-        places = "; ".join(f"{one.column} ({place_text(one)}): {one.text}" for one in wrong[:MOST_NAMED])
+        places = "; ".join(f"{error.column} ({place_text(error)}): {error.text}" for error in wrong[:MOST_NAMED])
         more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
         raise AuditError(
-            f"{found.name}@{found.version}: the audit found errors in its data, so it is "
+            f"{finished_audit.name}@{finished_audit.version}: the audit found errors in its data, so it is "
             f"not published: {places}{more}. To see all, run: orlog audit {folder} (to publish it "
             "nevertheless: audit=False)."
         )

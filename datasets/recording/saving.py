@@ -168,7 +168,7 @@ def _columns_of_videos(dataset: Dataset) -> set[str]:
     """Return the columns of which all frames are in videos of this machine."""
     versions = dataset.selection().versions
     return {
-        name for name in dataset.videos if all(name in one.manifest.videos and not one.elsewhere for one in versions)
+        name for name in dataset.videos if all(name in part.manifest.videos and not part.elsewhere for part in versions)
     }
 
 

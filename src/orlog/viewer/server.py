@@ -186,13 +186,13 @@ class Viewer:
     def diff(self, before: int = 0, after: int = 1) -> dict[str, Any]:
         """Return what differs between two versions; ValueError if one is a view."""
         shown = [self._shown(before), self._shown(after)]
-        for one in shown:
-            if one.dataset.operation is not None:
+        for pane in shown:
+            if pane.dataset.operation is not None:
                 raise ValueError(
-                    f"{one.title} is a view of {one.dataset.name}@{one.dataset.version}, and versions alone are "
-                    f"compared; store it as one first: orlog save {one.title} NAME@VERSION"
+                    f"{pane.title} is a view of {pane.dataset.name}@{pane.dataset.version}, and versions alone are "
+                    f"compared; store it as one first: orlog save {pane.title} NAME@VERSION"
                 )
-        first, second = (one.dataset for one in shown)
+        first, second = (pane.dataset for pane in shown)
         return self._jobs.ask(f"diff {before} {after}", lambda _: diff_datasets(first, second).to_json())
 
     def episodes(
@@ -381,15 +381,15 @@ def _ask(work: Callable[..., Any], path: Mapping[str, Any], query: Mapping[str, 
 def _answer(work: Callable[[], Any]) -> Response:
     """Return the result of some work as JSON, or the message of its error, for the page to show in its place."""
     try:
-        found = work()
+        answer = work()
     except Exception as error:  # noqa: BLE001 (also a defect must not end the page)
         status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
         if status == 500:
             tell("".join(traceback.format_exception(error)), label="error")
         return _problem(status, error)
-    if isinstance(found, Response):
-        return found
-    return Response(msgspec.json.encode(found, enc_hook=_plain), media_type="application/json")
+    if isinstance(answer, Response):
+        return answer
+    return Response(msgspec.json.encode(answer, enc_hook=_plain), media_type="application/json")
 
 
 def _plain(value: Any) -> Any:
