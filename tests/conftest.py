@@ -22,6 +22,7 @@ from tests.levels import THOROUGH, scaled
 from tests.mujoco_models import compile_once
 from tests.own_records import take_for_recorded
 from tests.pools import pool_in_this_process
+from tests.scheduling import leave_real_time
 from tests.small_disks import mounted_in
 
 MINI = "pointmaze/umaze-mini-v1"
@@ -47,14 +48,9 @@ settings.load_profile("orlog")
 def pytest_configure():
     """Give memory back that is freed, and put temporary files into memory where there is room.
 
-    A shell lets what it starts in the background ignore Ctrl-C, and so would the commands of tests. Some runners
-    start commands as real-time processes, of which one that computes keeps its core for itself: tests of several
-    processes and threads would stand still.
+    A shell lets what it starts in the background ignore Ctrl-C, and so would the commands of tests.
     """
-    if sys.platform == "linux":
-        for thread in (int(task.name) for task in Path("/proc/self/task").iterdir()):
-            if os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_FIFO, os.SCHED_RR):
-                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+    leave_real_time()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":

@@ -15,7 +15,7 @@ SOURCES = (".py", ".pyi", ".c", ".js", ".css", ".html")
     [
         (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 90_450),
         (ROOMS, (".py",), lambda _: 1, 297),
-        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 65_800),
+        (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 65_850),
     ],
     ids=["lines of the product", "modules of the product", "lines of tests"],
 )

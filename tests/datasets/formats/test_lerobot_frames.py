@@ -24,6 +24,7 @@ from tests.datasets.formats.reading import read_files
 from tests.datasets.formats.test_lerobot import CAMERA, LENGTHS, change_episodes, change_info, write, write_video
 from tests.datasets.formats.test_lerobot_meaning import TABLE, change_table
 from tests.datasets.formats.test_shared_reading import backwards
+from tests.scheduling import leave_real_time
 
 CLOCK = np.concatenate([np.arange(one) / 10 for one in LENGTHS])
 
@@ -194,6 +195,7 @@ def write_depth(root, codec="libx265", pixels="gray12le", shape=(64, 64, 1), **s
                     plane.update((values if codec == "libx265" else values // 4).astype("<u2").tobytes())
                 container.mux(stream.encode(frame))
             container.mux(stream.encode(None))
+    leave_real_time()
     feature = {"dtype": "video", "shape": [*shape], "info": {"is_depth_map": True, **said}}
     change_info(root, lambda info: info["features"].update({DEPTH: feature}))
 

@@ -22,6 +22,7 @@ from orlog.manifests.manifest import manifest_from_text
 from tests.command_line import orlog as run
 from tests.datasets.store.independent_reader import Store
 from tests.datasets.store.independent_videos import frames_of
+from tests.scheduling import leave_real_time
 from tests.servers import FileServer
 
 LENGTHS = (7, 30, 12, 2)
@@ -67,6 +68,7 @@ def write_video(
                 frame.pict_type = av.video.frame.PictureType.I
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
+    leave_real_time()
 
 
 def write(root, kind="h264", *, files=(2, 2), rate=10, done=None, **options):
