@@ -540,8 +540,8 @@ reading_zarr = functools.partial(reading_file, kind="Zarr")
 def is_zarr(path: Path) -> bool:
     """Return whether a folder, or a Zip archive, holds arrays of Zarr."""
     if path.is_dir():
-        inner = [one for one in path.iterdir() if one.is_dir() and not one.is_symlink()]
-        return any((one / name).is_file() for one in (path, *inner) for name in (*GROUPS, VERSION_2))
+        inner = [folder for folder in path.iterdir() if folder.is_dir() and not folder.is_symlink()]
+        return any((folder / name).is_file() for folder in (path, *inner) for name in (*GROUPS, VERSION_2))
     if is_npz(path):
         with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -632,7 +632,7 @@ class ZarrFile:
         arrays = tuple(f"{name.rpartition('/')[0]}/" for name in self._described.values())
         names = [*self.names]
         folders = {f"{name.rpartition('/')[0]}/" for name in self._files}
-        for inner in sorted({one.removeprefix(self._root).rstrip("/") for one in folders}):
+        for inner in sorted({folder.removeprefix(self._root).rstrip("/") for folder in folders}):
             names += [f"{inner}@{key}" for key in self.attributes(inner) if not key.startswith("_ARRAY_")]
         for name in sorted(self._files):
             if name.rpartition("/")[2] not in OWN and not name.startswith(arrays):
@@ -671,7 +671,7 @@ class ZarrFile:
 
         where, described = f"{self.where}, {name}", self._described[name]
         with reading_zarr(where):
-            unknown = [one for one in _codecs_in(self._document(described)) if one not in codecs]
+            unknown = [codec for codec in _codecs_in(self._document(described)) if codec not in codecs]
             if unknown:
                 raise SchemaError(
                     f"{where}: is packed by the codec {unknown[0]!r:.50}, which is not read: save this array again "

@@ -100,8 +100,8 @@ def _open_mcap(path: Path, where: str) -> tuple[dict[str, Topic], list[str]]:
             for _, _, message in reader.iter_messages(topics=[topic]):
                 yield message.log_time, message.publish_time, message.data
 
-    beside = [f"the attachment {one.name}" for one in summary.attachment_indexes]
-    beside += [f"the metadata {one.name}" for one in summary.metadata_indexes]
+    beside = [f"the attachment {index.name}" for index in summary.attachment_indexes]
+    beside += [f"the metadata {index.name}" for index in summary.metadata_indexes]
     topics: dict[str, Topic] = {}
     for channel in summary.channels.values():
         name, encoding = channel.topic, channel.message_encoding

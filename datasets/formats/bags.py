@@ -151,17 +151,17 @@ def _whole_topics(asked: Asked, surveys: dict[tuple[str, str], Survey]) -> dict[
         for role, patterns in asked.options.columns.items():
             names: list[str] = []
             for name in filter(None, patterns.split(",")):
-                around = [one for one in topics if name == one or name.startswith(f"{one}.")]
+                around = [candidate for candidate in topics if name == candidate or name.startswith(f"{candidate}.")]
                 topic, inside = max(around, key=len, default=""), list[str]()
                 if topic:
                     key = where, topic
                     clock = word_of(asked.options.clock, topic, "log")
                     surveys[key] = surveys.get(key) or survey(topics[topic], where, clock)
                     fields = names_of_fields(topic, surveys[key], ())
-                    inside = [one for one in fields if one.startswith(f"{name}.")]
+                    inside = [field for field in fields if field.startswith(f"{name}.")]
                     inside = [] if name in fields else inside
                 # Headers have times, also those of messages in a list.
-                kept = [one for one in inside if HEADER not in one.removeprefix(name)]
+                kept = [field for field in inside if HEADER not in field.removeprefix(name)]
                 names += kept if inside else [name]
             columns[role] = ",".join(names)
     return columns
@@ -177,7 +177,7 @@ def _open_recording(
         wanted = {
             name: topic
             for name, topic in topics.items()
-            if any(one in (name, name + TIME) or one.startswith((f"{name}.", f"{name}*")) for one in named)
+            if any(pattern in (name, name + TIME) or pattern.startswith((f"{name}.", f"{name}*")) for pattern in named)
         }
         if not wanted:
             raise SchemaError(
@@ -518,7 +518,7 @@ def survey(topic: Topic, where: str, clock: str = "log") -> Survey:
     with reading(where):  # a header may hold any number
         seen.times = np.array(times, np.int64)
     seen.kinds, seen.keys = np.array(kinds), [*number_of]
-    seen.outside = [path for path in paths if not any(one.startswith(path) for one in seen.leaves)]
+    seen.outside = [path for path in paths if not any(field.startswith(path) for field in seen.leaves)]
     return seen
 
 
@@ -652,7 +652,7 @@ def fields_of(topic: str, seen: Survey, wanted: Sequence[str], where: str) -> di
             names = [name for name in seen.names_of(path) if not _problem(seen, path, [name])]
             is_whole = names == seen.names_of(path)
             good += [path] if is_whole else [f"{path}.{name}" for name in names]
-        names = [f"{topic}.{one}" for one in good[:MOST_SHOWN]]
+        names = [f"{topic}.{field}" for field in good[:MOST_SHOWN]]
         advice = f" Map what can be read: {','.join(names)}." if good else ""
         which = "; ".join([*dict.fromkeys(problems.values())][:MOST_SHOWN])
         raise SchemaError(f"{where}, {topic}: {which}; rows need one value at each time.{advice}")
@@ -662,7 +662,7 @@ def fields_of(topic: str, seen: Survey, wanted: Sequence[str], where: str) -> di
 def _problem(seen: Survey, path: str, names: Sequence[str]) -> str:
     """Return why numbers of a field have no plain value at each time; nothing where they have."""
     leaf = seen.leaves[path]
-    if any(bool(one[path].names) != bool(leaf.names) for one in seen.firsts if path in one):
+    if any(bool(first[path].names) != bool(leaf.names) for first in seen.firsts if path in first):
         return f"some messages name the numbers of {path}, and others do not"
     for name in names:
         kinds = seen.kinds_of(path, name)
@@ -719,7 +719,7 @@ def _describe(files: Sequence[Path]) -> str:
     )
     if not read:
         return text
-    topics_read = "".join(f"\n    {one.name}  {one.kind}, {counted(one.expected, 'message')}" for one in read)
+    topics_read = "".join(f"\n    {topic.name}  {topic.kind}, {counted(topic.expected, 'message')}" for topic in read)
     return f"{text}\nThe topics of {first}:{topics_read}{SAY} Give rate= too, rows a second."
 
 

@@ -115,13 +115,13 @@ class Task:
             return [(QPOS, first, self.goal, 1.0 if "pointmaze" in self.environment else 0.5)]
         cubes, buttons = self.goal.get("cubes", ()), self.goal.get("buttons", ())
         places = [FIRST_CUBE + CUBE_WIDTH * number for number in range(len(cubes) + 1)]
-        found = [(QPOS, *one, CLOSE) for one in zip(places, cubes, strict=False)]
-        found += [(BUTTONS, number, [button], 0.0) for number, button in enumerate(buttons)]
+        parts = [(QPOS, *place, CLOSE) for place in zip(places, cubes, strict=False)]
+        parts += [(BUTTONS, number, [button], 0.0) for number, button in enumerate(buttons)]
         if "drawer" in self.goal:
             after = places[-1] + len(buttons)
-            found += [(QPOS, after, [self.goal["drawer"]], CLOSE)]
-            found += [(QPOS, after + 1, [self.goal["window"]], CLOSE)]
-        return found
+            parts += [(QPOS, after, [self.goal["drawer"]], CLOSE)]
+            parts += [(QPOS, after + 1, [self.goal["window"]], CLOSE)]
+        return parts
 
     def check(self, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
         """Refuse files without the columns that the rewards are computed from, in the environment's shapes."""
@@ -145,29 +145,29 @@ class Task:
         return (parts.sum(axis=-1) - len(reached)).astype(np.float32), np.all(parts, axis=-1)
 
 
-def find_task(said: str, file_name: str, where: str) -> Task:
+def find_task(wanted: str, file_name: str, where: str) -> Task:
     """Return the task that a user means: `task3`, `singletask` for the default one, or OGBench's name.
 
     A name such as `antmaze-large-navigate-singletask-task3-v0` is whole; short ones need the name of a file,
     which begins with that of its environment.
     """
     table = _table()
-    match = TASK_NAME.fullmatch(said)
+    match = TASK_NAME.fullmatch(wanted)
     if match is None:
         raise SchemaError(
-            f"{where}: task={said!r}: expected task1 to task5, singletask for the default one, or "
+            f"{where}: task={wanted!r}: expected task1 to task5, singletask for the default one, or "
             "OGBench's name, such as antmaze-large-navigate-singletask-task3-v0."
         )
     name = (match["of"] or file_name).removeprefix("visual-")
     fitting = [environment for environment in table if f"{name}-".startswith(f"{environment}-")]
     if not fitting:
         instead = did_you_mean(name, table) or f"; these are {', '.join(table)}."
-        raise SchemaError(f"{where}: task={said!r}: {name} is no environment of OGBench with tasks{instead}")
+        raise SchemaError(f"{where}: task={wanted!r}: {name} is no environment of OGBench with tasks{instead}")
     environment = max(fitting, key=len)
     tasks = table[environment]["tasks"]
     number = int(match["one"] or match["other"] or table[environment]["default"])
     if not 1 <= number <= len(tasks):
-        raise SchemaError(f"{where}: task={said!r}: {environment} has the tasks 1 to {len(tasks)}.")
+        raise SchemaError(f"{where}: task={wanted!r}: {environment} has the tasks 1 to {len(tasks)}.")
     return Task(environment, number, tasks[number - 1])
 
 
@@ -251,7 +251,7 @@ def _steps_ogbench(file: NpzFile) -> Iterator[Steps]:
     """Yield the steps of a file; the last row of each episode is left out, whose observation is the final one."""
     columns = _columns(file)
     count = len(columns["observations"])
-    row_bytes = sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in columns.values())
+    row_bytes = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in columns.values())
     block_rows = max(1, BLOCK_BYTES // row_bytes)
     cutter = EpisodeCutter(lambda rows, _first: rows["truncated"], file.where)
     for start in range(0, count, block_rows):
@@ -542,8 +542,8 @@ def _flags(block: Mapping[str, np.ndarray], vault: _Vault, first: int) -> dict[s
         values = block.get(name, np.zeros_like(block["terminals"]))
         odd = np.argwhere((values != 0) & (values != 1))
         if len(odd):
-            found = f"{values[tuple(odd[0])]} in step {first + odd[0][0]}"
-            raise SchemaError(f"{vault.where}, {name}: expected 0 or 1, found {found}.")
+            value = f"{values[tuple(odd[0])]} in step {first + odd[0][0]}"
+            raise SchemaError(f"{vault.where}, {name}: expected 0 or 1, found {value}.")
         flags[name] = values.astype(bool)
     return flags
 
@@ -622,7 +622,7 @@ def _check_ogmarl() -> None:
 def _recognizes_ogmarl(files: Sequence[Path]) -> bool:
     folder = files[0]
     places = (folder, *(inner for inner in sorted(folder.iterdir()) if inner.is_dir()))
-    return any((one / DATABASE).is_file() and (one / METADATA).is_file() for one in places)
+    return any((place / DATABASE).is_file() and (place / METADATA).is_file() for place in places)
 
 
 OGMARL = Format(

@@ -75,10 +75,10 @@ def taken(options: Options, who: str = "taken", *, are_over: bool = False) -> st
     """Return how episodes of unknown ends are taken, to follow a colon."""
     limit = options.limit if are_over and not options.ends else options.horizon
     if limit is None:
-        said = ", as --ends says" if options.ends else " (--ends says it otherwise)"
+        hint = ", as --ends says" if options.ends else " (--ends says it otherwise)"
         if options.limit is not None and not options.ends:
-            said = f"{said[:-1]}, and --horizon {options.limit} that the task ended shorter ones)"
-        return f"{who} to be {HOW[options.ends or 'truncated']}{said}"
+            hint = f"{hint[:-1]}, and --horizon {options.limit} that the task ended shorter ones)"
+        return f"{who} to be {HOW[options.ends or 'truncated']}{hint}"
     others = HOW[options.ends or "terminated"] + (", as --ends says" if options.ends else "")
     return f"those of {limit:,} steps were taken to be cut off by the time limit, and shorter ones to be {others}"
 
@@ -203,17 +203,17 @@ def success_in(values: Mapping[str, Any], names: Sequence[str] = NAMES) -> np.nd
     """Return whether steps or an episode succeeded, (n,) bool, by infos or metadata; None where nothing states it."""
     for name in names:
         if name in values:
-            found = np.asarray(values[name])
-            if found.dtype.kind in "UO":  # words, as of an attribute that the user maps
-                words = [WORDS.get(str(word).lower(), word) for word in found.reshape(-1)]
+            stated = np.asarray(values[name])
+            if stated.dtype.kind in "UO":  # words, as of an attribute that the user maps
+                words = [WORDS.get(str(word).lower(), word) for word in stated.reshape(-1)]
                 if not all(isinstance(word, bool) for word in words):
-                    raise SchemaError(f"{name} is {found.flat[0]!s:.60}, expected true or false.")
-                found = np.array(words)
-            if found.dtype.kind in "biuf":
-                odd = found[(found != 0) & (found != 1)]
+                    raise SchemaError(f"{name} is {stated.flat[0]!s:.60}, expected true or false.")
+                stated = np.array(words)
+            if stated.dtype.kind in "biuf":
+                odd = stated[(stated != 0) & (stated != 1)]
                 if odd.size:
                     raise SchemaError(f"{name} is {odd.flat[0]:g}, and rewards or ends that follow it need 0 or 1.")
-                flags: np.ndarray = found.reshape(-1) != 0
+                flags: np.ndarray = stated.reshape(-1) != 0
                 return flags
     return None
 
@@ -226,7 +226,7 @@ def outcome_of(path: str) -> bool | None:
 
 def all_state(stated: Sequence[bool | None], options: Options, where: str) -> tuple[bool, list[Note]]:
     """Return whether all episodes state their success, and what to note where only some do."""
-    silent = sum(one is None for one in stated)
+    silent = sum(success is None for success in stated)
     if silent in (0, len(stated)):
         return not silent, []
     lacking = f"{silent:,} of {len(stated):,} episodes"
@@ -240,11 +240,11 @@ def put_success(
     metadata: list[Mapping[str, Any]], stated: Sequence[bool | None], options: Options, where: str
 ) -> list[Note]:
     """Put the success that all episodes state into what is known of each; return what to note where only some do."""
-    if any("success" in one for one in metadata):
+    if any("success" in facts for facts in metadata):
         return []
     states, notes = all_state(stated, options, where)
     if states:
-        metadata[:] = [{**one, "success": value} for one, value in zip(metadata, stated, strict=True)]
+        metadata[:] = [{**facts, "success": value} for facts, value in zip(metadata, stated, strict=True)]
     return notes
 
 
@@ -266,9 +266,9 @@ def ends_of_lengths(lengths: Sequence[int] | np.ndarray) -> Ends:
     def ends(rows: Rows, first: int) -> np.ndarray:
         count = len(rows["reward"])
         between = np.searchsorted(last_rows, (first, first + count))
-        found = np.zeros(count, bool)
-        found[last_rows[slice(*between)] - first] = True
-        return found
+        is_end = np.zeros(count, bool)
+        is_end[last_rows[slice(*between)] - first] = True
+        return is_end
 
     return ends
 
@@ -318,22 +318,22 @@ class EpisodeCutter:
         Raises SchemaError if a flag is neither 0 nor 1, or ends an episode whose rows go on, or rows differ in shape, infos in dtype.
         """
         if self._held:
-            for role, one in rows.items():
+            for role, column in rows.items():
                 held, is_info = self._held[role], role.startswith("infos/")
-                if one.shape[1:] != held.shape[1:]:
-                    said = f"rows of shape {one.shape[1:]} follow rows of {held.shape[1:]}"
-                elif is_info and one.dtype != held.dtype and one.dtype.kind in "biuf":
-                    said = f"rows of {one.dtype} follow rows of {held.dtype}"
+                if column.shape[1:] != held.shape[1:]:
+                    problem = f"rows of shape {column.shape[1:]} follow rows of {held.shape[1:]}"
+                elif is_info and column.dtype != held.dtype and column.dtype.kind in "biuf":
+                    problem = f"rows of {column.dtype} follow rows of {held.dtype}"
                 else:
                     continue
-                raise SchemaError(f"{self._where}, row {self._first + len(held)}, {role}: {said}.")
-            joined = {role: np.concatenate((self._held[role], one[:HELD])) for role, one in rows.items()}
+                raise SchemaError(f"{self._where}, row {self._first + len(held)}, {role}: {problem}.")
+            joined = {role: np.concatenate((self._held[role], column[:HELD])) for role, column in rows.items()}
             yield from self._cut(joined)
             if len(rows["reward"]) <= HELD:
                 return
             # What is still held of these rows comes again, before all others, which are not copied.
             again = len(self._held["reward"])
-            rows = {role: one[HELD - again :] for role, one in rows.items()}
+            rows = {role: column[HELD - again :] for role, column in rows.items()}
         yield from self._cut(rows)
 
     def _cut(self, rows: Rows) -> Iterator[Steps]:
@@ -373,7 +373,7 @@ class EpisodeCutter:
 
     def _end(self, rows: Rows, start: int, stop: int) -> Steps | None:
         """Return the rest of an episode; None where nothing is left of it."""
-        terminated, truncated = (self._flag(rows, one, stop) for one in FLAGS)
+        terminated, truncated = (self._flag(rows, flag, stop) for flag in FLAGS)
         metadata = self._metadata(self._episode)
         if not (terminated or truncated):
             self._note_success(rows, start, stop)
@@ -381,7 +381,7 @@ class EpisodeCutter:
             if self._unknown.follows_success and (stated := success_in(metadata)) is not None:
                 success = bool(stated[0])
             how_so = self._unknown.how(self._first + stop - self._begin, success)
-            terminated, truncated = (how_so == one for one in FLAGS)
+            terminated, truncated = (how_so == flag for flag in FLAGS)
         has_next = any(role.split("/")[0] == "next_observation" for role in rows)
         is_final_row = (
             self._has_final_rows
@@ -473,13 +473,13 @@ def _part(rows: Rows, chosen: slice, role: str = "observation") -> Any:
 
 def _changed(values: Any, change: Callable[[np.ndarray], np.ndarray]) -> Any:
     if isinstance(values, dict):
-        return {key: change(one) for key, one in values.items()}
+        return {key: change(value) for key, value in values.items()}
     return change(values)
 
 
 def _joined(before: Any, after: Any) -> Any:
     if isinstance(before, dict):
-        return {key: np.concatenate((one, after[key])) for key, one in before.items()}
+        return {key: np.concatenate((column, after[key])) for key, column in before.items()}
     return np.concatenate((before, after))
 
 

@@ -70,7 +70,7 @@ class Options:
     def given(self) -> list[str]:
         """Return the names of those that the user gives, that are not at their default."""
         default = Options()
-        names = [one.name for one in dataclasses.fields(self) if one.name != "time_limit"]
+        names = [field.name for field in dataclasses.fields(self) if field.name != "time_limit"]
         return [name for name in names if getattr(self, name) != getattr(default, name)]
 
 
@@ -246,7 +246,7 @@ def write_episodes(
     There must be one, and the last one must be ended. `progress` gets steps done and in all.
     """
     writer = EpisodeWriter(folder, opened.schema, name)
-    found = Found(schema=opened.schema)
+    summary = Found(schema=opened.schema)
     steps, total = 0, 0.0
     try:
         progress(0, opened.total_steps)
@@ -267,16 +267,16 @@ def write_episodes(
             steps += count
             if piece.ends:
                 writer.end_episode(seed=piece.seed, metadata=piece.metadata)
-                found.count(steps, total, piece)
+                summary.count(steps, total, piece)
                 steps, total = 0, 0.0
-            done = found.steps + steps
+            done = summary.steps + steps
             progress(done, max(done, opened.total_steps))
         written = writer.finish()
     finally:
         writer.close()
-    found.schema, found.notes = written.schema, [*opened.notes]
-    found.non_finite = written.non_finite
-    return written, found
+    summary.schema, summary.notes = written.schema, [*opened.notes]
+    summary.non_finite = written.non_finite
+    return written, summary
 
 
 File = TypeVar("File")

@@ -182,7 +182,7 @@ def _place(
     `options.limit` steps: needed where there are neither timeouts nor next observations, and counted only there.
     """
     has_next, has_timeouts = "next_observations" in names, "timeouts" in names
-    kept, horizon, told = [*names], options.limit, [*notes]
+    kept, horizon, all_notes = [*names], options.limit, [*notes]
     timeouts: np.ndarray | None = None
     if has_next:
         before, after = column("observations"), column("next_observations")
@@ -203,7 +203,7 @@ def _place(
             timeouts[first + horizon - 1 : end : horizon] = True  # not at the terminal itself
             first = end + 1
         kept.append("timeouts")
-        told.append(Note("ends_by_horizon", horizon=horizon))
+        all_notes.append(Note("ends_by_horizon", horizon=horizon))
     elif ends is None and options.horizon is not None:
         key = "timeouts" if has_timeouts else "next_observations"
         raise SchemaError(
@@ -214,7 +214,7 @@ def _place(
     def opened(name: str) -> Any:
         return timeouts if name == "timeouts" and timeouts is not None else column(name)
 
-    return Place(where, kept, opened, reading, lengths=lengths, outside=outside, notes=told)
+    return Place(where, kept, opened, reading, lengths=lengths, outside=outside, notes=all_notes)
 
 
 @contextlib.contextmanager
@@ -335,7 +335,7 @@ def _dsrl_places(given: File, options: Options) -> Generator[Place]:
 
 @contextlib.contextmanager
 def _open_npz_files(asked: Asked) -> Iterator[Opened]:
-    splits = [next((s for s in SPLITS if one.stem.endswith(f"-{s}")), "") for one in asked.files]
+    splits = [next((s for s in SPLITS if path.stem.endswith(f"-{s}")), "") for path in asked.files]
     with open_npz(asked.files[0], asked.sources[0]) as file:
         says = () if STARTS in file.names and not _named(file).keys() & {"terminals", "timeouts"} else FLAT.says
     with _open_flat(asked, _npz_places, splits, says=says) as opened:

@@ -104,7 +104,7 @@ def formats() -> dict[str, Format]:
 
 def find_format(wanted: str, dataset: str, shown: Iterable[str] = ()) -> Format:
     """Return the format of a name; a FormatVersionError if there is none, which offers `shown` instead of such names."""
-    known = {one.name: one for one in formats().values()}
+    known = {file_format.name: file_format for file_format in formats().values()}
     if wanted not in known:
         names = [*shown] or sorted(known)
         instead = did_you_mean(wanted, names) or f"; it reads {', '.join(names)}."
@@ -123,10 +123,10 @@ def own_format(wanted: str) -> Format | None:
         declared = runpy.run_path(str(path), run_name=path.stem)
     except Exception as error:  # a user's code raises anything
         raise ValueError(f"{wanted}: {type(error).__name__} when it was run: {error}.") from error
-    found = declared.get("FORMAT")
-    if type(found) is not Format:
+    file_format = declared.get("FORMAT")
+    if type(file_format) is not Format:
         raise ValueError(f"{wanted}: declares no FORMAT; docs/your-own-format.md shows one.")
-    return dataclasses.replace(found, shares=False)  # other processes could not import its functions
+    return dataclasses.replace(file_format, shares=False)  # other processes could not import its functions
 
 
 def choose_format(files: Sequence[Path], wanted: str | None, dataset: str, *, is_mapped: bool = False) -> Format:
@@ -136,9 +136,9 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str, *, is
     (`./my_format.py`); None for the only one that the files look like. With `is_mapped` the user says what
     their columns are.
     """
-    known = {name: one for name, one in formats().items() if one.open is not None}
+    known = {name: kind for name, kind in formats().items() if kind.open is not None}
     refuse_pointers(files, dataset)
-    if files[0].is_dir() and not any(one.is_file() for one in files[0].rglob("*")):
+    if files[0].is_dir() and not any(inside.is_file() for inside in files[0].rglob("*")):
         raise ValueError(f"{dataset}: {files[0]} is an empty folder; name one that holds files.")
     if wanted is not None:
         return known.get(wanted) or own_format(wanted) or find_format(wanted, dataset, known)
@@ -148,18 +148,18 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str, *, is
     endings = {"" if file.is_dir() else file.suffix.lower() or "." for file in files}
     for file in files:
         refuse_programs(file, dataset)
-    possible = {name: one for name, one in known.items() if endings <= set(one.extensions)}
-    fitting = [name for name, one in possible.items() if (is_mapped or not one.only_mapped) and one.recognizes(files)]
+    possible = {name: kind for name, kind in known.items() if endings <= set(kind.extensions)}
+    fitting = [key for key, kind in possible.items() if (is_mapped or not kind.only_mapped) and kind.recognizes(files)]
     if is_mapped:
-        fitting = [one for one in fitting if "columns" in possible[one].options] or fitting
-    fitting = [one for one in fitting if not possible[one].any_layout] or fitting
+        fitting = [name for name in fitting if "columns" in possible[name].options] or fitting
+    fitting = [name for name in fitting if not possible[name].any_layout] or fitting
     if len(fitting) > 1:
         call = f"orlog.import_dataset({str(files[0])!r}, {dataset!r}, format={fitting[0]!r})"
         raise ValueError(
             f"{dataset}: several formats fit the files; choose one as format=: {', '.join(fitting)}. Run: {call}"
         )
     if not fitting:
-        described = "".join(one.describe(files) for one in possible.values()) or about_others(files)
+        described = "".join(kind.describe(files) for kind in possible.values()) or about_others(files)
         raise ValueError(
             f"{dataset}: the files look like no known format. orlog import --list shows those that are read, and a file of "
             f"your own can be one: docs/your-own-format.md{described}"
@@ -171,9 +171,9 @@ def only_file(path: Path) -> Path:
     """Return the file of a folder with one exported file beside its checksums; any other path as it is."""
     if not (path / SUMS_FILE).is_file():
         return path
-    files = [one for one in path.iterdir() if one.name != SUMS_FILE]
-    of_folders = (one for one in formats().values() if "" in one.extensions and not one.any_layout)
-    if len(files) != 1 or not files[0].is_file() or any(one.recognizes([path]) for one in of_folders):
+    files = [file for file in path.iterdir() if file.name != SUMS_FILE]
+    of_folders = (kind for kind in formats().values() if "" in kind.extensions and not kind.any_layout)
+    if len(files) != 1 or not files[0].is_file() or any(kind.recognizes([path]) for kind in of_folders):
         return path
     return files[0]
 
@@ -245,32 +245,32 @@ def read_version(
             raise SchemaError(f"{what}: frames of kept videos are as they are; flip and bgr need video=frames.")
         schema = opened.schema
         opened.schema = with_indexes(schema, opened.videos)
-        written, found = write_episodes(opened, folder, what, progress=progress)
+        written, summary = write_episodes(opened, folder, what, progress=progress)
         written = with_videos(written, schema, folder, opened.videos)
-        found.schema = written.schema
+        summary.schema = written.schema
     environment = opened.environment if benchmark is None else benchmark.record
     if given.environment is not None:
         if opened.environment is not None and opened.environment.id != given.environment.id:
             ids = {"named": opened.environment.id, "given": given.environment.id}
-            found.notes.append(Note("other_environment", **ids))
+            summary.notes.append(Note("other_environment", **ids))
         environment = given.environment
-    found.format = file_format.name
-    notes = [*wanted.notes, *found.notes, *notes_of_blanks()]
+    summary.format = file_format.name
+    notes = [*wanted.notes, *summary.notes, *notes_of_blanks()]
     names = written.schema.columns()
-    named = [one for said in asked.options.columns.values() for one in said.split(",")]
-    known = [one + "*" if one.endswith("*") else one for one in named]
+    named = [pattern for patterns in asked.options.columns.values() for pattern in patterns.split(",")]
+    known = [pattern + "*" if pattern.endswith("*") else pattern for pattern in named]
     known = [*file_format.reads, *opened.reads, *known] if file_format.reads else []
     notes += not_read(asked.files, known, notes, names)
     later = [note for note in notes if note.code in NOT_IN_LISTED]
     kept = [note for note in notes if note not in later]
-    found.notes = kept + later
-    told = " ".join(sentences(found.notes if wanted.tells_names else kept))
+    summary.notes = kept + later
+    remarks = " ".join(sentences(summary.notes if wanted.tells_names else kept))
     lineage = wanted.lineage
     description = wanted.description or opened.description
     if wanted.description and wanted.tells_names:
         description = " ".join(filter(None, (description, opened.always_said)))
-    if file_format.notes_in_lineage and told:
-        lineage = [msgspec.structs.replace(one, operation=f"{one.operation}. {told}") for one in lineage]
+    if file_format.notes_in_lineage and remarks:
+        lineage = [msgspec.structs.replace(parent, operation=f"{parent.operation}. {remarks}") for parent in lineage]
     manifest = make_manifest(
         written.schema,
         [written.part],
@@ -279,7 +279,7 @@ def read_version(
         outside=written.outside,
         name=name,
         version=wanted.version,
-        description=" ".join(filter(None, (description, told))),
+        description=" ".join(filter(None, (description, remarks))),
         license=wanted.license or opened.license,
         lineage=lineage,
         environment=environment,
@@ -289,7 +289,7 @@ def read_version(
         roles=opened.roles,
         videos=opened.video_facts,
     )
-    return manifest, found
+    return manifest, summary
 
 
 def _check_options(file_format: Format, options: Options, name: str) -> None:
@@ -305,12 +305,12 @@ def _check_options(file_format: Format, options: Options, name: str) -> None:
 
 def _find_benchmark(file_format: Format, name: str, like: str) -> BenchmarkEnvironment | None:
     """Return the environment of the benchmark's dataset `like`, or of the dataset's own name."""
-    found = benchmark_environment(like or name)
-    if like and found is None:
-        known = [one for known in benchmark_environments() for one in known.datasets]
+    benchmark = benchmark_environment(like or name)
+    if like and benchmark is None:
+        known = [dataset for known in benchmark_environments() for dataset in known.datasets]
         instead = did_you_mean(like, known) or "; give a name of D4RL, such as d4rl/hopper-medium-v2."
         raise NotFoundError(f"{name}: orlog knows no environment of {like!r} (like=){instead}")
-    if found is None or not (like or file_format.takes_benchmark):
+    if benchmark is None or not (like or file_format.takes_benchmark):
         return None
     # Errors name the dataset that was meant, not all that share the environment.
-    return msgspec.structs.replace(found, datasets=[like or name])
+    return msgspec.structs.replace(benchmark, datasets=[like or name])

@@ -316,14 +316,14 @@ def about_others(files: Sequence[Path]) -> str:
     file = files[0]
     if file.is_dir():
         inside = [
-            one.relative_to(file).as_posix()
-            for one in itertools.islice(file.rglob("*"), MOST_LOOKED_AT)
-            if one.is_file()
+            path.relative_to(file).as_posix()
+            for path in itertools.islice(file.rglob("*"), MOST_LOOKED_AT)
+            if path.is_file()
         ]
-        for pattern, said in FOLDERS:
-            if any(fnmatch.fnmatchcase(f"/{one}", pattern) for one in inside):
-                return f"\n{file.name} is {said}."
-        if all(any(fnmatch.fnmatchcase(one, known) for known in ONLY_ABOUT) for one in inside):
+        for pattern, meaning in FOLDERS:
+            if any(fnmatch.fnmatchcase(f"/{name}", pattern) for name in inside):
+                return f"\n{file.name} is {meaning}."
+        if all(any(fnmatch.fnmatchcase(name, known) for known in ONLY_ABOUT) for name in inside):
             return f"\n{file.name} holds no data, only {', '.join(inside[:5])}; download its files first."
         return ""
     with file.open("rb") as opened:
@@ -332,8 +332,8 @@ def about_others(files: Sequence[Path]) -> str:
         if head.startswith(start) and file.suffix not in (ending, ".hdf5", ".pq"):
             renamed = shlex.join(["cp", str(file), f"data{ending}"])
             return f"\n{file.name} is {kind}. Run: {renamed}; then: orlog import data{ending} NAME"
-    for pattern, said in FILES:
+    for pattern, meaning in FILES:
         if fnmatch.fnmatchcase(file.name.lower(), pattern):
-            told = said.replace("{file}", shlex.quote(str(file))).replace("{path!r}", repr(str(file)))
-            return f"\n{file.name} is {told}."
+            text = meaning.replace("{file}", shlex.quote(str(file))).replace("{path!r}", repr(str(file)))
+            return f"\n{file.name} is {text}."
     return ""

@@ -129,13 +129,13 @@ def has_layout(layout: ArrayLayout, files: Sequence[Path]) -> bool:
         names = [file.name for file in folder.iterdir()] if folder else []
         return bool(names) and all(matching(need, names) for need in layout.files)
     if folder:
-        files = sorted((one for one in folder.iterdir() if one.is_file()), key=lambda f: f.name)
+        files = sorted((path for path in folder.iterdir() if path.is_file()), key=lambda f: f.name)
     # A folder that holds one `NAME.zarr` is read as that is, whatever it is called.
     files = [file for file in files if file.suffix in ENDINGS or is_zarr(file)]
     if not files:
         return False
     if all(map(is_hdf5, files)):
-        return look_inside(files, lambda file: all(_holds(file, one) for one in layout.needs))
+        return look_inside(files, lambda file: all(_holds(file, pattern) for pattern in layout.needs))
     names = []
     if all(map(is_zarr, files)) or all(map(is_npz, files)):
         opening: Any = open_zarr if is_zarr(files[0]) else open_npz
@@ -200,8 +200,8 @@ def _open_calvin(episode: _Episode, _options: Options) -> Generator[Place]:
                 with open_npz(file, f"{where}/{file.name}") as archive:
                     stored = archive.whole(name)
                     if stored.shape != shape or stored.dtype.kind not in "biuf":
-                        found = f"{stored.dtype} {stored.shape}"
-                        raise SchemaError(f"{where}/{file.name}, {name}: expected numbers {shape}, found {found}.")
+                        shown = f"{stored.dtype} {stored.shape}"
+                        raise SchemaError(f"{where}/{file.name}, {name}: expected numbers {shape}, found {shown}.")
                     row[...] = stored
             return values
 
@@ -214,7 +214,7 @@ def _checkpoints(asked: Asked) -> list[Checkpoint]:
     """Return the checkpoints of a log of DQN by their numbers."""
     folder, where = asked.files[0], asked.sources[0]
     checkpoints: dict[int, dict[str, tuple[Path, str]]] = {}
-    for file, source in files_in(folder, where, lambda one: bool(CHECKPOINT.fullmatch(one.name))):
+    for file, source in files_in(folder, where, lambda path: bool(CHECKPOINT.fullmatch(path.name))):
         if match := CHECKPOINT.fullmatch(file.name):
             checkpoints.setdefault(int(match[2]), {})[match[1]] = (file, source)
     return [(f"{where}, checkpoint {number}", files) for number, files in sorted(checkpoints.items())]
@@ -298,7 +298,7 @@ MANISKILL = ArrayLayout(
 @contextlib.contextmanager
 def _open_maniskill(asked: Asked) -> Iterator[Opened]:
     """Read a file with what the JSON file beside it says: seeds, and plain values of episodes."""
-    given = [one for one in zip(asked.files, asked.sources, strict=True) if is_hdf5(one[0])]
+    given = [pair for pair in zip(asked.files, asked.sources, strict=True) if is_hdf5(pair[0])]
     files, sources = zip(*given, strict=True) if given else (asked.files, asked.sources)
     asked = dataclasses.replace(asked, files=files, sources=sources)
     file, where = asked.only_file("ManiSkill's layout")
@@ -307,10 +307,10 @@ def _open_maniskill(asked: Asked) -> Iterator[Opened]:
     if beside.is_file():
         body = read_json_object(beside, where, missing=f"{beside.name} is a link, or too large.")
     listed = body.get("episodes", [])
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(record, dict) for record in listed):
         raise SchemaError(f"{where}: the JSON file beside it does not list episodes.")
-    episodes = {f"traj_{one.get('episode_id', place)}": one for place, one in enumerate(listed)}
-    plain = [{key for key, value in one.items() if isinstance(value, bool | float | int | str)} for one in listed]
+    episodes = {f"traj_{record.get('episode_id', place)}": record for place, record in enumerate(listed)}
+    plain = [{key for key, value in record.items() if isinstance(value, bool | float | int | str)} for record in listed]
     names = sorted(set.intersection(*plain) - {"episode_id", "episode_seed"}) if plain else []
 
     def about(place: Place) -> tuple[Mapping[str, Any], int | None]:
@@ -408,7 +408,7 @@ def _open_robomimic(asked: Asked) -> Iterator[Opened]:
         opened.notes += lacks
         turned = _turned(opened.schema.observation_space, asked.options)
         stated = [*(turned if convention == "opengl" else []), *lag]
-        opened.notes += [Note("conventions", sentence=one) for one in stated]
+        opened.notes += [Note("conventions", sentence=sentence) for sentence in stated]
         if outside == "":
             space: Any = opened.schema.action_space
             bounded = spaces.Box(-1, 1, space.shape, space.dtype.type)
@@ -452,17 +452,17 @@ def _outside_of_unit(arguments: object, actions: Mapping[str, Any]) -> str | Non
 def _takes_unit_actions(arguments: object) -> bool:
     """Return whether `env_args` say that actions lie in [-1, 1], as those of robosuite's environments do."""
     try:
-        told = json.loads(arguments) if isinstance(arguments, str) else None
+        described = json.loads(arguments) if isinstance(arguments, str) else None
     except (ValueError, RecursionError):
         return False
-    if not isinstance(told, dict) or told.get("type") != ROBOSUITE:
+    if not isinstance(described, dict) or described.get("type") != ROBOSUITE:
         return False
     return all(
         part.get("input_min", -1) == -1
         and part.get("input_max", 1) == 1
         and part.get("control_delta", True)
         and part.get("input_type") != "absolute"
-        for part in _dicts_in(told.get("env_kwargs"))
+        for part in _dicts_in(described.get("env_kwargs"))
     )
 
 
@@ -489,8 +489,8 @@ def _lag(demo: Any, where: str, options: Options) -> list[str]:
         here, after = np.abs(joints - same).mean(), np.abs(joints[:-1] - same[1:]).mean()
         if after < here / 10:
             name = array.removeprefix("obs/")
-            told = f"{name} of a row is in states of the next one, as in LIBERO"
-            return [f"Each observation was recorded after the action of its row: {told}. --shift action=-1 pairs them."]
+            lag = f"{name} of a row is in states of the next one, as in LIBERO"
+            return [f"Each observation was recorded after the action of its row: {lag}. --shift action=-1 pairs them."]
     return []
 
 
@@ -498,8 +498,8 @@ def _turned(space: Any, options: Options) -> list[str]:
     """Return what to know about frames of a file that states OpenGL's convention."""
     frames = [
         part
-        for part, one in space.items()
-        if one.dtype == np.uint8 and len(one.shape) == 3 and one.shape[-1] in (1, 3, 4)
+        for part, box in space.items()
+        if box.dtype == np.uint8 and len(box.shape) == 3 and box.shape[-1] in (1, 3, 4)
     ]
     if not frames or options.flip:
         return []
@@ -627,10 +627,10 @@ def _robomimic_losses(dataset: Dataset) -> list[str]:
             name.startswith("infos/") and name.split("/")[1] not in OF_DEMONSTRATIONS and name not in schema.variable
         )
     ]
-    said = [f"These columns are lost: {', '.join(lost)}."] if lost else []
+    sentences = [f"These columns are lost: {', '.join(lost)}."] if lost else []
     if "infos/done" not in schema.extras and dataset.column("truncations").any():
-        said.append("Truncations are lost: dones hold terminations alone.")
-    return [*said, *stop_losses(dataset, "truncated")]
+        sentences.append("Truncations are lost: dones hold terminations alone.")
+    return [*sentences, *stop_losses(dataset, "truncated")]
 
 
 FORMATS = {

@@ -110,7 +110,7 @@ def _open_d3rlpy(asked: Asked) -> Iterator[Opened]:
             seen = spaces.Tuple([seen[name] for name in names])
             opened.schema = dataclasses.replace(opened.schema, observation_space=seen)
             opened.steps = (
-                dataclasses.replace(one, observations=tuple(one.observations[n] for n in names)) for one in steps
+                dataclasses.replace(step, observations=tuple(step.observations[n] for n in names)) for step in steps
             )
         yield opened
 
@@ -549,9 +549,9 @@ def _refuse_packed(asked: Asked) -> None:
             row = json.loads(lines.readline())
     for name in PACKED:
         if isinstance(row, dict) and isinstance(row.get(name), str):
-            files = repr([str(one) for one in asked.files])
+            files = repr([str(path) for path in asked.files])
             if len(asked.files) > 4:
-                folders = list(dict.fromkeys(str(one.parent) for one in asked.files))
+                folders = list(dict.fromkeys(str(path.parent) for path in asked.files))
                 files = f"[file for folder in {folders} for file in sorted(glob.glob(folder + '/*{file.suffix}'))]"
             raise SchemaError(
                 f"{where}, {name}: is packed by RLlib as a pickle, and reading a pickle runs the program in it. Where you "

@@ -356,7 +356,7 @@ def are_episodes(observations: Sequence[Any], action: Any) -> bool:
     if not has_steps or axes[0] < 2 or axes[1] < FEWEST_STEPS:
         return False
     fitting = (axes, (axes[0], axes[1] + 1))
-    return all(len(one.shape) > 2 and tuple(one.shape[:2]) in fitting for one in observations)
+    return all(len(column.shape) > 2 and tuple(column.shape[:2]) in fitting for column in observations)
 
 
 def _check_axes(place: Place, columns: Mapping[str, list[Any]], survey: _Survey) -> None:
@@ -654,8 +654,8 @@ def as_dtype(values: np.ndarray, dtype: np.dtype[Any], where: str, first: int = 
         wrong |= (values > MOST_EXACT) | (values < -MOST_EXACT)
     if wrong.any():
         place = np.unravel_index(int(wrong.argmax()), wrong.shape)
-        found = f"{values[place]} at row {first + int(place[0])}, which {dtype} does not hold exactly"
-        raise SchemaError(f"{where}: holds {found}; leave it out, or map it as infos/NAME.")
+        misfit = f"{values[place]} at row {first + int(place[0])}, which {dtype} does not hold exactly"
+        raise SchemaError(f"{where}: holds {misfit}; leave it out, or map it as infos/NAME.")
     return converted
 
 
@@ -670,7 +670,7 @@ def unbounded_space(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Space[Any]:
 def space_of_observations(kinds: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]) -> Space[Any]:
     """Return the space of `observation`, or a Dict of `observation/NAME`, by dtype and shape of a row."""
     parts = {role: unbounded_space(*kind) for role, kind in kinds.items() if role.split("/")[0] == "observation"}
-    return parts.get("observation") or Dict({role.removeprefix("observation/"): one for role, one in parts.items()})
+    return parts.get("observation") or Dict({role.removeprefix("observation/"): space for role, space in parts.items()})
 
 
 def mapped_action_space(

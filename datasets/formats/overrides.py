@@ -310,26 +310,26 @@ def _id_and_arguments(text: str) -> tuple[str, dict[str, Any]]:
     return name, arguments
 
 
-def _narrowed(found: spaces.Space[Any], wanted: spaces.Space[Any], where: str, by: str) -> spaces.Space[Any]:
-    """Return the space `wanted` for values that files hold in the space `found`."""
-    match found, wanted:
-        case spaces.Dict(), spaces.Dict() if found.keys() == wanted.keys():
-            return spaces.Dict({key: _narrowed(found[key], wanted[key], f"{where}/{key}", by) for key in found})
-        case spaces.Tuple(), spaces.Tuple() if len(found) == len(wanted):
-            pairs = enumerate(zip(found, wanted, strict=True))
-            return spaces.Tuple([_narrowed(one, other, f"{where}/{at}", by) for at, (one, other) in pairs])
-        case spaces.Box(), spaces.Box() if found.shape == wanted.shape:
-            is_narrower = found.dtype.kind in "fiu" and wanted.dtype.kind == "f"
-            if found.dtype == wanted.dtype or is_narrower:
-                kind: Any = found.dtype.type
-                return spaces.Box(*_as_dtype(wanted.low, wanted.high, found.dtype), dtype=kind)
+def _narrowed(space: spaces.Space[Any], wanted: spaces.Space[Any], where: str, by: str) -> spaces.Space[Any]:
+    """Return the space `wanted` for values that files hold in `space`."""
+    match space, wanted:
+        case spaces.Dict(), spaces.Dict() if space.keys() == wanted.keys():
+            return spaces.Dict({key: _narrowed(space[key], wanted[key], f"{where}/{key}", by) for key in space})
+        case spaces.Tuple(), spaces.Tuple() if len(space) == len(wanted):
+            pairs = enumerate(zip(space, wanted, strict=True))
+            return spaces.Tuple([_narrowed(inner, other, f"{where}/{at}", by) for at, (inner, other) in pairs])
+        case spaces.Box(), spaces.Box() if space.shape == wanted.shape:
+            is_narrower = space.dtype.kind in "fiu" and wanted.dtype.kind == "f"
+            if space.dtype == wanted.dtype or is_narrower:
+                kind: Any = space.dtype.type
+                return spaces.Box(*_as_dtype(wanted.low, wanted.high, space.dtype), dtype=kind)
         case spaces.Discrete(), spaces.Discrete():
-            first, last = int(found.start), int(found.start + found.n)
+            first, last = int(space.start), int(space.start + space.n)
             if int(wanted.start) <= first and last <= int(wanted.start + wanted.n):
                 return wanted
-        case _ if found == wanted:
+        case _ if space == wanted:
             return wanted
-    _refuse(where, by, str(wanted), found)
+    _refuse(where, by, str(wanted), space)
     raise AssertionError
 
 
@@ -373,8 +373,8 @@ def _whole(limits: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     return np.where(limits >= most, most, inside).astype(dtype)
 
 
-def _refuse(where: str, by: str, expected: str, found: object) -> None:
-    raise SchemaError(f"{where}: do not fit {by}, which has {expected}; found {found}.")
+def _refuse(where: str, by: str, expected: str, actual: object) -> None:
+    raise SchemaError(f"{where}: do not fit {by}, which has {expected}; found {actual}.")
 
 
 Label: TypeAlias = Callable[[Steps, Any], Any]

@@ -654,7 +654,7 @@ def _instead(name: str, others: Iterable[str], whole: Place, groups: Sequence[st
 def _rows_of(whole: Place, options: Options) -> Place:
     """Return arrays [episodes, time, ..] as the steps of one episode after the other."""
     names, where = whole.names, whole.where
-    mapped = {name for one in of_steps(options.columns).values() for name in matching(one, names)}
+    mapped = {name for patterns in of_steps(options.columns).values() for name in matching(patterns, names)}
     shapes = {}
     for name in names:
         with contextlib.suppress(SchemaError), whole.reading(where):  # texts

@@ -62,8 +62,8 @@ class Layout:
             named = usual(names)
             self.episode = self.episode or named.get("episode", [""])[0]
             self.step = self.step or named.get("step", [""])[0]
-            infos = {role: one for role, one in self.columns.items() if base_role(role) == "infos"}
-            self.columns = {role: one for role, one in named.items() if role in ROLES} | infos
+            infos = {role: column for role, column in self.columns.items() if base_role(role) == "infos"}
+            self.columns = {role: column for role, column in named.items() if role in ROLES} | infos
         stars = [role for role in options.columns if role.endswith("/*")]
         for role, patterns in options.columns.items():
             _check_role(role, where)
@@ -171,7 +171,7 @@ def matching(patterns: str, names: list[str]) -> list[str]:
 def columns_there(columns: Mapping[str, str], names: list[str]) -> dict[str, str]:
     """Return the columns without those that may be missing, and are."""
     known = {
-        role: ",".join(one for one in patterns.split(",") if matching(one, names)) for role, patterns in columns.items()
+        role: ",".join(glob for glob in wanted.split(",") if matching(glob, names)) for role, wanted in columns.items()
     }
     return {role: patterns for role, patterns in known.items() if patterns}
 

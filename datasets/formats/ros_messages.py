@@ -211,7 +211,7 @@ def _names_others(field: str, value: Any) -> bool:
 
 
 def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value) and any(value)
+    return isinstance(value, list) and all(isinstance(text, str) for text in value) and any(value)
 
 
 def _hold_arrays(messages: Sequence[Any], length: int) -> bool:
@@ -238,7 +238,7 @@ def paths_of(value: Any, path: str = "") -> list[str]:
     if not isinstance(value, dict):
         return [path] if path else []
     start = f"{path}." if path else ""
-    return [one for name, inner in value.items() for one in paths_of(inner, f"{start}{name}")]
+    return [inner_path for name, inner in value.items() for inner_path in paths_of(inner, f"{start}{name}")]
 
 
 def _numbers_in(value: Any) -> np.ndarray | None:

@@ -63,25 +63,25 @@ def numbers_in(value: Any, where: str) -> np.ndarray:
     """Return nested lists as an array; what is neither number nor text stays an object."""
     array = np.array(value)
     if array.dtype.kind == "O" or (array.dtype.kind == "f" and (abs(array) >= 2.0**53).any()):
-        for row, one in enumerate(value if isinstance(value, list) else [value]):
-            for number in np.array(one, object).reshape(-1):
+        for row, item in enumerate(value if isinstance(value, list) else [value]):
+            for number in np.array(item, object).reshape(-1):
                 if isinstance(number, int) and (abs(number) >= 2**64 or float(number) != number):
                     shown = number if abs(number) < 2**64 else "an integer of more than 64 bits"
                     raise SchemaError(f"{where}: holds {shown} at row {row}, which float64 does not hold exactly.")
     return array
 
 
-def rows_differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def rows_differ(rows: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return for each of n rows, of one dtype and shape, whether its bytes differ from the other's, (n,) bool."""
-    if not one.size:
-        return np.zeros(len(one), bool)
-    row_bytes = one.dtype.itemsize * math.prod(one.shape[1:])
+    if not rows.size:
+        return np.zeros(len(rows), bool)
+    row_bytes = rows.dtype.itemsize * math.prod(rows.shape[1:])
     # Whole words take a fraction of the time of bytes.
     word: Any = next(f"u{size}" for size in (8, 4, 2, 1) if row_bytes % size == 0)
-    first, second = (np.ascontiguousarray(part).reshape(-1).view(word) for part in (one, other))
+    first, second = (np.ascontiguousarray(part).reshape(-1).view(word) for part in (rows, other))
     # Few words differ where rows should be equal: finding those takes a fraction of looking through each row.
     odd = np.flatnonzero(first != second)
-    differ = np.zeros(len(one), bool)
+    differ = np.zeros(len(rows), bool)
     differ[odd // (row_bytes // first.itemsize)] = True
     return differ
 
@@ -125,7 +125,7 @@ def _is_listed(folder: Path, sums: Mapping[str, str], whole: str | None) -> bool
         sha256, name = line[:64].lower(), line[66:].removeprefix("./")
         if len(sha256) == 64 and HEX.issuperset(sha256) and line[64:66] in ("  ", " *"):
             listed[name] = sha256
-    wrong = [name for name, one in sums.items() if listed.get(name, one) != one]
+    wrong = [name for name, digest in sums.items() if listed.get(name, digest) != digest]
     if whole is not None:
         wrong += [name for name in listed if name.startswith(whole) and name not in sums]
     if wrong:

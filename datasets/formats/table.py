@@ -66,7 +66,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=sum(survey.lengths), lengths=survey.lengths)
     if layout.guessed:
-        roles = "; ".join(f"{role} is {', '.join(one)}" for role, one in layout.columns.items())
+        roles = "; ".join(f"{role} is {', '.join(names)}" for role, names in layout.columns.items())
         columns = itertools.chain(*layout.columns.values())
         opened.notes.append(Note("columns_by_name", columns, roles=roles))
     if "reward" not in layout.columns and not options.reward:
@@ -115,7 +115,7 @@ class _Table:
     def __init__(self, asked: Asked) -> None:
         self.files, self.sources, self.where = asked.files, asked.sources, asked.sources[0]
         options = asked.options
-        self._sort_by = [one for one in (options.episode, options.step) if options.sort and one]
+        self._sort_by = [column for column in (options.episode, options.step) if options.sort and column]
         self.parts = [0] if self._sort_by else [*range(len(self.files))]
         self.names: list[str] = []
         for file, where in zip(self.files, self.sources, strict=True):

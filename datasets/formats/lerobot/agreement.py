@@ -146,7 +146,7 @@ class Agreement:
             stated = [row.get(name) for name in names]
             true = [end, end + length, *self._tables.get(number, stated[2:])]
             end += length
-            odd = [one not in (None, fact) for one, fact in zip(stated, true, strict=True)]
+            odd = [claim not in (None, fact) for claim, fact in zip(stated, true, strict=True)]
             rows += [number] * any(odd[:2])
             tables += [number] * any(odd[2:])
         notes = [Note("rows_elsewhere", places=places(rows))] if rows else []
@@ -177,8 +177,8 @@ class Agreement:
         """Return the quantile of a feature that most steps leave, in words; nothing where all are right."""
         total, (marks, _) = int(self._episodes.ends[-1] - self._episodes.begin), self._marks[name]
         shares = self._outside[name] / total
-        said = np.array([min(level, 1 - level) for level in QUANTILES.values()])[:, None]
-        wrong = shares - said - FEW - 1 / total
+        expected = np.array([min(level, 1 - level) for level in QUANTILES.values()])[:, None]
+        wrong = shares - expected - FEW - 1 / total
         level, number = np.unravel_index(int(wrong.argmax()), wrong.shape)
         if wrong[level, number] <= 0:
             return ""
@@ -194,7 +194,7 @@ class Agreement:
         for key, true in (("mean", mean), ("std", np.sqrt(np.maximum(0, squares / count - mean**2)))):
             claimed = np.asarray(claim.get(key, true), np.float64).reshape(-1)
             if claimed.shape != true.shape or not (np.abs(claimed - true) <= OTHER).all():
-                shown = [", ".join(f"{one:.3g}" for one in several.tolist()[:4]) for several in (claimed, true)]
+                shown = [", ".join(f"{number:.3g}" for number in several.tolist()[:4]) for several in (claimed, true)]
                 return f"{camera} {key} is {shown[0]}, and that of its frames {shown[1]}"
         return ""
 
@@ -204,7 +204,7 @@ def _marks(claim: Any, size: int) -> tuple[np.ndarray, np.ndarray] | None:
     if not isinstance(claim, Mapping) or not {*QUANTILES, "min", "max"} <= {*claim}:
         return None
     several = [np.asarray(claim[key], np.float64).reshape(-1) for key in (*QUANTILES, "min", "max")]
-    if any(one.shape != (size,) or not np.isfinite(one).all() for one in several):
+    if any(values.shape != (size,) or not np.isfinite(values).all() for values in several):
         return None
     marks, limits = np.array(several[:5]), np.array(several[5:])
     return marks, NEAR * np.abs(limits[1] - limits[0]) + 10 * ROUNDING * np.abs(limits).max(0)

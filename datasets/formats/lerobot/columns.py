@@ -217,11 +217,11 @@ def _images(block: Block, name: str, column: Column) -> np.ndarray:
     for row, item in enumerate(stored.to_pylist()):
         where = f"{block.where}, {name}, row {block.first + row}"
         with _opened_image(item, where, column.is_deep) as image:
-            size, found = picture_size(image), _dtype_of(image)
+            size, image_dtype = picture_size(image), _dtype_of(image)
             if size not in (shape, (*shape, 1)):
                 raise SchemaError(f"{where}: expected an image of {shape}, found {size}.")
-            if column.is_deep and found != dtype:
-                raise SchemaError(f"{where}: expected depth that is {dtype} as in the first row, found {found}.")
+            if column.is_deep and image_dtype != dtype:
+                raise SchemaError(f"{where}: expected depth that is {dtype} as in the first row, found {image_dtype}.")
             images[row] = np.asarray(image).reshape(shape)
     return images
 

@@ -71,7 +71,7 @@ class CopiedVideos:
                 )
             self._last, file = (source, start), self._files - 1
         values = (*divmod(file, FILES_OF_CHUNK), start, start + len(index) / self._fps)
-        return {f"videos/{self._camera}/{name}": one for name, one in zip(VIDEO_COLUMNS, values, strict=True)}
+        return {f"videos/{self._camera}/{name}": value for name, value in zip(VIDEO_COLUMNS, values, strict=True)}
 
     def close(self) -> None:
         """Do nothing: each file is whole."""

@@ -40,10 +40,10 @@ UNITS = {"mm": (0.0, 65.535, 0.0, 0.0, 65535.0), "m": (0.0, 1.0, 0.0, 0.0, 1.0)}
 
 def is_deep(feature: Feature) -> bool:
     """Return whether a feature is a map of depth of one channel; one that says it has 8 bits a pixel is a picture."""
-    said, old = _said(feature), feature.video_info
-    marks = [said.get("is_depth_map"), said.get("video.is_depth_map")]
+    info, old = _said(feature), feature.video_info
+    marks = [info.get("is_depth_map"), info.get("video.is_depth_map")]
     marks += [old.get("video.is_depth_map")] if isinstance(old, Mapping) else []
-    bits = said.get("video.pix_fmt")
+    bits = info.get("video.pix_fmt")
     return (
         any(mark is True for mark in marks)
         and feature.dtype in ("image", "video")
@@ -58,12 +58,12 @@ def depth_parameters(feature: Feature, where: str) -> np.ndarray | None:
 
     Raises SchemaError if they are no numbers, or do not fit each other.
     """
-    said = _said(feature)
-    given = [said.get(f"video.{name}") for name in PARAMETERS]
+    info = _said(feature)
+    given = [info.get(f"video.{name}") for name in PARAMETERS]
     if feature.dtype == "image" and given == [None] * len(PARAMETERS):
-        unit = UNITS.get(str(said.get("depth_unit")))
+        unit = UNITS.get(str(info.get("depth_unit")))
         return None if unit is None else np.array(unit)
-    numbers = [float(one) for one in given if isinstance(one, int | float) and abs(one) < 1e9]
+    numbers = [float(value) for value in given if isinstance(value, int | float) and abs(value) < 1e9]
     if None in given:
         return None
     text = f"{where}: {', '.join(PARAMETERS)} are {given!r:.100}"

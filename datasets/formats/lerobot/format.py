@@ -303,7 +303,7 @@ def _steps(
             texts = [*persistent.pop(number)]
             if len(texts) > 1:
                 differing.append(number)
-                each = [json.dumps(one, ensure_ascii=False) for t in texts for one in json.loads(t)]
+                each = [json.dumps(entry, ensure_ascii=False) for t in texts for entry in json.loads(t)]
                 texts = [f"[{', '.join(dict.fromkeys(each))}]"]
             words[PERSISTENT] = texts[0]
         return words
@@ -342,7 +342,7 @@ def _steps(
             rows = details.add_finals(rows, part.episodes, last)
             yield from map(details.unflattened, cutter.add(rows))
     for name, camera in zip(opened.videos, reader.numbers, strict=True):
-        each = {one.file: one.facts for one in usages if one.camera == camera and one.facts is not None}
+        each = {usage.file: usage.facts for usage in usages if usage.camera == camera and usage.facts is not None}
         opened.video_facts[name] = joined_facts([*each.values()])
     notes += [*cutter.notes(), *usage_notes(usages), *agreement.notes()]
     notes += [Note("rounded", sorted(columns.rounded))] if columns.rounded else []

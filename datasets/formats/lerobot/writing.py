@@ -190,7 +190,7 @@ def write_lerobot(
             if not video:
                 path = functools.partial(_video_path, folder, template, camera)
                 films[camera] = CopiedVideos(dataset, features[camera], camera, fps, path, not is_v3)
-        for feature in (feature for feature, one in deep.items() if one["dtype"] == "video"):
+        for feature in (feature for feature, description in deep.items() if description["dtype"] == "video"):
             films[feature] = VideoFiles(folder, feature, fps, VIDEO_PATHS[codebase], alone=False, deep=True)
         for film in films.values():
             stack.callback(film.close)
@@ -244,7 +244,7 @@ def write_lerobot(
     if not is_v3:
         info |= {"total_chunks": -(-episodes // FILES_OF_CHUNK)}
         info |= {"total_videos": episodes * len(cameras)}
-    numbers = {name: one for name, one in statistics.items() if name not in deep}
+    numbers = {name: summary for name, summary in statistics.items() if name not in deep}
     stats = statistics | with_quantiles(numbers, sorted((folder / "data").rglob("*.parquet")), dataset.name)
     (folder / INFO).write_text(json.dumps(info, indent=4), "utf-8")
     (folder / "meta" / "stats.json").write_text(json.dumps(_listed(stats), indent=4), "utf-8")
@@ -306,8 +306,8 @@ class _Metadata:
                 **_single_rows(own),
                 **{
                     f"stats/{name}/{key}": value[None]
-                    for name, one in statistics.items()
-                    for key, value in _stored_statistics(one).items()
+                    for name, values in statistics.items()
+                    for key, value in _stored_statistics(values).items()
                 },
                 **_single_rows(places),
                 **details,
@@ -341,8 +341,8 @@ def _languages(dataset: Dataset) -> dict[str, tuple[str, ...]]:
     for name, column in columns.items():
         if dataset.schema.variable.get(column) == "text":
             view = dataset.select_columns([column])
-            of_episodes = ([str(one.metadata[name])] if name == PERSISTENT else one.infos[name] for one in view)
-            fields[name] = language_fields(itertools.chain.from_iterable(of_episodes), name)
+            texts = ([str(episode.metadata[name])] if name == PERSISTENT else episode.infos[name] for episode in view)
+            fields[name] = language_fields(itertools.chain.from_iterable(texts), name)
     return {name: several for name, several in fields.items() if several}
 
 
@@ -743,10 +743,10 @@ def _of_images(levels: np.ndarray, count: int) -> Statistics:
 def with_quantiles(statistics: Mapping[str, Statistics], files: Sequence[Path], where: str) -> dict[str, Statistics]:
     """Return statistics with the quantiles of all rows, which tables hold; `COLUMN_BYTES` of a feature are in memory at a time."""
     return {
-        name: one | _quantiles(files, name, one, where)
-        if "levels" not in one and one["min"].size <= MOST_NUMBERS
-        else one
-        for name, one in statistics.items()
+        name: values | _quantiles(files, name, values, where)
+        if "levels" not in values and values["min"].size <= MOST_NUMBERS
+        else values
+        for name, values in statistics.items()
     }
 
 
@@ -775,6 +775,6 @@ def _stored_statistics(statistics: Statistics) -> dict[str, np.ndarray]:
 
 def _listed(statistics: Mapping[str, Statistics]) -> dict[str, Any]:
     return {
-        name: {key: value.tolist() for key, value in _stored_statistics(one).items()}
-        for name, one in statistics.items()
+        name: {key: value.tolist() for key, value in _stored_statistics(values).items()}
+        for name, values in statistics.items()
     }

@@ -70,10 +70,10 @@ def _open(asked: Asked) -> Iterator[Opened]:
         reward_dtype=np.dtype(episodes[0].reward_dtype),
     )
     reader = _Reader(
-        EpisodeReader(schema, [*_in_all("infos", [one.infos for one in episodes], notes)]),
-        shapes=_in_all("infos", [one.infos for one in episodes], []),
-        details=[*_in_all("metadata", [one.details for one in episodes], notes)],
-        has_options=any(one.options for one in episodes),
+        EpisodeReader(schema, [*_in_all("infos", [episode.infos for episode in episodes], notes)]),
+        shapes=_in_all("infos", [episode.infos for episode in episodes], []),
+        details=[*_in_all("metadata", [episode.details for episode in episodes], notes)],
+        has_options=any(episode.options for episode in episodes),
     )
     yield Opened(
         schema=schema,

@@ -131,12 +131,12 @@ def find_data(given: Path) -> Path:
 
 
 def numbers_here(
-    here: Sequence[int], found: int, count: int, where: str, options: Options, notes: list[Any]
+    here: Sequence[int], held: int, count: int, where: str, options: Options, notes: list[Any]
 ) -> Sequence[int]:
     """Return the numbers of the episodes to read: all that metadata.json counts, or those that are here."""
-    if found != count or count == 0:
-        error = SchemaError(f"{where}: holds {found} episodes, and metadata.json says {count}.")
-        if found > count or not here:
+    if held != count or count == 0:
+        error = SchemaError(f"{where}: holds {held} episodes, and metadata.json says {count}.")
+        if held > count or not here:
             raise error
         tell_lack(options, notes, error)
         return here
@@ -165,7 +165,7 @@ def metadata_of(manifest: Manifest, observations: spaces.Space[Any], actions: sp
         body["license"] = manifest.license  # Minari has no such key, and keeps those that it does not know
     environment = manifest.environment
     if environment is not None:
-        body["requirements"] = [f"{name}=={one}" for name, one in environment.versions.items()]
+        body["requirements"] = [f"{name}=={version}" for name, version in environment.versions.items()]
         spec = _spec(environment)
         if spec is not None:
             body["env_spec"] = spec.to_json()

@@ -360,7 +360,7 @@ def plan_episodes(records: list[Record], info: DatasetInfo, features: Features, 
         ("records_wrong_final", len(records) * has_wrong_final),
         ("records_made_last", made * (not has_wrong_final)),
         ("records_no_last", sum(cut_short)),
-        ("finals_missing", sum(one.is_missing for one in episodes), f"episodes/{MISSING}"),
+        ("finals_missing", sum(episode.is_missing for episode in episodes), f"episodes/{MISSING}"),
         ("records_no_end", sum(not record.ends for record in records) * says_end),
         ("records_no_start", sum(not record.starts for record in records)),
         ("records_no_action", sum(not episode.actions for episode in episodes)),
@@ -385,4 +385,4 @@ def plan_episodes(records: list[Record], info: DatasetInfo, features: Features, 
             check_success_stated(options, where)
         if not unknown.notes():
             more.append(unknown.note())
-    return Plan([one for one in episodes if one.actions], moves_rewards, notes + more)
+    return Plan([episode for episode in episodes if episode.actions], moves_rewards, notes + more)

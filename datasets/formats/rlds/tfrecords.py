@@ -57,8 +57,8 @@ def _messages() -> dict[str, Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(EXAMPLE, descriptor_pb2.FileDescriptorProto()))
     names = ("Example", "Int64List")
-    found = {name: pool.FindMessageTypeByName(f"orlog.{name}") for name in names}
-    return {name: message_factory.GetMessageClass(found[name]) for name in names}
+    descriptors = {name: pool.FindMessageTypeByName(f"orlog.{name}") for name in names}
+    return {name: message_factory.GetMessageClass(descriptors[name]) for name in names}
 
 
 def read_example(data: bytes, where: str) -> Mapping[str, Any]:
@@ -100,7 +100,7 @@ def example_bytes(features: Mapping[str, np.ndarray | Sequence[bytes]]) -> bytes
     parts = []
     for name, values in sorted(features.items()):
         if not isinstance(values, np.ndarray):
-            number, body = 1, b"".join(_block(1, one) for one in values)
+            number, body = 1, b"".join(_block(1, value) for value in values)
         elif values.dtype.kind == "f":
             number, body = 2, _block(1, values.astype("<f4").tobytes()) if len(values) else b""
         else:

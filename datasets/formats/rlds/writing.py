@@ -199,17 +199,17 @@ def tfds_losses(dataset: Dataset) -> list[str]:
     for role in ("observation", "action"):
         space = getattr(dataset, f"{role}_space")
         _space_leaves(role, space, dataset.name)
-    said = []
+    sentences = []
     lost = sorted(dataset.schema.extras.keys() - set(_kept(dataset)))
     if lost:
-        said.append(f"These columns are lost: {', '.join(lost)}.")
+        sentences.append(f"These columns are lost: {', '.join(lost)}.")
     terminated, truncated = _ends(dataset)
     both, neither = int((terminated & truncated).sum()), int((~terminated & ~truncated).sum())
     if both:
-        said.append(f"{counted(both, 'episode')} that ended and were cut off at once will be only ended.")
+        sentences.append(f"{counted(both, 'episode')} that ended and were cut off at once will be only ended.")
     if neither:
-        said.append(f"{counted(neither, 'unfinished episode')} will be cut off.")
-    return said
+        sentences.append(f"{counted(neither, 'unfinished episode')} will be cut off.")
+    return sentences
 
 
 def _kept(dataset: Dataset) -> list[str]:
@@ -244,21 +244,21 @@ def _info_name(name: str) -> str:
 
 def _discounts(episode: Episode, last: np.ndarray) -> np.ndarray:
     """Return 1 for each step, and 0 for the one that led to a terminal state and for the last."""
-    found = np.ones(len(last), np.float32)
-    found[-1] = 0
+    discounts = np.ones(len(last), np.float32)
+    discounts[-1] = 0
     if episode.terminations[-1]:
-        found[-2:] = 0
-    return found
+        discounts[-2:] = 0
+    return discounts
 
 
 def _space_leaves(role: str, space: gymnasium.Space[Any], dataset: str) -> dict[str, _Leaf]:
     """Return the features of a space by their paths."""
     match space:
         case spaces.Dict() if space.spaces and not any("/" in key for key in space.spaces):
-            found: dict[str, _Leaf] = {}
+            leaves: dict[str, _Leaf] = {}
             for key, part in space.spaces.items():
-                found |= _space_leaves(f"{role}/{key}", part, dataset)
-            return found
+                leaves |= _space_leaves(f"{role}/{key}", part, dataset)
+            return leaves
         case spaces.Box() if space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[-1] in CHANNELS:
             pillow(dataset)
             about = {"dtype": "uint8", "encodingFormat": "png", "shape": _shape(space.shape)}
@@ -282,10 +282,10 @@ def _space_leaves(role: str, space: gymnasium.Space[Any], dataset: str) -> dict[
 def _space_rows(path: str, values: Columns) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         return {path: values}
-    found: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for key, part in values.items():
-        found |= _space_rows(f"{path}/{key}", part)
-    return found
+        rows |= _space_rows(f"{path}/{key}", part)
+    return rows
 
 
 def _one_more(values: Columns) -> Any:
