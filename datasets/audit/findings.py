@@ -354,6 +354,8 @@ another order | 0.3 | Distance of the parts of a quaternion in another order, as
 misplaced pictures | 0.5 | Distance of an episode's pictures from the others' in another place, as a share of that as stored.
 stub length | 0.05 | Length of a recording that may have failed, as a share of the usual one.
 another rate | 1.4 | Factor between the time steps of an episode and usual ones, if its rate is another.
+late actions | 0.1 | Errors with actions some steps late, as a share of those now, if observations explain them.
+tasks apart | 8 | Distance of the numbers of two tasks, in their spreads, if these tell both apart.
 cut episodes | 0.5 | Share of the episodes up to which those that go on in the next one were cut.
 numbered tasks | 65535 | The largest number of a task that is no mistake.
 return error | 1e-06 | Error of a recorded return, relative to the sum of sizes of rewards.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -20,7 +21,10 @@ from orlog.datasets.audit.episodes import rewards_are_computed
 from orlog.datasets.audit.findings import Check, Facts, Finding, Seen, Severity, about_episodes, limit, looks_at_no_rows
 from orlog.datasets.audit.numbers import judged_columns
 from orlog.datasets.audit.pieces import Piece, dimension, dimensions
+from orlog.datasets.reading.selection import episode_column
+from orlog.manifests.columns import axis_of
 from orlog.manifests.names import counted
+from orlog.manifests.roles import column_with
 from orlog.manifests.spaces import leaf_spaces
 
 MOST_ACTIONS = 64  # values of a discrete action that are distinguished
@@ -28,6 +32,8 @@ MOST_FITTED = 2**14  # steps that a prediction is fitted to
 MOST_ROWS = 2**12  # that are compared, number by number
 KEPT, TAIL = 512, 100  # largest residuals of each number, and those that say how fast they fall
 SHIFTS = (-1, 0, 1)
+MOST_LATE = 5  # steps by which actions of all episodes may be late
+MOST_TASKS = 32  # that are compared with each other
 MOST_UNDONE, MOST_PAIRED = 128, 32  # steps of an episode that is odd, and numbers of which two may be exchanged
 MOST_PRODUCTS = 24  # numbers of observations whose products explain rewards
 LARGEST = 9.0  # usual squared errors that one counts as, at most: a collision is no evidence
@@ -547,12 +553,16 @@ def _fit_shifted(numbers: Numbers, what: str) -> _Shifted | Finding | str:
     if what == "rewards":  # the state that correlates most with them
         both = np.corrcoef(np.concatenate([y, after]))[0, 1:]
         shown = int(np.nan_to_num(np.abs(both)).argmax())
+    free = regress(now, taken).errors.sum() / max(TINY, taken.var(axis=1).sum())
+    if what == "actions":
+        late, share = _late(sample, steps, moving)
+        if late > 1 and share <= limit("aligned errors" if free >= limit("free actions") else "late actions"):
+            return _shift(numbers, what, late, np.arange(numbers.facts.dataset.total_episodes), share, shown)
     if explained[best, number] < least:
         return f"what {what} go with is explained too little to judge them"
     if best != 1 and shares[best] <= limit("aligned errors"):
         # An action that follows from its own observation explains nothing beyond it, and the next one
         # tells what the next observation is.
-        free = regress(now, taken).errors.sum() / max(TINY, taken.var(axis=1).sum())
         if what == "actions" and free < limit("free actions"):
             return "actions follow from the observations, so what they do cannot be known"
         episodes = np.arange(numbers.facts.dataset.total_episodes)
@@ -570,14 +580,29 @@ def _fit_shifted(numbers: Numbers, what: str) -> _Shifted | Finding | str:
     return _Shifted(model, moving[chosen], shown, judged, whole, moving[known], has_products)
 
 
+def _late(sample: Rows, steps: np.ndarray, moving: np.ndarray) -> tuple[int, float]:
+    """Return by how many steps actions are late, and the errors of what they explain best as a share of those now."""
+    steps, episode = steps[steps < len(sample.starts) - MOST_LATE], sample.starts.cumsum()
+    steps = steps[episode[steps + MOST_LATE] == episode[steps]]
+    if len(steps) < limit("fewest aligned steps"):
+        return 0, 1.0
+    now, after = sample.observed(steps)
+    change = (after - now)[moving]
+    shifted = (np.concatenate([now, sample.taken[:, steps + late]]) for late in range(MOST_LATE + 1))
+    errors = np.array([regress(x, change).errors for x in shifted])
+    late, number = np.unravel_index((errors / np.maximum(regress(now, change).errors, TINY)).argmin(), errors.shape)
+    return int(late), float(errors[late, number] / max(TINY, errors[0, number]))
+
+
 def _shift(numbers: Numbers, what: str, shift: int, episodes: np.ndarray, share: float, shown: int) -> Finding:
     """Return the finding that some episodes fit better with what is stored a step before or after."""
     dataset = numbers.facts.dataset
     count, first = len(episodes), int(episodes[0])
     where = "all episodes" if count == dataset.total_episodes else counted(count, "episode")
     late, other = ("late", "after") if shift > 0 else ("early", "before")
+    steps = "the step" if abs(shift) == 1 else counted(abs(shift), "step")
     text = (
-        f"{what} of {where} are stored one step too {late}: the {what} of the step {other} fit the observations; "
+        f"{what} of {where} are stored {steps.replace('the', 'one')} too {late}: the {what} of {steps} {other} fit the observations; "
         f"errors then are {share:.0%} of what they are as stored"
     )
     column = "rewards" if what == "rewards" else dimension(dataset, *numbers.of_actions[0])
@@ -775,6 +800,36 @@ def _parts(position: np.ndarray, delta: np.ndarray, known: np.ndarray) -> tuple[
     return "", np.empty(0, np.int64)
 
 
+def check_tasks(facts: Facts) -> Check:
+    """Find episodes without words, and those that begin and go on as the ones of another task do."""
+    column = column_with(facts.dataset.roles, "task_words") or column_with(facts.dataset.roles, "task")
+    if column is None or axis_of(column) != "episode":
+        return []
+    numbers, seen = Numbers(facts), Seen(facts.dataset)
+    shown = seen.of_episodes(np.float64, 2 * len(numbers.states))  # the first observation, and the mean
+    while (piece := (yield seen)) is not None:
+        now, share = numbers.rows(piece).now, 1 / facts.dataset.episode_lengths[piece.episodes]
+        shown[: len(now), piece.episodes[piece.begun]] = now[:, piece.starts[piece.begun]]
+        shown[len(now) :, piece.episodes] += share * np.add.reduceat(now, piece.starts, axis=1)
+    tasks, kinds, counts = np.unique(episode_column(facts.dataset, column), return_inverse=True, return_counts=True)
+    empty = kinds == 0 if not str(tasks[0]).strip() else np.zeros(len(kinds), np.bool_)
+    text = "{} has no task, though others have"
+    findings = about_episodes("tasks", "warning", column, text, np.flatnonzero(empty & ~empty.all()))
+    some = np.flatnonzero(counts >= limit("episodes of a kind"))[:MOST_TASKS].tolist()
+    middles = {kind: np.median(shown[:, kinds == kind], axis=1, keepdims=True) for kind in some}
+    spreads = {kind: np.median(np.abs(shown[:, kinds == kind] - middles[kind]), axis=1) for kind in some}
+    for kind, other in itertools.permutations(some, 2):
+        apart = middles[other] - middles[kind]
+        tells = np.abs(apart[:, 0]) > limit("tasks apart") * (spreads[kind] + spreads[other])
+        tells &= spreads[kind] > 0
+        away = (shown - middles[kind])[tells] / apart[tells]  # 0 in the middle of the task, and 1 in that of the other
+        odd = np.flatnonzero((kinds == kind) & (np.abs(away - 1) < 0.25).all(axis=0) & (tells.sum() > 1))
+        if len(odd) <= (1 - limit("usual episodes")) * counts[kind]:
+            text = f"{{}} of {str(tasks[kind])!r:.50} is as those of {str(tasks[other])!r:.50} in all that tells both apart"
+            findings += about_episodes("tasks", "warning", column, text, odd)
+    return findings
+
+
 CHECKS: dict[str, Callable[[Facts], Check]] = {
     "jumps": check_jumps,
     "quaternions": check_quaternions,
@@ -782,4 +837,5 @@ CHECKS: dict[str, Callable[[Facts], Check]] = {
     "alignment of rewards": functools.partial(check_alignment, "rewards"),
     "copies": check_copies,
     "sense of actions": check_sense,
+    "tasks": check_tasks,
 }
