@@ -118,7 +118,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
         Images are left out where other observations are there, unless they are wanted.
         """
-        chosen = np.unique(np.linspace(0, self.dataset.total_episodes - 1, episodes).astype(int))
+        chosen = self.spread(episodes)
         some, specs = self.dataset[chosen], self.dataset.schema.columns()
         observed = plain_columns(self.dataset, "observations")
         wide = {name for name in observed if np.prod(specs[name].shape) > limit("wide rows")}
@@ -131,6 +131,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             steps += piece.steps
             if steps > SAMPLED_STEPS:
                 return
+
+    def spread(self, episodes: int) -> np.ndarray:
+        """Return the positions of some episodes that lie evenly in the data."""
+        return np.unique(np.linspace(0, self.dataset.total_episodes - 1, episodes).astype(int))
 
     def sampled(self) -> list[Piece]:
         """Return the pieces of the sample without images."""
@@ -299,6 +303,8 @@ still frames | 0.05 | Share of other steps in which the frames of a camera that 
 stale frame | 0.2 | Distance of a first frame from the end of the episode before, as a share of its leap.
 seam | 3 | Factor by which an observation leaps, against usual changes, where two episodes mix.
 late frames | 0.2 | Share of the changes of frames that the speed of the states explains, to judge a delay.
+lost frames | 0.005 | Share of the frames from which those that repeat the one before, where noise never does, are reported.
+frames with states | 0.6 | Share of an episode's changes of frames that the states leave, where both belong together.
 late evidence | 5 | Standard errors, over episodes, by which another delay must be better than none.
 same colors | 0.8 | Correlation of the colors of two episodes of one scene.
 same scene | 0.9 | Share of the episodes of one scene, to judge its colors.
@@ -350,6 +356,7 @@ usual episodes | 0.75 | Share of the episodes that show what is usual, where oth
 explained whole | 0.5 | Share of a number's changes that all others explain, to ask what happened to an episode.
 odd episode | 1.25 | Errors of an episode, against usual ones, from which it is asked what happened to it.
 odd evidence | 8 | Standard errors by which they are smaller, if that is undone.
+unlike episode | 5 | Errors of an episode, against usual ones, from which it is unlike the others for no known cause.
 another order | 0.3 | Distance of the parts of a quaternion in another order, as a share of that in the usual one.
 misplaced pictures | 0.5 | Distance of an episode's pictures from the others' in another place, as a share of that as stored.
 stub length | 0.05 | Length of a recording that may have failed, as a share of the usual one.

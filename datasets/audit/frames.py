@@ -97,7 +97,9 @@ class _Camera:
             blank[row] = (frames[row] == frames[row].flat[0]).all()
         self.seen.note(self.name, piece, blank, column=self.name)
         self.blank[piece.episodes] |= np.logical_or.reduceat(blank, piece.firsts(self.name))
-        for what, values in (("change", view.change), ("same", same), ("moves", view.moves)):
+        self.seen.note((self.name, "lost"), piece, same & acts & ~np.roll(same, 1) & ~np.roll(same, -1))
+        small = (view.change > 0) & (view.change < view.change.mean() / 4)
+        for what, values in (("change", view.change), ("same", same), ("moves", view.moves), ("small", small)):
             self.seen.sums[self.name, what] += float(values.sum())
         changes, largest = np.where(piece.has_next & (piece.step_index > 0), view.change, 0)[None], Largest(1)
         chosen = np.argsort(-changes[0], kind="stable")[:KEPT]
@@ -132,6 +134,10 @@ class _Camera:
             place = divmod(int(self.largest.places[0, :count].min()), 2**32)
             text = "whole picture changes as in no other step: torn or foreign frames, or a cut"
             yield Finding("frames", "warning", self.name, f"in {counted(count, 'step')} the {text}", *place, count)
+        lost, small = self.seen.noted.get((self.name, "lost")), self.seen.sums[self.name, "small"]
+        if lost and max(limit("lost frames") * self.steps, 10 * small) <= lost.rows <= self.steps / 2:
+            text = f"{counted(lost.rows, 'frame')} repeat the one before, and all others have noise: lost on the way"
+            yield Finding("frames", "note", self.name, text, *lost.place)
         yield from self._hanging()
         usual = self.seen.sums[self.name, "change"] / self.steps
         away = np.abs(self.first[:, 1:] - self.last[:, :-1]).mean(axis=0)
@@ -224,40 +230,61 @@ def _late(facts: Facts, cameras: list[str], states: list[str]) -> Iterator[Findi
     states = [name for name in states if name in judged_columns(facts, "observations")]
     frames: dict[str, list[np.ndarray]] = {name: [] for name in cameras}
     speeds: list[np.ndarray] = []
+    episodes: list[int] = []
     least = int(limit("stuck steps")) + 2 * MOST_LATE
     for piece in facts.sample(EPISODES, images=True) if states else ():
         speed = np.sqrt(np.abs(np.concatenate([piece.changes(name) for name in states])))
         for first, end in zip(piece.starts.tolist(), piece.ends.tolist(), strict=True):
             if end - first >= least and np.isfinite(speed[:, first:end]).all():
                 speeds.append(speed[:, first:end])
+                episodes.append(int(facts.spread(EPISODES)[piece.episodes[piece.which[first]]]))
                 for name, rows in frames.items():
                     rows.append(np.sqrt(_view(piece, name).change[first:end]))
     for name, rows in frames.items() if len(speeds) > limit("fewest episodes") else ():
-        late = _delay(rows, speeds)
+        late, errors = _delay(rows, speeds)
         steps = counted(abs(late), "step")
         text = f"the camera is {steps} late: its frames move as the states did {steps} before"
         if late < 0:
             text = f"the camera is {steps} early: its frames move as the states do {steps} later"
         if late:
             yield Finding("frames", "warning", name, text, 0, 0, abs(late))
+        else:  # but a few may be
+            fits, best = errors[MOST_LATE] <= limit("frames with states"), errors.argmin(axis=0)
+            is_late = ~fits & (errors.min(axis=0) <= limit("frames with states"))
+            foreign = (errors[MOST_LATE] >= 1) & ~is_late
+            texts = {"frames of {} do not change as the states do: of another episode, or some lost": foreign}
+            for late in np.unique(best[is_late]).tolist():
+                way = "late" if late > MOST_LATE else "early"
+                text = f"the camera is {counted(abs(late - MOST_LATE), 'step')} {way} in {{}}"
+                texts[text] = is_late & (best == late)
+            for text, odd in texts.items() if fits.mean() >= limit("usual episodes") else ():
+                yield from about_episodes("frames", "warning", name, text, np.array(episodes)[odd], step=0)
 
 
-def _delay(frames: list[np.ndarray], speeds: list[np.ndarray]) -> int:
-    """Return how many steps the frames of some episodes are behind the speeds of the states; 0 if it is not sure."""
+def _delay(frames: list[np.ndarray], speeds: list[np.ndarray]) -> tuple[int, np.ndarray]:
+    """Return how many steps the frames of some episodes are behind the speeds of the states; 0 if it is not sure.
+
+    And the errors of what is usual with each delay, (delays, episodes), as shares of what changes in an episode.
+    """
     inside = slice(MOST_LATE, -MOST_LATE)
     y = np.concatenate([each[inside] for each in frames], dtype=np.float64)[None]
     firsts = np.cumsum([0, *(len(each) - 2 * MOST_LATE for each in frames[:-1])])
-    errors = []
+    usual = regress(np.concatenate([each[:, inside] for each in speeds], axis=1, dtype=np.float64), y)
+    errors: list[np.ndarray] = []
+    with_usual: list[np.ndarray] = []
     for late in range(-MOST_LATE, MOST_LATE + 1):
         shifted = [each[:, MOST_LATE - late : each.shape[1] - MOST_LATE - late] for each in speeds]
         x = np.concatenate(shifted, axis=1, dtype=np.float64)
-        errors.append(np.add.reduceat((y - regress(x, y).of(x))[0] ** 2, firsts))
+        for model, kept in ((regress(x, y), errors), (usual, with_usual)):
+            kept.append(np.add.reduceat((y - model.of(x))[0] ** 2, firsts))
     of_episodes = np.array(errors) / max(1e-300, float(y.var() * y.size))
     best = int(of_episodes.sum(axis=1).argmin())
     better = of_episodes[MOST_LATE] - of_episodes[best]
     is_sure = better.mean() * math.sqrt(len(better)) > limit("late evidence") * better.std()
     explains = of_episodes[best].sum() <= 1 - limit("late frames")
-    return best - MOST_LATE if is_sure and explains else 0
+    counts = np.diff(firsts, append=y.size)
+    spread = np.add.reduceat(y[0] ** 2, firsts) - np.add.reduceat(y[0], firsts) ** 2 / counts
+    return best - MOST_LATE if is_sure and explains else 0, np.array(with_usual) / np.maximum(spread, 1e-300)
 
 
 def check_held(facts: Facts) -> Check:

@@ -459,7 +459,7 @@ def check_alignment(what: str, facts: Facts) -> Check:
     if not isinstance(model, _Shifted):
         return [model] if isinstance(model, Finding) else model
     seen, usual = Seen(facts.dataset), np.maximum(model.model.errors, TINY)[:, None]
-    steps, causes = seen.of_episodes(np.float64), seen.rows["causes"]
+    steps, misfit, causes = seen.of_episodes(np.float64), seen.of_episodes(np.float64), seen.rows["causes"]
     sums, better, squares = (seen.of_episodes(np.float64, 3) for _ in range(3))
     while (piece := (yield seen)) is not None:
         rows, count = numbers.rows(piece), len(piece.episodes)
@@ -472,6 +472,7 @@ def check_alignment(what: str, facts: Facts) -> Check:
             odd = np.zeros(count, np.bool_)
             if SHIFTS[at] == 0:
                 total = np.bincount(piece.which[inside], model.misfit(x, y), count)
+                misfit[piece.episodes] += total
                 odd = total > limit("odd episode") * np.bincount(piece.which[inside], minlength=count)
             for index in np.flatnonzero(odd).tolist():
                 here = piece.which == index
@@ -505,6 +506,10 @@ def check_alignment(what: str, facts: Facts) -> Check:
         text = f"perhaps {cause} in {{}}: so they fit what the others show"
         if not shifted & {*episodes.tolist()}:
             findings += about_episodes("alignment", "warning", column, text, episodes, step=0)
+    unlike = (misfit > limit("unlike episode") * steps) & (steps >= limit("fewest steps to align"))
+    if what == "actions" and not findings and unlike.mean() <= 1 - limit("usual episodes"):
+        text = "{} changes otherwise than the others show: noise, or something else than there"
+        findings += about_episodes("alignment", "note", "observations", text, np.flatnonzero(unlike), step=0)
     return findings
 
 
