@@ -507,7 +507,8 @@ def check_alignment(what: str, facts: Facts) -> Check:
         if not shifted & {*episodes.tolist()}:
             findings += about_episodes("alignment", "warning", column, text, episodes, step=0)
     unlike = (misfit > limit("unlike episode") * steps) & (steps >= limit("fewest steps to align"))
-    if what == "actions" and not findings and unlike.mean() <= 1 - limit("usual episodes"):
+    is_of_one = column_with(facts.dataset.roles, "task") is None  # of several tasks, some are unlike the others
+    if what == "actions" and is_of_one and not findings and unlike.mean() <= 1 - limit("usual episodes"):
         text = "{} changes otherwise than the others show: noise, or something else than there"
         findings += about_episodes("alignment", "note", "observations", text, np.flatnonzero(unlike), step=0)
     return findings

@@ -16,9 +16,10 @@ FOUND = {
         zeros for some steps, few; quaternions as xyzw, few; quaternions without length 1, few; two sensors exchanged, few;
         a sensor reversed, few; a sensor three steps late, few; half a frame, few; frames of noise, few; camera hangs, few;
         a color lost, few; frames mirrored, few; frames upside down, few; cameras exchanged, few;
-        times at half the rate, few; a time stands still, every""",
+        times at half the rate, few; a time stands still, every; actions three steps late, every; tasks exchanged, few;
+        tasks without words, few; camera five steps late, few; frames of the episode before; frames dropped, few""",
     "runner": """two actions exchanged, few; a sensor reversed, few; final observations of the next episode;
-        first observations of the one before""",
+        first observations of the one before; actions three steps late, every""",
 }
 CASES = [(label, name) for label, names in FOUND.items() for name in " ".join(names.split()).split("; ")]
 good_data = functools.cache(lambda label, seed: SETS[label](seed))
