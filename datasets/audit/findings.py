@@ -356,7 +356,7 @@ usual episodes | 0.75 | Share of the episodes that show what is usual, where oth
 explained whole | 0.5 | Share of a number's changes that all others explain, to ask what happened to an episode.
 odd episode | 1.25 | Errors of an episode, against usual ones, from which it is asked what happened to it.
 odd evidence | 8 | Standard errors by which they are smaller, if that is undone.
-unlike episode | 5 | Errors of an episode, against usual ones, from which it is unlike the others for no known cause.
+unlike episode | 3 | Factor between the errors of an episode and those of any other, from which it is unlike them.
 another order | 0.3 | Distance of the parts of a quaternion in another order, as a share of that in the usual one.
 misplaced pictures | 0.5 | Distance of an episode's pictures from the others' in another place, as a share of that as stored.
 stub length | 0.05 | Length of a recording that may have failed, as a share of the usual one.

@@ -506,9 +506,11 @@ def check_alignment(what: str, facts: Facts) -> Check:
         text = f"perhaps {cause} in {{}}: so they fit what the others show"
         if not shifted & {*episodes.tolist()}:
             findings += about_episodes("alignment", "warning", column, text, episodes, step=0)
-    unlike = (misfit > limit("unlike episode") * steps) & (steps >= limit("fewest steps to align"))
-    is_of_one = column_with(facts.dataset.roles, "task") is None  # of several tasks, some are unlike the others
-    if what == "actions" and is_of_one and not findings and unlike.mean() <= 1 - limit("usual episodes"):
+    misfit = np.where(steps >= limit("fewest steps to align"), misfit / np.maximum(steps, 1), 0)
+    most = np.sort(misfit)[: math.ceil(limit("usual episodes") * len(misfit))].max(initial=1)
+    unlike = misfit >= limit("unlike episode") * most
+    is_apart = misfit[unlike].min(initial=np.inf) >= limit("unlike episode") * misfit[~unlike].max(initial=1)
+    if what == "actions" and not findings and is_apart:
         text = "{} changes otherwise than the others show: noise, or something else than there"
         findings += about_episodes("alignment", "note", "observations", text, np.flatnonzero(unlike), step=0)
     return findings
