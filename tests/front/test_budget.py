@@ -13,7 +13,7 @@ SOURCES = (".py", ".pyi", ".c", ".js", ".css", ".html")
 @pytest.mark.parametrize(
     ("folders", "endings", "count", "most"),
     [
-        (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 90_450),
+        (ROOMS, SOURCES, lambda path: len(path.read_text("utf-8").splitlines()), 90_550),
         (ROOMS, (".py",), lambda _: 1, 297),
         (("tests",), (".py",), lambda path: len(path.read_text("utf-8").splitlines()), 65_850),
     ],
