@@ -145,7 +145,7 @@ def test_scores_that_were_measured_in_other_ways_share_no_mean(mini, tmp_path):
     for seed in (0, 1, 2):
         train(mini, root / f"seed-{seed}", seed)
         put_returns(root / f"seed-{seed}", {10: [float(seed), seed + 20.0]})
-    score = json.loads(orlog("evaluate", str(root / "seed-1"), "--episodes", "2", "--json").stdout)["score"]
+    score = json.loads(orlog("evaluate", str(root / "seed-1"), "--episodes", "2", "--json").stdout)["normalized_score"]
     body = json.loads(orlog("compare", str(root), "--json").stdout)
     (evaluated,) = body["methods"]
     assert (evaluated["seeds"], body["apart"]) == (1, [])
