@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import hashlib
 import os
@@ -316,12 +315,7 @@ def _hash_all(files: Sequence[Path]) -> tuple[list[str], bool]:
     sums, proven = [], []
     for path in (one for file in files for one in _given(file)):
         if path.is_dir():
-            several = _files(path)
-            with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-                hashes = pool.map(hash_file, several)
-                inside = {
-                    file.relative_to(path).as_posix(): sha256 for file, sha256 in zip(several, hashes, strict=True)
-                }
+            inside = {file.relative_to(path).as_posix(): hash_file(file) for file in _files(path)}
             sums.append(hash_of_sums(inside))
             proven.append(check_sums(path, inside, all_of_it=True))
         else:

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from jaxtyping import Float32, Float64
 
-from orlog.datasets.formats.lerobot.depth import metres_of
+from orlog.datasets.columns.values import metres_of
 from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays, as_arrays, check_arrays

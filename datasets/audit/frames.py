@@ -230,14 +230,14 @@ def _late(facts: Facts, cameras: list[str], states: list[str]) -> Iterator[Findi
     states = [name for name in states if name in judged_columns(facts, "observations")]
     frames: dict[str, list[np.ndarray]] = {name: [] for name in cameras}
     speeds: list[np.ndarray] = []
-    episodes: list[int] = []
+    episodes, chosen = list[int](), facts.spread(EPISODES)
     least = int(limit("stuck steps")) + 2 * MOST_LATE
     for piece in facts.sample(EPISODES, images=True) if states else ():
         speed = np.sqrt(np.abs(np.concatenate([piece.changes(name) for name in states])))
         for first, end in zip(piece.starts.tolist(), piece.ends.tolist(), strict=True):
             if end - first >= least and np.isfinite(speed[:, first:end]).all():
                 speeds.append(speed[:, first:end])
-                episodes.append(int(facts.spread(EPISODES)[piece.episodes[piece.which[first]]]))
+                episodes.append(int(chosen[piece.episodes[piece.which[first]]]))
                 for name, rows in frames.items():
                     rows.append(np.sqrt(_view(piece, name).change[first:end]))
     for name, rows in frames.items() if len(speeds) > limit("fewest episodes") else ():

@@ -608,9 +608,10 @@ def _shift(numbers: Numbers, what: str, shift: int, episodes: np.ndarray, share:
     count, first = len(episodes), int(episodes[0])
     where = "all episodes" if count == dataset.total_episodes else counted(count, "episode")
     late, other = ("late", "after") if shift > 0 else ("early", "before")
-    steps = "the step" if abs(shift) == 1 else counted(abs(shift), "step")
+    several = counted(abs(shift), "step")
+    far, which = ("one step", "the step") if abs(shift) == 1 else (several, several)
     text = (
-        f"{what} of {where} are stored {steps.replace('the', 'one')} too {late}: the {what} of {steps} {other} fit the observations; "
+        f"{what} of {where} are stored {far} too {late}: the {what} of {which} {other} fit the observations; "
         f"errors then are {share:.0%} of what they are as stored"
     )
     column = "rewards" if what == "rewards" else dimension(dataset, *numbers.of_actions[0])

@@ -502,3 +502,12 @@ def describe(value: object) -> str:
     if isinstance(value, str | int | float):
         return f"{type(value).__name__} {value!r:.80}"
     return f"a {type(value).__name__}"
+
+
+def metres_of(depth: Any, parameters: Any, library: Any) -> Any:
+    """Return maps of depth in metres, float32; the parameters have as many axes, and the library is NumPy or PyTorch."""
+    low, high, shift, is_log, largest = (parameters[number] for number in range(5))
+    share = library.asarray(depth, dtype=library.float32) / largest
+    base = library.where(is_log != 0, low + shift, 1.0)  # not used where depth is linear, whose sum may be 0
+    metres = library.where(is_log != 0, base * ((high + shift) / base) ** share - shift, low + (high - low) * share)
+    return library.asarray(metres, dtype=library.float32)

@@ -148,8 +148,8 @@ def facts_of(path: Path, shape: tuple[int, ...], where: str) -> Video:
         return video_facts(stream, index, shape, where)
 
 
-def refuse_deep(frame: Any, where: str) -> None:
-    """Raise SchemaError if a frame has more than 8 bits a color."""
+def check_frame(frame: Any, shape: tuple[int, ...], where: str) -> None:
+    """Raise SchemaError if a frame has more than 8 bits a color, is of another shape, or is to be turned when it is shown."""
     bits = max((part.bits for part in frame.format.components), default=MOST_BITS)
     if bits > MOST_BITS:
         raise SchemaError(
@@ -157,11 +157,6 @@ def refuse_deep(frame: Any, where: str) -> None:
             "8; a map of depth has one channel and is_depth_map in the info of its feature. To leave out this "
             "video alone, take its feature out of meta/info.json."
         )
-
-
-def check_frame(frame: Any, shape: tuple[int, ...], where: str) -> None:
-    """Raise SchemaError if a frame has more than 8 bits, is of another shape, or is to be turned when it is shown."""
-    refuse_deep(frame, where)
     if (frame.height, frame.width) != shape[:2] or frame.rotation:
         size = f"{frame.height} x {frame.width}, turned by {frame.rotation} degrees"
         raise SchemaError(f"{where}: expected upright frames of {shape}, found one of {size}.")
@@ -498,13 +493,6 @@ class VideoReader:
             with file.checked():
                 file.seek(block * AHEAD_BYTES)
                 file.read(min(AHEAD_BYTES, size - block * AHEAD_BYTES))
-
-    def piece(self, path: str, start: int, stop: int) -> bytes:
-        """Return bytes `start` to `stop - 1` of a file, at most to its end; raises IntegrityError if a range of them differs."""
-        file = self.open(path)
-        with file.checked():
-            file.seek(start)
-            return file.read(stop - start)
 
     def unit(self, name: str, number: int) -> float:
         """Return the seconds that a time stamp of 1 is in a file."""

@@ -133,12 +133,3 @@ def depth_features(dataset: Dataset, columns: Mapping[str, ColumnSpec]) -> dict[
         shape = {"shape": [*spec.shape], "names": ["height", "width", "channels"]}
         described[column] = {"dtype": "image" if unit else "video", **shape, "info": info}
     return described
-
-
-def metres_of(depth: Any, parameters: Any, library: Any) -> Any:
-    """Return maps of depth in metres, float32; the parameters have as many axes, and the library is NumPy or PyTorch."""
-    low, high, shift, is_log, largest = (parameters[number] for number in range(5))
-    share = library.asarray(depth, dtype=library.float32) / largest
-    base = library.where(is_log != 0, low + shift, 1.0)  # not used where depth is linear, whose sum may be 0
-    metres = library.where(is_log != 0, base * ((high + shift) / base) ** share - shift, low + (high - low) * share)
-    return library.asarray(metres, dtype=library.float32)

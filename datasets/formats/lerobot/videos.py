@@ -144,7 +144,9 @@ class _File:
         """Return the number of the frame of each of the next steps of an episode, which the file would show at some seconds."""
         if self.usage.in_order:
             self._check_ends(film, fps)
-        numbers = film.first + steps if self.usage.in_order else _nearest(self._times, seconds)
+            numbers = film.first + steps
+        else:
+            numbers = _nearest(self._times, seconds)
         off = np.abs(self._times[numbers] - seconds)
         fits = np.diff(seconds, prepend=self._second) > 0
         fits &= np.diff(numbers, prepend=self._taken) > 0

@@ -45,11 +45,11 @@ import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.columns.values import flatten
+from orlog.datasets.columns.values import flatten, metres_of
 from orlog.datasets.formats.array_files import pillow
 from orlog.datasets.formats.arrow_files import array_of, parquet_batches
 from orlog.datasets.formats.lerobot.copying import FILES_OF_CHUNK, CopiedVideos
-from orlog.datasets.formats.lerobot.depth import LARGEST, PARAMETERS, PIXELS, depth_features, luma_frame, metres_of
+from orlog.datasets.formats.lerobot.depth import LARGEST, PARAMETERS, PIXELS, depth_features, luma_frame
 from orlog.datasets.formats.lerobot.language import EVENTS, PERSISTENT, language_array, language_fields
 from orlog.datasets.formats.lerobot.metadata import COUNTERS, INFO, V2, V3, VIDEO_COLUMNS, VIDEO_PATHS
 from orlog.datasets.reading.dataset import Dataset
